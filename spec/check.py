@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 """Checks the clauses that code and tests cite against spec/, and counts the shown clauses.
 
-Clauses are normative sentences of the RFCs and requirements of datagram-iwarp.md. spec/README.md
-describes the file format, how a test cites a clause, and when a clause counts as shown. The exit
-status is 1 if there is any problem; each problem is a line on stderr. The last line on stdout,
-`shown N, reasoned N, open N`, has the numbers of clauses of the RFCs.
+Clauses are normative sentences of the RFCs and requirements of siwarp's own specifications.
+spec/README.md describes the file format, how a test cites a clause, and when a clause counts as
+shown. The exit status is 1 if there is any problem; each problem is a line on stderr. The last line
+on stdout, `shown N, reasoned N, open N`, has the numbers of clauses of the RFCs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 import clause_record
 
 from siwarp.cli import requirements
-from siwarp.cli.requirements import Requirement
+from siwarp.cli.requirements import Requirement, Specification
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -40,7 +40,6 @@ LEVELS = {"MUST", "MUST NOT", "SHOULD", "SHOULD NOT", "MAY"}
 DUTIES = {"MUST", "MUST NOT"}
 FIELDS = {"id", "level", "hash", "summary"}
 OPTIONAL = {"reason", "items", "exceptions"}
-DGRAM = Path("spec") / "datagram-iwarp.md"
 HASH = re.compile(r"[0-9a-f]{10}")
 CODE_SUFFIXES = {".c", ".h", ".py"}
 
@@ -367,10 +366,16 @@ def clause_count_table_by_section(
     return "\n".join(lines)
 
 
-def read_specification(root: Path) -> str:
-    """Return the text of datagram-iwarp.md, or an empty string if the file does not exist."""
-    path = root / DGRAM
-    return path.read_text(encoding="utf-8") if path.is_file() else ""
+def read_specifications(root: Path) -> dict[Specification, str]:
+    """Return the texts of siwarp's own specifications that the tree has."""
+    paths = {s: root / "spec" / s.file for s in requirements.SPECIFICATIONS.values()}
+    return {s: path.read_text(encoding="utf-8") for s, path in paths.items() if path.is_file()}
+
+
+def read_requirements(root: Path) -> list[Requirement]:
+    """Return the requirements of all of siwarp's own specifications."""
+    texts = read_specifications(root).values()
+    return [r for text in texts for r in requirements.parse_requirements(text)]
 
 
 def requirement_ids(requirement: Requirement) -> tuple[str, ...]:
@@ -379,17 +384,17 @@ def requirement_ids(requirement: Requirement) -> tuple[str, ...]:
 
 
 def requirement_problems(
-    wanted: list[Requirement],
+    specification: Specification,
     markdown: str,
     known: Iterable[str],
     found: Citations,
     ran: RecordedRun,
 ) -> list[str]:
-    """Return problems of the requirements of datagram-iWARP, each of which must be shown."""
+    """Return problems of the requirements of a specification, each of which must be shown."""
     problems = []
     partial = ran.advice_if_partial(found)
     last: dict[str, int] = {}
-    for requirement in wanted:
+    for requirement in requirements.parse_requirements(markdown):
         topic, _, number = requirement.id.rpartition("-")
         if int(number) != last.get(topic, 0) + 1:
             problems.append(f"{requirement.id} follows {topic}-{last.get(topic, 0)}")
@@ -403,7 +408,7 @@ def requirement_problems(
                     f"{cited}: not shown: {ran.reason_clause_not_shown_by_tests(cited, tests)}"
                 )
     unknown = sorted(set(CLAUSE_ID.findall(markdown)) - set(known))
-    return problems + [f"{DGRAM.name}: unknown clause {clause_id}" for clause_id in unknown]
+    return problems + [f"{specification.file}: unknown clause {i}" for i in unknown]
 
 
 def citable_ids(clauses: dict[str, Clause], wanted: list[Requirement]) -> list[str]:
@@ -441,13 +446,13 @@ def main(argv: list[str] | None = None) -> int:
         "--open", action="store_true", help="list the open clauses of all levels, not only MUST"
     )
     parser.add_argument(
-        "--write", action="store_true", help=f"write the table of tests into {DGRAM.name}"
+        "--write", action="store_true", help="write the tables of tests into the specifications"
     )
     args = parser.parse_args(argv)
 
     clauses, problems = load_clauses(args.root / "spec")
-    markdown = read_specification(args.root)
-    wanted = requirements.parse_requirements(markdown)
+    texts = read_specifications(args.root)
+    wanted = read_requirements(args.root)
     itemised = [c.id for c in clauses.values() if c.items] + [r.id for r in wanted if r.case_count]
     found = scan_citations(args.root, citable_ids(clauses, wanted), itemised)
     ran = RecordedRun(
@@ -455,14 +460,19 @@ def main(argv: list[str] | None = None) -> int:
     )
     partial = ran.advice_if_partial(found)
     problems += [partial] if partial else []
-    problems += found.problems + requirement_problems(wanted, markdown, clauses, found, ran)
-    fresh = replace_table(markdown, requirements_table(wanted, found))
-    if args.write:
-        (args.root / DGRAM).write_text(fresh, encoding="utf-8")
-    elif wanted and fresh != markdown:
-        problems.append(
-            f"{DGRAM.name}: the table of tests is out of date: run spec/check.py --write"
+    problems += found.problems
+    for specification, text in texts.items():
+        problems += requirement_problems(specification, text, clauses, found, ran)
+        fresh = replace_table(
+            text, requirements_table(requirements.parse_requirements(text), found)
         )
+        if args.write:
+            (args.root / "spec" / specification.file).write_text(fresh, encoding="utf-8")
+        elif fresh != text:
+            problems.append(
+                f"{specification.file}: the table of tests is out of date: run spec/check.py "
+                "--write"
+            )
     extracted = args.clauses or args.root.parent / "shared" / "rfc" / "clauses.json"
     if args.clauses or extracted.is_file():
         problems += compare_clauses_with_rfc_texts(
@@ -483,11 +493,10 @@ def main(argv: list[str] | None = None) -> int:
         f"{i}: {test} failed" for i in sorted(found.tests) for test in ran.failed_tests_of_clause(i)
     ]
     print(clause_count_table_by_section(clauses, found, ran))
-    shown = sum(
-        all(map(ran.is_clause_shown_by_tests, requirement_ids(requirement)))
-        for requirement in wanted
-    )
-    print(f"datagram-iWARP: {len(wanted)} requirements, {shown} shown by a test")
+    for specification, text in texts.items():
+        own = requirements.parse_requirements(text)
+        shown = sum(all(map(ran.is_clause_shown_by_tests, requirement_ids(r))) for r in own)
+        print(f"{specification.name}: {len(own)} requirements, {shown} shown by a test")
     print(note)
     for problem in problems:
         print(problem, file=sys.stderr)

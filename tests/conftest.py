@@ -68,6 +68,8 @@ if "SANITIZER" in os.environ:
         "cli/test_cli_headers.py",
         "cli/test_cli_spec.py",
         "cli/test_cli_tmux.py",
+        "ftp/test_ftp_server.py",
+        "ftp/test_ftp_stream.py",
         "unit/inspect",
         "unit/python/test_python_rebuild.py",
         # The tests in these folders check the source tree and its tools. Programs such as make have
@@ -83,6 +85,11 @@ if "SANITIZER" in os.environ:
         "unit/timing",
         # libfabric finds no device under a sanitizer.
         "docs/test_docs_mpi.py",
+        # The clients are programs of other packages. ftp/test_ftp_channels.py tests the same code.
+        "ftp/test_ftp_docs.py",
+        "ftp/test_ftp_programs.py",
+        # The tests limit the memory of a process, which a sanitizer increases.
+        "ftp/test_ftp_hostile.py",
         # The following tests inject failures of system calls with a preloaded library, and the
         # sanitizer's run-time library has to be preloaded, too.
         "abi/test_abi_scarce.py",

@@ -59,7 +59,14 @@ ALWAYS = {
     "tsan": ["tests/unit/mem", "tests/unit/device/test_device_threads.py"],
 }
 #: The C layers that each Python layer uses.
-PYTHON = {"aio": {"cm"}, "pyverbs": {"cm"}, "testing": {"cm"}, "cli": {"cm"}, "bench": {"cm"}}
+PYTHON = {
+    "aio": {"cm"},
+    "pyverbs": {"cm"},
+    "testing": {"cm"},
+    "ulp": {"aio", "cm"},
+    "cli": {"cm", "ulp"},
+    "bench": {"cm"},
+}
 #: Layers on which every layer depends, so that a change of such a layer affects all tests.
 LOWEST = {"base", "llp"}
 #: No sanitized test depends on files under these paths, or with these suffixes.

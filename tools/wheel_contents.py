@@ -35,7 +35,8 @@ def expected_files() -> set[str]:
         "siwarp/lib/abi/librdmacm.so",
         "siwarp/lib/abi/librdmacm.so.1",
         "siwarp/lib/pkgconfig/siwarp.pc",
-        "siwarp/cli/datagram-iwarp.md",  # from spec/, for `siwarp spec`
+        "siwarp/cli/adts.md",  # from spec/, for `siwarp spec`
+        "siwarp/cli/datagram-iwarp.md",
     }
 
 

@@ -12,9 +12,9 @@
         print(await conn.recv())
 
 ``connect``, ``listen``, ``open_ud`` and ``open_rd`` are the high-level interface; ``completions``,
-``wait`` and ``cm_event`` await events of objects of ``siwarp.verbs`` and ``siwarp.cm``. Errors are
-those of the blocking interface, and time-outs are asyncio's (``asyncio.timeout``,
-``asyncio.wait_for``).
+``wait``, ``cm_event`` and ``async_event`` await events of objects of ``siwarp.verbs`` and
+``siwarp.cm``. Errors are those of the blocking interface, and time-outs are asyncio's
+(``asyncio.timeout``, ``asyncio.wait_for``).
 
 All objects of one event loop on one device share one open device, with two descriptors in the loop
 and one thread of the library. Each connection adds only its socket. The device closes with its last
@@ -35,7 +35,7 @@ from siwarp.aio.conn import Connection, connect
 from siwarp.aio.listener import Listener, Request, listen
 from siwarp.aio.rd import RDEndpoint, open_rd
 from siwarp.aio.ud import Datagram, UDEndpoint, open_ud
-from siwarp.aio.wait import cm_event, completions, wait
+from siwarp.aio.wait import async_event, cm_event, completions, wait
 
 __all__ = [
     "Connection",
@@ -44,6 +44,7 @@ __all__ = [
     "RDEndpoint",
     "Request",
     "UDEndpoint",
+    "async_event",
     "cm_event",
     "completions",
     "connect",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Waiting for events of verbs objects: completions and connection events."""
+"""Waiting for events of verbs objects: completions, connection events and asynchronous events."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from collections.abc import AsyncIterator
 
 from siwarp.base import system
 from siwarp.cm import CMEvent, CMEventChannel
-from siwarp.verbs import CQ, WC, CompChannel, Error, StateError
+from siwarp.verbs import CQ, WC, AsyncEvent, CompChannel, Context, Error, StateError
 from siwarp.verbs._ffi import Waitable
 
-__all__ = ["EVENTS_A_TURN", "cm_event", "completions", "running_loop", "wait"]
+__all__ = ["EVENTS_A_TURN", "async_event", "cm_event", "completions", "running_loop", "wait"]
 
 #: Number of events handled before the loop continues with other work.
 EVENTS_A_TURN = 64
@@ -145,6 +145,28 @@ async def cm_event(channel: CMEventChannel) -> CMEvent:
             if event is not None:
                 return event
         mine = _Wait(channel)
+        try:
+            await mine.wait_for_event()
+        finally:
+            mine.deregister()
+
+
+async def async_event(context: Context) -> AsyncEvent:
+    """Wait for the next asynchronous event of an open device, for example SRQ_LIMIT_REACHED.
+
+    Acknowledge every event (``AsyncEvent.ack``, or a ``with`` block). If several tasks wait on a
+    device, one of them gets the event. Cancellation loses no event.
+
+    Raises:
+        StateError: the device is closed, possibly while waiting.
+
+    """
+    while True:
+        if system.readable_now(context.fileno()):
+            event = context.get_async_event(0)
+            if event is not None:
+                return event
+        mine = _Wait(context)
         try:
             await mine.wait_for_event()
         finally:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""The requirements of the specification of datagram-iWARP, parsed from its text.
+"""The requirements of siwarp's own specifications, parsed from their texts.
 
 A requirement is a list item that starts with its id and its level::
 
@@ -23,17 +23,33 @@ __all__ = [
     "BEGIN",
     "END",
     "REQUIREMENT_ID",
+    "SPECIFICATIONS",
     "Requirement",
+    "Specification",
     "parse_requirements",
     "specification_text",
 ]
 
-REQUIREMENT_ID = re.compile(r"DGRAM-[A-Z]+-\d+")
+REQUIREMENT_ID = re.compile(r"(?:DGRAM|ADTS)-[A-Z]+-\d+")
 BEGIN, END = "<!-- shown by: begin -->", "<!-- shown by: end -->"
 
 _ITEM = re.compile(rf"- \*\*({REQUIREMENT_ID.pattern})\*\* \(([A-Z ]+)\) (.*)")
 _ROW = re.compile(rf"\| ({REQUIREMENT_ID.pattern}) \| (.*) \|")
-_NAME = "datagram-iwarp.md"
+
+
+@dataclass(frozen=True)
+class Specification:
+    """A specification with requirements: the text's file in spec/, and the protocol's name."""
+
+    file: str
+    name: str
+
+
+#: The specifications by the name that `siwarp spec` uses.
+SPECIFICATIONS = {
+    "dgram": Specification("datagram-iwarp.md", "datagram-iWARP"),
+    "adts": Specification("adts.md", "ADTS"),
+}
 
 
 @dataclass(frozen=True)
@@ -55,13 +71,13 @@ class Requirement:
         return count if count > 1 else 0
 
 
-def specification_text() -> str:
-    """Return the specification's text, from the installed package or from the source tree."""
+def specification_text(specification: Specification) -> str:
+    """Return a specification's text, from the installed package or from the source tree."""
     spec = importlib.util.find_spec("siwarp")
     assert spec is not None and spec.origin is not None
     package = Path(spec.origin).parent
-    installed = package / "cli" / _NAME
-    source = package.parent / "spec" / _NAME
+    installed = package / "cli" / specification.file
+    source = package.parent / "spec" / specification.file
     return (installed if installed.is_file() else source).read_text(encoding="utf-8")
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""``siwarp spec``: the requirements of the specification of datagram-iWARP, and their tests."""
+"""``siwarp spec``: the requirements of siwarp's own specifications, and their tests."""
 
 from __future__ import annotations
 
@@ -9,29 +9,41 @@ from typing import Annotated
 import typer
 
 from siwarp.cli import requirements, show
+from siwarp.cli.requirements import SPECIFICATIONS, Specification
 
 __all__ = ["app"]
 
 app = typer.Typer(
-    no_args_is_help=True, help="Print the requirements of siwarp's own specification."
+    no_args_is_help=True, help="Print the requirements of siwarp's own specifications."
 )
+
+_AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+_Text = Annotated[bool, typer.Option("--text", help="Print the specification itself.")]
 
 
 @app.callback()
 def _group_help() -> None:
-    """Print the requirements of siwarp's own specification."""
+    """Print the requirements of siwarp's own specifications."""
 
 
 @app.command()
-def dgram(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    text: Annotated[bool, typer.Option("--text", help="Print the specification itself.")] = False,
-) -> None:
+def dgram(as_json: _AsJson = False, text: _Text = False) -> None:
     """Print the requirements of datagram-iWARP, each with the tests that verify it."""
+    _print_specification(SPECIFICATIONS["dgram"], as_json, text)
+
+
+@app.command()
+def adts(as_json: _AsJson = False, text: _Text = False) -> None:
+    """Print the requirements of ADTS (file transfer), each with the tests that verify it."""
+    _print_specification(SPECIFICATIONS["adts"], as_json, text)
+
+
+def _print_specification(specification: Specification, as_json: bool, text: bool) -> None:
+    markdown = requirements.specification_text(specification)
     if text:
-        print(requirements.specification_text(), end="")
+        print(markdown, end="")
         return
-    found = requirements.parse_requirements(requirements.specification_text())
+    found = requirements.parse_requirements(markdown)
     if as_json:
         show.print_json([asdict(requirement) for requirement in found])
         return

@@ -1,4 +1,4 @@
-"""`siwarp spec`: the requirements of datagram-iWARP as a table, as JSON and as text."""
+"""`siwarp spec`: the requirements of a specification as a table, as JSON and as text."""
 
 from __future__ import annotations
 
@@ -6,17 +6,20 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 
 def run_siwarp_spec(*arguments: str) -> str:
-    command = [sys.executable, "-m", "siwarp.cli", "spec", "dgram", *arguments]
+    command = [sys.executable, "-m", "siwarp.cli", "spec", *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
 
 
-def test_siwarp_spec_prints_every_requirement_with_the_tests_that_show_it() -> None:
-    found = json.loads(run_siwarp_spec("--json"))
+@pytest.mark.parametrize("name", ["dgram", "adts"])
+def test_siwarp_spec_prints_every_requirement_with_the_tests_that_show_it(name: str) -> None:
+    found = json.loads(run_siwarp_spec(name, "--json"))
     assert {"id", "level", "section", "text", "tests"} == set(found[0])
     assert all(requirement["tests"] for requirement in found)
-    lines = run_siwarp_spec().splitlines()
+    lines = run_siwarp_spec(name).splitlines()
     assert len(lines) == len(found) + 1
     for requirement, line in zip(found, lines, strict=False):
         assert line.startswith(f"{requirement['id']} {requirement['level']}: {requirement['text']}")
@@ -24,7 +27,13 @@ def test_siwarp_spec_prints_every_requirement_with_the_tests_that_show_it() -> N
     assert lines[-1] == f"{len(found)} requirements, {len(found)} shown by a test"
 
 
-def test_siwarp_spec_prints_the_text_of_the_specification() -> None:
-    text = run_siwarp_spec("--text")
-    assert text.startswith("# Datagram-iWARP")
-    assert "**DGRAM-LLP-1** (MUST)" in text
+@pytest.mark.parametrize(
+    ("name", "title", "requirement"),
+    [("dgram", "# Datagram-iWARP", "DGRAM-LLP-1"), ("adts", "# ADTS", "ADTS-UNIT-1")],
+)
+def test_siwarp_spec_prints_the_text_of_the_specification(
+    name: str, title: str, requirement: str
+) -> None:
+    text = run_siwarp_spec(name, "--text")
+    assert text.startswith(title)
+    assert f"**{requirement}** (MUST)" in text

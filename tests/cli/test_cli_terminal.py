@@ -29,7 +29,7 @@ from unit.inspect.inspect_harness import RECORDED
 
 COMMANDS = [
     "demo", "ping", "devices", "doctor", "config", "counters", "capture", "dissect", "run", "env",
-    "wan", "spec", "spec dgram", "bench", "bench lat", "bench bw", "bench rate",
+    "wan", "spec", "spec dgram", "spec adts", "bench", "bench lat", "bench bw", "bench rate",
 ]  # fmt: skip
 CAPTURE = max(RECORDED, key=lambda path: path.stat().st_size)
 

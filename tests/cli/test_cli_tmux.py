@@ -21,6 +21,7 @@ SHOWN_COMMANDS = [
     "devices",
     "doctor",
     "spec dgram",
+    "spec adts",
     f"dissect {shlex.quote(str(CAPTURE))}",
     "ping -n 5 --percentiles 50,99 --histogram",
     "demo --size 1 --no-bench",

@@ -84,6 +84,40 @@ def test_a_client_without_a_server_prints_the_documented_error(tmp_path: Path) -
     assert f"{last}\n" == read_doc_block("docs/tutorials/messages.md", "refused-output")
 
 
+def without_numbers(text: str) -> str:
+    return re.sub(r"KEY=\w+(\.\.\.)?|\d+(\.\d+)?", "N", text)
+
+
+def test_a_directory_is_copied_over_a_bad_line_and_after_a_cut(tmp_path: Path) -> None:
+    run_in_namespace(read_doc_block("docs/tutorials/copy-over-a-bad-line.md", "files"), tmp_path)
+    serve = read_doc_block("docs/tutorials/copy-over-a-bad-line.md", "serve")
+    said = run_in_namespace(
+        serve.replace(" &", " >said &") + "until grep copy said; do sleep 0.1; done\nkill $!",
+        tmp_path,
+    )
+    shown = read_doc_block("docs/tutorials/copy-over-a-bad-line.md", "serve-output")
+    assert without_numbers((tmp_path / "said").read_text()) == without_numbers(shown)
+
+    said = run_in_namespace(
+        read_doc_block("docs/tutorials/copy-over-a-bad-line.md", "wan"), tmp_path
+    )
+    shown = read_doc_block("docs/tutorials/copy-over-a-bad-line.md", "wan-output")
+    assert set(without_numbers(shown).splitlines()) <= set(without_numbers(said).splitlines())
+    assert "101 files" in said
+
+    said = run_in_namespace(
+        read_doc_block("docs/tutorials/copy-over-a-bad-line.md", "continue"), tmp_path
+    )
+    assert said.splitlines()[-1] == "the same"
+
+    (tmp_path / "memory.py").write_text(
+        read_doc_block("docs/tutorials/copy-over-a-bad-line.md", "python")
+    )
+    assert run_in_namespace("python memory.py", tmp_path) == read_doc_block(
+        "docs/tutorials/copy-over-a-bad-line.md", "python-output"
+    )
+
+
 def test_the_ping_pong_of_the_tutorial_in_c_compiles_and_prints_a_latency(tmp_path: Path) -> None:
     save_files({"ud_pingpong.c": read_example("c/ud_pingpong.c")}, tmp_path)
     compile_it = read_doc_block("docs/tutorials/c-ping-pong.md", "compile").strip()

@@ -33,6 +33,7 @@ MAY_USE: dict[str, set[str]] = {
     "aio": set(),
     "pyverbs": set(),
     "testing": set(),
+    "ulp": set(),
     "cli": set(),
     "inspect": set(),
 }

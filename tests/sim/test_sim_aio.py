@@ -12,7 +12,18 @@ from sim.conftest import End
 from siwarp import aio
 from siwarp.cm import CMID, CMEventChannel, CMEventType
 from siwarp.sim import World
-from siwarp.verbs import AH, Context, Error, QPType, RecvWR, SendWR
+from siwarp.verbs import (
+    AH,
+    PD,
+    SRQ,
+    Context,
+    Error,
+    EventType,
+    QPType,
+    RecvWR,
+    SendWR,
+    SrqAttr,
+)
 
 MakeEnd = Callable[[Context, QPType], End]
 A, B = "10.0.0.1", "10.0.0.2"
@@ -104,6 +115,22 @@ def test_completions_and_connection_events_can_be_awaited(
         assert world.now == pytest.approx(0.5, abs=1e-6)
 
     world.run(await_completion_and_events())
+
+
+def test_the_limit_event_of_a_shared_receive_queue_can_be_awaited(
+    world: World, hosts: tuple[Context, Context]
+) -> None:
+    srq = SRQ(PD(hosts[0]), SrqAttr(4))
+
+    async def await_limit_event() -> None:
+        waiting = asyncio.create_task(aio.async_event(hosts[0]))
+        await asyncio.sleep(1)
+        srq.modify(SrqAttr(srq_limit=1))
+        with await waiting as event:
+            assert (event.event_type, event.element) == (EventType.SRQ_LIMIT_REACHED, srq)
+        assert world.now == pytest.approx(1, abs=1e-3)
+
+    world.run(await_limit_event())
 
 
 def test_each_task_of_a_world_may_run_an_event_loop_of_its_own(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Generates pages that show which tests cover the clauses of the RFCs and of datagram-iWARP."""
+"""Generates pages that show which tests cover the clauses of the RFCs and of siwarp's protocols."""
 
 from __future__ import annotations
 
@@ -19,8 +19,6 @@ import clause_record  # noqa: E402
 from siwarp.cli import requirements  # noqa: E402
 
 __all__ = ["coverage_doc_pages"]
-
-_DGRAM = "datagram-iWARP"
 
 
 @dataclass(frozen=True)
@@ -42,14 +40,14 @@ def coverage_doc_pages(root: Path) -> dict[str, str]:
     clauses, problems = check.load_clauses(root / "spec")
     if problems:
         raise ValueError(f"spec/ is wrong: {problems[0]}")
-    wanted = requirements.parse_requirements(check.read_specification(root))
+    wanted = check.read_requirements(root)
     listing = [c.id for c in clauses.values() if c.items] + [r.id for r in wanted if r.case_count]
     found = check.scan_citations(root, check.citable_ids(clauses, wanted), listing)
     ran = check.RecordedRun(
         clause_record.load_clause_record(root), clause_record.source_fingerprint(root)
     )
     groups: dict[str, list[Row]] = {}
-    for row in [*_clause_rows(clauses, ran), *_requirement_rows(wanted, ran)]:
+    for row in [*_clause_rows(clauses, ran), *_requirement_rows(root, ran)]:
         groups.setdefault(row.group, []).append(row)
     made = {
         f"background/coverage/{_page_name_of_group(g)}.md": _specification_page(
@@ -67,14 +65,13 @@ def _clause_rows(clauses: dict[str, check.Clause], ran: check.RecordedRun) -> It
         yield Row(c.id, f"RFC {c.rfc}", c.section, c.level, c.summary, state, c.reason or "", cited)
 
 
-def _requirement_rows(
-    wanted: list[requirements.Requirement], ran: check.RecordedRun
-) -> Iterator[Row]:
-    for r in wanted:
-        cited = check.requirement_ids(r)
-        state = "shown" if all(map(ran.is_clause_shown_by_tests, cited)) else "open"
-        state = "not run here" if ran.problem else state
-        yield Row(r.id, _DGRAM, r.section, r.level, r.text, state, "", cited)
+def _requirement_rows(root: Path, ran: check.RecordedRun) -> Iterator[Row]:
+    for specification, markdown in check.read_specifications(root).items():
+        for r in requirements.parse_requirements(markdown):
+            cited = check.requirement_ids(r)
+            state = "shown" if all(map(ran.is_clause_shown_by_tests, cited)) else "open"
+            state = "not run here" if ran.problem else state
+            yield Row(r.id, specification.name, r.section, r.level, r.text, state, "", cited)
 
 
 def _page_name_of_group(group: str) -> str:
@@ -86,9 +83,9 @@ def _overview_page(groups: dict[str, list[Row]], ran: check.RecordedRun) -> str:
     lines = [
         "# Coverage of the RFCs",
         "",
-        "Each normative sentence of the five RFCs, and each requirement of datagram-iWARP, has an",
-        "id that tests cite. It is *shown* if a test that cites it passed and none failed,",
-        "*reasoned* if there is a reason why no test can show it, otherwise *open*.",
+        "Each normative sentence of the five RFCs, and each requirement of datagram-iWARP and",
+        "ADTS, has an id that tests cite. It is *shown* if a test that cites it passed and none",
+        "failed, *reasoned* if there is a reason why no test can show it, otherwise *open*.",
         "[The clauses](../../spec/README.md) describes how this is counted; the pages below list",
         "every clause with its tests, and the result of each when the suite last ran here.",
         "",

@@ -29,6 +29,7 @@ PACKAGES = (
     "siwarp.verbs.arrays",
     "siwarp.cm",
     "siwarp.aio",
+    "siwarp.ulp.adts",
     "siwarp.testing",
     "siwarp.inspect",
 )

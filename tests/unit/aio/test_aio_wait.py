@@ -14,7 +14,7 @@ from unit.aio.aio_harness import LOOPBACK, cancel_and_wait, run_in_event_loop
 from siwarp import StateError, aio
 from siwarp.base.system import readable_now
 from siwarp.cm import CMID, CMEventChannel, CMEventType
-from siwarp.verbs import CQ, CompChannel, SendWR
+from siwarp.verbs import CQ, PD, SRQ, CompChannel, EventType, SendWR, SrqAttr
 
 
 def create_ud_pair(rig: Rig, channel: object = None) -> Pair:
@@ -219,6 +219,35 @@ def test_cm_events_can_be_awaited() -> None:
     rig.close()
 
 
+def raise_srq_limit_event(srq: SRQ) -> None:
+    """Arm the limit of an empty SRQ, which raises SRQ_LIMIT_REACHED at once."""
+    srq.modify(SrqAttr(srq_limit=1))
+
+
+def test_asynchronous_events_can_be_awaited() -> None:
+    rig = Rig()
+    srqs = [SRQ(PD(rig.ctx), SrqAttr(4)) for _ in range(2)]
+
+    async def run_test_body() -> None:
+        waiting = asyncio.create_task(aio.async_event(rig.ctx))
+        await cancel_and_wait(waiting)
+        raise_srq_limit_event(srqs[0])
+        with await aio.async_event(rig.ctx) as event:
+            assert (event.event_type, event.element) == (EventType.SRQ_LIMIT_REACHED, srqs[0])
+        # Each event is returned to one of the tasks that wait on the device.
+        tasks = [asyncio.create_task(aio.async_event(rig.ctx)) for _ in srqs]
+        await asyncio.sleep(0)
+        for srq in srqs:
+            raise_srq_limit_event(srq)
+        events = await asyncio.gather(*tasks)
+        assert {event.element for event in events} == set(srqs)
+        for event in events:
+            event.ack()
+
+    run_in_event_loop(run_test_body)
+    rig.close()
+
+
 def test_waiting_on_a_cq_without_a_channel_raises() -> None:
     rig = Rig()
 
@@ -247,11 +276,15 @@ def test_a_forced_close_of_the_device_raises_an_error_in_waiting_tasks() -> None
     ids = CMEventChannel(rig.ctx)
 
     async def run_test_body() -> None:
-        waiting = [asyncio.create_task(aio.wait(pair.rcq)), asyncio.create_task(aio.cm_event(ids))]
+        waiting = [
+            asyncio.create_task(aio.wait(pair.rcq)),
+            asyncio.create_task(aio.cm_event(ids)),
+            asyncio.create_task(aio.async_event(rig.ctx)),
+        ]
         await asyncio.sleep(0.01)
         rig.ctx.close(force=True)
         told = await asyncio.gather(*waiting, return_exceptions=True)
-        assert [type(e) for e in told] == [StateError, StateError]
+        assert [type(e) for e in told] == [StateError] * 3
         # The new device may reuse the numbers of the closed descriptors.
         other = Rig()
         pair2 = create_ud_pair(other)

@@ -56,7 +56,13 @@ def _called_name(call: ast.Call) -> str:
     return function.id if isinstance(function, ast.Name) else ""
 
 
+#: Exceptions whose text the message of another error contains: "violates the protocol: ...".
+PARTS_OF_MESSAGES = ("CreditError", "WireError")
+
+
 def _is_exception_name(name: str) -> bool:
+    if name in PARTS_OF_MESSAGES:
+        return False
     found = getattr(builtins, name, None)
     if isinstance(found, type) and issubclass(found, BaseException):
         return True

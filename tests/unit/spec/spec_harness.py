@@ -91,12 +91,17 @@ class SpecTree:
         #: Outcomes of the tests that did not pass, by name; None if no run was recorded.
         self.outcomes: dict[str, str] | None = {}
 
-    def write_requirements(self, *items: str, shown_by: dict[str, str] | None = None) -> None:
+    def write_requirements(
+        self,
+        *items: str,
+        shown_by: dict[str, str] | None = None,
+        file: str = "datagram-iwarp.md",
+    ) -> None:
         """Write a specification with the given requirements and a table of tests that show them."""
         rows = [f"| {name} | {tests} |" for name, tests in (shown_by or {}).items()]
         table = "\n".join(["| requirement | shown by |", "|---|---|", *rows])
         body = "\n".join(["# T", "", "## 3. UD", "", *items, ""])
-        path = self.root / "spec" / "datagram-iwarp.md"
+        path = self.root / "spec" / file
         path.write_text(f"{body}\n{requirements.BEGIN}\n{table}\n{requirements.END}\n")
 
     def write_section(self, section: str, *clauses: str, name: str | None = None) -> None:
@@ -125,7 +130,7 @@ class SpecTree:
         if self.outcomes is None:
             return
         clauses, _ = check.load_clauses(self.root / "spec")
-        wanted = requirements.parse_requirements(check.read_specification(self.root))
+        wanted = check.read_requirements(self.root)
         cited = check.scan_citations(self.root, check.citable_ids(clauses, wanted)).tests
         tests: dict[str, dict[str, object]] = {}
         for clause_id, names in cited.items():

@@ -17,8 +17,6 @@ from unit.spec.spec_harness import (
     short_digest,
 )
 
-from siwarp.cli import requirements
-
 
 def test_a_valid_tree_passes_with_counts_of_shown_reasoned_and_open_clauses(
     spec_tree: SpecTree, capsys: Captured
@@ -271,7 +269,7 @@ def test_sections_are_listed_in_numerical_order(spec_tree: SpecTree, capsys: Cap
 
 def test_the_siwarp_tree_has_all_clauses_of_four_rfcs_and_only_valid_citations() -> None:
     clauses, problems = check.load_clauses(ROOT / "spec")
-    wanted = requirements.parse_requirements(check.read_specification(ROOT))
+    wanted = check.read_requirements(ROOT)
     listing = [c.id for c in clauses.values() if c.items] + [r.id for r in wanted if r.case_count]
     problems += check.scan_citations(ROOT, check.citable_ids(clauses, wanted), listing).problems
     assert problems == []

@@ -330,6 +330,24 @@ def test_an_outdated_table_of_tests_is_an_error_and_can_be_rewritten(
     )
 
 
+def test_each_specification_has_requirements_and_a_table_of_its_own(
+    spec_tree: SpecTree, capsys: Captured
+) -> None:
+    theirs = requirement_id(1).replace("DGRAM", "ADTS")
+    spec_tree.write_requirements(make_requirement_line(1))
+    spec_tree.write_requirements(make_requirement_line(1).replace("DGRAM", "ADTS"), file="adts.md")
+    spec_tree.write_test(requirement_id(1))
+    status, _, err = run_checker(spec_tree, capsys, "--write")
+    assert (status, err) == (1, f"{theirs}: not shown: no test cites it\n")
+    spec_tree.write_test(requirement_id(1), theirs)
+    assert run_checker(spec_tree, capsys, "--write")[0] == 0
+    for name, file in ((requirement_id(1), "datagram-iwarp.md"), (theirs, "adts.md")):
+        text = (spec_tree.root / "spec" / file).read_text()
+        assert [(r.id, r.tests) for r in requirements.parse_requirements(text)] == [
+            (name, ("tests/unit/test_x.py::test_it",))
+        ]
+
+
 def test_a_requirement_ends_at_the_next_item_or_empty_line() -> None:
     text = "\n".join(
         [

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""``siwarp cp``: copies files to or from a ``siwarp serve``."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from enum import Enum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from siwarp.cli import show
+from siwarp.cli.adts_key import VARIABLE, find_key, parse_channel_list
+
+if TYPE_CHECKING:
+    from siwarp.ulp.adts import ADTSError, Progress, Result, Session
+
+__all__ = ["cp"]
+
+DigestName = Enum("DigestName", {"crc32c": "crc32c", "sha256": "sha256"}, type=str)
+
+#: Exit statuses, those of rsync where the meaning is the same.
+REFUSED, CONNECTION, FILE, PROTOCOL, INTERRUPTED, PARTIAL, TIMEOUT = 5, 10, 11, 12, 20, 23, 30
+
+
+def _exit_status(error: ADTSError) -> int:
+    from siwarp.ulp.adts import ErrorCode
+
+    special = {
+        ErrorCode.REFUSED: REFUSED,
+        ErrorCode.BUSY: REFUSED,
+        ErrorCode.PROTOCOL: PROTOCOL,
+        ErrorCode.VERSION: PROTOCOL,
+        ErrorCode.TIMEOUT: TIMEOUT,
+        ErrorCode.SHUTDOWN: CONNECTION,
+        ErrorCode.CHANNEL: CONNECTION,
+    }
+    return special.get(error.code, FILE)
+
+
+async def _copy(sources: list[str], target: str, options: dict[str, Any], quiet: bool) -> Result:
+    from siwarp.ulp.adts import copy_async
+
+    copying = asyncio.ensure_future(
+        _copy_with_progress(copy_async, sources, target, options, quiet)
+    )
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, copying.cancel)
+    return await copying
+
+
+async def _copy_with_progress(
+    copy: Any, sources: list[str], target: str, options: dict[str, Any], quiet: bool
+) -> Result:
+    if quiet or not show.is_terminal_output():
+        result: Result = await copy(sources, target, **options)
+        return result
+    shown = 0
+    with show.progress_bar("copying", 1000) as step:
+
+        def advance(progress: Progress) -> None:
+            nonlocal shown
+            parts = min(1000, progress.octets * 1000 // max(1, progress.total or 1))
+            step(parts - shown)
+            shown = parts
+
+        shown_result: Result = await copy(sources, target, progress=advance, **options)
+    return shown_result
+
+
+def _print_refused_channels(session: Session) -> None:
+    for text in session.refused:
+        print(f"siwarp cp: {text}; using {session.channel.upper()}", file=sys.stderr)
+
+
+def _print_result(result: Result) -> None:
+    rate = result.octets * 8e-6 / result.seconds if result.seconds else 0.0
+    parts = [f"{result.files} file{'' if result.files == 1 else 's'}"]
+    parts += [f"{result.skipped} up to date"] if result.skipped else []
+    parts += [f"{result.deleted} deleted"] if result.deleted else []
+    parts += [f"{len(result.failures)} failed"] if result.failures else []
+    show.print_line(
+        f"{', '.join(parts)}; {result.octets} octets in {result.seconds:.2f} s, "
+        f"{rate:.1f} Mbit/s over {result.channel.upper()}"
+    )
+
+
+def cp(
+    paths: Annotated[
+        list[str],
+        typer.Argument(metavar="SRC... DST", help="Local paths, or siw://HOST[:PORT]/PATH."),
+    ],
+    recursive: bool = typer.Option(False, "--recursive", "-r", help="Copy directories."),
+    update: bool = typer.Option(
+        False, "--update", "-u", help="Skip files whose size and time are the same at DST."
+    ),
+    delete: bool = typer.Option(
+        False, "--delete", help="With -r: delete from DST what SRC does not have."
+    ),
+    links: bool = typer.Option(
+        False, "--links", "-l", help="Copy symbolic links as links; default: report them."
+    ),
+    key: str | None = typer.Option(
+        None, "--key", metavar="FILE", help="The file with the server's key; or ADTS_KEY."
+    ),
+    digest: Annotated[
+        DigestName, typer.Option("--digest", help="The digest that is compared for each file.")
+    ] = DigestName.crc32c,
+    channel: str = typer.Option(
+        "rd,rc,tcp", "--channel", metavar="LIST", help="The channels to try, in this order."
+    ),
+    as_json: bool = typer.Option(False, "--json", help="Print the result as JSON."),
+) -> None:
+    """Copy files to or from a `siwarp serve`: over a bad line, over RD, RC or TCP.
+
+        siwarp cp -r siw://10.0.0.2/results .
+
+    A directory keeps its name in an existing DST; SRC/ means what is in the directory. A file has
+    its final name only when it is complete; if a copy was cut, the same command continues it.
+
+    Exit status: 0 all copied; 2 usage; 5 refused by the server; 10 no connection, or it was lost;
+    11 a local file or directory; 12 protocol; 20 interrupted; 23 some files failed; 30 no answer
+    in time.
+    """
+    from siwarp.ulp.adts import ADTSError, DigestKind
+
+    if len(paths) < 2:
+        raise typer.BadParameter("give at least one SRC and DST", param_hint="SRC... DST")
+    if delete and not recursive:
+        raise typer.BadParameter("--delete needs -r", param_hint="--delete")
+    names = parse_channel_list(channel)
+    found = find_key(key)
+    if found is None:
+        raise typer.BadParameter(
+            f"give the server's key: --key FILE, or {VARIABLE} as `siwarp serve` prints it",
+            param_hint="--key",
+        )
+    options: dict[str, Any] = {
+        "key": found,
+        "channels": names,
+        "recursive": recursive,
+        "update": update,
+        "delete": delete,
+        "symlinks": links,
+        "digest": DigestKind[digest.value.upper()],
+    }
+    opened: list[Session] = []
+
+    def on_session(session: Session) -> None:
+        opened.append(session)
+        _print_refused_channels(session)
+
+    options["on_session"] = on_session
+    try:
+        result = asyncio.run(_copy(paths[:-1], paths[-1], options, as_json))
+    except ValueError as e:
+        raise typer.BadParameter(str(e), param_hint="SRC... DST") from None
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        print("siwarp cp: interrupted; run the same command to continue", file=sys.stderr)
+        raise typer.Exit(INTERRUPTED) from None
+    except ADTSError as e:
+        print(f"siwarp cp: {e.strerror}", file=sys.stderr)
+        status = _exit_status(e)
+        if opened and status in {CONNECTION, TIMEOUT}:
+            print("siwarp cp: run the same command to continue", file=sys.stderr)
+        raise typer.Exit(status) from None
+    except OSError as e:
+        where = f"{e.filename}: " if e.filename is not None and e.strerror else ""
+        print(f"siwarp cp: {where}{e.strerror or e}", file=sys.stderr)
+        raise typer.Exit(FILE) from None
+    for failure in result.failures:
+        print(f"siwarp cp: {failure.text}", file=sys.stderr)
+    if as_json:
+        show.print_json(
+            {
+                "files": result.files,
+                "skipped": result.skipped,
+                "deleted": result.deleted,
+                "octets": result.octets,
+                "seconds": result.seconds,
+                "channel": result.channel,
+                "failures": [
+                    {"path": f.path, "code": f.code.name, "text": f.text} for f in result.failures
+                ],
+            }
+        )
+    else:
+        _print_result(result)
+    if result.failures:
+        raise typer.Exit(PARTIAL)

@@ -1,0 +1,352 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""``siwarp ftp``: a server for ordinary FTP clients, and transfers with resume."""
+
+from __future__ import annotations
+
+import contextlib
+import ftplib
+import importlib.util
+import json
+import logging
+import secrets
+import signal
+import ssl
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from siwarp.base.numeric import resolve_to_numeric
+from siwarp.cli import show
+from siwarp.cli.adts_key import parse_channel_list
+
+if TYPE_CHECKING:
+    from siwarp.ulp.ftp.url import Location
+
+__all__ = ["app"]
+
+app = typer.Typer(no_args_is_help=True, help="Serve a directory to FTP clients, or copy files.")
+
+#: Exit statuses, with rsync's numbers where their meanings fit.
+REFUSED, CONNECTION, FILE, PROTOCOL, PARTIAL, TIMEOUT = 5, 10, 11, 12, 23, 30
+
+_TLSOption = Annotated[
+    bool, typer.Option("--tls", help="Protect the connections with TLS (AUTH TLS).")
+]
+_CAOption = Annotated[
+    str | None,
+    typer.Option("--ca", metavar="FILE", help="Certificates to trust instead of the system's."),
+]
+_ChannelOption = Annotated[
+    str,
+    typer.Option(
+        "--channel",
+        metavar="LIST",
+        help="The transports to try, in this order, if the server is siwarp's: rd, rc, tcp.",
+    ),
+]
+_JSONOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.callback()
+def _group_help() -> None:
+    """Serve a directory to FTP clients, or copy files."""
+
+
+@app.command()
+def serve(
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="The directory that clients see as /.")
+    ],
+    write: bool = typer.Option(
+        False, "--write", help="Let clients upload, delete, rename and create."
+    ),
+    addr: str = typer.Option("127.0.0.1", "--addr", help="The address to listen on."),
+    port: int = typer.Option(
+        2121, "--port", "-p", min=0, max=65535, help="TCP port; 0 selects a free one."
+    ),
+    users: Annotated[
+        Path | None,
+        typer.Option(
+            "--users",
+            metavar="FILE",
+            help="A line NAME:PASSWORD for each user; default: user siwarp, with a new password.",
+        ),
+    ] = None,
+    workers: int = typer.Option(2, "--workers", min=1, max=64, help="Number of processes."),
+    certificate: str | None = typer.Option(
+        None, "--certificate", metavar="FILE", help="PEM file with a certificate: offer AUTH TLS."
+    ),
+    private_key: str | None = typer.Option(
+        None,
+        "--private-key",
+        metavar="FILE",
+        help="PEM file with the private key; default: it is in the file of the certificate.",
+    ),
+    require_tls: bool = typer.Option(
+        False, "--require-tls", help="Admit only clients that use AUTH TLS."
+    ),
+    verbose: bool = typer.Option(
+        False, "--verbose", "-v", help="Report each login and each transfer on standard error."
+    ),
+    as_json: _JSONOption = False,
+) -> None:
+    """Serve a directory to FTP clients: curl, lftp, wget, web browsers, Python's ftplib.
+
+    Clients can only read unless --write is given. Passwords and files are not encrypted unless the
+    client uses TLS. Each process serves many clients. Symbolic links in the directory are listed,
+    but not followed. Needs the extra siwarp[ftp].
+    """
+    if importlib.util.find_spec("pyftpdlib") is None or importlib.util.find_spec("OpenSSL") is None:
+        raise OSError("the FTP server needs two more packages: pip install 'siwarp[ftp]'")
+    from siwarp.base.stop import StopEvent
+    from siwarp.ulp.ftp.server import TLS, Server
+    from siwarp.ulp.ftp.users import read_users
+
+    if certificate is None and (private_key is not None or require_tls):
+        raise typer.BadParameter("needs --certificate", param_hint="--private-key, --require-tls")
+    logging.basicConfig(
+        level=logging.INFO if verbose else logging.WARNING, format="siwarp: %(message)s"
+    )
+    stop = StopEvent()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    passwords = {"siwarp": secrets.token_urlsafe(12)}
+    try:
+        if users is not None:
+            passwords = read_users(users)
+        server = Server(
+            directory,
+            passwords,
+            host=resolve_to_numeric(addr),
+            port=port,
+            writable=write,
+            workers=workers,
+            tls=TLS(certificate, private_key, require_tls) if certificate else None,
+        )
+    except ValueError as e:
+        raise OSError(str(e)) from None
+    _announce(server.address, None if users else passwords["siwarp"], write, as_json)
+    server.run(stop)
+
+
+def _announce(address: tuple[str, int], password: str | None, write: bool, as_json: bool) -> None:
+    """Print where the server listens; ``password``: that of the user siwarp, if it was made."""
+    host, port = address
+    if as_json:
+        told: dict[str, Any] = {"addr": host, "port": port, "write": write}
+        if password is not None:
+            told |= {"user": "siwarp", "password": password}
+        print(json.dumps(told), flush=True)
+        return
+    login = f"siwarp:{password}@" if password else ""
+    shown = f"[{host}]" if ":" in host else host
+    access = "clients may write" if write else "read-only"
+    print(f"ftp://{login}{shown}:{port}/ ({access}). Ctrl-C ends the server", flush=True)
+
+
+@app.command()
+def get(
+    url: Annotated[str, typer.Argument(metavar="URL", help="ftp://USER:PASSWORD@HOST:PORT/PATH")],
+    file: Annotated[
+        Path | None, typer.Argument(metavar="[FILE]", help="Default: the name in the URL.")
+    ] = None,
+    channel: _ChannelOption = "rd,rc,tcp",
+    tls: _TLSOption = False,
+    ca: _CAOption = None,
+    as_json: _JSONOption = False,
+) -> None:
+    """Copy a file from an FTP server. If a copy was cut, the same command continues it.
+
+    User and password may also be in ~/.netrc. The file gets its name when it is complete, and the
+    modification time that it has at the server. The exit status is 5 if the login was refused, 10
+    if the connection failed, 11 after an error of a local file, 12 after a wrong reply, 20 after
+    Ctrl-C, 23 if the server refuses a file, 30 after a time-out.
+    """
+    from siwarp.ulp.adts.tree import Tree
+    from siwarp.ulp.ftp import transfer
+
+    location = _parse(url)
+    name = location.path.rpartition("/")[2]
+    if file is None or file.is_dir():
+        file = (file or Path()) / name
+    if not name or not file.name:
+        raise typer.BadParameter("names a directory: see siwarp ftp mirror", param_hint="URL")
+    with _reporting_errors(), _connection(location, tls, ca, channel) as ftp:
+        remote = transfer.stat_file(ftp, location.path)
+        with (
+            Tree(file.parent, writable=True) as tree,
+            show.progress_bar(file.name, remote.size) as step,
+        ):
+            size = transfer.get(ftp, location.path, tree, file.name, remote, step)
+    _print_copied(as_json, size, str(file))
+
+
+@app.command()
+def put(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The local file.")],
+    url: Annotated[
+        str, typer.Argument(metavar="URL", help="A URL that ends with / names a directory.")
+    ],
+    resume: bool = typer.Option(
+        False,
+        "--resume",
+        help="Continue a shorter file at the server. Only the sizes are compared.",
+    ),
+    channel: _ChannelOption = "rd,rc,tcp",
+    tls: _TLSOption = False,
+    ca: _CAOption = None,
+    as_json: _JSONOption = False,
+) -> None:
+    """Copy a file to an FTP server.
+
+    The exit statuses are those of siwarp ftp get.
+    """
+    from siwarp.ulp.adts.tree import Tree
+    from siwarp.ulp.ftp import transfer
+
+    location = _parse(url)
+    path = location.path
+    if not path or path.endswith("/"):
+        path += file.name
+    with (
+        _reporting_errors(),
+        Tree(file.parent) as tree,
+        contextlib.closing(tree.open_for_send(file.name)) as source,
+        _connection(location, tls, ca, channel) as ftp,
+        show.progress_bar(file.name, source.entry.size) as step,
+    ):
+        keep_time = "MFMT" in transfer.features(ftp)
+        size = transfer.put(ftp, source, path, resume=resume, keep_time=keep_time, progress=step)
+    _print_copied(as_json, size, path)
+
+
+@app.command()
+def mirror(
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="A directory, or a URL.")],
+    destination: Annotated[
+        str, typer.Argument(metavar="DESTINATION", help="A URL, or a directory.")
+    ],
+    delete: bool = typer.Option(
+        False, "--delete", help="Delete files that only the destination has."
+    ),
+    channel: _ChannelOption = "rd,rc,tcp",
+    tls: _TLSOption = False,
+    ca: _CAOption = None,
+    as_json: _JSONOption = False,
+) -> None:
+    """Copy a directory from an FTP server, or to one, and skip files that are equal.
+
+    Files with equal sizes and times are skipped. Symbolic links are not copied. The exit statuses
+    are those of siwarp ftp get; 23 also means that some files were not copied.
+    """
+    from siwarp.ulp.adts.tree import Tree
+    from siwarp.ulp.ftp import transfer
+    from siwarp.ulp.ftp.url import is_url
+
+    down = is_url(source)
+    if down == is_url(destination):
+        raise typer.BadParameter("give one URL and one directory", param_hint="SOURCE, DESTINATION")
+    location = _parse(source if down else destination)
+    directory = Path(destination if down else source)
+    with _reporting_errors():
+        if down:
+            directory.mkdir(exist_ok=True)
+        with Tree(directory, writable=down) as tree, _connection(location, tls, ca, channel) as ftp:
+            job = transfer.Mirror(ftp, tree, delete=delete)
+            path = location.path.rstrip("/") or "."
+            if down:
+                job.download(path)
+            else:
+                job.upload(path)
+    if as_json:
+        names = ("copied", "skipped", "deleted", "octets")
+        failed = [{"path": path, "reason": reason} for path, reason in job.failures]
+        show.print_json({name: getattr(job, name) for name in names} | {"failed": failed})
+    else:
+        for path, reason in job.failures:
+            print(f"siwarp: {path}: {reason}", file=sys.stderr)
+        show.print_line(
+            f"{job.copied} copied ({job.octets} octets), {job.skipped} equal, "
+            f"{job.deleted} deleted, {len(job.failures)} failed"
+        )
+    if job.failures:
+        sys.exit(PARTIAL)
+
+
+def _parse(url: str) -> Location:
+    from siwarp.ulp.ftp.url import parse_url
+
+    try:
+        return parse_url(url)
+    except ValueError as e:
+        raise typer.BadParameter(str(e), param_hint="URL") from None
+
+
+@contextlib.contextmanager
+def _connection(
+    location: Location, tls: bool, ca: str | None, channel: str
+) -> Iterator[ftplib.FTP]:
+    """Yield a connection that is logged in; errors of connecting end the command."""
+    from siwarp.ulp.ftp.url import connect
+
+    if ca is not None and not tls:
+        raise typer.BadParameter("needs --tls", param_hint="--ca")
+    channels: list[Any] = parse_channel_list(channel)
+    where = f"{location.host}:{location.port}"
+    try:
+        ftp = connect(location, tls, ca, channels)
+    except TimeoutError:
+        _fail(TIMEOUT, f"{where}: no answer; check the address and the firewall")
+    except ssl.SSLError as e:
+        _fail(CONNECTION, f"{where}: {e.reason or e}: check --ca and the name in the URL")
+    except ftplib.error_perm as e:
+        _fail(REFUSED, f"{where}: the server refuses user {location.user}: {e}")
+    except (OSError, EOFError) as e:
+        _fail(CONNECTION, f"{where}: {e or 'the server has closed the connection'}")
+    try:
+        yield ftp
+        with contextlib.suppress(OSError, EOFError, ftplib.Error):
+            ftp.quit()
+    finally:
+        ftp.close()
+
+
+@contextlib.contextmanager
+def _reporting_errors() -> Iterator[None]:
+    """End the command with a message and an exit status for what may go wrong."""
+    again = "; the same command continues"
+    try:
+        yield
+    except KeyboardInterrupt:
+        _fail(20, f"interrupted{again}")
+    except ftplib.error_perm as e:
+        _fail(PARTIAL, str(e))
+    except ftplib.error_temp as e:
+        # 45x: the server has no space, or cannot open the file now.
+        _fail(PARTIAL if str(e).startswith("45") else CONNECTION, f"{e}{again}")
+    except ftplib.Error as e:
+        _fail(PROTOCOL, f"a reply that is not FTP's: {e}")
+    except EOFError:
+        _fail(CONNECTION, f"the server has closed the connection{again}")
+    except TimeoutError:
+        _fail(TIMEOUT, f"no answer for a minute{again}")
+    except (ConnectionError, ssl.SSLError) as e:
+        _fail(CONNECTION, f"the connection was lost: {e}{again}")
+    except OSError as e:
+        where = f"{e.filename}: " if e.filename is not None else ""
+        _fail(FILE, f"{where}{e.strerror or e}")
+
+
+def _fail(status: int, text: str) -> Any:
+    print(f"siwarp: {text}", file=sys.stderr)
+    sys.exit(status)
+
+
+def _print_copied(as_json: bool, octets: int, path: str) -> None:
+    if as_json:
+        show.print_json({"path": path, "octets": octets})
+    elif show.is_terminal_output():
+        show.print_line(f"{path}: {octets} octets")

@@ -1,0 +1,401 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""What the RC and the RD channel have in common: Sends of units, credits, and received units."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from abc import abstractmethod
+from collections.abc import Callable
+from functools import partial
+
+from siwarp.base.buffer import Buffer, octets
+from siwarp.ulp.adts.channel import CLOSE_S, Cause, Channel, ChannelEnded, Run
+from siwarp.ulp.adts.credit import CreditError, Credits, Role
+from siwarp.ulp.adts.device import Device
+from siwarp.ulp.adts.memory import Unit, Units
+from siwarp.ulp.adts.receives import Receive, Receives
+from siwarp.ulp.adts.wire import (
+    RECORD_HEADER_SIZE,
+    UNIT_HEADER_SIZE,
+    Reclaim,
+    Record,
+    Type,
+    WireError,
+    parse_unit_header,
+    put_unit_header,
+    records,
+)
+from siwarp.verbs import MR, QP, WC, AccessFlag, Address, Error, SendWR, WCStatus
+
+__all__ = ["SEND_DEPTH", "RDMAChannel"]
+
+#: Requests in the send queue of one channel: grant units, and units with records.
+SEND_DEPTH = 256
+
+
+class RDMAChannel(Channel):
+    """A channel over Sends, whose receives are those of ``receives``."""
+
+    def __init__(
+        self,
+        device: Device,
+        receives: Receives,
+        units: Units,
+        credits: Credits,
+        role: Role,
+        name: str,
+        window_limit: int,
+        peer: Address,
+        local: Address,
+    ) -> None:
+        super().__init__(name, receives.unit, peer, local)
+        self.device = device
+        self.credits = credits
+        #: The largest window of this end, and the most units that this end fills and sends at a
+        #: time.
+        self.window_limit = window_limit
+        #: The time of the last unit with records, and of the first RECLAIM that is unanswered.
+        self._loop = asyncio.get_running_loop()
+        self.last_unit = self._loop.time()
+        self.asked_at: float | None = None
+        #: The time since which no posted unit has completed; ``None`` if there is none.
+        self.stalled_since: float | None = None
+        #: Whether the channel is the only one of its device, which it closes.
+        self.owns_device = False
+        #: Called when the transport has released all resources of the channel.
+        self.on_released: Callable[[], None] | None = None
+        self._role = role
+        self._receives = receives
+        self._units = units
+        self._reserved = credits.reserved
+        # Units that are being filled; units that were posted; requests that were posted.
+        self._filling = 0
+        self._in_flight = 0
+        self._posted: set[int] = set()
+        self._turn: asyncio.Future[Unit] | None = None
+        # Received units that are free while granting is paused: None if it is not.
+        self._not_granted: int | None = None
+        receives.add(self)
+        device.members[self] = None
+
+    # ---- what differs between RC and RD
+
+    @property
+    @abstractmethod
+    def _qp(self) -> QP:
+        """The queue pair that sends to the peer."""
+
+    def _address(self, wr: SendWR) -> None:
+        """Set the destination of a send request, if the queue pair has none."""
+
+    @abstractmethod
+    def _lost_reason(self) -> str:
+        """Return the reason of the end if the network or the peer has failed."""
+
+    # ---- sending
+
+    def buffer_nowait(self) -> Unit | None:
+        """See ``Channel``."""
+        self._check_open()
+        if not self._may_fill():
+            return None
+        unit = self._units.take_nowait()
+        return None if unit is None else self._begin_filling(unit)
+
+    async def buffer(self) -> Unit:
+        """See ``Channel``."""
+        while True:
+            unit = self.buffer_nowait()
+            if unit is not None:
+                return unit
+            if not self._may_fill():
+                await self._wait_for_wake()
+                continue
+            turn = self._turn = self._units.request()
+            self.device.watch_stalls()
+            try:
+                unit = await turn
+            except BaseException:
+                self._units.withdraw(turn)
+                raise
+            finally:
+                self._turn = None
+            if self.ended is None and self._may_fill():
+                return self._begin_filling(unit)
+            unit.release()  # the credit was used for a grant unit in the meantime
+
+    def _may_fill(self) -> bool:
+        """Return whether there is credit for one more unit, and this end may fill one more."""
+        filled = self._filling + self._in_flight
+        return self.credits.sendable > self._filling and filled < self.window_limit
+
+    def _begin_filling(self, unit: Unit) -> Unit:
+        self._filling += 1
+        unit.on_release = self._end_filling
+        return unit
+
+    def _end_filling(self) -> None:
+        self._filling -= 1
+        self._wake_writers()
+
+    async def send(self, unit: Unit, length: int, memory: Buffer | None = None) -> None:
+        """See ``Channel``; returns when the unit is posted."""
+        try:
+            self._check_open()
+            while not self.credits.sendable:  # a grant unit has used the credit
+                await self._wait_for_wake()
+                self._check_open()
+        except BaseException:
+            unit.release()
+            raise
+        self._post_unit(unit, length, memory)
+
+    def _post_unit(self, unit: Unit, length: int, memory: Buffer | None) -> None:
+        mr: MR | None = None
+        try:
+            sg = [unit.sge(length)]
+            total = length
+            if memory is not None and (view := octets(memory)).nbytes:
+                # The registration lasts until the Send has completed.
+                mr = MR(self.device.pd, view, AccessFlag(0))
+                sg.append(mr.sge())
+                total += view.nbytes
+            put_unit_header(unit.view, total, *self.credits.send())
+            self._after_credits_changed()
+            wr = SendWR(sg=sg)
+            self._post(wr, lambda wc: self._on_unit_sent(wc, unit, mr))
+        except BaseException as error:
+            if mr is not None:
+                mr.close()
+            unit.release()
+            if isinstance(error, Error):
+                self._end(f"sending to {self._peer_name()}: {error.strerror}", Cause.LOST)
+                raise self._ended_error() from None
+            raise
+        unit.on_release = None
+        self._filling -= 1
+        self._in_flight += 1
+        if self.stalled_since is None:
+            self.stalled_since = self._loop.time()
+        self.sent_octets += total
+
+    def _post(self, wr: SendWR, on_completion: Callable[[WC], None]) -> None:
+        self._address(wr)
+        self._posted.add(self.device.post_send(self._qp, wr, on_completion))
+
+    def _on_unit_sent(self, wc: WC, unit: Unit, mr: MR | None) -> None:
+        if mr is not None:
+            mr.close()
+        self._in_flight -= 1
+        self.stalled_since = self._loop.time() if self._in_flight else None
+        unit.release()
+        self._on_sent(wc)
+
+    def _on_sent(self, wc: WC) -> None:
+        self._posted.discard(wc.wr_id)
+        if wc.status and self.ended is None:
+            self._end_by_completion(wc)
+        self._wake_writers()
+
+    async def send_file(
+        self, header: bytes, fd: int, offset: int, length: int, run: Run | None = None
+    ) -> None:
+        """See ``Channel``."""
+        unit = await self.buffer()
+        start = len(header)
+        unit.view[:start] = header
+        into = unit.view[start : start + length]
+        try:
+            if run is None:
+                _read_file(fd, into, offset)
+            else:
+                reading = asyncio.ensure_future(run(_read_file, fd, into, offset))
+                try:
+                    await asyncio.shield(reading)
+                except asyncio.CancelledError:
+                    # The thread still writes to the unit.
+                    reading.add_done_callback(partial(_release_after_reading, unit))
+                    raise
+        except OSError:
+            unit.release()
+            raise
+        await self.send(unit, start + length)
+
+    async def flush(self) -> None:
+        """See ``Channel``."""
+        while self._posted:
+            self._check_open()
+            await self._wait_for_wake()
+
+    # ---- credits
+
+    def _after_credits_changed(self) -> None:
+        """Count the receives that the peer's credits reserve."""
+        reserved = self.credits.reserved
+        self._receives.reserved += reserved - self._reserved
+        self._reserved = reserved
+
+    def _send_grant_if_due(self) -> None:
+        if self.ended is None and self.credits.grant_due and len(self._posted) < SEND_DEPTH:
+            self._send_grant()
+
+    def _send_grant(self) -> None:
+        header = memoryview(bytearray(UNIT_HEADER_SIZE))
+        put_unit_header(header, UNIT_HEADER_SIZE, *self.credits.send())
+        self._after_credits_changed()
+        self._post_control(bytes(header))
+
+    def _post_control(self, unit: bytes) -> None:
+        try:
+            self._post(self.device.control_wr(unit), self._on_control_sent)
+        except Error as error:
+            self._end(f"sending to {self._peer_name()}: {error.strerror}", Cause.LOST)
+
+    def _on_control_sent(self, wc: WC) -> None:
+        self._on_sent(wc)
+        self._send_grant_if_due()
+
+    def ask_back(self) -> None:
+        """Send RECLAIM, if there is credit for it: the peer keeps as many credits as the window."""
+        if self.ended is None and self.credits.excess and self.credits.sendable:
+            self._send_control(Reclaim(keep=self.credits.window))
+
+    def _send_control(self, message: Reclaim) -> None:
+        unit = memoryview(bytearray(UNIT_HEADER_SIZE + RECORD_HEADER_SIZE + len(message.body())))
+        message.put(unit, UNIT_HEADER_SIZE)
+        put_unit_header(unit, len(unit), *self.credits.send())
+        self._after_credits_changed()
+        self._post_control(bytes(unit))
+
+    def pause_granting(self) -> None:
+        """See ``Channel``. The receives of the peer's units are free for other channels."""
+        if self._not_granted is None:
+            self._not_granted = 0
+
+    def resume_granting(self) -> None:
+        """See ``Channel``."""
+        count, self._not_granted = self._not_granted or 0, None
+        if self.ended is None:
+            for _ in range(count):
+                self.credits.release()
+            self._receives.grow(1)
+            self._after_credits_changed()
+            self._send_grant_if_due()
+
+    # ---- receiving
+
+    def on_receive(self, receive: Receive, wc: WC) -> None:
+        """Handle a completed receive of this channel."""
+        if wc.status or self.ended is not None:
+            if self.ended is None:
+                self._end_by_completion(wc)
+            self._drop(receive)
+            return
+        view = receive.memory.view[: wc.byte_len]
+        try:
+            length, granted, returned = parse_unit_header(view, self.unit_size)
+            if length != wc.byte_len:
+                raise WireError(f"a unit of {wc.byte_len} octets says that it has {length}")
+            grant_unit = length == UNIT_HEADER_SIZE
+            self.credits.receive(granted, returned, grant_unit=grant_unit)
+            if grant_unit:
+                self._drop(receive)
+            elif view[UNIT_HEADER_SIZE] == Type.RECLAIM and self._role is Role.INITIATOR:
+                self._on_reclaim(next(records(view)))
+                self._drop(receive)
+                self.credits.release()
+            else:
+                self._deliver_unit(receive, view)
+        except (WireError, CreditError) as error:
+            self._end(f"{self._peer_name()} has violated the protocol: {error}", Cause.PROTOCOL)
+            if receive.holder is not None:
+                self._drop(receive)
+            return
+        self._after_credits_changed()
+        self._send_grant_if_due()
+        self._wake_writers()
+
+    def _drop(self, receive: Receive) -> None:
+        receive.holder = None
+        self._receives.repost(receive)
+
+    def _on_reclaim(self, record: Record) -> None:
+        self.credits.give_back(Reclaim.unpack(record).keep)
+
+    def _deliver_unit(self, receive: Receive, view: memoryview) -> None:
+        self.last_unit = self._loop.time()
+        if self._role is Role.ACCEPTOR:
+            self._receives.adapt(self)
+        receive.view = view
+        self._deliver(receive)
+
+    def on_release(self) -> None:
+        """Grant the receive of a unit that was released."""
+        if self.ended is not None:
+            return
+        if self._not_granted is not None:
+            self._not_granted += 1
+            return
+        self.credits.release()
+        self._after_credits_changed()
+        self._send_grant_if_due()
+
+    # ---- the end
+
+    def _peer_name(self) -> str:
+        return f"the peer at {self.peer[0]} port {self.peer[1]}"
+
+    def _end_by_completion(self, wc: WC) -> None:
+        if wc.vendor_err or wc.status in (WCStatus.LOC_LEN_ERR, WCStatus.REM_INV_REQ_ERR):
+            try:
+                wc.check()
+            except Error as error:
+                reason = f"{self._peer_name()} has violated the protocol: {error.strerror}"
+                self._end(reason, Cause.PROTOCOL)
+        else:
+            self._end(self._lost_reason(), Cause.LOST)
+
+    def _end(self, reason: str, cause: Cause) -> None:
+        if self.ended is not None:
+            return
+        self._receives.reserved -= self._reserved
+        self._reserved = 0
+        self._receives.remove(self)
+        self.device.members.pop(self, None)
+        super()._end(reason, cause)
+        if self._turn is not None and not self._turn.done():
+            self._turn.set_exception(self._ended_error())
+
+    async def close(self, reason: str = "this end has closed the channel") -> None:
+        """See ``Channel``."""
+        try:
+            if self.ended is None:
+                with contextlib.suppress(asyncio.TimeoutError, TimeoutError, ChannelEnded):
+                    await asyncio.wait_for(self.flush(), CLOSE_S)
+        finally:
+            self.abort(reason)
+        if self.owns_device:
+            await self.device.wait_closed()
+
+
+def _release_after_reading(unit: Unit, reading: asyncio.Future[None]) -> None:
+    if not reading.cancelled():
+        reading.exception()  # nobody waits for the result any more
+    unit.release()
+
+
+def _read_file(fd: int, into: memoryview, offset: int) -> None:
+    """Read octets of a file until ``into`` is full.
+
+    Raises:
+        OSError: the file cannot be read, or has fewer octets (EIO).
+
+    """
+    done = 0
+    while done < len(into):
+        n = os.preadv(fd, [into[done:]], offset + done)
+        if not n:
+            raise OSError(5, f"the file ends at octet {offset + done}: it has shrunk")
+        done += n

@@ -1,0 +1,499 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""A client's session: put, get, list and delete."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from siwarp.base import system
+from siwarp.base.numeric import resolve_to_numeric
+from siwarp.ulp.adts import endpoints, wire
+from siwarp.ulp.adts.auth import Key
+from siwarp.ulp.adts.channel import Cause, ChannelEnded, Limits
+from siwarp.ulp.adts.disk import Disk
+from siwarp.ulp.adts.handshake import Agreement, initiate, parse_channels
+from siwarp.ulp.adts.local import ObjectDestination, TreeDestination, open_origin
+from siwarp.ulp.adts.server import entries_below
+from siwarp.ulp.adts.session import ADTSError, Exchange
+from siwarp.ulp.adts.transfer import Failure, FilePlan, Outcome
+from siwarp.ulp.adts.tree import Entry, SystemCalls, Tree
+from siwarp.ulp.adts.wire import DigestKind, ErrorCode, FileKind, Message, Option, Record
+from siwarp.verbs import Address
+
+__all__ = ["Progress", "Result", "Session", "connect"]
+
+#: Requests that wait for their answers at a time.
+REQUESTS = 64
+
+
+@dataclass
+class Progress:
+    """How far a transfer is; passed to the callback after each unit."""
+
+    #: The path of the current file.
+    path: str = ""
+    #: Files that are complete or up to date, and octets of files so far.
+    files: int = 0
+    octets: int = 0
+    #: Octets of all files; None if they were not counted.
+    total: int | None = None
+
+
+@dataclass
+class Result:
+    """What a transfer has done."""
+
+    #: Files that were transferred, that the receiver had already, and that were deleted there.
+    files: int = 0
+    skipped: int = 0
+    deleted: int = 0
+    #: Octets of the transferred files, including those that an earlier transfer had left.
+    octets: int = 0
+    seconds: float = 0.0
+    #: "rd", "rc" or "tcp".
+    channel: str = ""
+    failures: list[Failure] = field(default_factory=list)
+
+    def add(self, other: Result) -> None:
+        """Add what another transfer has done."""
+        self.files += other.files
+        self.skipped += other.skipped
+        self.deleted += other.deleted
+        self.octets += other.octets
+        self.seconds += other.seconds
+        self.channel = other.channel
+        self.failures += other.failures
+
+
+class _Request:
+    """A request that waits for its answer."""
+
+    def __init__(self) -> None:
+        self.done: asyncio.Future[wire.RequestDone] = asyncio.get_running_loop().create_future()
+        self.entries: list[Entry] = []
+
+    def take(self, record: Record) -> None:
+        message = wire.parse_message(record)
+        if self.done.done():
+            return
+        if isinstance(message, wire.RequestDone):
+            self.done.set_result(message)
+        elif isinstance(message, wire.Error):
+            self.done.set_exception(ADTSError(message.code, message.text))
+        elif isinstance(message, wire.Entry):
+            self.entries.append(
+                Entry(
+                    os.fsdecode(message.path),
+                    message.kind,
+                    message.size,
+                    message.mtime_ns,
+                    message.mode,
+                    os.fsdecode(message.target),
+                )
+            )
+
+
+class Session:
+    """A session with a server; made by ``connect``. Only the loop's thread may use it.
+
+    Transfers are made one after the other, over one connection. A failure of one file is in the
+    result and does not end the session. If the session itself ends, its calls raise ``ADTSError``;
+    files that were cut are continued by the same call in a new session. Cancellation of a call ends
+    the session.
+    """
+
+    def __init__(self, agreed: Agreement, calls: SystemCalls | None) -> None:
+        is_apart = agreed.channel is not agreed.rendezvous
+        self.channel = agreed.channel.name
+        #: A sentence for each kind of channel that did not open.
+        self.refused = agreed.refused
+        self._calls = calls
+        self._disk = Disk()
+        self._exchange = Exchange(
+            agreed.channel,
+            agreed.rendezvous if is_apart else None,
+            self._disk,
+            first=1,
+            files=agreed.files,
+            on_outcome=self._take_outcome,
+        )
+        self._fault: Exception | None = None
+        self._turn = asyncio.Lock()
+        self._waiting: set[asyncio.Future[Any]] = set()
+        self._result = Result()
+        self._progress = Progress()
+        self._callback: Callable[[Progress], None] | None = None
+        self._plan: FilePlan | None = None
+        self._plan_done: asyncio.Future[None] | None = None
+        self._running = asyncio.ensure_future(self._run())
+
+    async def _run(self) -> None:
+        try:
+            await self._exchange.run()
+        except Exception as e:
+            self._fault = e
+            raise
+        finally:
+            for future in self._waiting:
+                if not future.done():
+                    future.set_exception(self._ended_error())
+
+    def _ended_error(self) -> ADTSError:
+        error = self._exchange.error
+        if error is not None:
+            return ADTSError(error.code, str(error.strerror))
+        if self._fault is not None:
+            text = f"the session ended by a fault of this program: {self._fault!r}"
+            return ADTSError(ErrorCode.SHUTDOWN, text)
+        return ADTSError(ErrorCode.SHUTDOWN, "the session has ended: open a new one")
+
+    def _check_open(self) -> None:
+        if self._running.done():
+            raise self._ended_error()
+
+    async def _wait(self, future: asyncio.Future[Any]) -> Any:
+        """Wait for a future that the end of the session ends, too."""
+        self._check_open()
+        self._waiting.add(future)
+        try:
+            return await future
+        finally:
+            self._waiting.discard(future)
+
+    async def __aenter__(self) -> Session:
+        return self
+
+    async def __aexit__(self, *raised: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """End the session; transfers that are not complete fail."""
+        if not self._running.done():
+            self._exchange.close()
+            # A peer that does not read must not keep this end.
+            await asyncio.wait([self._running], timeout=2)
+            self._running.cancel()
+        await asyncio.gather(self._running, return_exceptions=True)
+
+    # ---- transfers
+
+    @contextlib.asynccontextmanager
+    async def _transfer(
+        self, callback: Callable[[Progress], None] | None, total: int | None
+    ) -> AsyncIterator[Result]:
+        async with self._turn:
+            began = system.monotonic()
+            self._result = result = Result(channel=self.channel)
+            self._progress = Progress(total=total)
+            self._callback = callback
+            try:
+                yield result
+            finally:
+                result.seconds = system.monotonic() - began
+                self._callback = None
+
+    def _take_outcome(self, outcome: Outcome, is_sent: bool) -> None:
+        self._result.files += outcome.done
+        self._result.skipped += outcome.skipped
+        self._result.octets += outcome.octets
+        self._result.failures += outcome.failures
+        progress = self._progress
+        progress.files += outcome.done + outcome.skipped
+        progress.octets += outcome.octets
+        progress.path = outcome.path or progress.path
+        if self._callback is not None and (outcome.octets or outcome.done or outcome.skipped):
+            self._callback(progress)
+        plan, done = self._plan, self._plan_done
+        if plan is not None and plan.is_finished and done is not None and not done.done():
+            done.set_result(None)
+
+    async def put(
+        self,
+        source: Any,
+        path: str,
+        *,
+        recursive: bool = False,
+        update: bool = False,
+        delete: bool = False,
+        symlinks: bool = False,
+        digest: DigestKind = DigestKind.CRC32C,
+        progress: Callable[[Progress], None] | None = None,
+    ) -> Result:
+        """Send a file, a directory, an open binary file or memory.
+
+        Args:
+            source: a local path, an object with ``read``, or a buffer.
+            path: the path at the server, relative to its directory.
+            recursive: send a directory with all below it.
+            update: skip files whose size and time are equal at the server.
+            delete: delete what the source directory does not have; only if nothing has failed.
+            symlinks: send symbolic links as such; otherwise they are failures.
+            digest: the kind of digest that the server compares.
+            progress: called after each unit.
+
+        Raises:
+            ADTSError: the session has ended, or the source is a directory without ``recursive``.
+            OSError: the source cannot be read.
+
+        """
+        self._check_open()
+        options = Option.RESUME | (Option.UPDATE if update else Option(0))
+        async with AsyncExitStack() as stack:
+            origin = open_origin(source)
+            total: int | None = None
+            if origin is not None:
+                plan = FilePlan(origin, iter([origin.entry]), prefix=path, digest=digest)
+                total = origin.entry.size
+            else:
+                tree, name = await self._open_tree(source)
+                stack.callback(tree.close)
+                first = await self._disk.run(tree.entry, name)
+                if first.kind == FileKind.DIRECTORY and not recursive:
+                    raise ADTSError(ErrorCode.KIND, f"{source} is a directory: give -r to copy it")
+                if progress is not None:
+                    total = await self._disk.run(_total, tree, name)
+                plan = FilePlan(
+                    tree,
+                    entries_below(tree, name, True),
+                    base=name,
+                    prefix=path,
+                    options=options,
+                    digest=digest,
+                    symlinks=symlinks,
+                )
+            result = await stack.enter_async_context(self._transfer(progress, total))
+            before: list[Entry] = []
+            if delete and recursive:
+                before = await self._list_if_exists(path)
+            await self._send(plan)
+            if before and not result.failures:
+                await self._delete_others(path, before, tree, name, result)
+            return result
+
+    async def _send(self, plan: FilePlan) -> None:
+        self._plan = plan
+        self._plan_done = done = asyncio.get_running_loop().create_future()
+        self._exchange.sender.add(plan)
+        self._exchange.wake()
+        try:
+            await self._wait(done)
+        except asyncio.CancelledError:
+            self._running.cancel()
+            raise
+        finally:
+            self._plan = self._plan_done = None
+
+    async def _open_tree(self, source: str | os.PathLike[str]) -> tuple[Tree, str]:
+        """Open the directory of a local file; return it with the file's name in it.
+
+        A path that ends in a slash, or names no entry of its parent (``.``), is the root itself.
+        """
+        text = os.fspath(source)
+        path = Path(text)
+        if path.is_dir() and (path.name in {"", ".."} or text.endswith("/") or path.is_symlink()):
+            return Tree(path, False, self._calls), ""
+        return Tree(path.parent, False, self._calls), path.name
+
+    async def get(
+        self,
+        path: str,
+        target: Any,
+        *,
+        recursive: bool = False,
+        update: bool = False,
+        delete: bool = False,
+        symlinks: bool = False,
+        digest: DigestKind = DigestKind.CRC32C,
+        progress: Callable[[Progress], None] | None = None,
+    ) -> Result:
+        """Receive a file or a directory.
+
+        Args:
+            path: the path at the server, relative to its directory; ``""`` is this directory.
+            target: the local path of the file or directory, an object with ``write``, or a
+                writable buffer.
+            recursive, update, delete, symlinks, digest, progress: as for ``put``, with the ends
+                exchanged.
+
+        Raises:
+            ADTSError: the session has ended, or the server refuses the request.
+            OSError: the directory of the target does not exist.
+
+        """
+        self._check_open()
+        options = Option.RESUME | (Option.UPDATE if update else Option(0))
+        if recursive:
+            options |= Option.RECURSIVE
+        async with AsyncExitStack() as stack:
+            tree: Tree | None = None
+            name = ""
+            destination: ObjectDestination | TreeDestination
+            if isinstance(target, str | os.PathLike):
+                where = Path(target)
+                if recursive and not path and not where.exists():
+                    where.mkdir()  # a server does not send the attributes of its root
+                is_root = where.is_dir()
+                tree = Tree(where if is_root else where.parent, True, self._calls)
+                stack.callback(tree.close)
+                name = "" if is_root else where.name
+                destination = TreeDestination(tree, path, name, symlinks=symlinks)
+            else:
+                destination = ObjectDestination(target, path)
+                options &= ~Option.RESUME
+            total = None
+            remote: list[Entry] = []
+            if progress is not None or delete:
+                remote = await self.entries(path, recursive=recursive)
+                total = sum(entry.size for entry in remote)
+            result = await stack.enter_async_context(self._transfer(progress, total))
+            await self._receive(wire.Get(os.fsencode(path), options, digest), destination)
+            if delete and recursive and tree is not None and not result.failures:
+                kept = {_below(entry.path, path) for entry in remote}
+                here = await self._disk.run(_entries, tree, name)
+                for entry in reversed(here):
+                    if _below(entry.path, name) not in kept:
+                        await self._disk.run(tree.delete, entry.path)
+                        result.deleted += 1
+            return result
+
+    async def _receive(
+        self, message: Message, destination: ObjectDestination | TreeDestination
+    ) -> None:
+        receiver = self._exchange.receiver
+        async with self._request(message) as (number, request):
+            receiver.destinations[number] = destination
+            try:
+                await self._wait(request.done)
+            finally:
+                receiver.destinations.pop(number, None)
+
+    # ---- requests
+
+    @contextlib.asynccontextmanager
+    async def _request(self, message: Message) -> AsyncIterator[tuple[int, _Request]]:
+        request = _Request()
+        number = self._exchange.sender.take_id()
+        self._exchange.requests[number] = request.take
+        try:
+            self._exchange.post(message, number)
+            yield number, request
+        except asyncio.CancelledError:
+            # The server would go on with its answer, which nobody expects.
+            self._running.cancel()
+            raise
+        finally:
+            self._exchange.requests.pop(number, None)
+
+    async def entries(self, path: str = "", *, recursive: bool = False) -> list[Entry]:
+        """Return the entry of a path at the server, and with ``recursive`` all below it.
+
+        Raises:
+            ADTSError: the session has ended, or the path does not exist there.
+
+        """
+        options = Option.RECURSIVE if recursive else Option(0)
+        async with self._request(wire.List(os.fsencode(path), options)) as (_, request):
+            await self._wait(request.done)
+            return request.entries
+
+    async def stat(self, path: str) -> Entry:
+        """Return the entry of a path at the server. Raises ADTSError as ``entries`` does."""
+        return (await self.entries(path))[0]
+
+    async def delete(self, path: str, *, recursive: bool = False) -> None:
+        """Delete a file, or a directory that is empty unless ``recursive``, at the server.
+
+        Raises:
+            ADTSError: the session has ended, or the server refuses it.
+
+        """
+        options = Option.RECURSIVE if recursive else Option(0)
+        async with self._request(wire.Delete(os.fsencode(path), options)) as (_, request):
+            await self._wait(request.done)
+
+    async def _list_if_exists(self, path: str) -> list[Entry]:
+        try:
+            return await self.entries(path, recursive=True)
+        except ADTSError as e:
+            if e.code == ErrorCode.NOT_FOUND:
+                return []
+            raise
+
+    async def _delete_others(
+        self, path: str, before: list[Entry], tree: Tree, name: str, result: Result
+    ) -> None:
+        """Delete what the server has below ``path`` and the local directory does not have."""
+        here = await self._disk.run(_entries, tree, name)
+        kept = {_below(entry.path, name) for entry in here}
+        extra = [entry.path for entry in before if _below(entry.path, path) not in kept]
+        # Whatever is in a directory is deleted before the directory.
+        for i in range(len(extra), 0, -REQUESTS):
+            deleting = [self.delete(p) for p in reversed(extra[max(0, i - REQUESTS) : i])]
+            for done in await asyncio.gather(*deleting, return_exceptions=True):
+                if isinstance(done, ADTSError):
+                    result.failures.append(Failure(path, done.code, str(done.strerror)))
+                elif isinstance(done, BaseException):
+                    raise done
+                else:
+                    result.deleted += 1
+
+
+def _below(path: str, base: str) -> str:
+    return path[len(base) :].lstrip("/")
+
+
+def _entries(tree: Tree, path: str) -> list[Entry]:
+    return [entry for entry in entries_below(tree, path, True) if isinstance(entry, Entry)]
+
+
+def _total(tree: Tree, path: str) -> int:
+    return sum(entry.size for entry in _entries(tree, path))
+
+
+async def connect(
+    address: Address,
+    *,
+    key: Key,
+    channels: Sequence[str] = ("rd", "rc", "tcp"),
+    limits: Limits | None = None,
+    timeout: float = 10.0,
+    calls: SystemCalls | None = None,
+) -> Session:
+    """Open a session with the server at (host, port).
+
+    Args:
+        address: that of the server's rendezvous.
+        key: the server's key.
+        channels: names of channels, in the order in which they are tried.
+        limits: memory, and sizes of units.
+        timeout: seconds within which the server must accept the connection.
+        calls: the system calls on file contents; for tests.
+
+    Raises:
+        ADTSError: no server answers, it refuses this end, or no channel opens.
+        ValueError: a channel's name is unknown.
+        OSError: the host is unknown.
+
+    """
+    kinds = parse_channels(channels)
+    host, port = address
+    numeric = resolve_to_numeric(host)
+    transport: Any = "rc" if system.simulated else "tcp"
+    try:
+        rendezvous = await endpoints.connect(transport, (numeric, port), timeout)
+    except ChannelEnded as e:
+        code = ErrorCode.TIMEOUT if e.cause == Cause.TIMEOUT else ErrorCode.CHANNEL
+        raise ADTSError(code, e.reason) from None
+    try:
+        agreed = await initiate(rendezvous, numeric, key, kinds, limits or Limits())
+    except BaseException:
+        rendezvous.abort("the session did not begin")
+        raise
+    return Session(agreed, calls)

@@ -1,0 +1,456 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""End points: opening channels to a server, and accepting channels of clients.
+
+The *rendezvous* is the channel on which a session begins: TCP, or RC in a simulated world. Its
+units have at most ``HANDSHAKE_UNIT_SIZE`` octets (wire.py) until the session continues on it with
+larger ones (TCP: ``use``), or on a channel that was opened with a token.
+
+A server's channels share the pool of one device. The first sessions have large units; when sessions
+would outnumber these, further ones have small units, which are parts of units of the same pool.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+from siwarp.cm import CMEvent
+from siwarp.ulp.adts.channel import (
+    Acceptor,
+    Cause,
+    Channel,
+    ChannelEnded,
+    Invitation,
+    Limits,
+)
+from siwarp.ulp.adts.channel_rc import RCListener, RCReceives, accept_rc, connect_rc
+from siwarp.ulp.adts.channel_rd import RDChannel, RDPort, connect_rd
+from siwarp.ulp.adts.channel_tcp import TCPChannel, TCPListener, connect_tcp, listen_tcp
+from siwarp.ulp.adts.credit import Credits, Role
+from siwarp.ulp.adts.device import Device
+from siwarp.ulp.adts.receives import Receives
+from siwarp.ulp.adts.wire import HANDSHAKE_UNIT_SIZE, MIN_UNIT_SIZE
+from siwarp.verbs import WC, Address, Error, LimitError, source_toward
+
+__all__ = ["Acceptors", "Listener", "connect", "listen", "open_acceptors", "open_channel", "use"]
+
+Kind = Literal["rd", "rc"]
+
+#: Octets of a unit of sessions that outnumber the large units.
+SMALL_UNIT = 64 << 10
+#: The window of each end of a rendezvous on RC, and its memory.
+RENDEZVOUS_WINDOW = 4
+RENDEZVOUS_MEMORY = 4 << 20
+
+
+class _Expected(NamedTuple):
+    """A peer that was invited, with the receives that are reserved for it."""
+
+    receives: Receives
+    credits: Credits
+    accepted: Callable[[Channel], None]
+    timer: asyncio.TimerHandle
+
+
+class _Memory:
+    """The units of a server's device by their size."""
+
+    def __init__(self, device: Device, limits: Limits) -> None:
+        self.device = device
+        self.limits = limits
+        #: Sessions with units of the largest size.
+        self.large = 0
+
+    def unit_size(self, peer_unit: int, *, small: bool = False) -> int:
+        """Return the octets of a unit of a new session; ``small``: at most ``SMALL_UNIT``."""
+        most = self.limits.unit
+        if small or self.large >= max(1, self.device.pool.size // 4):
+            most = min(most, SMALL_UNIT)
+        size = most
+        while size > peer_unit and size > MIN_UNIT_SIZE:
+            size //= 2
+        return size
+
+    def receive_limit(self, size: int) -> int:
+        """Return the most receives of one size that one transport may post."""
+        whole = self.device.pool.size
+        return whole // 2 if size == self.limits.unit else whole * (self.limits.unit // size)
+
+
+class _Acceptor(Acceptor):
+    """What the acceptors of RC and RD have in common: tokens."""
+
+    def __init__(self, memory: _Memory) -> None:
+        self._memory = memory
+        self._expected: dict[bytes, _Expected] = {}
+
+    def expect(
+        self,
+        token: bytes,
+        peer_unit: int,
+        peer_window: int,
+        accepted: Callable[[Channel], None],
+        lifetime: float = 30.0,
+    ) -> Invitation:
+        """See ``Acceptor``."""
+        size = self._memory.unit_size(peer_unit)
+        receives, port, qkey = self._open(size)
+        try:
+            window = receives.reserve(self._memory.limits.window)
+        except LimitError:
+            smaller = self._memory.unit_size(peer_unit, small=True)
+            if smaller == size:
+                raise
+            size = smaller
+            receives, port, qkey = self._open(size)
+            window = receives.reserve(self._memory.limits.window)
+        try:
+            credits = Credits(Role.ACCEPTOR, window, peer_window)
+        except BaseException:
+            receives.reserved -= window
+            raise
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(lifetime, self.forget, token)
+        self._expected[token] = _Expected(receives, credits, accepted, timer)
+        self._count(receives, 1)
+        return Invitation(token, port, size, window, qkey)
+
+    @abstractmethod
+    def _open(self, size: int) -> tuple[Receives, int, int]:
+        """Return the receives for units of a size, the port, and the Q_Key."""
+
+    def forget(self, token: bytes) -> None:
+        """See ``Acceptor``."""
+        expected = self._take(token)
+        if expected is not None:
+            expected.receives.reserved -= expected.credits.reserved
+            self._count(expected.receives, -1)
+
+    def _take(self, token: bytes) -> _Expected | None:
+        expected = self._expected.pop(token, None)
+        if expected is not None:
+            expected.timer.cancel()
+        return expected
+
+    def _count(self, receives: Receives, by: int) -> None:
+        if receives.unit == self._memory.limits.unit:
+            self._memory.large += by
+
+    def close(self) -> None:
+        """See ``Acceptor``."""
+        for token in list(self._expected):
+            self.forget(token)
+
+
+class _RCAcceptor(_Acceptor):
+    name = "rc"
+
+    def __init__(self, memory: _Memory, host: str, scarce: Callable[[bool], None] | None) -> None:
+        super().__init__(memory)
+        self._scarce = scarce
+        self._receives: dict[int, RCReceives] = {}
+        self._listener = RCListener(memory.device, (host, 0), self._on_request)
+
+    def _open(self, size: int) -> tuple[Receives, int, int]:
+        if size not in self._receives:
+            self._receives[size] = RCReceives(
+                self._memory.device,
+                self._memory.device.units(size),
+                self._memory.receive_limit(size),
+                self._scarce,
+            )
+        return self._receives[size], self._listener.address[1], 0
+
+    def close(self) -> None:
+        """See ``Acceptor``."""
+        super().close()
+        self._listener.close()
+        for receives in self._receives.values():
+            receives.close()
+
+    def _on_request(self, event: CMEvent) -> None:
+        expected = self._take(event.private_data)
+        if expected is None:
+            _reject(event)
+            return
+        receives = expected.receives
+        if not isinstance(receives, RCReceives):
+            raise AssertionError("the receives of an RC acceptor")
+        with contextlib.suppress(Error):
+            accept_rc(
+                event,
+                self._memory.device,
+                receives,
+                self._memory.device.units(receives.unit),
+                expected.credits,
+                self._memory.limits.window,
+                expected.accepted,
+                lambda: self._count(receives, -1),
+            )
+
+
+class _RDAcceptor(_Acceptor):
+    name = "rd"
+
+    def __init__(self, memory: _Memory, host: str, scarce: Callable[[bool], None] | None) -> None:
+        super().__init__(memory)
+        self._host = host
+        self._scarce = scarce
+        self._ports: dict[int, RDPort] = {}
+
+    def _open(self, size: int) -> tuple[Receives, int, int]:
+        port = self._ports.get(size)
+        if port is None:
+            receives = Receives(
+                self._memory.device,
+                self._memory.device.units(size),
+                self._memory.receive_limit(size),
+                self._scarce,
+            )
+            port = RDPort(self._memory.device, receives, (self._host, 0), admit=self._admit)
+            self._ports[size] = port
+        return port.receives, port.address[1], port.qkey
+
+    def close(self) -> None:
+        """See ``Acceptor``."""
+        super().close()
+        for port in self._ports.values():
+            port.receives.close()
+
+    def _admit(self, token: bytes, port: RDPort, wc: WC) -> RDChannel | None:
+        expected = self._expected.get(token)
+        if expected is None or expected.receives is not port.receives or wc.source is None:
+            return None
+        self._take(token)
+        receives = expected.receives
+        try:
+            channel = RDChannel(
+                port,
+                self._memory.device.units(receives.unit),
+                expected.credits,
+                Role.ACCEPTOR,
+                self._memory.limits.window,
+                wc.source,
+            )
+        except Error:
+            receives.reserved -= expected.credits.reserved
+            self._count(receives, -1)
+            return None
+        channel.on_released = lambda: self._count(receives, -1)
+        channel.on_joined = lambda: expected.accepted(channel)
+        channel.listen_to((wc.source_octets, wc.source_instance))
+        return channel
+
+
+class Acceptors:
+    """The acceptors of a server at one local address, which share one device and one pool."""
+
+    def __init__(
+        self, host: str, limits: Limits, scarce: Callable[[bool], None] | None = None
+    ) -> None:
+        """See ``open_acceptors``."""
+        self._device = Device(host, limits.memory, limits.unit)
+        memory = _Memory(self._device, limits)
+        try:
+            self.rc: Acceptor = _RCAcceptor(memory, host, scarce)
+            self.rd: Acceptor = _RDAcceptor(memory, host, scarce)
+        except BaseException:
+            self._device.close_nowait()
+            raise
+
+    async def close(self) -> None:
+        """Close the acceptors and all their channels; wait until the device is closed."""
+        for acceptor in (self.rc, self.rd):
+            acceptor.close()
+        await self._device.close()
+
+
+async def open_acceptors(
+    host: str, limits: Limits, scarce: Callable[[bool], None] | None = None
+) -> Acceptors:
+    """Open a server's device at the numeric address ``host``, with free ports for RD and RC.
+
+    ``scarce(True)`` is called when receives run out (the limit event of a shared receive queue):
+    the server should pause its fastest senders. ``scarce(False)`` is called when half of the
+    receives are posted again.
+
+    Raises:
+        Error: ``host`` is not an address of this machine, or a resource is exhausted.
+
+    """
+    return Acceptors(host, limits, scarce)
+
+
+def _open_client_device(
+    address: Address, source: str | None, memory: int, unit: int
+) -> tuple[Device, str]:
+    """Open the device that reaches an address; return it and its address toward the peer."""
+    try:
+        source = source or source_toward(address)
+        return Device(source, memory, unit), source
+    except Error as error:
+        raise ChannelEnded(
+            f"cannot open a device toward {address[0]}: {error.strerror}", Cause.REFUSED
+        ) from None
+
+
+async def open_channel(kind: Kind, host: str, invitation: Invitation, limits: Limits) -> Channel:
+    """Open a channel to a server's acceptor at the address ``host``.
+
+    ``limits.window`` is the number of credits that this end has announced in HELLO. The channel has
+    a device and a pool of its own. Cancellation ends the attempt.
+
+    Raises:
+        ChannelEnded: the channel did not open within ``limits.timeout`` seconds, or the peer has
+            refused the token.
+
+    """
+    address = host, invitation.port
+    window, unit = limits.window, invitation.unit
+    # One half of the pool is posted as receives, and the other is for sends.
+    memory = 2 * window * unit
+    device, source = _open_client_device(address, limits.source, memory, unit)
+    try:
+        if kind == "rc":
+            receives = RCReceives(device, device.pool, window)
+            receives.grow(window)
+            opening = connect_rc(
+                device,
+                receives,
+                address,
+                invitation.token,
+                window,
+                invitation.window,
+                limits.timeout,
+            )
+        else:
+            shared = Receives(device, device.pool, window)
+            shared.grow(window)
+            port = RDPort(device, shared, (source, 0), qkey=invitation.qkey)
+            opening = connect_rd(
+                port, address, invitation.token, window, invitation.window, limits.timeout
+            )
+        return await opening
+    except BaseException:
+        await device.close()
+        raise
+
+
+class Listener:
+    """A listening rendezvous."""
+
+    def __init__(self, door: TCPListener | _RCRendezvous) -> None:
+        self._door = door
+        #: The listening address, with the port that was selected if port 0 was requested.
+        self.address: Address = door.address
+
+    async def close(self) -> None:
+        """Stop listening; accepted channels stay open."""
+        await self._door.close()
+
+
+class _RCRendezvous:
+    """Listens for rendezvous channels on RC; its device closes with the last of them."""
+
+    def __init__(self, address: Address, accepted: Callable[[Channel], None]) -> None:
+        self._accepted = accepted
+        self._channels = 0
+        self._closed = False
+        self._device = Device(address[0], RENDEZVOUS_MEMORY, HANDSHAKE_UNIT_SIZE)
+        try:
+            pool = self._device.pool
+            self._receives = RCReceives(self._device, pool, pool.size // 2)
+            self._listener = RCListener(self._device, address, self._on_request)
+        except BaseException:
+            self._device.close_nowait()
+            raise
+        self.address = self._listener.address
+
+    def _on_request(self, event: CMEvent) -> None:
+        try:
+            window = self._receives.reserve(RENDEZVOUS_WINDOW)
+        except LimitError:
+            _reject(event)
+            return
+        self._channels += 1
+        with contextlib.suppress(Error):
+            accept_rc(
+                event,
+                self._device,
+                self._receives,
+                self._device.pool,
+                Credits(Role.ACCEPTOR, window, RENDEZVOUS_WINDOW),
+                RENDEZVOUS_WINDOW,
+                self._accepted,
+                self._on_released,
+            )
+
+    def _on_released(self) -> None:
+        self._channels -= 1
+        if self._closed and not self._channels:
+            self._device.close_nowait()
+
+    async def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._listener.close()
+            self._receives.close()
+            if not self._channels:
+                await self._device.close()
+
+
+def _reject(event: CMEvent) -> None:
+    with contextlib.suppress(Error):  # the peer has closed the connection already
+        event.id.reject()
+    event.id.close()
+
+
+async def listen(
+    transport: Literal["tcp", "rc"], address: Address, accepted: Callable[[Channel], None]
+) -> Listener:
+    """Listen for rendezvous channels at (host, port); ``accepted`` is called with each of them.
+
+    Raises:
+        OSError: the address is in use or does not belong to this machine.
+
+    """
+    if transport == "rc":
+        return Listener(_RCRendezvous(address, accepted))
+    return Listener(await listen_tcp(address, accepted))
+
+
+async def connect(
+    transport: Literal["tcp", "rc"], address: Address, timeout: float = 10.0
+) -> Channel:
+    """Open a rendezvous channel to (host, port).
+
+    Raises:
+        ChannelEnded: there is no listener at the address, or it did not answer in time.
+
+    """
+    if transport == "tcp":
+        return await connect_tcp(address, timeout)
+    memory = 2 * RENDEZVOUS_WINDOW * HANDSHAKE_UNIT_SIZE
+    device, _ = _open_client_device(address, None, memory, HANDSHAKE_UNIT_SIZE)
+    try:
+        receives = RCReceives(device, device.pool, RENDEZVOUS_WINDOW)
+        receives.grow(RENDEZVOUS_WINDOW)
+        return await connect_rc(
+            device, receives, address, b"", RENDEZVOUS_WINDOW, RENDEZVOUS_WINDOW, timeout
+        )
+    except BaseException:
+        await device.close()
+        raise
+
+
+def use(channel: Channel, unit: int) -> None:
+    """Continue a session on its rendezvous (TCP), with units of up to ``unit`` octets.
+
+    Each end calls it when it has sent or received the CHANNEL that names TCP.
+    """
+    if not isinstance(channel, TCPChannel):
+        raise ValueError(f"a session does not continue on a rendezvous of kind {channel.name}")
+    channel.use(unit)

@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""Where a client's files come from and go to: directories, open files and memory."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import os
+import shutil
+import tempfile
+from dataclasses import replace
+from typing import Any
+
+from siwarp.base import system
+from siwarp.base.buffer import Buffer, octets
+from siwarp.ulp.adts.tree import Entry, Extent, Incoming, Tree
+from siwarp.ulp.adts.wire import FileKind
+
+__all__ = ["MemoryOrigin", "ObjectDestination", "TreeDestination", "open_origin"]
+
+
+class TreeDestination:
+    """Files below ``base`` at the sender are put below ``target`` of a local directory.
+
+    Args:
+        tree: the local directory, writable.
+        base: the path that was asked for; other paths are refused.
+        target: the path in ``tree`` for ``base``.
+        symlinks: whether symbolic links are created.
+
+    """
+
+    def __init__(self, tree: Tree, base: str, target: str, *, symlinks: bool) -> None:
+        self._tree = tree
+        self._base = base
+        self._target = target
+        self._symlinks = symlinks
+
+    def _here(self, path: str) -> str:
+        if path == self._base:
+            return self._target
+        start = f"{self._base}/" if self._base else ""
+        if not path.startswith(start):
+            raise OSError(errno.EPROTO, f"{path}: not below {self._base}, which was asked for")
+        below = path[len(start) :]
+        return f"{self._target}/{below}" if self._target else below
+
+    def entry(self, path: str) -> Entry:
+        """Return the local entry for a path of the sender."""
+        return self._tree.entry(self._here(path))
+
+    def begin(self, entry: Entry, resume: bool) -> Incoming:
+        """Begin to receive a file."""
+        return self._tree.begin(replace(entry, path=self._here(entry.path)), resume)
+
+    def make_directory(self, entry: Entry) -> None:
+        """Create a directory, unless it exists."""
+        self._tree.make_directory(replace(entry, path=self._here(entry.path)))
+
+    def make_symlink(self, entry: Entry) -> None:
+        """Create a symbolic link if links are wanted."""
+        if not self._symlinks:
+            raise OSError(
+                errno.ELOOP, f"{entry.path}: skipped, because it is a symbolic link (give --links)"
+            )
+        self._tree.make_symlink(replace(entry, path=self._here(entry.path)))
+
+
+class ObjectDestination:
+    """One file, which is put into memory or written to an open file of the program.
+
+    Args:
+        into: a writable buffer, or an object with ``write``.
+        base: the path that was asked for.
+
+    """
+
+    def __init__(self, into: Any, base: str) -> None:
+        self._into = into
+        self._base = base
+
+    def entry(self, path: str) -> Entry:
+        """Return nothing: memory has no version."""
+        raise FileNotFoundError(errno.ENOENT, path)
+
+    def begin(self, entry: Entry, resume: bool) -> _ObjectIncoming:
+        """Begin to receive the file."""
+        if entry.path != self._base:
+            raise OSError(errno.EPROTO, f"{entry.path}: {self._base} was asked for")
+        if callable(getattr(self._into, "write", None)):
+            return _FileIncoming(self._into, entry)
+        view = octets(self._into)
+        if view.readonly:
+            raise OSError(errno.EINVAL, "the memory to receive into is read-only")
+        if len(view) < entry.size:
+            raise OSError(
+                errno.ENOSPC,
+                f"{entry.path}: needs memory of {entry.size} octets, but {len(view)} were given",
+            )
+        return _MemoryIncoming(view, entry)
+
+    def make_directory(self, entry: Entry) -> None:
+        """Refuse: memory has no directories."""
+        raise OSError(errno.EISDIR, f"{entry.path} is a directory: give a local directory")
+
+    make_symlink = make_directory
+
+
+class _ObjectIncoming:
+    """A received file that is not resumed."""
+
+    def __init__(self, entry: Entry) -> None:
+        self.entry = entry
+        self.position = 0
+
+    def extent(self, offset: int) -> Extent:
+        raise NotImplementedError
+
+    def read(self, into: memoryview, offset: int) -> None:
+        raise NotImplementedError
+
+    def restart(self) -> None:
+        raise NotImplementedError
+
+    def write(self, offset: int, data: memoryview) -> None:
+        if offset != self.position or len(data) > self.entry.size - offset:
+            raise OSError(errno.EPROTO, f"{self.entry.path}: octets for a wrong offset, {offset}")
+        self._put(data)
+        self.position += len(data)
+
+    def hole(self, offset: int, length: int) -> None:
+        if offset != self.position or length > self.entry.size - offset:
+            raise OSError(errno.EPROTO, f"{self.entry.path}: a hole at a wrong offset, {offset}")
+        zeros = memoryview(bytes(min(length, 1 << 20)))
+        while length:
+            part = zeros[: min(length, len(zeros))]
+            self.write(self.position, part)
+            length -= len(part)
+
+    def finish(self) -> None:
+        if self.position != self.entry.size:
+            raise OSError(errno.EPROTO, f"{self.entry.path}: octets are missing at its end")
+
+    def abandon(self, *, keep: bool) -> None:
+        pass
+
+    def _put(self, data: memoryview) -> None:
+        raise NotImplementedError
+
+
+class _MemoryIncoming(_ObjectIncoming):
+    def __init__(self, view: memoryview, entry: Entry) -> None:
+        super().__init__(entry)
+        self._view = view
+
+    def _put(self, data: memoryview) -> None:
+        self._view[self.position : self.position + len(data)] = data
+
+
+class _FileIncoming(_ObjectIncoming):
+    def __init__(self, file: Any, entry: Entry) -> None:
+        super().__init__(entry)
+        self._file = file
+
+    def _put(self, data: memoryview) -> None:
+        while len(data):  # a raw file may write a part
+            written = self._file.write(data)
+            data = data[len(data) if written is None else written :]
+
+
+class MemoryOrigin:
+    """One file, which is memory of the program; the program must not change it meanwhile."""
+
+    def __init__(self, data: Buffer) -> None:
+        self._view = octets(data)
+        self.entry = Entry("", FileKind.FILE, len(self._view), system.clock_ns(True))
+
+    def open_for_send(self, path: str) -> MemoryOrigin:
+        """Return the file."""
+        return self
+
+    def extent(self, offset: int) -> Extent:
+        """Return the rest as data."""
+        return Extent(offset, self.entry.size - offset, False)
+
+    def read(self, into: memoryview, offset: int) -> None:
+        """Fill a buffer with octets of the memory."""
+        into[:] = self._view[offset : offset + len(into)]
+
+    def check_unchanged(self) -> None:
+        """Do nothing: the program has promised not to change the memory."""
+
+    def close(self) -> None:
+        """Do nothing: the memory belongs to the program."""
+
+
+class _FileOrigin:
+    """One open file of the program, from its position to its end.
+
+    The octets of a file that cannot seek are first copied to a temporary file.
+    """
+
+    def __init__(self, file: Any) -> None:
+        if not (hasattr(file, "seekable") and file.seekable()):
+            copy = tempfile.TemporaryFile()  # noqa: SIM115 - closed with its last user
+            shutil.copyfileobj(file, copy, 1 << 20)
+            copy.seek(0)
+            file = copy
+        self._file = file
+        self._start = file.tell()
+        size = file.seek(0, io.SEEK_END) - self._start
+        self.entry = Entry("", FileKind.FILE, max(size, 0), system.clock_ns(True))
+
+    def open_for_send(self, path: str) -> _FileOrigin:
+        return self
+
+    def extent(self, offset: int) -> Extent:
+        return Extent(offset, self.entry.size - offset, False)
+
+    def read(self, into: memoryview, offset: int) -> None:
+        self._file.seek(self._start + offset)
+        done = 0
+        while done < len(into):
+            data = self._file.read(len(into) - done)
+            if not data:
+                raise OSError(
+                    errno.EAGAIN, "the file became shorter while it was sent: send it again"
+                )
+            into[done : done + len(data)] = data
+            done += len(data)
+
+    def check_unchanged(self) -> None:
+        with contextlib.suppress(io.UnsupportedOperation):
+            if self._file.seek(0, io.SEEK_END) - self._start != self.entry.size:
+                raise OSError(
+                    errno.EAGAIN, "the file became longer while it was sent: send it again"
+                )
+
+    def close(self) -> None:
+        pass
+
+
+def open_origin(source: Any) -> MemoryOrigin | _FileOrigin | None:
+    """Return the origin for memory or an open binary file; None for a path.
+
+    Raises:
+        TypeError: the object is none of these, or a file of text.
+        OSError: the file cannot be read.
+
+    """
+    if isinstance(source, str | os.PathLike):
+        return None
+    if isinstance(source, io.TextIOBase):
+        raise TypeError("the file was opened as text: open it with mode 'rb'")
+    return _FileOrigin(source) if hasattr(source, "read") else MemoryOrigin(source)

@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""Receives shared by the channels of one transport: one SRQ, and how its receives are granted.
+
+Each credit of a peer has a posted receive: ``reserved``, the sum of the credits of all channels,
+never exceeds ``posted``. A channel begins with a small window, which grows while the peer uses it,
+as long as a few receives are left for further channels. When they are not, the windows of busy
+channels shrink to equal shares, and credits that were not used for ``IDLE_S`` are asked back; a
+peer that does not give them back in that time is disconnected.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from siwarp.ulp.adts.channel import Cause, Received
+from siwarp.ulp.adts.credit import Credits
+from siwarp.ulp.adts.device import Device
+from siwarp.ulp.adts.memory import Unit, Units
+from siwarp.verbs import SRQ, WC, EventType, LimitError, SrqAttr, StateError
+
+__all__ = ["Receive", "Receives"]
+
+#: The window of a new channel, and the receives that are kept for further channels.
+FIRST_WINDOW = 4
+HEADROOM = 4
+#: The part of a pool's units that is kept for sends: 1 / FOR_SENDS.
+FOR_SENDS = 8
+#: Seconds after which unused credits are asked back, and within which they must be given back.
+IDLE_S = 5.0
+
+
+class _Holder(Protocol):
+    """A channel, as the receives see it."""
+
+    credits: Credits
+    window_limit: int
+    last_unit: float
+    asked_at: float | None
+
+    def on_receive(self, receive: Receive, wc: WC) -> None: ...
+
+    def on_release(self) -> None: ...
+
+    def ask_back(self) -> None: ...
+
+    def abort(self, reason: str, cause: Cause = Cause.CLOSED) -> None: ...
+
+
+class Receive(Received):
+    """A receive of the SRQ: posted, or held by a channel with the unit that arrived in it."""
+
+    __slots__ = ("_receives", "holder", "memory", "wr")
+
+    #: The channel that holds the unit.
+    holder: _Holder | None
+
+    def __init__(self, receives: Receives, memory: Unit) -> None:
+        self._receives = receives
+        self.memory = memory
+        self.holder = None
+        self.view = memory.view
+        self.wr = receives.device.make_receive([memory.sge(len(memory.view))], self._on_completion)
+
+    def _on_completion(self, wc: WC) -> None:
+        self._receives.posted -= 1
+        self._receives.dispatch(self, wc)
+
+    def release(self) -> None:
+        """See ``Received``."""
+        holder, self.holder = self.holder, None
+        if holder is None:
+            raise ValueError("this unit was released before: release each unit once")
+        self.view.release()
+        self._receives.repost(self)
+        holder.on_release()
+
+
+class Receives:
+    """The receives of one transport for units of one size.
+
+    ``find`` returns the channel to which a completion belongs, or ``None``; ``unknown`` then gets
+    the unit, whose receive is posted again afterwards.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        units: Units,
+        limit: int,
+        scarce: Callable[[bool], None] | None = None,
+    ) -> None:
+        self.device = device
+        self._units = units
+        self._limit = limit
+        self.srq = SRQ(device.pd, SrqAttr(max_wr=limit))
+        self.find: Callable[[WC], Any] = lambda wc: None
+        self.unknown: Callable[[memoryview, WC], None] = lambda view, wc: None
+        #: Receives in the SRQ; receives in total; credits of all channels.
+        self.posted = self.total = self.reserved = 0
+        self._holders: dict[_Holder, None] = {}
+        self._scarce = scarce
+        self._is_scarce = False
+        self._timer: asyncio.TimerHandle | None = None
+        device.on_event[self.srq] = self._on_event
+
+    @property
+    def unit(self) -> int:
+        """Octets of a receive."""
+        return self._units.unit
+
+    @property
+    def available(self) -> int:
+        """The number of posted receives for which no peer has credit."""
+        return self.posted - self.reserved
+
+    # ---- receives
+
+    def dispatch(self, receive: Receive, wc: WC) -> None:
+        """Pass a completed receive to its channel; post it again if there is none."""
+        holder = self.find(wc)
+        if holder is not None:
+            receive.holder = holder
+            holder.on_receive(receive, wc)
+            return
+        if wc.ok:
+            self.unknown(receive.memory.view[: wc.byte_len], wc)
+        self.repost(receive)
+
+    def repost(self, receive: Receive) -> None:
+        """Post a receive again, or give its memory to the pool if other users wait for memory."""
+        if self.device.closed:
+            return
+        pool = self.device.pool
+        if (pool.waiting or self.device.memory_short) and self.available > HEADROOM:
+            self.device.forget_receive(receive.wr)
+            self.total -= 1
+            receive.memory.release()
+            if pool.free > 2 * pool.size // FOR_SENDS:
+                self.device.memory_short = False
+            return
+        try:
+            self.srq.post_recv(receive.wr)
+        except StateError:
+            return  # the device was lost, as its dispatcher will find out
+        self.posted += 1
+        if self._is_scarce and self.posted * 2 >= self.total:
+            self._set_scarce(False)
+
+    def grow(self, wanted: int) -> bool:
+        """Post receives until ``wanted`` of them are available; return whether they are."""
+        before = self.total
+        while self.available < wanted and self.total < self._limit:
+            unit = None
+            if self.device.pool.free > self.device.pool.size // FOR_SENDS:
+                unit = self._units.take_nowait()
+            if unit is None:
+                self.device.memory_short = True
+                break
+            receive = Receive(self, unit)
+            self.srq.post_recv(receive.wr)
+            self.posted += 1
+            self.total += 1
+        if self.total > before and self._scarce is not None and not self._is_scarce:
+            self._arm_limit()
+        return self.available >= wanted
+
+    # ---- the limit event
+
+    def _arm_limit(self) -> None:
+        # With one receive of each eight left, and none below that.
+        self.srq.modify(SrqAttr(srq_limit=max(1, self.total // 8)))
+
+    def _on_event(self, kind: EventType) -> None:
+        if kind == EventType.SRQ_LIMIT_REACHED and not self._is_scarce:
+            if self.posted * 2 >= self.total:
+                self._arm_limit()  # receives were posted since the event
+            else:
+                self._set_scarce(True)
+
+    def _set_scarce(self, scarce: bool) -> None:
+        self._is_scarce = scarce
+        if not scarce:
+            self._arm_limit()
+        if self._scarce is not None:
+            self._scarce(scarce)
+
+    # ---- windows
+
+    def reserve(self, window: int) -> int:
+        """Reserve receives for a new channel; return their number, at least 1.
+
+        Raises:
+            LimitError: all receives are granted.
+
+        """
+        wanted = min(window, FIRST_WINDOW)
+        if not self.grow(wanted + HEADROOM):
+            self._look_soon()
+        if self.available < 1:
+            raise LimitError(
+                errno.ENOMEM,
+                f"all {self.total} receives of this server are granted to other sessions: try "
+                "again later",
+            )
+        got = max(1, min(wanted, self.available - HEADROOM))
+        self.reserved += got
+        return got
+
+    def add(self, holder: _Holder) -> None:
+        """Add a channel, for which ``reserve`` has reserved receives."""
+        self._holders[holder] = None
+
+    def remove(self, holder: _Holder) -> None:
+        """Remove a channel, whose credits are void."""
+        self._holders.pop(holder, None)
+
+    def adapt(self, holder: _Holder) -> None:
+        """Enlarge or reduce the window of a channel whose peer has sent a unit."""
+        window = holder.credits.window
+        if window < holder.window_limit and self.grow(HEADROOM + 1):
+            holder.credits.resize(window + 1)
+        elif self.available < HEADROOM:
+            self._look_soon()
+            if window > max(FIRST_WINDOW, self.total // (len(self._holders) + 1)):
+                holder.credits.resize(window - 1)
+
+    def _look_soon(self) -> None:
+        if self._timer is None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(IDLE_S / 5, self._look, loop)
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Ask back credits that were not used for some time, while few receives are available."""
+        self._timer = None
+        short = not self.grow(HEADROOM)
+        now = loop.time()
+        for holder in list(self._holders):
+            if holder.asked_at is not None:
+                if not holder.credits.excess:
+                    holder.asked_at = None
+                elif now - holder.asked_at >= IDLE_S:
+                    holder.abort(
+                        f"the peer did not give unused credits back within {IDLE_S:g} seconds",
+                        Cause.TIMEOUT,
+                    )
+                    continue
+            elif short and holder.credits.window > 1 and now - holder.last_unit >= IDLE_S:
+                holder.credits.resize(1)
+                holder.asked_at = now
+            if holder.asked_at is not None:
+                holder.ask_back()
+        if short or any(holder.asked_at is not None for holder in self._holders):
+            self._look_soon()
+
+    def close(self) -> None:
+        """Stop the timer; the device closes the SRQ."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self.device.on_event.pop(self.srq, None)

@@ -1,0 +1,508 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""One session: the exchange of records over its channel, the same at both ends.
+
+Tasks of an ``Exchange``: a reader of the channel, a task that has received records carried out by
+the disk, a writer that has units filled, a watch of the rendezvous, and a task for the time limits.
+The first of them that ends, ends the session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from siwarp.base import system
+from siwarp.ulp.adts import wire
+from siwarp.ulp.adts.channel import Cause, Channel, ChannelEnded, Received
+from siwarp.ulp.adts.disk import Disk
+from siwarp.ulp.adts.memory import Unit
+from siwarp.ulp.adts.transfer import Outcome, Receiver, Sender, clip, error_number
+from siwarp.ulp.adts.wire import UNIT_HEADER_SIZE, ErrorCode, Message, Record, Type
+from siwarp.verbs import Address, Error
+
+__all__ = [
+    "FILES",
+    "IDLE_S",
+    "ADTSError",
+    "Exchange",
+    "ended_error",
+    "receive_message",
+    "send_message",
+    "shown_address",
+]
+
+#: Most transfers that are open at a time in a session.
+FILES = 64
+#: Seconds after which a session without transfers and requests ends.
+IDLE_S = 30
+#: Seconds after which a peer that owes something ends the session in error. A unit of 1 MiB takes
+#: 84 s at 100 kbit/s, and a blackout of 10 s must pass.
+SILENCE_S = 120.0
+#: The same for a peer whose disk is slow (PAUSE).
+PAUSED_SILENCE_S = 600.0
+#: Seconds of one call of the file system after which the peer is asked to pause.
+STALL_S = 5.0
+#: Seconds between two looks at the time limits.
+_TICK_S = 1.0
+#: Seconds for which the end of a session waits for the disk.
+_DISK_END_S = 5.0
+#: Seconds between the end of the rendezvous and the end of the session, in which a BYE or ERROR
+#: that the peer has sent on the channel arrives.
+_LAST_WORDS_S = 0.5
+#: Received units that wait for the disk; further units wait in the channel.
+_RING = 4
+#: Messages that wait to be sent, above which no more units are received.
+_UNSENT = 1024
+
+#: Records about transfers that the peer sends, and that this end sends.
+_OF_SENDERS = {Type.OPEN, Type.DATA, Type.HOLE, Type.END}
+_OF_RECEIVERS = {Type.ACCEPT, Type.SKIP, Type.DONE}
+
+_CODES = {
+    Cause.LOST: ErrorCode.SHUTDOWN,
+    Cause.PEER_CLOSED: ErrorCode.SHUTDOWN,
+    Cause.CLOSED: ErrorCode.SHUTDOWN,
+    Cause.REFUSED: ErrorCode.REFUSED,
+    Cause.TIMEOUT: ErrorCode.TIMEOUT,
+    Cause.PROTOCOL: ErrorCode.PROTOCOL,
+}
+
+
+class ADTSError(Error):
+    """An error of a session or of a file; ``code`` says of which kind."""
+
+    def __init__(self, code: ErrorCode, text: str) -> None:
+        super().__init__(error_number(code), text)
+        self.code = code
+
+
+def shown_address(address: Address) -> str:
+    """Return HOST:PORT for a message."""
+    host, port = address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def ended_error(ended: ChannelEnded) -> ADTSError:
+    """Return the error of a session whose channel has ended."""
+    return ADTSError(_CODES[ended.cause], ended.reason)
+
+
+async def send_message(channel: Channel, *messages: Message) -> None:
+    """Send messages about the session in one unit."""
+    unit = await channel.buffer()
+    try:
+        at = UNIT_HEADER_SIZE
+        for message in messages:
+            at = message.put(unit.view, at)
+    except BaseException:
+        unit.release()
+        raise
+    await channel.send(unit, at)
+
+
+async def receive_message(channel: Channel) -> list[Message]:
+    """Receive a unit, and return its messages.
+
+    Raises:
+        WireError: the unit is invalid.
+        ADTSError: the unit has an ERROR.
+        ChannelEnded: the channel has ended.
+
+    """
+    received = await channel.receive()
+    try:
+        # The objects outlive the unit's memory, so they are made of a copy.
+        messages = [wire.parse_message(r) for r in wire.records(memoryview(bytes(received.view)))]
+    finally:
+        received.release()
+    for message in messages:
+        if isinstance(message, wire.Error):
+            raise ADTSError(message.code, message.text)
+    return messages
+
+
+class Exchange:
+    """The exchange of records of one session.
+
+    Args:
+        channel: the session's channel; closed at the end.
+        rendezvous: the connection whose end ends the session; None if it is the channel.
+        disk: calls of ``sender`` and ``receiver`` are made there.
+        first: the id of this end's first transfer: 1 for the initiator, 2 for the acceptor.
+        files: the most transfers that are open at a time in each direction.
+        idle: seconds after which a session without transfers ends; None: the peer decides.
+        on_request: called with GET, LIST and DELETE; None: they violate the protocol.
+        on_outcome: called with what has happened to files, and whether this end sends them.
+
+    """
+
+    def __init__(
+        self,
+        channel: Channel,
+        rendezvous: Channel | None,
+        disk: Disk,
+        *,
+        first: int,
+        files: int = FILES,
+        idle: float | None = None,
+        on_request: Callable[[Record], None] | None = None,
+        on_outcome: Callable[[Outcome, bool], None] | None = None,
+    ) -> None:
+        self.channel = channel
+        self.sender = Sender(first, files)
+        self.receiver = Receiver({}, files)
+        #: The reason of the end, once ``run`` has returned; None: in order.
+        self.error: ADTSError | None = None
+        #: For the id of each request of this end, the function that is called with each record of
+        #: the answer: ENTRY, REQUEST_DONE or ERROR.
+        self.requests: dict[int, Callable[[Record], None]] = {}
+        self._rendezvous = rendezvous
+        self._disk = disk
+        self._first = first
+        self._idle = idle
+        self._on_request = on_request
+        self._on_outcome = on_outcome
+        self._control: deque[tuple[int, Message]] = deque()
+        self._wake = asyncio.Event()
+        #: Whether fewer than _UNSENT messages wait to be sent.
+        self._has_room = asyncio.Event()
+        self._has_room.set()
+        # Answers wait behind the files that were received before them.
+        self._ring: asyncio.Queue[tuple[Received, list[Record]] | Record] = asyncio.Queue(_RING)
+        self._last_id = 0
+        self._paused_by_peer = False
+        #: Why the peer was asked to send no files.
+        self._pausing: set[str] = set()
+        self._last_heard = self._last_active = system.monotonic()
+        self._ending: asyncio.Event = asyncio.Event()
+
+    # ---- for the owner
+
+    def post(self, message: Message, transfer: int = 0) -> None:
+        """Send a message as soon as possible."""
+        self._control.append((transfer, message))
+        if len(self._control) >= _UNSENT:
+            self._has_room.clear()
+        self._last_active = system.monotonic()
+        self._wake.set()
+
+    def pause_peer(self, reason: str, paused: bool) -> None:
+        """Ask the peer to send no files while there is a reason."""
+        before = bool(self._pausing)
+        if paused:
+            self._pausing.add(reason)
+        else:
+            self._pausing.discard(reason)
+        if bool(self._pausing) != before:
+            self.post(wire.Resume() if before else wire.Pause())
+
+    def wake(self) -> None:
+        """Let the writer look for work; call it after ``sender.add``."""
+        self._last_active = system.monotonic()
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Exchange records until the session ends; then close channel, rendezvous and files.
+
+        ``error`` then has the reason. Cancellation ends the session without a message to the peer.
+        """
+        tasks = [
+            asyncio.ensure_future(part)
+            for part in (
+                self._read(),
+                self._store(),
+                self._write(),
+                self._watch_time(),
+                *([self._watch_rendezvous()] if self._rendezvous else []),
+            )
+        ]
+        try:
+            ended, others = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            await _cancel(others)
+            # If several have ended, an error says more than the end of the channel.
+            errors = [e for task in ended if (e := task.exception()) is not None]
+            errors.sort(key=lambda e: isinstance(e, ChannelEnded))
+            await self._end(errors[0] if errors else None)
+        finally:
+            await _cancel(tasks)
+            for end in (self.channel, self._rendezvous):
+                if end is not None:
+                    end.abort("the session has ended")
+            await self._close_files()
+
+    def close(self) -> None:
+        """End the session in order, after what was posted has been sent."""
+        self.post(wire.Bye())
+        self._ending.set()
+
+    # ---- the end
+
+    async def _end(self, error: BaseException | None) -> None:
+        if error is None:
+            await self.channel.close("the session has ended")
+        elif isinstance(error, wire.WireError):
+            peer = shown_address(self.channel.peer)
+            self.error = ADTSError(ErrorCode.PROTOCOL, f"{peer} violates the protocol: {error}")
+            await self._say(wire.Error(ErrorCode.PROTOCOL, clip(str(error))))
+        elif isinstance(error, ChannelEnded):
+            self.error = ended_error(error)
+        elif isinstance(error, _Own):
+            self.error = ADTSError(error.code, error.text)
+            await self._say(wire.Error(error.code, clip(error.text)))
+        elif isinstance(error, ADTSError):
+            self.error = error
+        else:
+            raise error
+
+    async def _say(self, message: Message) -> None:
+        """Tell the peer why the session ends, if the channel can take it within a second."""
+        with contextlib.suppress(ChannelEnded, asyncio.TimeoutError, Error):
+            for end in (self.channel, self._rendezvous):
+                unit = end.buffer_nowait() if end is not None else None
+                if end is not None and unit is not None:
+                    at = message.put(unit.view, UNIT_HEADER_SIZE)
+                    await asyncio.wait_for(end.send(unit, at), 1)
+                    await asyncio.wait_for(end.close("the session has ended"), 1)
+                    return
+
+    async def _close_files(self) -> None:
+        while not self._ring.empty():
+            item = self._ring.get_nowait()
+            if not isinstance(item, Record):
+                item[0].release()
+        closing = [self._disk.run(self.sender.close), self._disk.run(self.receiver.close)]
+        await asyncio.wait(closing, timeout=_DISK_END_S)
+        self._disk.close()
+
+    # ---- receiving
+
+    async def _read(self) -> None:
+        while True:
+            # A peer that sends, but does not let this end answer, waits for itself.
+            await self._has_room.wait()
+            received = await self.channel.receive()
+            self._last_heard = system.monotonic()
+            records: list[Record] = []
+            answers: list[Record] = []
+            try:
+                for record in wire.records(received.view):
+                    if self._goes_to_receiver(record):
+                        records.append(record)
+                    elif self._is_answer(record):
+                        answers.append(record._replace(body=memoryview(bytes(record.body))))
+                    elif self._handle(record):
+                        received.release()
+                        return
+            except BaseException:
+                received.release()
+                raise
+            if records:
+                await self._ring.put((received, records))
+            else:
+                received.release()
+            for answer in answers:
+                await self._ring.put(answer)
+
+    def _is_own(self, transfer: int) -> bool:
+        return transfer % 2 == self._first % 2
+
+    def _check_new_id(self, record: Record) -> None:
+        if self._is_own(record.transfer) or record.transfer <= self._last_id:
+            raise wire.WireError(
+                f"{record.type.name} with the id {record.transfer} after {self._last_id}"
+            )
+        self._last_id = record.transfer
+
+    def _goes_to_receiver(self, record: Record) -> bool:
+        if record.type == Type.OPEN:
+            self._check_new_id(record)
+        if record.type in _OF_SENDERS:
+            if not record.transfer or self._is_own(record.transfer):
+                raise wire.WireError(f"{record.type.name} with the id {record.transfer}")
+            return True
+        about_file = record.type in {Type.ERROR, Type.CANCEL} and record.transfer != 0
+        return about_file and not self._is_own(record.transfer)
+
+    def _is_answer(self, record: Record) -> bool:
+        """Return whether a record answers a request of this end."""
+        return record.transfer in self.requests and record.type in {
+            Type.ENTRY,
+            Type.REQUEST_DONE,
+            Type.ERROR,
+        }
+
+    def _handle(self, record: Record) -> bool:
+        """Handle a record that is not for the receiver; return whether the session has ended."""
+        kind = record.type
+        if kind == Type.ERROR and not record.transfer:
+            message = wire.Error.unpack(record)
+            peer = shown_address(self.channel.peer)
+            raise ADTSError(message.code, f"{peer} has ended the session: {message.text}")
+        if kind in _OF_RECEIVERS | {Type.ERROR, Type.CANCEL}:
+            if self.sender.is_busy:
+                self.sender.reply(record)
+                self._wake.set()
+        elif kind in {Type.PAUSE, Type.RESUME}:
+            self._paused_by_peer = kind == Type.PAUSE
+            self._wake.set()
+        elif kind == Type.BYE:
+            return True
+        elif kind in {Type.GET, Type.LIST, Type.DELETE} and self._on_request is not None:
+            self._check_new_id(record)
+            self._last_active = system.monotonic()
+            self._on_request(record)
+        else:
+            raise wire.WireError(f"{kind.name} is not expected from this end in a session")
+        return False
+
+    async def _store(self) -> None:
+        while True:
+            item = await self._ring.get()
+            if isinstance(item, Record):
+                if item.transfer in self.requests:
+                    self.requests[item.transfer](item)
+                continue
+            received, records = item
+            done = self._disk.run(self.receiver.process, records)
+            # The disk uses the unit even if this task is cancelled meanwhile.
+            done.add_done_callback(lambda _, received=received: received.release())  # type: ignore[misc]
+            outcome = await asyncio.shield(done)
+            for transfer, message in outcome.replies:
+                self.post(message, transfer)
+            self._report(outcome, False)
+
+    def _report(self, outcome: Outcome, is_sent: bool) -> None:
+        self._last_active = system.monotonic()
+        if self._on_outcome is not None:
+            self._on_outcome(outcome, is_sent)
+
+    # ---- sending
+
+    async def _write(self) -> None:
+        filled: tuple[Unit, asyncio.Future[int]] | None = None
+        try:
+            while True:
+                if filled is None:
+                    self._wake.clear()
+                    if not self._control and not self._sends_files():
+                        if self._ending.is_set():
+                            await self.channel.flush()
+                            return
+                        await self._wake.wait()
+                        continue
+                    filled = self._fill(await self.channel.buffer())
+                unit, filling = filled
+                at: int = await asyncio.shield(filling)
+                self._report(self.sender.take_outcome(), True)
+                filled = None
+                if at == UNIT_HEADER_SIZE:
+                    unit.release()
+                    if not self._control and not self._wake.is_set():
+                        await self._wake.wait()
+                    continue
+                # The disk fills the next unit while the network takes this one.
+                following = self.channel.buffer_nowait() if self._sends_files() else None
+                if following is not None:
+                    filled = self._fill(following)
+                await self.channel.send(unit, at)
+        finally:
+            if filled is not None:
+                # The disk may still write to the unit.
+                unit, filling = filled
+                filling.add_done_callback(lambda _: unit.release())
+
+    def _sends_files(self) -> bool:
+        return self.sender.is_busy and not self._paused_by_peer
+
+    def _fill(self, unit: Unit) -> tuple[Unit, asyncio.Future[int]]:
+        """Begin to fill a unit; return it with the future of its length."""
+        at = self._put_control(unit.view)
+        if self._sends_files():
+            return unit, self._disk.run(self.sender.fill, unit.view, at)
+        filled: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        filled.set_result(at)
+        return unit, filled
+
+    def _put_control(self, view: memoryview) -> int:
+        at = UNIT_HEADER_SIZE
+        while self._control and self._control[0][1].octets() <= len(view) - at:
+            transfer, message = self._control.popleft()
+            at = message.put(view, at, transfer)
+        if len(self._control) < _UNSENT:
+            self._has_room.set()
+        return at
+
+    # ---- limits
+
+    async def _watch_rendezvous(self) -> None:
+        assert self._rendezvous is not None
+        while True:
+            try:
+                messages = await receive_message(self._rendezvous)
+            except ChannelEnded as e:
+                if e.cause == Cause.PEER_CLOSED:
+                    await asyncio.sleep(_LAST_WORDS_S)
+                raise
+            if any(not isinstance(message, wire.Bye) for message in messages):
+                raise wire.WireError("a record on the rendezvous, while the session has a channel")
+
+    async def _watch_time(self) -> None:
+        while True:
+            await asyncio.sleep(_TICK_S)
+            now = system.monotonic()
+            if self._watch_disk(now):
+                continue  # this end is the slow one
+            peer = shown_address(self.channel.peer)
+            if self._owes():
+                limit = PAUSED_SILENCE_S if self._paused_by_peer else SILENCE_S
+                if now - max(self._last_heard, self._last_active) > limit:
+                    raise _Own(
+                        ErrorCode.TIMEOUT,
+                        f"{peer} has not answered for {limit:.0f} s: the session ends; run the "
+                        "same command again to continue",
+                    )
+            elif self._idle is not None and now - self._last_active > self._idle:
+                self.post(wire.Bye())
+                self._ending.set()
+                self._idle = None
+
+    def _owes(self) -> bool:
+        """Return whether this end waits for the peer, or for room in the channel."""
+        return (
+            self.sender.is_busy
+            or bool(self.receiver.open_transfers)
+            or bool(self._control)
+            or bool(self.requests)
+        )
+
+    def _watch_disk(self, now: float) -> bool:
+        """Pause the peer while the disk stalls; return whether it does."""
+        since = self._disk.busy_since
+        stalls = since is not None and now - since > STALL_S
+        self.pause_peer("disk", stalls)
+        if since is not None and now - since > PAUSED_SILENCE_S:
+            raise _Own(
+                ErrorCode.IO,
+                f"the file system has not answered for {PAUSED_SILENCE_S:.0f} s: check the disk",
+            )
+        if stalls:
+            self._last_active = now
+        return stalls
+
+
+async def _cancel(tasks: Iterable[asyncio.Future[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class _Own(Exception):
+    """The end of a session because of this end's own limits."""
+
+    def __init__(self, code: ErrorCode, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+        self.text = text

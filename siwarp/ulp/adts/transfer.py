@@ -1,0 +1,869 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""Files as records: what one end of a session sends, and what it receives.
+
+``Sender`` fills units with records, and ``Receiver`` carries out the records of units. Both call
+the file system, so they run in the session's disk thread, one call at a time; neither does network
+I/O. A failure of one file ends only the transfer of that file.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from siwarp.ulp.adts import wire
+from siwarp.ulp.adts.digest import Digest, make_digest
+from siwarp.ulp.adts.tree import Entry, Extent
+from siwarp.ulp.adts.wire import (
+    RECORD_HEADER_SIZE,
+    UNIT_HEADER_SIZE,
+    DigestKind,
+    ErrorCode,
+    FileKind,
+    Message,
+    Option,
+    Record,
+    Type,
+)
+
+__all__ = [
+    "SMALL_FILE",
+    "Destination",
+    "Failure",
+    "FilePlan",
+    "ListPlan",
+    "Outcome",
+    "OutgoingFile",
+    "ReceivedFile",
+    "Receiver",
+    "Sender",
+    "clip",
+    "error_code",
+    "error_number",
+    "failure_of",
+]
+
+#: Octets up to which a file is sent without waiting for the receiver's ACCEPT.
+SMALL_FILE = 256 << 10
+#: Files that are announced while one is sent, so that the ACCEPT of the next arrives in time.
+AHEAD = 4
+#: Octets of a hole from which it is announced as a hole, instead of sent as zeros.
+_SMALLEST_HOLE = 4096
+#: Smallest part of a file that is put at the end of a unit.
+_SMALLEST_PART = 512
+#: Octets that are read at a time to compute the digest of what arrived before.
+_PREFIX_STEP = 1 << 20
+
+_CODES = {
+    errno.ENOENT: ErrorCode.NOT_FOUND,
+    errno.EACCES: ErrorCode.PERMISSION,
+    errno.EPERM: ErrorCode.PERMISSION,
+    errno.EROFS: ErrorCode.READ_ONLY,
+    errno.EEXIST: ErrorCode.EXISTS,
+    errno.ENOTEMPTY: ErrorCode.EXISTS,
+    errno.EBUSY: ErrorCode.EXISTS,
+    errno.EINVAL: ErrorCode.NAME,
+    errno.ENAMETOOLONG: ErrorCode.NAME,
+    errno.EILSEQ: ErrorCode.NAME,
+    errno.EISDIR: ErrorCode.KIND,
+    errno.ENOTDIR: ErrorCode.KIND,
+    errno.ELOOP: ErrorCode.KIND,
+    errno.ENOSPC: ErrorCode.NO_SPACE,
+    errno.EFBIG: ErrorCode.NO_SPACE,
+    errno.EDQUOT: ErrorCode.QUOTA,
+    errno.EAGAIN: ErrorCode.CHANGED,
+    errno.EPROTO: ErrorCode.PROTOCOL,
+    errno.EBADMSG: ErrorCode.DIGEST,
+    errno.ECANCELED: ErrorCode.CANCELLED,
+    errno.EOPNOTSUPP: ErrorCode.UNSUPPORTED,
+}
+_NUMBERS = {code: number for number, code in reversed(_CODES.items())} | {
+    ErrorCode.REFUSED: errno.ECONNREFUSED,
+    ErrorCode.BUSY: errno.EBUSY,
+    ErrorCode.TIMEOUT: errno.ETIMEDOUT,
+    ErrorCode.SHUTDOWN: errno.ESHUTDOWN,
+}
+
+
+def error_code(error: OSError) -> ErrorCode:
+    """Return the code by which an error of the file system is reported to the peer."""
+    return _CODES.get(error.errno or 0, ErrorCode.IO)
+
+
+def error_number(code: ErrorCode) -> int:
+    """Return the errno for a code."""
+    return _NUMBERS.get(code, errno.EIO if code == ErrorCode.IO else errno.EPROTO)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A file that was not transferred."""
+
+    #: The path, if it is known at this end.
+    path: str
+    code: ErrorCode
+    #: What happened, in one sentence that names the file.
+    text: str
+
+
+def failure_of(path: str, error: OSError) -> Failure:
+    """Return the failure that an error of the file system is."""
+    text = error.strerror or str(error)
+    return Failure(path, error_code(error), text if path in text else f"{path}: {text}")
+
+
+@dataclass
+class Outcome:
+    """What a call has done: messages for the peer, and counts for this end.
+
+    ``replies`` has the id of the transfer and the message.
+    """
+
+    replies: list[tuple[int, Message]] = field(default_factory=list)
+    #: Files that are complete, and files that the receiver had already.
+    done: int = 0
+    skipped: int = 0
+    #: Octets of files, holes included, and the path that they last belonged to.
+    octets: int = 0
+    path: str = ""
+    failures: list[Failure] = field(default_factory=list)
+
+
+_NO_EXTENT = Extent(0, 0, False)
+
+
+# ---- sending
+
+
+class OutgoingFile(Protocol):
+    """A file that is sent: ``tree.Source``, or octets of the program."""
+
+    entry: Entry
+
+    def extent(self, offset: int) -> Extent:
+        """Return the data or the hole that begins at an offset."""
+
+    def read(self, into: memoryview, offset: int) -> None:
+        """Fill a buffer with octets of the file. Raises OSError."""
+
+    def check_unchanged(self) -> None:
+        """Raise OSError if the file was changed since it was opened."""
+
+    def close(self) -> None:
+        """Close the file."""
+
+
+class Origin(Protocol):
+    """Where the files of a plan are opened."""
+
+    def open_for_send(self, path: str) -> OutgoingFile:
+        """Open a file. Raises OSError."""
+
+
+@dataclass
+class FilePlan:
+    """Files to send, in the order of ``entries``.
+
+    Attributes:
+        origin: opens the files, by the path of their entry.
+        entries: the files; an error stands for a file that cannot be read.
+        base: the path of the first entry, for which the receiver has ``prefix``.
+        options: UPDATE and RESUME.
+        digest: the kind of digest.
+        request: the id of the GET, or 0.
+        symlinks: send symbolic links as such; otherwise they are reported as failures.
+
+    """
+
+    origin: Origin
+    entries: Iterator[Entry | Failure]
+    base: str = ""
+    prefix: str = ""
+    options: Option = Option.RESUME
+    digest: DigestKind = DigestKind.CRC32C
+    request: int = 0
+    symlinks: bool = False
+    #: Counts, which grow while the plan is carried out.
+    files: int = 0
+    failed: int = 0
+    is_finished: bool = False
+
+    def remote_path(self, path: str) -> str:
+        """Return the path at the receiver: ``prefix`` in place of ``base``."""
+        below = path[len(self.base) :].lstrip("/")
+        return f"{self.prefix}/{below}" if self.prefix and below else self.prefix or below
+
+    def is_sent_at_once(self, entry: Entry) -> bool:
+        """Return whether the octets of a file follow its OPEN without waiting for an ACCEPT."""
+        small = entry.kind == FileKind.FILE and entry.size <= SMALL_FILE
+        return small and not self.options & Option.UPDATE
+
+
+@dataclass
+class ListPlan:
+    """Entries to list, in answer to the LIST with the id ``request``."""
+
+    entries: Iterator[Entry | Failure]
+    request: int
+    files: int = 0
+    failed: int = 0
+    is_finished: bool = False
+
+
+@dataclass
+class _Sending:
+    """A transfer that this end has begun."""
+
+    entry: Entry
+    plan: FilePlan
+    at_once: bool = False
+    #: 0 until the OPEN is written.
+    id: int = 0
+    accepted: bool = False
+    source: OutgoingFile | None = None
+    digest: Digest | None = None
+    position: int = 0
+    extent: Extent = _NO_EXTENT
+    prefix: bytes = b""
+
+
+class Sender:
+    """The sending half of a session.
+
+    All methods but ``add`` and ``reply`` are called by the disk thread. ``add`` and ``reply`` only
+    queue, so the thread of the event loop may call them meanwhile.
+
+    Args:
+        first: the id of the first transfer; further ids are 2 higher each.
+        files: transfers that may be open at a time.
+
+    """
+
+    def __init__(self, first: int, files: int) -> None:
+        self._ids = itertools.count(first, 2)
+        self._files = files
+        self._plans: deque[FilePlan | ListPlan] = deque()
+        self._plan: FilePlan | ListPlan | None = None
+        self._replies: deque[Record] = deque()
+        self._open: dict[int, _Sending] = {}
+        self._ready: deque[_Sending] = deque()
+        self._current: _Sending | None = None
+        self._unsent: deque[tuple[int, Message]] = deque()
+        self._directories: list[Entry] = []
+        self._peeked: Entry | Failure | None = None
+        self._is_finishing = False
+        self.outcome = Outcome()
+
+    # ---- called by the thread of the event loop
+
+    def take_id(self) -> int:
+        """Return a new id for a transfer or request."""
+        return next(self._ids)
+
+    def add(self, plan: FilePlan | ListPlan) -> None:
+        """Send the files or entries of a plan, behind those of earlier plans."""
+        self._plans.append(plan)
+
+    def reply(self, record: Record) -> None:
+        """Take the peer's record about a transfer of this end; its body may be a view.
+
+        Raises:
+            WireError: more records wait than a receiver can have a reason to send.
+
+        """
+        if len(self._replies) > 4 * self._files:
+            raise wire.WireError(f"more than {4 * self._files} replies about {self._files} files")
+        self._replies.append(record._replace(body=memoryview(bytes(record.body))))
+
+    @property
+    def waiting(self) -> int:
+        """The number of plans that wait for the one in front of them."""
+        return len(self._plans)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a plan is not finished."""
+        return self._plan is not None or bool(self._plans)
+
+    # ---- called by the disk thread
+
+    def take_outcome(self) -> Outcome:
+        """Return what has happened since the last call."""
+        outcome, self.outcome = self.outcome, Outcome()
+        return outcome
+
+    def fill(self, view: memoryview, at: int) -> int:
+        """Write records into a unit, from a position on; return the position behind them.
+
+        Returns ``at`` if there is nothing to send until the peer has replied.
+        """
+        while self._replies:
+            self._handle_reply(self._replies.popleft())
+        while True:
+            before = at
+            while self._unsent and self._unsent[0][1].octets() <= len(view) - at:
+                transfer, message = self._unsent.popleft()
+                at = message.put(view, at, transfer)
+            if self._unsent:
+                return at
+            if self._plan is None:
+                if not self._plans:
+                    return at
+                self._begin_plan(self._plans.popleft())
+            if isinstance(self._plan, ListPlan):
+                at = self._put_entries(self._plan, view, at)
+            else:
+                at = self._put_files(view, at)
+            if at == before and not self._unsent and (self._plan is not None or not self._plans):
+                return at
+
+    def close(self) -> None:
+        """Close the open files after the end of the session."""
+        for sending in self._open.values():
+            if sending.source is not None:
+                sending.source.close()
+        self._open.clear()
+
+    def _begin_plan(self, plan: FilePlan | ListPlan) -> None:
+        self._plan = plan
+        self._directories = []
+        self._peeked = None
+        self._is_finishing = False
+
+    def _end_plan(self, plan: FilePlan | ListPlan) -> None:
+        self._plan = None
+        plan.is_finished = True
+        if plan.request:
+            self._unsent.append((plan.request, wire.RequestDone(plan.files, plan.failed)))
+
+    def _fail(self, transfer: int, plan: FilePlan, failure: Failure) -> None:
+        """Count a failure; a transfer other than 0: report it to the receiver."""
+        plan.failed += 1
+        self.outcome.failures.append(failure)
+        if transfer:
+            self._unsent.append((transfer, wire.Error(failure.code, clip(failure.text))))
+
+    def _put_entries(self, plan: ListPlan, view: memoryview, at: int) -> int:
+        while True:
+            if self._peeked is None:
+                self._peeked = next(plan.entries, None)
+            found = self._peeked
+            if found is None:
+                self._end_plan(plan)
+                return at
+            if isinstance(found, Failure) or found.kind is None:
+                plan.failed += 1
+            else:
+                message = wire.Entry(
+                    path=os.fsencode(found.path),
+                    kind=found.kind,
+                    size=found.size,
+                    mtime_ns=found.mtime_ns,
+                    mode=found.mode,
+                    target=os.fsencode(found.target),
+                )
+                if message.octets() > len(view) - at:
+                    return at
+                at = message.put(view, at, plan.request)
+                plan.files += 1
+            self._peeked = None
+
+    def _put_files(self, view: memoryview, at: int) -> int:
+        plan = self._plan
+        assert isinstance(plan, FilePlan)
+        while True:
+            at = self._announce(plan, view, at)
+            if self._current is None and self._ready:
+                self._current = self._ready.popleft()
+            current = self._current
+            if current is None:
+                if self._is_finishing and not self._directories and not self._open:
+                    self._end_plan(plan)
+                return at
+            try:
+                at, complete = self._put_more(current, view, at)
+            except OSError as e:
+                self._drop(current)
+                failure = failure_of(current.entry.path, e)
+                self._fail(current.id or next(self._ids), plan, failure)
+                return at
+            if not complete:
+                return at
+            self._current = None
+
+    def _announce(self, plan: FilePlan, view: memoryview, at: int) -> int:
+        """Take files of the plan, and write the OPEN of those that wait for an ACCEPT."""
+        while not self._is_finishing and self._may_take_more(plan):
+            if self._peeked is None:
+                self._peeked = next(plan.entries, None)
+            found = self._peeked
+            if found is None:
+                if self._open or self._ready or self._current:
+                    return at
+                self._is_finishing = True
+                break
+            if isinstance(found, Entry):
+                found = self._check(plan, found, len(view) - UNIT_HEADER_SIZE)
+            if isinstance(found, Entry):
+                if plan.is_sent_at_once(found):
+                    self._ready.append(_Sending(found, plan, at_once=True))
+                elif plan.remote_path(found.path):
+                    sending = _Sending(
+                        _while_filled(found), plan, at_once=found.kind != FileKind.FILE
+                    )
+                    if not self._fits_open(sending, view, at):
+                        return at
+                    at = self._put_open(sending, view, at)
+                if found.kind == FileKind.DIRECTORY and plan.remote_path(found.path):
+                    self._directories.append(found)
+            else:
+                self._fail(next(self._ids), plan, found)
+            self._peeked = None
+        # Directories get their mode and time when nothing is created in them any more.
+        while self._is_finishing and self._directories and len(self._open) < self._files:
+            sending = _Sending(self._directories[-1], plan, at_once=True)
+            if not self._fits_open(sending, view, at):
+                return at
+            at = self._put_open(sending, view, at)
+            self._directories.pop()
+        return at
+
+    def _check(self, plan: FilePlan, entry: Entry, room: int) -> Entry | Failure:
+        """Return the entry, or the reason why it is not sent."""
+        path = entry.path
+        if entry.kind is None or (entry.kind == FileKind.SYMLINK and not plan.symlinks):
+            what = "a symbolic link (give --links)" if entry.kind else "a device, FIFO or socket"
+            return Failure(path, ErrorCode.KIND, f"{path}: skipped, because it is {what}")
+        try:
+            needed = self._open_record(_Sending(entry, plan)).octets()
+        except wire.WireError as e:
+            return Failure(path, ErrorCode.NAME, f"{path}: {e}")
+        if needed > room:
+            text = f"{path}: the path does not fit into a unit of this session"
+            return Failure(path, ErrorCode.NAME, text)
+        return entry
+
+    def _may_take_more(self, plan: FilePlan) -> bool:
+        if len(self._open) + len(self._ready) >= self._files or len(self._ready) >= AHEAD:
+            return False
+        if plan.options & Option.UPDATE:
+            return True
+        return sum(not s.at_once and not s.accepted for s in self._open.values()) < AHEAD
+
+    def _open_record(self, sending: _Sending) -> wire.Open:
+        entry, plan = sending.entry, sending.plan
+        assert entry.kind is not None
+        return wire.Open(
+            path=os.fsencode(plan.remote_path(entry.path)),
+            size=entry.size,
+            mtime_ns=entry.mtime_ns,
+            mode=entry.mode,
+            kind=entry.kind,
+            target=os.fsencode(entry.target),
+            options=Option.AT_ONCE if sending.at_once else plan.options,
+            digest=plan.digest,
+            request=plan.request,
+        )
+
+    def _fits_open(self, sending: _Sending, view: memoryview, at: int) -> bool:
+        return self._open_record(sending).octets() <= len(view) - at
+
+    def _put_open(self, sending: _Sending, view: memoryview, at: int) -> int:
+        sending.id = next(self._ids)
+        self._open[sending.id] = sending
+        return self._open_record(sending).put(view, at, sending.id)
+
+    def _put_more(self, sending: _Sending, view: memoryview, at: int) -> tuple[int, bool]:
+        """Write what fits of a file; return the new position, and whether the file is complete."""
+        if sending.source is None:
+            self._open_source(sending, view)
+        source, digest = sending.source, sending.digest
+        assert source is not None and digest is not None
+        entry = sending.entry
+        if not sending.id:
+            if not self._fits_open(sending, view, at):
+                return at, False
+            at = self._put_open(sending, view, at)
+        self.outcome.path = entry.path
+        while sending.position < entry.size:
+            extent = sending.extent
+            left = extent.offset + extent.length - sending.position
+            if left <= 0:
+                sending.extent = source.extent(sending.position)
+                continue
+            room = len(view) - at - RECORD_HEADER_SIZE
+            if room < min(_SMALLEST_PART, left):
+                return at, False
+            if extent.is_hole and left >= _SMALLEST_HOLE:
+                hole = wire.Hole(offset=sending.position, length=left)
+                if hole.octets() > len(view) - at:
+                    return at, False
+                at = hole.put(view, at, sending.id)
+                digest.zeros(left)
+            else:
+                left = min(left, room)
+                start = at + RECORD_HEADER_SIZE
+                payload = view[start : start + left]
+                source.read(payload, sending.position)
+                digest.update(payload)
+                at = wire.put_data(
+                    view, at, transfer=sending.id, offset=sending.position, length=left
+                )
+            sending.position += left
+            self.outcome.octets += left
+        end = wire.End(size=entry.size, digest=digest.value())
+        if end.octets() > len(view) - at:
+            return at, False
+        source.check_unchanged()
+        source.close()
+        sending.source = None
+        return end.put(view, at, sending.id), True
+
+    def _open_source(self, sending: _Sending, scratch: memoryview) -> None:
+        """Open the file, and with a prefix at the receiver compare it with this file's."""
+        path = sending.entry.path
+        source = sending.plan.origin.open_for_send(path)
+        sending.source = source
+        sending.digest = make_digest(sending.plan.digest)
+        if sending.at_once:
+            sending.entry = source.entry  # the OPEN has not been written yet
+        elif (source.entry.size, source.entry.mtime_ns) != (
+            sending.entry.size,
+            sending.entry.mtime_ns,
+        ):
+            raise OSError(
+                errno.EAGAIN, f"{path}: was written since it was announced: send it again"
+            )
+        prefix = sending.position
+        if prefix:
+            add_prefix(sending.digest, source, prefix, memoryview(bytearray(_PREFIX_STEP)))
+            if sending.digest.value() != sending.prefix:
+                sending.digest = make_digest(sending.plan.digest)
+                sending.position = 0
+            else:
+                self.outcome.octets += prefix
+
+    def _handle_reply(self, record: Record) -> None:
+        sending = self._open.get(record.transfer)
+        if sending is None:
+            return  # about a transfer that has failed at this end meanwhile
+        plan = sending.plan
+        message = wire.parse_message(record)
+        match message:
+            case wire.Accept() if not sending.at_once and not sending.accepted:
+                if message.offset > sending.entry.size:
+                    raise wire.WireError(
+                        f"an ACCEPT from offset {message.offset} of {sending.entry.size} octets"
+                    )
+                sending.accepted = True
+                sending.position = message.offset
+                sending.prefix = bytes(message.digest)
+                self._ready.append(sending)
+            case wire.Skip():
+                self._drop(sending)
+                self.outcome.skipped += 1
+                plan.files += 1
+            case wire.Done():
+                self._drop(sending)
+                if sending.entry.kind != FileKind.DIRECTORY:
+                    plan.files += 1
+                    self.outcome.done += 1
+            case wire.Error():
+                self._drop(sending)
+                text = message.text
+                path = sending.entry.path
+                if sending.entry.kind == FileKind.DIRECTORY:
+                    self._directories = [d for d in self._directories if d.path != path]
+                self._fail(0, plan, Failure(path, message.code, text or path))
+            case wire.Cancel():
+                self._drop(sending)
+                text = f"{sending.entry.path}: the receiver cancelled the transfer"
+                self._fail(0, plan, Failure(sending.entry.path, ErrorCode.CANCELLED, text))
+            case _:
+                raise wire.WireError(f"an unexpected {record.type.name} for transfer {sending.id}")
+
+    def _drop(self, sending: _Sending) -> None:
+        self._open.pop(sending.id, None)
+        if sending is self._current:
+            self._current = None
+        elif sending in self._ready:
+            self._ready.remove(sending)
+        if sending.source is not None:
+            sending.source.close()
+            sending.source = None
+
+
+# ---- receiving
+
+
+class ReceivedFile(Protocol):
+    """A file that is received: ``tree.Incoming``, or memory of the program."""
+
+    position: int
+
+    def extent(self, offset: int) -> Extent:
+        """Return the data or the hole that begins at an offset of what has arrived before."""
+
+    def read(self, into: memoryview, offset: int) -> None:
+        """Fill a buffer with octets that have arrived before. Raises OSError."""
+
+    def restart(self) -> None:
+        """Drop what has arrived. Raises OSError."""
+
+    def write(self, offset: int, data: memoryview) -> None:
+        """Write the next octets. Raises OSError."""
+
+    def hole(self, offset: int, length: int) -> None:
+        """Leave a hole. Raises OSError."""
+
+    def finish(self) -> None:
+        """Give the complete file its final name. Raises OSError."""
+
+    def abandon(self, *, keep: bool) -> None:
+        """End the transfer without a complete file."""
+
+
+class Destination(Protocol):
+    """Where received files are put."""
+
+    def entry(self, path: str) -> Entry:
+        """Return what has a path. Raises OSError."""
+
+    def begin(self, entry: Entry, resume: bool) -> ReceivedFile:
+        """Begin to receive a file. Raises OSError."""
+
+    def make_directory(self, entry: Entry) -> None:
+        """Create a directory, unless it exists. Raises OSError."""
+
+    def make_symlink(self, entry: Entry) -> None:
+        """Create a symbolic link. Raises OSError."""
+
+
+@dataclass
+class _Receiving:
+    """A transfer that the peer has begun."""
+
+    entry: Entry
+    file: ReceivedFile
+    kind: DigestKind
+    digest: Digest
+    #: Whether no octets have arrived since the ACCEPT, so that the sender may begin at 0.
+    fresh: bool = True
+
+
+class Receiver:
+    """The receiving half of a session.
+
+    ``destinations`` has the destination of each request (0: files that the peer puts); it may be
+    changed between calls. ``process`` and ``close`` are called by the disk thread.
+
+    Args:
+        destinations: a request that is missing is refused.
+        files: transfers that may be open at a time.
+
+    """
+
+    def __init__(self, destinations: dict[int, Destination], files: int) -> None:
+        self.destinations = destinations
+        self._files = files
+        self._open: dict[int, _Receiving] = {}
+        self._highest = 0
+        self.outcome = Outcome()
+
+    @property
+    def open_transfers(self) -> int:
+        """The number of files that are being received."""
+        return len(self._open)
+
+    def process(self, records: Iterable[Record]) -> Outcome:
+        """Carry out the records of a unit; return the replies.
+
+        Raises:
+            WireError: the peer violates the protocol.
+
+        """
+        self.outcome = outcome = Outcome()
+        for record in records:
+            if record.type == Type.OPEN:
+                self._begin(record)
+                continue
+            receiving = self._open.get(record.transfer)
+            if receiving is None:
+                if record.type == Type.ERROR:
+                    message = wire.Error.unpack(record)
+                    outcome.failures.append(Failure("", message.code, message.text))
+                elif record.transfer > self._highest:
+                    raise wire.WireError(
+                        f"{record.type.name} of transfer {record.transfer}, which was never opened"
+                    )
+                continue  # of a transfer that has failed at this end
+            outcome.path = receiving.entry.path
+            try:
+                self._advance(record, receiving)
+            except OSError as e:
+                # An announced size that does not fit is a fault of the sender, others may heal.
+                self._end(record.transfer, keep=False)
+                self._refuse(record.transfer, failure_of(receiving.entry.path, e))
+        return outcome
+
+    def close(self, *, keep: bool = True) -> None:
+        """End all transfers; ``keep``: a later session may resume them."""
+        for transfer in list(self._open):
+            self._end(transfer, keep=keep)
+
+    def _end(self, transfer: int, *, keep: bool) -> None:
+        self._open.pop(transfer).file.abandon(keep=keep)
+
+    def _refuse(self, transfer: int, failure: Failure) -> None:
+        self.outcome.failures.append(failure)
+        self.outcome.replies.append((transfer, wire.Error(failure.code, clip(failure.text))))
+
+    def _begin(self, record: Record) -> None:
+        message = wire.Open.unpack(record)
+        if len(self._open) >= self._files:
+            raise wire.WireError(f"more than {self._files} open transfers")
+        self._highest = record.transfer
+        path = os.fsdecode(message.path)
+        destination = self.destinations.get(message.request)
+        entry = Entry(
+            path,
+            message.kind,
+            message.size,
+            message.mtime_ns,
+            message.mode,
+            os.fsdecode(message.target),
+        )
+        try:
+            if destination is None:
+                raise OSError(errno.ECANCELED, f"{path}: this end has not asked for the file")
+            self._begin_entry(record.transfer, entry, destination, message)
+        except OSError as e:
+            self._refuse(record.transfer, failure_of(path, e))
+
+    def _begin_entry(
+        self, transfer: int, entry: Entry, destination: Destination, message: wire.Open
+    ) -> None:
+        replies = self.outcome.replies
+        if entry.kind == FileKind.DIRECTORY:
+            destination.make_directory(entry)
+            replies.append((transfer, wire.Done()))
+            return
+        if entry.kind == FileKind.SYMLINK:
+            destination.make_symlink(entry)
+            replies.append((transfer, wire.Done()))
+            return
+        if message.options & Option.UPDATE and _is_same_version(destination, entry):
+            self.outcome.skipped += 1
+            replies.append((transfer, wire.Skip()))
+            return
+        resume = bool(message.options & Option.RESUME)
+        file = destination.begin(entry, resume)
+        digest = make_digest(message.digest)
+        try:
+            if file.position:
+                scratch = memoryview(bytearray(_PREFIX_STEP))
+                add_prefix(digest, file, file.position, scratch)
+        except BaseException:
+            file.abandon(keep=False)
+            raise
+        self._open[transfer] = _Receiving(entry, file, message.digest, digest)
+        if not message.options & Option.AT_ONCE:
+            prefix = digest.value() if file.position else b""
+            replies.append((transfer, wire.Accept(file.position, prefix)))
+
+    def _advance(self, record: Record, receiving: _Receiving) -> None:
+        file, digest = receiving.file, receiving.digest
+        if record.type in {Type.DATA, Type.HOLE}:
+            if receiving.fresh:
+                receiving.fresh = False
+                if record.offset == 0 and file.position:  # the sender's prefix is another one
+                    file.restart()
+                    digest = receiving.digest = make_digest(receiving.kind)
+                else:
+                    self.outcome.octets += file.position
+            if record.type == Type.DATA:
+                file.write(record.offset, record.body)
+                digest.update(record.body)
+                self.outcome.octets += len(record.body)
+            else:
+                file.hole(record.offset, record.aux)
+                digest.zeros(record.aux)
+                self.outcome.octets += record.aux
+        elif record.type == Type.END:
+            if receiving.fresh:
+                self.outcome.octets += file.position
+            self._complete(record.transfer, wire.End.unpack(record), receiving)
+        elif record.type == Type.CANCEL:
+            self._end(record.transfer, keep=True)
+        elif record.type == Type.ERROR:
+            message = wire.Error.unpack(record)
+            self._end(record.transfer, keep=False)
+            text = message.text or receiving.entry.path
+            self.outcome.failures.append(Failure(receiving.entry.path, message.code, text))
+        else:
+            raise wire.WireError(f"an unexpected {record.type.name} for a transfer")
+
+    def _complete(self, transfer: int, end: wire.End, receiving: _Receiving) -> None:
+        entry = receiving.entry
+        if end.size != entry.size:
+            raise OSError(
+                errno.EPROTO, f"{entry.path}: ends with {end.size} octets instead of {entry.size}"
+            )
+        if end.digest != receiving.digest.value():
+            raise OSError(
+                errno.EBADMSG,
+                f"{entry.path}: the {receiving.kind.name} digest of the received octets is "
+                f"{receiving.digest.value().hex()}, the sender's {end.digest.hex()}: send it again",
+            )
+        receiving.file.finish()
+        del self._open[transfer]
+        self.outcome.done += 1
+        self.outcome.replies.append((transfer, wire.Done()))
+
+
+class _Readable(Protocol):
+    def extent(self, offset: int) -> Extent: ...
+
+    def read(self, into: memoryview, offset: int) -> None: ...
+
+
+def add_prefix(digest: Digest, file: _Readable, length: int, scratch: memoryview) -> None:
+    """Add the first ``length`` octets of a file to a digest, holes without reading them."""
+    at = 0
+    while at < length:
+        extent = file.extent(at)
+        end = min(extent.offset + extent.length, length)
+        if extent.is_hole:
+            digest.zeros(end - at)
+            at = end
+        while at < end:
+            part = scratch[: min(len(scratch), end - at)]
+            file.read(part, at)
+            digest.update(part)
+            at += len(part)
+
+
+def _while_filled(entry: Entry) -> Entry:
+    """Return an entry; a directory's with the mode that it has while files are created in it."""
+    if entry.kind == FileKind.DIRECTORY:
+        return replace(entry, mode=entry.mode | 0o700)
+    return entry
+
+
+def _is_same_version(destination: Destination, entry: Entry) -> bool:
+    try:
+        here = destination.entry(entry.path)
+    except OSError:
+        return False
+    return (here.kind, here.size, here.mtime_ns) == (entry.kind, entry.size, entry.mtime_ns)
+
+
+def clip(text: str) -> str:
+    """Return a text as an ERROR can have it: of limited length, without control characters."""
+    shown = "".join(c if c.isprintable() else "?" for c in text)
+    return shown.encode(errors="replace")[: wire.MAX_TEXT].decode(errors="ignore")

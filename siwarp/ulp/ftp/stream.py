@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""One transfer of FTP on a channel: the octets of a file or a listing, in one direction.
+
+The sender sends DATA records, one in a unit, and an END record with size and digest (CRC32C). The
+receiver answers END with BYE. An end that gives up sends CANCEL: on RD, a peer does not learn of
+the end of a channel. A channel that ends earlier has cut the transfer: unlike a TCP connection of
+FTP, a channel never makes a cut transfer look complete.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator
+
+from crc32c import crc32c
+
+from siwarp.ulp.adts.channel import Cause, Channel, ChannelEnded, Received
+from siwarp.ulp.adts.memory import Unit
+from siwarp.ulp.adts.wire import (
+    RECORD_HEADER_SIZE,
+    UNIT_HEADER_SIZE,
+    Bye,
+    Cancel,
+    End,
+    Message,
+    Type,
+    WireError,
+    put_data,
+    records,
+)
+
+__all__ = ["Sender", "cancel", "receive"]
+
+#: The id of the transfer of a channel.
+_TRANSFER = 1
+_PAYLOAD = UNIT_HEADER_SIZE + RECORD_HEADER_SIZE
+#: Seconds within which the peer has to take CANCEL.
+_CANCEL_S = 5.0
+
+
+class Sender:
+    """The sending end. The octets are written into a unit: ``fill``, then ``send``."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._unit: Unit | None = None
+        self._offset = 0
+        self._crc = 0
+        #: Receives the answer to END, or CANCEL.
+        self._answer: asyncio.Task[Received] | None = None
+
+    async def fill(self) -> memoryview:
+        """Wait until the peer takes one more unit; return the memory for its octets.
+
+        Raises:
+            ChannelEnded: the channel has ended, or the receiver has cancelled the transfer.
+
+        """
+        if self._unit is None:
+            self._unit = await self._buffer()
+        return self._unit.view[_PAYLOAD:]
+
+    async def _buffer(self) -> Unit:
+        if self._answer is None:
+            self._answer = asyncio.ensure_future(self._channel.receive())
+        if self._answer.done():
+            await self._check_answer([])
+        unit = self._channel.buffer_nowait()
+        if unit is not None:
+            return unit
+        turn = asyncio.ensure_future(self._channel.buffer())
+        try:
+            await asyncio.wait({turn, self._answer}, return_when=asyncio.FIRST_COMPLETED)
+        except BaseException:
+            _give_up(turn)
+            raise
+        if not turn.done():
+            _give_up(turn)
+            await self._check_answer([])
+        return turn.result()
+
+    async def _check_answer(self, expected: list[Type]) -> None:
+        """Wait for the receiver's answer, which has to consist of the expected records."""
+        assert self._answer is not None
+        received = await self._answer
+        try:
+            found = [record.type for record in records(received.view)]
+            if found == [Type.CANCEL]:
+                raise ChannelEnded("the peer has cancelled the transfer", Cause.PEER_CLOSED)
+            if found != expected:
+                raise WireError(f"unexpected records: {', '.join(kind.name for kind in found)}")
+        except WireError as e:
+            raise ChannelEnded(f"the peer has violated the protocol: {e}", Cause.PROTOCOL) from None
+        finally:
+            received.release()
+
+    async def send(self, length: int) -> None:
+        """Send the first ``length`` octets of the memory."""
+        unit, self._unit = self._unit, None
+        assert unit is not None
+        self._crc = crc32c(unit.view[_PAYLOAD : _PAYLOAD + length], self._crc)
+        end = put_data(
+            unit.view, UNIT_HEADER_SIZE, transfer=_TRANSFER, offset=self._offset, length=length
+        )
+        self._offset += length
+        await self._channel.send(unit, end)
+
+    async def finish(self) -> None:
+        """Send END, and wait until the receiver has confirmed it.
+
+        Raises:
+            ChannelEnded: the channel ends without BYE.
+
+        """
+        await self.fill()
+        unit, self._unit = self._unit, None
+        assert unit is not None
+        end = End(size=self._offset, digest=self._crc.to_bytes(4, "big"))
+        await self._channel.send(unit, end.put(unit.view, UNIT_HEADER_SIZE, _TRANSFER))
+        await self._check_answer([Type.BYE])
+
+    async def close(self) -> None:
+        """Release what the sender holds of the channel; ``finish`` may have been called or not."""
+        if self._unit is not None:
+            self._unit.release()
+            self._unit = None
+        if self._answer is not None and not self._answer.done():
+            self._answer.cancel()
+        if self._answer is not None:
+            await asyncio.wait({self._answer})
+            if not self._answer.cancelled():
+                self._answer.exception()  # has been reported, or does not matter any more
+
+
+async def receive(channel: Channel) -> AsyncGenerator[memoryview, None]:
+    """Yield the octets of the transfer in order; confirm it after the last ones.
+
+    A view is valid until the next one is requested.
+
+    Raises:
+        ChannelEnded: the channel has ended before the transfer, or size or digest are wrong.
+
+    """
+    offset = crc = 0
+    while True:
+        received = await channel.receive()
+        try:
+            for record in records(received.view):
+                if record.transfer != _TRANSFER:
+                    raise WireError(f"a record of transfer {record.transfer}")
+                if record.type == Type.END:
+                    end = End.unpack(record)
+                    if end.size != offset or end.digest != crc.to_bytes(4, "big"):
+                        raise WireError(
+                            f"{offset} octets with digest {crc:08x} have arrived, but "
+                            f"{end.size} with digest {end.digest.hex()} were sent"
+                        )
+                    await _send_message(channel, Bye())
+                    return
+                if record.type == Type.CANCEL:
+                    raise ChannelEnded("the peer has cancelled the transfer", Cause.PEER_CLOSED)
+                if record.type != Type.DATA or record.offset != offset:
+                    raise WireError(f"a {record.type.name} for offset {record.offset}: {offset}")
+                offset += len(record.body)
+                crc = crc32c(record.body, crc)
+                yield record.body
+        except WireError as e:
+            raise ChannelEnded(f"the peer has violated the protocol: {e}", Cause.PROTOCOL) from None
+        finally:
+            received.release()
+
+
+async def cancel(channel: Channel, reason: str) -> None:
+    """End a channel before the end of the transfer, and tell the peer if it takes a unit soon."""
+    try:
+        if channel.ended is None:
+            with contextlib.suppress(ChannelEnded, asyncio.TimeoutError):
+                await asyncio.wait_for(_send_message(channel, Cancel()), _CANCEL_S)
+                await channel.close(reason)
+    finally:
+        channel.abort(reason)
+
+
+def _give_up(turn: asyncio.Task[Unit]) -> None:
+    """Cancel a wait for a unit; a unit that arrives at the same time is released."""
+
+    def release(done: asyncio.Task[Unit]) -> None:
+        if not done.cancelled() and done.exception() is None:
+            done.result().release()
+
+    turn.cancel()
+    turn.add_done_callback(release)
+
+
+async def _send_message(channel: Channel, message: Message) -> None:
+    unit = await channel.buffer()
+    await channel.send(unit, message.put(unit.view, UNIT_HEADER_SIZE, _TRANSFER))

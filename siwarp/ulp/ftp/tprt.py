@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""The FTP command TPRT, which selects the transport of the data connections.
+
+::
+
+    TPRT RD                          (or RC)
+    200 TPRT RD token=0123456789abcdef0123456789abcdef unit=1048576 window=8 qkey=1234
+    EPSV
+    229 Entering extended passive mode (|||40001|).
+    TPRT TCP
+    200 TPRT TCP
+
+After TPRT RD and TPRT RC, EPSV and PASV name the port of that transport. The client opens one
+channel there (siwarp.ulp.adts) within ``LIFETIME`` seconds, with the token, which is valid for one
+channel: the client sends TPRT again before each transfer. The ends grant each other ``WINDOW``
+units of at most ``UNIT`` octets when the channel opens. PORT and EPRT are refused, since the server
+cannot learn the parameters of a channel at the client from them. After TPRT TCP, data connections
+are FTP's own again.
+"""
+
+from __future__ import annotations
+
+import re
+
+from siwarp.ulp.adts.channel import Invitation
+from siwarp.ulp.adts.wire import MIN_UNIT_SIZE
+
+__all__ = ["KINDS", "LIFETIME", "UNIT", "WINDOW", "format_reply", "parse_reply", "partial_path"]
+
+#: The kinds of channels, as TPRT and as endpoints.py name them.
+KINDS = {"RD": "rd", "RC": "rc"}
+#: Seconds for which a token is valid.
+LIFETIME = 30.0
+#: The largest unit of the client, and the credits that it grants when the channel opens.
+UNIT, WINDOW = 1 << 20, 8
+#: The largest window of a server that makes sense.
+MAX_WINDOW = 1 << 16
+
+_REPLY = re.compile(
+    r"200 TPRT (\w+) token=([0-9a-f]{32}) unit=(\d{1,9}) window=(\d{1,9}) qkey=(\d{1,10})"
+)
+
+
+def format_reply(kind: str, invitation: Invitation) -> str:
+    """Return the reply to TPRT; the port follows in the reply to EPSV."""
+    return (
+        f"200 TPRT {kind} token={invitation.token.hex()} unit={invitation.unit} "
+        f"window={invitation.window} qkey={invitation.qkey}"
+    )
+
+
+def parse_reply(reply: str, kind: str, port: int) -> Invitation:
+    """Return the invitation in a reply to TPRT and the port in the reply to EPSV.
+
+    Raises:
+        ValueError: the reply has another form, or a number that this end does not accept.
+
+    """
+    match = _REPLY.fullmatch(reply)
+    if match is None or match[1] != kind:
+        raise ValueError(f"a reply to TPRT {kind} without token, unit, window and qkey: {reply!r}")
+    unit, window, qkey = map(int, match.group(3, 4, 5))
+    # This end reserves memory in proportion to the unit.
+    if not MIN_UNIT_SIZE <= unit <= UNIT or not 0 < window <= MAX_WINDOW or qkey >> 32:
+        raise ValueError(
+            f"a reply to TPRT {kind} with a unit not from {MIN_UNIT_SIZE} to {UNIT}, a window not "
+            f"from 1 to {MAX_WINDOW}, or a qkey of more than 32 bits: {reply!r}"
+        )
+    return Invitation(bytes.fromhex(match[2]), port, unit, window, qkey)
+
+
+def partial_path(path: str) -> str:
+    """Return the path of an incomplete upload over RD or RC: ``.NAME.part`` beside its file.
+
+    SIZE of this path says where an upload that was cut continues with REST and STOR.
+    """
+    directory, slash, name = path.rpartition("/")
+    return f"{directory}{slash}.{name}.part"

@@ -1,0 +1,227 @@
+"""The transfer of FTP on a channel, with a channel that is a queue in this process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from crc32c import crc32c
+
+from siwarp.ulp.adts.channel import Cause, ChannelEnded
+from siwarp.ulp.adts.wire import (
+    RECORD_HEADER_SIZE,
+    UNIT_HEADER_SIZE,
+    Bye,
+    Cancel,
+    End,
+    Message,
+    Pause,
+    put_data,
+    put_unit_header,
+)
+from siwarp.ulp.ftp import stream
+
+UNIT = 4096
+
+
+class Unit:
+    """A unit of memory; ``held`` is the number of units that were not released."""
+
+    held = 0
+
+    def __init__(self) -> None:
+        self.view = memoryview(bytearray(UNIT))
+        Unit.held += 1
+
+    def release(self) -> None:
+        Unit.held -= 1
+
+
+class FakeChannel:
+    """One end of a channel: what is sent is appended to ``sent``; ``queue`` is what arrives."""
+
+    def __init__(self, credit: int = 1000) -> None:
+        self.queue: asyncio.Queue[Unit | ChannelEnded] = asyncio.Queue()
+        self.sent: list[bytes] = []
+        self.credit = credit
+        self.ended: ChannelEnded | None = None
+
+    def buffer_nowait(self) -> Unit | None:
+        if len(self.sent) >= self.credit:
+            return None
+        return Unit()
+
+    async def buffer(self) -> Unit:
+        while (unit := self.buffer_nowait()) is None:
+            await asyncio.get_running_loop().create_future()  # for ever
+        return unit
+
+    async def send(self, unit: Unit, length: int) -> None:
+        put_unit_header(unit.view, length)
+        self.sent.append(bytes(unit.view[:length]))
+        unit.release()
+        await asyncio.sleep(0)  # the other tasks run, as they do while a transport sends
+
+    async def receive(self) -> Unit:
+        got = await self.queue.get()
+        if isinstance(got, ChannelEnded):
+            raise got
+        return got
+
+    def arrive(self, *octets: bytes) -> None:
+        for each in octets:
+            unit = Unit()
+            unit.view = memoryview(each)
+            self.queue.put_nowait(unit)
+
+    def abort(self, reason: str) -> None:
+        self.ended = self.ended or ChannelEnded(reason, Cause.CLOSED)
+
+    async def close(self, reason: str) -> None:
+        self.abort(reason)
+
+
+@pytest.fixture(autouse=True)
+def no_unit_is_lost() -> Any:
+    Unit.held = 0
+    yield
+    assert Unit.held == 0
+
+
+def unit_of(*put: Callable[[memoryview, int], int]) -> bytes:
+    view = memoryview(bytearray(UNIT))
+    at = UNIT_HEADER_SIZE
+    for each in put:
+        at = each(view, at)
+    put_unit_header(view, at)
+    return bytes(view[:at])
+
+
+def message(what: Message, transfer: int = 1) -> Callable[[memoryview, int], int]:
+    return lambda view, at: what.put(view, at, transfer)
+
+
+def data(octets: bytes, offset: int, transfer: int = 1) -> Callable[[memoryview, int], int]:
+    def put(view: memoryview, at: int) -> int:
+        start = at + RECORD_HEADER_SIZE
+        view[start : start + len(octets)] = octets
+        return put_data(view, at, transfer=transfer, offset=offset, length=len(octets))
+
+    return put
+
+
+def end(octets: bytes) -> Callable[[memoryview, int], int]:
+    return message(End(size=len(octets), digest=crc32c(octets).to_bytes(4, "big")))
+
+
+async def receive_all(channel: Any) -> bytes:
+    return b"".join([bytes(chunk) async for chunk in stream.receive(channel)])
+
+
+def test_a_transfer_is_sent_received_and_confirmed() -> None:
+    async def main() -> None:
+        sender, receiver = FakeChannel(), FakeChannel()
+        sending: Any = sender
+        source = stream.Sender(sending)
+        for part in (b"one ", b"", b"two"):
+            into = await source.fill()
+            into[: len(part)] = part
+            await source.send(len(part))
+        finishing = asyncio.ensure_future(source.finish())
+        await asyncio.sleep(0)
+        receiver.arrive(*sender.sent)
+        assert await receive_all(receiver) == b"one two"
+        sender.arrive(*receiver.sent)
+        await finishing
+        await source.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        unit_of(data(b"abc", 1)),
+        unit_of(data(b"abc", 0), data(b"abc", 0)),
+        unit_of(data(b"abc", 0, transfer=2)),
+        unit_of(data(b"abc", 0), end(b"abd")),
+        unit_of(data(b"abc", 0), end(b"abcd")),
+        unit_of(message(Pause())),
+        b"ADTS" + bytes(60),
+    ],
+    ids=["offset", "repeated", "transfer", "digest", "size", "type", "unit"],
+)
+def test_a_sender_that_violates_the_protocol_ends_the_transfer(wrong: bytes) -> None:
+    async def main() -> None:
+        channel = FakeChannel()
+        channel.arrive(wrong)
+        with pytest.raises(ChannelEnded, match="has violated the protocol") as raised:
+            await receive_all(channel)
+        assert raised.value.cause == Cause.PROTOCOL
+        assert channel.sent == []  # no BYE
+
+    asyncio.run(main())
+
+
+def test_a_channel_that_ends_before_the_end_is_no_end_of_the_file() -> None:
+    async def main() -> None:
+        channel = FakeChannel()
+        channel.arrive(unit_of(data(b"abc", 0)))
+        channel.queue.put_nowait(ChannelEnded("the peer crashed", Cause.LOST))
+        with pytest.raises(ChannelEnded, match="the peer crashed"):
+            await receive_all(channel)
+
+    asyncio.run(main())
+
+
+def test_the_receiver_learns_that_the_sender_has_cancelled() -> None:
+    async def main() -> None:
+        channel = FakeChannel()
+        channel.arrive(unit_of(data(b"abc", 0), message(Cancel())))
+        with pytest.raises(ChannelEnded, match="has cancelled the transfer"):
+            await receive_all(channel)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("credit", [0, 1000])
+def test_the_sender_learns_that_the_receiver_has_cancelled(credit: int) -> None:
+    async def main() -> None:
+        channel: Any = FakeChannel(credit)
+        source = stream.Sender(channel)
+        channel.arrive(unit_of(message(Cancel())))
+        with pytest.raises(ChannelEnded, match="has cancelled the transfer"):
+            while True:
+                await source.fill()
+                await source.send(1)
+        await source.close()
+
+    asyncio.run(main())
+
+
+def test_another_answer_to_end_than_bye_is_no_confirmation() -> None:
+    async def main() -> None:
+        channel: Any = FakeChannel()
+        source = stream.Sender(channel)
+        channel.arrive(unit_of(message(Bye()), message(Bye())))
+        with pytest.raises(ChannelEnded, match="has violated the protocol"):
+            await source.finish()
+        await source.close()
+
+    asyncio.run(main())
+
+
+def test_cancel_is_sent_if_the_peer_takes_it_and_ends_the_channel() -> None:
+    async def main() -> None:
+        channel: Any = FakeChannel()
+        await stream.cancel(channel, "the reason")
+        assert channel.sent == [unit_of(message(Cancel()))]
+        assert channel.ended.reason == "the reason"
+        peer: Any = FakeChannel()
+        peer.arrive(*channel.sent)
+        with pytest.raises(ChannelEnded):
+            await receive_all(peer)
+
+    asyncio.run(main())

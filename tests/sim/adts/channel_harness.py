@@ -1,0 +1,111 @@
+"""Channels between a server's acceptors and clients on two hosts of a simulated network."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from siwarp.ulp.adts.channel import Channel, ChannelEnded, Invitation, Limits, Received
+from siwarp.ulp.adts.endpoints import Acceptors, open_acceptors, open_channel
+from siwarp.ulp.adts.receives import Receives
+from siwarp.ulp.adts.wire import RECORD_HEADER_SIZE, UNIT_HEADER_SIZE, put_data, records
+
+#: The client's host, and the server's.
+A, B = "10.0.0.1", "10.0.0.2"
+UNIT = 16384
+#: A pool of 64 units.
+LIMITS = Limits(unit=UNIT, memory=64 * UNIT)
+PAYLOAD = UNIT - UNIT_HEADER_SIZE - RECORD_HEADER_SIZE
+
+
+class Server:
+    """Acceptors on host B, and the receives of the transport under test."""
+
+    def __init__(self, acceptors: Acceptors, kind: str) -> None:
+        self.acceptors = acceptors
+        self.acceptor = acceptors.rc if kind == "rc" else acceptors.rd
+        self.kind: Any = kind
+        self._tokens = itertools.count()
+
+    def invite(
+        self, window: int = 8, lifetime: float = 30
+    ) -> tuple[Invitation, asyncio.Future[Any]]:
+        """Return an invitation, and the future of the accepted channel."""
+        accepted = asyncio.get_running_loop().create_future()
+        token = next(self._tokens).to_bytes(16, "big")
+        invitation = self.acceptor.expect(token, UNIT, window, accepted.set_result, lifetime)
+        return invitation, accepted
+
+    async def open_pair(self, window: int = 8) -> tuple[Channel, Channel]:
+        """Return the client's channel and the server's."""
+        invitation, accepted = self.invite(window)
+        limits = Limits(unit=UNIT, window=window)
+        client = await open_channel(self.kind, B, invitation, limits)
+        return client, await asyncio.wait_for(accepted, 60)
+
+    @property
+    def receives(self) -> Receives:
+        return self.acceptor._open(UNIT)[0]  # type: ignore[attr-defined]
+
+    @property
+    def pool(self) -> Any:
+        return self.acceptors._device.pool
+
+    def check_nothing_is_held(self, sessions: int = 0) -> None:
+        """Check that all units are free or posted, and that only open sessions have credits."""
+        assert self.pool.free + self.receives.total == self.pool.size
+        assert self.receives.posted == self.receives.total
+        assert (self.receives.reserved > 0) == (sessions > 0)
+
+
+@asynccontextmanager
+async def serve(kind: str, limits: Limits = LIMITS, scarce: Any = None) -> AsyncIterator[Server]:
+    """Open acceptors on host B; check that closing leaves no task."""
+    before = asyncio.all_tasks()
+    acceptors = await open_acceptors(B, limits, scarce)
+    try:
+        yield Server(acceptors, kind)
+    finally:
+        await acceptors.close()
+    left = {task for task in asyncio.all_tasks() - before if not task.done()}
+    assert not left, left
+
+
+async def send_units(channel: Channel, count: int, payload: int = PAYLOAD, first: int = 0) -> None:
+    """Send units, each with a DATA record whose transfer is the number of the unit."""
+    for number in range(first, first + count):
+        unit = await channel.buffer()
+        fill = bytes([number % 251]) * payload
+        at = UNIT_HEADER_SIZE + RECORD_HEADER_SIZE
+        unit.view[at : at + payload] = fill
+        length = put_data(unit.view, UNIT_HEADER_SIZE, transfer=number, offset=0, length=payload)
+        await channel.send(unit, length)
+
+
+def number_of(received: Received) -> int:
+    """Check the octets of a unit of ``send_units``, and return its number."""
+    (record,) = records(received.view)
+    number = record.transfer
+    assert record.body == bytes([number % 251]) * len(record.body)
+    record.body.release()
+    return number
+
+
+async def receive_units(channel: Channel, count: int, first: int = 0) -> None:
+    """Receive units of ``send_units``, and check that they arrive in order."""
+    for number in range(first, first + count):
+        received = await channel.receive()
+        assert number_of(received) == number
+        received.release()
+
+
+async def end_of(channel: Channel) -> ChannelEnded:
+    """Receive until the channel ends, and return how it ended."""
+    while True:
+        try:
+            (await channel.receive()).release()
+        except ChannelEnded as ended:
+            return ended

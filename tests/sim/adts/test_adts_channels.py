@@ -1,0 +1,646 @@
+"""RC and RD channels in a simulated network: order, loss, blackouts, floods, strangers, credits."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sim.adts.channel_harness import (
+    LIMITS,
+    UNIT,
+    A,
+    B,
+    end_of,
+    number_of,
+    receive_units,
+    send_units,
+    serve,
+)
+
+from siwarp.sim import World
+from siwarp.ulp.adts.channel import Cause, Channel, ChannelEnded, Limits
+from siwarp.ulp.adts.channel_rdma import RDMAChannel
+from siwarp.ulp.adts.credit import Credits
+from siwarp.ulp.adts.endpoints import connect, listen, open_channel
+from siwarp.ulp.adts.wire import RECORD_HEADER_SIZE, UNIT_HEADER_SIZE, Bye, put_data, records
+from siwarp.verbs import AH, LimitError, SendWR
+
+KINDS = pytest.mark.parametrize("kind", ["rc", "rd"])
+
+
+@pytest.fixture(autouse=True)
+def hosts(world: World) -> None:
+    world.device(A)
+    world.device(B)
+    world.faults("delay=10ms")
+
+
+def run(world: World, main: Coroutine[Any, Any, None], within: float = 600) -> None:
+    world.run(asyncio.wait_for(main, within))
+
+
+@KINDS
+def test_units_arrive_in_order_in_both_directions_in_spite_of_loss(world: World, kind: str) -> None:
+    world.faults("delay=10ms,loss=2%")
+
+    async def exchange() -> None:
+        async with serve(kind) as server:
+            a, b = await server.open_pair()
+            assert (a.name, b.name) == (kind, kind)
+            assert (a.peer[0], b.peer[0]) == (B, A)
+            await asyncio.gather(
+                send_units(a, 300), receive_units(b, 300), send_units(b, 300), receive_units(a, 300)
+            )
+            await asyncio.gather(a.flush(), b.flush())
+            assert a.sent_octets == b.received_octets == b.sent_octets == a.received_octets
+            server.check_nothing_is_held(sessions=1)
+            await a.close()
+            await b.close()
+            server.check_nothing_is_held()
+
+    run(world, exchange())
+
+
+@KINDS
+@pytest.mark.parametrize("reachable", [True, False])
+def test_closing_does_not_wait_long(world: World, kind: str, reachable: bool) -> None:
+    async def close_both_ends() -> None:
+        async with serve(kind) as server:
+            a, b = await server.open_pair()
+            await asyncio.gather(send_units(a, 20), receive_units(b, 20))
+            if not reachable:
+                world.partition(A, B)
+                unit = a.buffer_nowait()
+                assert unit is not None
+                await a.send(unit, UNIT)
+            start = world.now
+            await a.close()
+            # Without the peer: CLOSE_S for the units in flight, and linger_ms for the device.
+            assert world.now - start < (0.1 if reachable else 4.5)
+            await b.close()
+            await asyncio.sleep(5)
+            server.check_nothing_is_held()
+            world.heal()
+
+    run(world, close_both_ends())
+
+
+def test_rd_fills_a_line_of_50_mbit_s_with_81_ms_each_way(world: World) -> None:
+    # Not with RC: the windows of a world's TCP are smaller than this line needs.
+    world.faults("delay=81ms,rate=50Mbit")
+    limits = Limits(unit=1 << 20)
+
+    async def transfer() -> None:
+        async with serve("rd", limits) as server:
+            accepted = asyncio.get_running_loop().create_future()
+            invitation = server.acceptor.expect(b"t" * 16, 1 << 20, 8, accepted.set_result)
+            a = await open_channel("rd", B, invitation, limits)
+            b = await accepted
+            payload = (1 << 20) - UNIT_HEADER_SIZE - RECORD_HEADER_SIZE
+            await asyncio.gather(send_units(a, 20, payload), receive_units(b, 20))
+            start = world.now
+            await asyncio.gather(
+                send_units(a, 40, payload, first=20), receive_units(b, 40, first=20)
+            )
+            rate = 40 * (8 << 20) / (world.now - start)
+            assert rate > 0.9 * 50e6
+            await a.close()
+
+    run(world, transfer())
+
+
+@KINDS
+def test_a_blackout_of_10_seconds_ends_no_channel(world: World, kind: str) -> None:
+    async def transfer_over_blackout() -> None:
+        async with serve(kind) as server:
+            a, b = await server.open_pair()
+            await asyncio.gather(send_units(a, 20), receive_units(b, 20))
+            transfer = asyncio.gather(send_units(a, 200, first=20), receive_units(b, 200, first=20))
+            await asyncio.sleep(0.05)
+            world.partition(A, B)
+            await asyncio.sleep(10)
+            assert not transfer.done()
+            world.heal()
+            await transfer
+            await a.close()
+
+    run(world, transfer_over_blackout())
+
+
+@KINDS
+def test_a_crash_of_the_peer_ends_the_channel_with_the_reason(world: World, kind: str) -> None:
+    async def send_to_crashing_peer() -> None:
+        async with serve(kind) as server:
+            a, b = await server.open_pair()
+            sending = asyncio.create_task(send_units(a, 1000))
+            await receive_units(b, 20)
+            at = world.now
+            world.crash(B)
+            with pytest.raises(ChannelEnded, match=r"repeat the transfer") as error:
+                await sending
+            assert error.value.cause is Cause.LOST
+            assert world.now - at < 45
+            with pytest.raises(ChannelEnded, match="device"):
+                await b.receive()
+            with pytest.raises(ChannelEnded, match=r"10\.0\.0\.2"):
+                a.buffer_nowait()
+            await a.close()
+
+    run(world, send_to_crashing_peer())
+
+
+class NoCredits(Credits):
+    """The credits of an end that sends without credit, and ignores what its peer grants."""
+
+    @property
+    def sendable(self) -> int:
+        return 1000
+
+    @property
+    def grant_due(self) -> bool:
+        return False
+
+    def send(self) -> tuple[int, int]:
+        return self._announced, 0
+
+    def receive(self, granted: int, returned: int, *, grant_unit: bool) -> None:
+        pass
+
+
+def let_send_without_credit(channel: Channel) -> None:
+    assert isinstance(channel, RDMAChannel)
+    channel.credits.__class__ = NoCredits
+    channel._wake_writers()
+
+
+@pytest.mark.clause("ADTS-CRED-7#a")
+@KINDS
+def test_a_peer_that_sends_without_credit_is_closed_at_no_cost_to_others(
+    world: World, kind: str
+) -> None:
+    async def flood_beside_honest_session() -> None:
+        async with serve(kind) as server:
+            honest, b = await server.open_pair()
+            flooding, f = await server.open_pair(window=64)
+            let_send_without_credit(flooding)
+            flood = asyncio.create_task(send_units(flooding, 1000))
+            start = world.now
+            await asyncio.gather(send_units(honest, 200), receive_units(b, 200))
+            assert world.now - start < 10
+            with pytest.raises(ChannelEnded, match="without credit") as error:
+                while True:
+                    (await f.receive()).release()
+            assert error.value.cause is Cause.PROTOCOL
+            flood.cancel()
+            await asyncio.gather(flood, return_exceptions=True)
+            await flooding.close()
+            await f.close()
+            await asyncio.sleep(5)
+            server.check_nothing_is_held(sessions=1)
+            await asyncio.gather(send_units(honest, 50, first=200), receive_units(b, 50, first=200))
+            await honest.close()
+
+    run(world, flood_beside_honest_session())
+
+
+@KINDS
+def test_octets_that_are_no_unit_end_only_their_session(world: World, kind: str) -> None:
+    async def send_garbage() -> None:
+        async with serve(kind) as server:
+            a, b = await server.open_pair()
+            other, o = await server.open_pair()
+            assert isinstance(a, RDMAChannel)
+            a._post_control(b"GET / HTTP/1.1\r\n\r\n" + bytes(30))
+            ended = await end_of(b)
+            assert ended.cause is Cause.PROTOCOL
+            assert "no" in ended.reason or "not with" in ended.reason
+            await asyncio.gather(send_units(other, 20), receive_units(o, 20))
+            await asyncio.gather(a.close(), other.close())
+
+    run(world, send_garbage())
+
+
+@pytest.mark.clause("ADTS-CHAN-2")
+@KINDS
+@pytest.mark.parametrize("trouble", ["wrong", "used", "expired", "forgotten"])
+def test_a_token_that_is_not_valid_opens_no_channel(world: World, kind: str, trouble: str) -> None:
+    async def open_with_bad_token() -> None:
+        async with serve(kind) as server:
+            invitation, accepted = server.invite(lifetime=1)
+            if trouble == "wrong":
+                token = bytes(15) + b"\xff"
+                invitation = type(invitation)(
+                    token, invitation.port, invitation.unit, invitation.window, invitation.qkey
+                )
+            elif trouble == "used":
+                first = await open_channel(server.kind, B, invitation, LIMITS)
+                await first.close()
+                await (await accepted).close()
+            elif trouble == "expired":
+                await asyncio.sleep(2)
+            else:
+                server.acceptor.forget(invitation.token)
+            start = world.now
+            with pytest.raises(ChannelEnded, match="refused the token") as error:
+                await open_channel(server.kind, B, invitation, LIMITS)
+            assert error.value.cause is (Cause.REFUSED if kind == "rc" else Cause.TIMEOUT)
+            assert world.now - start <= 6
+            await asyncio.sleep(5)
+            server.check_nothing_is_held()
+
+    run(world, open_with_bad_token())
+
+
+@KINDS
+def test_a_server_that_does_not_answer_is_given_up_after_3_seconds(world: World, kind: str) -> None:
+    async def open_through_partition() -> None:
+        async with serve(kind) as server:
+            invitation, _ = server.invite()
+            world.partition(A, B)
+            start = world.now
+            with pytest.raises(ChannelEnded, match="did not answer within 3 seconds") as error:
+                await open_channel(server.kind, B, invitation, LIMITS)
+            assert error.value.cause is Cause.TIMEOUT
+            assert world.now - start < 6
+            world.heal()
+
+    run(world, open_through_partition())
+
+
+def test_rd_datagrams_of_strangers_cost_honest_sessions_nothing(world: World) -> None:
+    async def flood_of_strangers() -> None:
+        async with serve("rd") as server:
+            a, b = await server.open_pair()
+            invitation, _ = server.invite()
+            stranger, _ = await server.open_pair()
+            assert isinstance(stranger, RDMAChannel)
+            # Another queue pair of the same device has no session at the server.
+            from siwarp.ulp.adts.channel_rd import RDPort
+            from siwarp.ulp.adts.receives import Receives
+
+            device = stranger.device
+            port = RDPort(device, Receives(device, device.pool, 1), (A, 0), qkey=invitation.qkey)
+            handle = AH(device.pd, (B, invitation.port))
+            refused = 0
+
+            def on_sent(wc: Any) -> None:
+                nonlocal refused
+                refused += 1
+
+            async def flood() -> None:
+                while True:
+                    for _ in range(20):
+                        wr = SendWR(sg=[device.control.sge(0, 64)], ah=handle)
+                        device.post_send(port.qp, wr, on_sent)
+                    await asyncio.sleep(0.05)
+
+            flooding = asyncio.create_task(flood())
+            start = world.now
+            await asyncio.gather(send_units(a, 200), receive_units(b, 200))
+            assert world.now - start < 10
+            assert refused > 20
+            flooding.cancel()
+            await asyncio.gather(flooding, return_exceptions=True)
+            handle.close()
+            await asyncio.gather(a.close(), stranger.close())
+
+    run(world, flood_of_strangers())
+
+
+@KINDS
+def test_300_sessions_that_grant_nothing_do_not_delay_an_honest_session(
+    world: World, kind: str
+) -> None:
+    async def serve_beside_silent_sessions() -> None:
+        # 64 large units; 300 sessions get small ones, of which the pool has 1,024.
+        async with serve(kind, Limits(unit=1 << 20)) as server:
+            silent = []
+            writers = []
+            for _ in range(300):
+                client, theirs = await server.open_pair(window=4)
+                client.pause_granting()
+                silent.append(client)
+                writers.append(asyncio.create_task(send_units(theirs, 100, 1000)))
+            await asyncio.sleep(1)
+            assert not any(writer.done() for writer in writers)
+            honest, b = await server.open_pair()
+            start = world.now
+            await asyncio.gather(send_units(b, 50), receive_units(honest, 50))
+            await asyncio.gather(send_units(honest, 50), receive_units(b, 50))
+            assert world.now - start < 2
+            for writer in writers:
+                writer.cancel()
+            await asyncio.gather(*writers, return_exceptions=True)
+            for client in [*silent, honest]:
+                client.abort("the test has ended")
+            await asyncio.gather(*(client.close() for client in [*silent, honest]))
+
+    run(world, serve_beside_silent_sessions(), 3600)
+
+
+def test_peers_that_take_no_data_lose_their_memory_to_others(world: World) -> None:
+    silent_host = "10.0.0.3"
+    world.device(silent_host)
+
+    async def serve_beside_unreachable_peers() -> None:
+        async with serve("rd", Limits(unit=UNIT, memory=32 * UNIT)) as server:
+            silent = []
+            for _ in range(3):
+                invitation, accepted = server.invite()
+                limits = Limits(unit=UNIT, source=silent_host)
+                client = await open_channel("rd", B, invitation, limits)
+                silent.append((client, await accepted))
+            world.partition(silent_host, (A, B))
+            writers = [asyncio.create_task(send_units(one, 100)) for _, one in silent]
+            await asyncio.sleep(1)
+            # More tasks than there are units wait for memory, and get some of it in the end.
+            others = [asyncio.create_task(server.pool.take()) for _ in range(server.pool.size)]
+            start = world.now
+            server.acceptors._device.watch_stalls()
+            ends = await asyncio.gather(*writers, return_exceptions=True)
+            assert all("taken no data" in str(end) for end in ends)
+            assert 19 <= world.now - start <= 22
+            for task in others:
+                task.cancel()
+            await asyncio.gather(*others, return_exceptions=True)
+            world.heal()
+            await asyncio.gather(*(client.close() for client, _ in silent))
+
+    run(world, serve_beside_unreachable_peers())
+
+
+@KINDS
+def test_sessions_that_outnumber_the_units_get_small_ones(world: World, kind: str) -> None:
+    async def open_many() -> None:
+        async with serve(kind, Limits(unit=1 << 20, memory=16 << 20)) as server:
+            units = []
+            for number in range(12):
+                token = number.to_bytes(16, "big")
+                units.append(server.acceptor.expect(token, 1 << 20, 8, lambda _: None).unit)
+            assert units == [1 << 20] * 4 + [64 << 10] * 8
+            for number in range(12):
+                server.acceptor.forget(number.to_bytes(16, "big"))
+            assert server.acceptor.expect(bytes(16), 1 << 20, 8, lambda _: None).unit == 1 << 20
+
+    run(world, open_many())
+
+
+@pytest.mark.clause("ADTS-CRED-8")
+@KINDS
+def test_unused_credits_are_asked_back_for_new_sessions(world: World, kind: str) -> None:
+    limits = Limits(unit=UNIT, memory=24 * UNIT, window=8)
+
+    async def open_until_memory_is_short() -> None:
+        async with serve(kind, limits) as server:
+            a, b = await server.open_pair()
+            await asyncio.gather(send_units(a, 100), receive_units(b, 100))
+            assert isinstance(b, RDMAChannel)
+            assert b.credits.window > 4
+            others = []
+            refused = 0
+            for _ in range(40):
+                try:
+                    others.append((await server.open_pair())[0])
+                except LimitError:
+                    refused += 1
+                    break
+            assert refused
+            await asyncio.sleep(12)
+            assert b.credits.window == 1
+            assert b.ended is None
+            # The credits that came back are enough for one more session.
+            others.append((await server.open_pair())[0])
+            await asyncio.gather(send_units(a, 10, first=100), receive_units(b, 10, first=100))
+            await asyncio.gather(a.close(), *(other.close() for other in others))
+
+    run(world, open_until_memory_is_short())
+
+
+@pytest.mark.clause("ADTS-CRED-9")
+@KINDS
+def test_a_peer_that_does_not_give_credits_back_is_closed(world: World, kind: str) -> None:
+    limits = Limits(unit=UNIT, memory=24 * UNIT, window=8)
+
+    async def ignore_reclaim() -> None:
+        async with serve(kind, limits) as server:
+            a, b = await server.open_pair()
+            assert isinstance(a, RDMAChannel)
+            a._on_reclaim = lambda record: None  # type: ignore[method-assign]
+            with pytest.raises(LimitError):
+                for _ in range(40):
+                    server.invite()
+            ended = await asyncio.wait_for(end_of(b), 15)
+            assert ended.cause is Cause.TIMEOUT
+            assert "give unused credits back" in ended.reason
+            await a.close()
+
+    run(world, ignore_reclaim())
+
+
+@KINDS
+def test_a_server_that_holds_its_receives_is_told_that_they_are_scarce(
+    world: World, kind: str
+) -> None:
+    told: list[bool] = []
+
+    async def hold_units() -> None:
+        async with serve(kind, LIMITS, told.append) as server:
+            held = []
+            channels = []
+            sending = []
+
+            async def hold_what_arrives(channel: Channel) -> None:
+                with contextlib.suppress(asyncio.TimeoutError):
+                    while True:
+                        held.append(await asyncio.wait_for(channel.receive(), 0.5))
+
+            with pytest.raises(LimitError, match="try again later"):
+                while True:
+                    a, b = await server.open_pair()
+                    channels.append(a)
+                    sending.append(asyncio.create_task(send_units(a, 40)))
+                    await hold_what_arrives(b)
+            assert len(channels) > 4
+            assert told == [True]
+            for received in held:
+                received.release()
+            await asyncio.sleep(1)
+            assert told == [True, False]
+            for task in sending:
+                task.cancel()
+            await asyncio.gather(*sending, return_exceptions=True)
+            await asyncio.gather(*(channel.close() for channel in channels))
+
+    run(world, hold_units())
+
+
+@KINDS
+def test_a_paused_channel_grants_nothing_and_holds_no_receives(world: World, kind: str) -> None:
+    async def pause_and_resume() -> None:
+        async with serve(kind) as server:
+            a, b = await server.open_pair()
+            b.pause_granting()
+            sending = asyncio.create_task(send_units(a, 50))
+            got = 0
+            with pytest.raises(asyncio.TimeoutError):
+                while True:
+                    received = await asyncio.wait_for(b.receive(), 5)
+                    assert number_of(received) == got
+                    received.release()
+                    got += 1
+            assert got < 50
+            assert server.receives.posted == server.receives.total
+            b.resume_granting()
+            await receive_units(b, 50 - got, first=got)
+            await sending
+            await a.close()
+
+    run(world, pause_and_resume())
+
+
+@KINDS
+def test_cancelled_calls_lose_neither_units_nor_memory(world: World, kind: str) -> None:
+    async def cancel_everything() -> None:
+        async with serve(kind) as server:
+            a, b = await server.open_pair()
+            # receive
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(b.receive(), 0.1)
+            await send_units(a, 1)
+            await receive_units(b, 1)
+            # buffer, without credit, and then with units that were not sent
+            units = []
+            with pytest.raises(asyncio.TimeoutError):
+                while True:
+                    units.append(await asyncio.wait_for(b.buffer(), 0.1))
+            assert units
+            for unit in units:
+                unit.release()
+            # buffer, without memory
+            pool = server.pool
+            taken = []
+            while (unit := pool.take_nowait()) is not None:
+                taken.append(unit)
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(b.buffer(), 0.1)
+            for unit in taken:
+                unit.release()
+            await asyncio.gather(send_units(b, 50), receive_units(a, 50))
+            # opening
+            invitation, _ = server.invite()
+            world.partition(A, B)
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(open_channel(server.kind, B, invitation, LIMITS), 1)
+            world.heal()
+            server.acceptor.forget(invitation.token)
+            await asyncio.gather(a.close(), b.close())
+            await asyncio.sleep(5)
+            server.check_nothing_is_held()
+
+    run(world, cancel_everything())
+
+
+@KINDS
+def test_a_channel_that_ends_wakes_its_tasks_and_frees_their_units(world: World, kind: str) -> None:
+    async def end_with_waiting_tasks() -> None:
+        async with serve(kind) as server:
+            a, b = await server.open_pair()
+            await send_units(a, 3)
+            await asyncio.sleep(0.1)
+            unit = await b.buffer()
+            taken = []
+            while (other := server.pool.take_nowait()) is not None:
+                taken.append(other)
+            writer = asyncio.create_task(b.buffer())
+            await asyncio.sleep(0.1)
+            reading = b.receive_nowait()
+            assert reading is not None
+            b.abort("enough")
+            with pytest.raises(ChannelEnded, match="enough"):
+                await writer
+            with pytest.raises(ChannelEnded, match="enough"):
+                await b.send(unit, 100)
+            with pytest.raises(ChannelEnded, match="enough"):
+                b.receive_nowait()
+            reading.release()
+            with pytest.raises(ValueError, match="once"):
+                reading.release()
+            for other in taken:
+                other.release()
+            await a.close()
+            await b.close()
+            await asyncio.sleep(5)
+            server.check_nothing_is_held()
+
+    run(world, end_with_waiting_tasks())
+
+
+@KINDS
+def test_memory_of_the_program_and_files_are_sent_behind_the_records(
+    world: World, kind: str, tmp_path: Path
+) -> None:
+    octets = bytes(range(256)) * 40
+    (tmp_path / "file").write_bytes(octets)
+
+    async def send_memory_and_file() -> None:
+        async with serve(kind) as server:
+            a, b = await server.open_pair()
+            unit = await a.buffer()
+            put_data(unit.view, UNIT_HEADER_SIZE, transfer=1, offset=0, length=len(octets))
+            await a.send(unit, UNIT_HEADER_SIZE + RECORD_HEADER_SIZE, octets)
+            await a.flush()
+            header = bytearray(UNIT_HEADER_SIZE + RECORD_HEADER_SIZE + len(octets))
+            put_data(memoryview(header), UNIT_HEADER_SIZE, transfer=2, offset=0, length=len(octets))
+            fd = os.open(tmp_path / "file", os.O_RDONLY)
+            head = bytes(header[: UNIT_HEADER_SIZE + RECORD_HEADER_SIZE])
+            await a.send_file(head, fd, 0, len(octets))
+            with pytest.raises(OSError, match="shrunk"):
+                await a.send_file(head, fd, 1, len(octets))
+            os.close(fd)
+            await send_units(a, 1)
+            for number in (1, 2):
+                received = await b.receive()
+                (record,) = records(received.view)
+                assert (record.transfer, bytes(record.body)) == (number, octets)
+                record.body.release()
+                received.release()
+            await receive_units(b, 1)
+            assert isinstance(a, RDMAChannel)
+            await a.flush()
+            open_regions = [one for one in a.device.pd._list_open_children() if one._what == "MR"]
+            assert open_regions == [a.device.control, a.device.pool.mr]
+            await a.close()
+            server.check_nothing_is_held(sessions=kind == "rd")
+
+    run(world, send_memory_and_file())
+
+
+def test_a_rendezvous_on_rc_has_small_units(world: World) -> None:
+    async def meet() -> None:
+        accepted: asyncio.Queue[Channel] = asyncio.Queue()
+        listener = await listen("rc", (B, 18517), accepted.put_nowait)
+        a = await connect("rc", (B, 18517))
+        b = await accepted.get()
+        for channel in (a, b):
+            unit = await channel.buffer()
+            length = Bye().put(unit.view, UNIT_HEADER_SIZE)
+            await channel.send(unit, length)
+        for channel in (a, b):
+            received = await channel.receive()
+            assert len(received.view) == UNIT_HEADER_SIZE + RECORD_HEADER_SIZE
+            received.release()
+        await listener.close()
+        with pytest.raises(ChannelEnded) as error:
+            await connect("rc", (B, 18517))
+        assert error.value.cause is Cause.REFUSED
+        await a.close()
+        assert (await end_of(b)).cause is Cause.PEER_CLOSED
+        await b.close()
+        await asyncio.sleep(5)
+
+    run(world, meet())

@@ -1,0 +1,362 @@
+"""Sessions of ADTS over RD and RC in a simulated network: transfers, bad lines, ends."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import errno
+from pathlib import Path
+
+import pytest
+from sim.adts.adts_sim_harness import LIMITS, A, B, Hosts, SlowDisk, files_of, make_files
+
+from siwarp.sim import World
+from siwarp.ulp import adts
+from siwarp.ulp.adts import ADTSError, ErrorCode
+from siwarp.ulp.adts.tree import SystemCalls
+from siwarp.ulp.adts.wire import Record, Type
+
+#: Above SMALL_FILE, so that it is accepted before it is sent, and resumed.
+LARGE = 400_000
+SIZES = {"empty": 0, "small": 100, "d/medium": 60_000, "d/e/large": LARGE}
+
+
+@pytest.fixture(params=["rd", "rc"])
+def hosts(world: World, tmp_path: Path, request: pytest.FixtureRequest) -> Hosts:
+    return Hosts(world, tmp_path / "root", request.param)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    root = tmp_path / "source"
+    make_files(root, SIZES)
+    return root
+
+
+async def put_and_get(hosts: Hosts, source: Path, back: Path) -> None:
+    async with await hosts.serve(), await hosts.connect() as session:
+        assert session.channel == hosts.kind
+        result = await session.put(source, "copy", recursive=True)
+        assert (result.files, result.failures) == (4, [])
+        result = await session.get("copy", back, recursive=True)
+        assert (result.files, result.failures) == (4, [])
+
+
+@pytest.mark.clause("ADTS-REQ-1")
+def test_a_directory_is_put_and_got(hosts: Hosts, source: Path, tmp_path: Path) -> None:
+    hosts.run(put_and_get(hosts, source, tmp_path / "back"))
+    assert files_of(hosts.root / "copy") == files_of(tmp_path / "back") == files_of(source)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_files_arrive_over_a_line_that_loses_reorders_and_duplicates(
+    tmp_path: Path, source: Path, seed: int
+) -> None:
+    for kind in ("rd", "rc"):
+        faults = "loss=5%,delay=5ms,jitter=2ms" + (",dup=2%,reorder=3%" if kind == "rd" else "")
+        with World(seed=seed, faults=faults) as world:
+            hosts = Hosts(world, tmp_path / f"{kind}root", kind)
+            back = tmp_path / f"{kind}back"
+            hosts.run(put_and_get(hosts, source, back))
+        assert files_of(back) == files_of(source)
+
+
+def test_a_blackout_of_10_s_delays_a_transfer_and_does_not_end_it(
+    hosts: Hosts, source: Path, tmp_path: Path
+) -> None:
+    hosts.world.faults("rate=10Mbit,delay=5ms,blackout=10s@0.2s")
+    hosts.run(put_and_get(hosts, source, tmp_path / "back"))
+    assert hosts.world.now > 10
+    assert files_of(tmp_path / "back") == files_of(source)
+
+
+@pytest.mark.clause("ADTS-END-1", "ADTS-END-2")
+def test_an_idle_session_ends_after_30_s_and_the_next_call_says_so(hosts: Hosts) -> None:
+    async def be_idle() -> None:
+        async with await hosts.serve() as server, await hosts.connect() as session:
+            await session.put(b"x", "x")
+            began = hosts.world.now
+            while server.sessions:
+                await asyncio.sleep(1)
+            assert 30 <= hosts.world.now - began <= 34
+            for call in (session.stat("x"), session.put(__file__, "y"), session.get("x", "y")):
+                with pytest.raises(ADTSError, match="open a new one") as error:
+                    await call
+                assert error.value.code == ErrorCode.SHUTDOWN
+
+    hosts.run(be_idle())
+
+
+def test_many_sessions_at_a_time_each_get_their_files(hosts: Hosts, source: Path) -> None:
+    limits = dataclasses.replace(LIMITS, memory=8 << 20)
+
+    async def use_many_sessions() -> None:
+        async with await hosts.serve(limits=limits) as server:
+
+            async def put_to(name: str) -> None:
+                async with await hosts.connect() as session:
+                    assert (await session.put(source, name, recursive=True)).failures == []
+
+            await asyncio.gather(*(put_to(f"{i}") for i in range(20)))
+            while server.sessions:
+                await asyncio.sleep(0.1)
+
+    hosts.run(use_many_sessions())
+    for i in range(20):
+        assert files_of(hosts.root / f"{i}") == files_of(source)
+
+
+def test_transfers_of_one_session_are_made_one_after_the_other(hosts: Hosts) -> None:
+    async def put_at_once() -> None:
+        async with await hosts.serve(), await hosts.connect() as session:
+            results = await asyncio.gather(
+                *(session.put(b"%d" % i, f"{i}") for i in range(10)), session.stat("")
+            )
+            assert [r.files for r in results[:10] if isinstance(r, adts.Result)] == [1] * 10
+
+    hosts.run(put_at_once())
+    assert files_of(hosts.root) == {f"{i}": b"%d" % i for i in range(10)}
+
+
+# ---- crashes
+
+
+@pytest.mark.clause("ADTS-CHAN-4", "ADTS-RESUME-2", "ADTS-END-4")
+@pytest.mark.parametrize("crashed", [A, B])
+@pytest.mark.parametrize("step", range(12))
+def test_after_a_crash_of_either_end_the_same_call_completes_the_file(
+    tmp_path: Path, crashed: str, step: int
+) -> None:
+    """The step decides when the crash happens, from the handshake to the end of the file."""
+    make_files(tmp_path / "source", {"file": LARGE})
+    kind = ("rd", "rc")[step % 2]
+    with World(seed=step + 1, faults="rate=4Mbit,delay=10ms") as world:
+        hosts = Hosts(world, tmp_path / "root", kind)
+
+        async def put_and_crash() -> None:
+            server = await hosts.serve()
+            putting = asyncio.ensure_future(put_once(hosts, tmp_path / "source"))
+            await asyncio.sleep(0.04 + 0.07 * step)
+            world.crash(crashed)
+            with pytest.raises(OSError):
+                await asyncio.wait_for(putting, 60)
+            await server.close()
+            world.restart(crashed)
+            async with await hosts.serve():
+                result = await put_once(hosts, tmp_path / "source")
+                assert result.files == 1
+
+        hosts.run(put_and_crash())
+    assert files_of(hosts.root) == files_of(tmp_path / "source")
+
+
+async def put_once(hosts: Hosts, source: Path) -> adts.Result:
+    async with await hosts.connect() as session:
+        return await session.put(source, "", recursive=True)
+
+
+def test_a_partition_ends_a_session_with_an_error_that_names_the_peer(
+    hosts: Hosts, source: Path
+) -> None:
+    hosts.world.faults("rate=4Mbit,delay=10ms")
+
+    async def put_without_a_network() -> None:
+        async with await hosts.serve() as server:
+            session = await hosts.connect()
+            putting = asyncio.ensure_future(session.put(source, "copy", recursive=True))
+            await asyncio.sleep(0.2)
+            hosts.world.partition(A, B)
+            with pytest.raises(ADTSError, match=B):
+                await putting
+            await session.close()
+            while server.sessions:
+                await asyncio.sleep(1)
+
+    hosts.run(put_without_a_network())
+    assert hosts.world.now < 180
+
+
+# ---- refusals
+
+
+@pytest.mark.clause("ADTS-AUTH-1")
+def test_a_wrong_key_is_refused_with_a_remedy(hosts: Hosts) -> None:
+    async def use_another_key() -> None:
+        async with await hosts.serve() as server:
+            with pytest.raises(ADTSError, match="the key is not the server's") as error:
+                await hosts.connect(key=adts.Key(bytes(32)))
+            assert error.value.code == ErrorCode.REFUSED
+            assert server.sessions == 0
+
+    hosts.run(use_another_key())
+    assert "refused: the key is not the server's" in hosts.events[0]
+
+
+@pytest.mark.clause("ADTS-REQ-4")
+def test_a_read_only_server_sends_but_does_not_change_files(hosts: Hosts, source: Path) -> None:
+    make_files(hosts.root, {"file": 10})
+
+    async def try_to_write() -> None:
+        async with await hosts.serve(writable=False), await hosts.connect() as session:
+            result = await session.put(source / "small", "new")
+            assert [f.code for f in result.failures] == [ErrorCode.READ_ONLY]
+            with pytest.raises(ADTSError, match="read-only"):
+                await session.delete("file")
+            into = bytearray(10)
+            assert (await session.get("file", into)).files == 1
+            assert bytes(into) == (hosts.root / "file").read_bytes()
+
+    hosts.run(try_to_write())
+    assert list(files_of(hosts.root)) == ["file"]
+
+
+@pytest.mark.clause("ADTS-PATH-2")
+@pytest.mark.parametrize("path", ["../source", "/etc/passwd", "a/../../x", "link/small"])
+def test_paths_out_of_the_directory_are_refused(hosts: Hosts, source: Path, path: str) -> None:
+    (hosts.root / "link").symlink_to("../source")
+
+    async def escape() -> None:
+        async with await hosts.serve(), await hosts.connect() as session:
+            for call in (session.stat(path), session.delete(path), session.get(path, bytearray(9))):
+                with pytest.raises(ADTSError) as error:
+                    await call
+                assert error.value.code in {ErrorCode.NAME, ErrorCode.KIND}
+            result = await session.put(b"x", path)
+            assert result.failures[0].code in {ErrorCode.NAME, ErrorCode.KIND}
+
+    hosts.run(escape())
+    assert files_of(source).keys() == SIZES.keys()
+
+
+@pytest.mark.clause("ADTS-CHAN-1")
+def test_no_common_channel_is_an_error_that_lists_the_servers(hosts: Hosts) -> None:
+    other = {"rd": "rc", "rc": "rd"}[hosts.kind]
+
+    async def ask_for_the_other() -> None:
+        async with await hosts.serve():
+            with pytest.raises(ADTSError, match=f"choose from {hosts.kind.upper()}") as error:
+                await hosts.connect(channels=[other])
+            assert error.value.code == ErrorCode.CHANNEL
+
+    hosts.run(ask_for_the_other())
+
+
+# ---- disks
+
+
+class FullDisk(SystemCalls):
+    """A disk with room for a number of octets."""
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+
+    def pwrite(self, fd: int, data: memoryview, offset: int) -> int:
+        if len(data) > self.room:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        self.room -= len(data)
+        return super().pwrite(fd, data, offset)
+
+
+def test_a_full_disk_fails_the_file_and_the_session_goes_on(hosts: Hosts, source: Path) -> None:
+    async def fill_the_disk() -> None:
+        async with await hosts.serve(FullDisk(200_000)), await hosts.connect() as session:
+            result = await session.put(source, "copy", recursive=True)
+            assert [f.code for f in result.failures] == [ErrorCode.NO_SPACE]
+            assert "No space left" in result.failures[0].text
+            assert result.files == 3
+            result = await session.put(source / "small", "again")
+            assert result.files == 1
+
+    hosts.run(fill_the_disk())
+    assert "copy/d/e/large" not in files_of(hosts.root)
+
+
+@pytest.mark.clause("ADTS-FILE-9")
+def test_a_disk_that_stalls_pauses_its_sender_and_no_other_session(
+    hosts: Hosts, source: Path
+) -> None:
+    pauses: list[float] = []
+
+    async def use_a_slow_disk() -> None:
+        async with await hosts.serve() as server, await hosts.connect() as quick:
+            await quick.stat("")  # the server has made the disk of this session
+            server.make_disk = lambda: SlowDisk(12)
+            async with await hosts.connect() as slow:
+                pausing = slow._exchange._handle
+
+                def handle(record: Record) -> bool:
+                    if record.type == Type.PAUSE:
+                        pauses.append(hosts.world.now)
+                    return pausing(record)
+
+                slow._exchange._handle = handle  # type: ignore[method-assign]
+                putting = asyncio.ensure_future(slow.put(source, "slow", recursive=True))
+                await asyncio.sleep(10)
+                began = hosts.world.now
+                await quick.put(source, "quick", recursive=True)
+                assert hosts.world.now - began < 1
+                assert (await putting).failures == []
+
+    hosts.run(use_a_slow_disk(), within=3600)
+    assert 5 <= pauses[0] <= 7
+    for name in ("slow", "quick"):
+        assert files_of(hosts.root / name) == files_of(source)
+
+
+# ---- mirror, memory
+
+
+@pytest.mark.clause("ADTS-REQ-1", "ADTS-REQ-2", "ADTS-REQ-3")
+def test_a_mirror_deletes_what_the_source_does_not_have(
+    hosts: Hosts, source: Path, tmp_path: Path
+) -> None:
+    make_files(hosts.root, {"copy/old": 1, "copy/d/old": 1, "copy/gone/deep/old": 1, "kept": 1})
+
+    async def mirror() -> None:
+        async with await hosts.serve(), await hosts.connect() as session:
+            result = await session.put(source, "copy", recursive=True, update=True, delete=True)
+            assert (result.files, result.deleted, result.failures) == (4, 5, [])
+            result = await session.put(source, "copy", recursive=True, update=True, delete=True)
+            assert (result.files, result.skipped, result.deleted) == (0, 4, 0)
+            make_files(tmp_path / "back", {"old": 1, "gone/old": 1})
+            result = await session.get("copy", tmp_path / "back", recursive=True, delete=True)
+            assert result.deleted == 3
+
+    hosts.run(mirror())
+    assert files_of(hosts.root / "copy") == files_of(tmp_path / "back") == files_of(source)
+    assert (hosts.root / "kept").exists()
+
+
+def test_memory_and_open_files_are_transferred(hosts: Hosts, tmp_path: Path) -> None:
+    import io
+
+    octets = bytes(range(256)) * 2000
+
+    async def use_memory() -> None:
+        async with await hosts.serve(), await hosts.connect() as session:
+            await session.put(octets, "bytes")
+            await session.put(io.BytesIO(octets), "file")
+            into = bytearray(len(octets))
+            await session.get("bytes", into)
+            assert into == octets
+            written = io.BytesIO()
+            await session.get("file", written)
+            assert written.getvalue() == octets
+            result = await session.get("file", bytearray(9))
+            assert [f.code for f in result.failures] == [ErrorCode.NO_SPACE]
+
+    hosts.run(use_memory())
+
+
+def test_progress_reports_octets_of_all_files(hosts: Hosts, source: Path) -> None:
+    seen: list[tuple[int, int | None]] = []
+
+    async def put_with_progress() -> None:
+        async with await hosts.serve(), await hosts.connect() as session:
+            await session.put(
+                source, "copy", recursive=True, progress=lambda p: seen.append((p.octets, p.total))
+            )
+
+    hosts.run(put_with_progress())
+    total = sum(SIZES.values())
+    assert seen == sorted(seen) and seen[-1] == (total, total)

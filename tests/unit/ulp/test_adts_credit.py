@@ -1,0 +1,587 @@
+"""Credits of ADTS: all states of small windows, and random programs with large ones.
+
+A model has both ends and the units between them. It is searched completely for windows of a few
+receives: each unit finds a receive, no end is ever stuck, and the ends become silent when nothing
+happens.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from siwarp.ulp.adts.credit import (
+    MAX_WINDOW,
+    MIN_INITIATOR_WINDOW,
+    CreditError,
+    Credits,
+    Role,
+)
+
+#: A unit: what it is, `granted` and `returned`. An int is the number of a RECLAIM.
+Unit = tuple[str | int, int, int]
+GRANT, RECORDS = "grant", "records"
+
+I, A = Role.INITIATOR, Role.ACCEPTOR  # noqa: E741
+
+
+def send(end: Credits, kind: str | int) -> Unit:
+    return (kind, *end.send())
+
+
+def receive(end: Credits, unit: Unit) -> None:
+    kind, granted, returned = unit
+    end.receive(granted, returned, grant_unit=kind == GRANT)
+    if isinstance(kind, int):
+        end.give_back(kind)
+        end.release()
+
+
+@dataclass
+class World:
+    """Both ends, and the units on their way to each, the oldest first."""
+
+    ends: dict[Role, Credits]
+    to: dict[Role, deque[Unit]] = field(default_factory=lambda: {I: deque(), A: deque()})
+
+    @classmethod
+    def of_windows(cls, initiator: int, acceptor: int, kind: type[Credits] = Credits) -> World:
+        return cls({I: kind(I, initiator, acceptor), A: kind(A, acceptor, initiator)})
+
+    @classmethod
+    def joined(cls, initiator: int, acceptor: int) -> World:
+        """Return the world after JOIN, which the acceptor answers with a grant unit."""
+        world = cls.of_windows(initiator, acceptor)
+        receive(world.ends[A], send(world.ends[I], RECORDS))
+        world.ends[A].release()
+        world.to[I].append(send(world.ends[A], GRANT))
+        return world
+
+    def copy(self) -> World:
+        return World(
+            {role: copy.copy(end) for role, end in self.ends.items()},
+            {role: units.copy() for role, units in self.to.items()},
+        )
+
+    def state(self) -> tuple[object, ...]:
+        """Return what distinguishes states: differences of counts, not the counts themselves."""
+        parts: list[object] = []
+        for role, end in self.ends.items():
+            limit, returned = end._limit, end._peer_returned
+            units = []
+            for kind, granted, back in self.to[role]:
+                units.append((kind, granted - limit, back - returned))
+                limit, returned = granted, back
+            unannounced = end._granted - end._announced
+            parts += [
+                end._limit - end._used,
+                end._announced - end._peer_used,
+                unannounced,
+                min(end._for_records, unannounced),
+                end._held,
+                end._window,
+                end._keep,
+                tuple(units),
+            ]
+        return tuple(parts)
+
+    def check(self) -> None:
+        """Each unit on its way has a receive: the peer's announced credits cover it."""
+        for role, end in self.ends.items():
+            given_back = sum(
+                back - before
+                for (_, _, back), before in zip(
+                    self.to[role],
+                    [end._peer_returned, *(b for _, _, b in self.to[role])],
+                    strict=False,
+                )
+            )
+            peer = self.ends[A if role is I else I]
+            left = end._announced - end._peer_used - len(self.to[role]) - given_back
+            granted = [g for _, g, _ in self.to[peer._role]]
+            known = (granted[-1] if granted else peer._limit) - peer._used
+            assert left == known >= 0
+            assert end.reserved >= len(self.to[role])
+
+
+def own_steps(world: World) -> Iterator[World]:
+    """Yield the world after each step that the ends make without their programs."""
+    for role in Role:
+        peer = A if role is I else I
+        if world.ends[role].grant_due:
+            after = world.copy()
+            after.to[peer].append(send(after.ends[role], GRANT))
+            yield after
+        if world.to[role]:
+            after = world.copy()
+            receive(after.ends[role], after.to[role].popleft())
+            yield after
+
+
+def program_steps(world: World, windows: range) -> Iterator[World]:
+    """Yield the world after each step that a program may make, in any state."""
+    for role in Role:
+        peer = A if role is I else I
+        if world.ends[role].sendable:
+            after = world.copy()
+            after.to[peer].append(send(after.ends[role], RECORDS))
+            yield after
+        if world.ends[role]._held:
+            after = world.copy()
+            after.ends[role].release()
+            yield after
+    acceptor = world.ends[A]
+    for window in windows:
+        if window != acceptor.window:
+            after = world.copy()
+            after.ends[A].resize(window)
+            yield after
+    if acceptor.excess and acceptor.sendable and len(windows):
+        after = world.copy()
+        after.to[I].append(send(after.ends[A], acceptor.window))
+        yield after
+
+
+@dataclass
+class Search:
+    """All reachable worlds, and the steps that the ends make without their programs."""
+
+    worlds: list[World]
+    steps: list[list[int]]
+
+    def without_end(self) -> int:
+        """Return the number of worlds from which the ends may exchange units for ever."""
+        before: list[list[int]] = [[] for _ in self.steps]
+        left = [len(after) for after in self.steps]
+        for number, after in enumerate(self.steps):
+            for one in after:
+                before[one].append(number)
+        silent = [number for number, count in enumerate(left) if count == 0]
+        for number in silent:
+            for one in before[number]:
+                left[one] -= 1
+                if left[one] == 0:
+                    silent.append(one)
+        return len(self.steps) - len(silent)
+
+
+def search(start: World, windows: range = range(0)) -> Search:
+    numbers = {start.state(): 0}
+    found = Search([start], [])
+
+    def number_of(world: World) -> int:
+        state = world.state()
+        if state not in numbers:
+            numbers[state] = len(found.worlds)
+            found.worlds.append(world)
+        return numbers[state]
+
+    while len(found.steps) < len(found.worlds):
+        world = found.worlds[len(found.steps)]
+        world.check()
+        found.steps.append([number_of(after) for after in own_steps(world)])
+        for after in program_steps(world, windows):
+            number_of(after)
+    return found
+
+
+def stuck(world: World) -> str | None:
+    """Return who can send nothing in a silent world although its peer could receive it."""
+    initiator, acceptor = world.ends[I], world.ends[A]
+    if acceptor._held >= acceptor.window:
+        return None  # the acceptor's program holds all: back-pressure
+    if not initiator.sendable:
+        return "initiator"
+    if not acceptor.sendable and initiator.window - initiator._held >= 3:
+        return "acceptor"
+    return None
+
+
+CASES = [
+    *((4, acceptor, range(0)) for acceptor in (1, 2, 3, 4)),
+    *((6, acceptor, range(0)) for acceptor in (1, 2, 3)),
+    (4, 1, range(1, 3)),  # with RECLAIM, and the acceptor's window growing and shrinking
+    (4, 3, range(1, 4)),
+]
+
+
+@pytest.mark.parametrize(("initiator", "acceptor", "windows"), CASES)
+@pytest.mark.clause("ADTS-CRED-3", "ADTS-CRED-5#b", "ADTS-CRED-6")
+def test_no_reachable_state_is_stuck_and_the_ends_become_silent(
+    initiator: int, acceptor: int, windows: range
+) -> None:
+    for start in (World.of_windows(initiator, acceptor), World.joined(initiator, acceptor)):
+        found = search(start, windows)
+        assert len(found.worlds) > 100
+        assert found.without_end() == 0
+        silent = [w for w, after in zip(found.worlds, found.steps, strict=True) if not after]
+        assert silent
+        assert [world.state() for world in silent if stuck(world)] == []
+
+
+class GrantsWhateverIsNew(Credits):
+    """An initiator that answers each grant unit when the acceptor has at most one credit."""
+
+    @property
+    def grant_due(self) -> bool:
+        if self._role is A:
+            return super().grant_due
+        left = self._announced - self._peer_used
+        return self._limit > self._used and self._granted > self._announced and left <= 1
+
+
+class UsesItsLastCredit(Credits):
+    """An acceptor that keeps no credit for a grant unit, and an initiator that permits it."""
+
+    @property
+    def sendable(self) -> int:
+        return self._limit - self._used
+
+    def receive(self, granted: int, returned: int, *, grant_unit: bool) -> None:
+        role, self._role = self._role, A
+        super().receive(granted, returned, grant_unit=grant_unit)
+        self._role = role
+
+
+def test_the_search_finds_the_faults_of_simpler_rules() -> None:
+    """An endless exchange while the initiator holds units, and a deadlock."""
+    assert search(World.of_windows(4, 1, GrantsWhateverIsNew)).without_end() > 0
+    found = search(World.of_windows(4, 1, UsesItsLastCredit))
+    silent = [w for w, after in zip(found.worlds, found.steps, strict=True) if not after]
+    assert any(
+        not w.ends[I].sendable
+        and not w.ends[A].sendable
+        and not any(e._held for e in w.ends.values())
+        for w in silent
+    )
+
+
+def test_a_window_of_three_would_suffice_and_two_would_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(Credits.__init__.__globals__["_MIN_WINDOW"], I, 2)
+    for window, expected in ((3, False), (2, True)):
+        found = search(World.of_windows(window, 1))
+        is_stuck = any(
+            not world.ends[A].sendable and world.ends[A]._held == world.ends[I]._held == 0
+            for world, after in zip(found.worlds, found.steps, strict=True)
+            if not after
+        )
+        assert is_stuck is expected
+        assert found.without_end() == 0
+
+
+class RandomPrograms(RuleBasedStateMachine):
+    """Two ends with windows of up to 40 receives, whose programs do anything that is permitted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = World.of_windows(4, 1)
+        self.units = {RECORDS: 0, GRANT: 0}
+
+    @initialize(initiator=st.integers(4, 40), acceptor=st.integers(1, 40))
+    def begin(self, initiator: int, acceptor: int) -> None:
+        self.world = World.of_windows(initiator, acceptor)
+
+    def send(self, role: Role, kind: str | int) -> None:
+        peer = A if role is I else I
+        self.world.to[peer].append(send(self.world.ends[role], kind))
+        self.units[GRANT if kind == GRANT else RECORDS] += 1
+
+    @rule(role=st.sampled_from(Role), count=st.integers(1, 20))
+    def send_records(self, role: Role, count: int) -> None:
+        for _ in range(min(count, self.world.ends[role].sendable)):
+            self.send(role, RECORDS)
+
+    @rule(role=st.sampled_from(Role), count=st.integers(1, 20))
+    def deliver(self, role: Role, count: int) -> None:
+        for _ in range(min(count, len(self.world.to[role]))):
+            receive(self.world.ends[role], self.world.to[role].popleft())
+
+    @rule(role=st.sampled_from(Role), count=st.integers(1, 20))
+    def release(self, role: Role, count: int) -> None:
+        for _ in range(min(count, self.world.ends[role]._held)):
+            self.world.ends[role].release()
+
+    @rule(role=st.sampled_from(Role))
+    def grant(self, role: Role) -> None:
+        if self.world.ends[role].grant_due:
+            self.send(role, GRANT)
+            assert not self.world.ends[role].grant_due
+
+    @rule(window=st.integers(1, 40))
+    def resize(self, window: int) -> None:
+        acceptor = self.world.ends[A]
+        acceptor.resize(window)
+        if acceptor.excess and acceptor.sendable:
+            self.send(A, window)
+
+    @rule()
+    def settle(self) -> None:
+        """Everything is delivered and released: few grant units, then both ends can send."""
+        ends, before = self.world.ends, self.units[GRANT]
+        for _ in range(100):
+            for role in Role:
+                self.deliver(role, len(self.world.to[role]))
+                self.release(role, ends[role]._held)
+                self.grant(role)
+            if not any(self.world.to.values()) and not any(e.grant_due for e in ends.values()):
+                break
+        assert self.units[GRANT] - before <= 6
+        assert ends[I].sendable
+        assert ends[A].sendable
+        for end in ends.values():
+            assert end.reserved == max(end.window, end._announced - end._peer_used)
+
+    @invariant()
+    def each_unit_has_a_receive(self) -> None:
+        self.world.check()
+
+
+TestRandomPrograms = RandomPrograms.TestCase
+TestRandomPrograms.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+
+
+def exchange(ends: World, count: int) -> None:
+    """The initiator sends units with records as fast as its credits permit."""
+    sent = 0
+    while sent < count:
+        if ends.ends[I].sendable:
+            ends.to[A].append(send(ends.ends[I], RECORDS))
+            sent += 1
+        while ends.to[A]:
+            receive(ends.ends[A], ends.to[A].popleft())
+            ends.ends[A].release()
+        if ends.ends[A].grant_due:
+            ends.to[I].append(send(ends.ends[A], GRANT))
+        while ends.to[I]:
+            receive(ends.ends[I], ends.to[I].popleft())
+
+
+@pytest.mark.clause("ADTS-CRED-1", "ADTS-CRED-2")
+def test_counts_are_cumulative_and_wrap_around(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World.of_windows(4, 8)
+    for end in world.ends.values():  # as after so many units in each direction
+        past = (1 << 32) - 20
+        for name in ("_limit", "_used", "_announced", "_peer_used"):
+            setattr(end, name, getattr(end, name) + past)
+    exchange(world, 100)
+    assert world.ends[A].sendable >= 1
+    granted, returned = world.ends[A].send()
+    assert (granted, returned) == (100 + 8 - 20, 0)
+
+
+@pytest.mark.clause("ADTS-CRED-5#a")
+def test_a_grant_unit_follows_half_a_window_of_records_at_the_latest() -> None:
+    acceptor = Credits(A, window=9, credit=4)
+    for n in range(1, 5):
+        acceptor.receive(4, 0, grant_unit=False)
+        assert not acceptor.grant_due  # the unit is held: there is nothing to announce
+        acceptor.release()
+        assert acceptor.grant_due is (n == 4)
+    assert acceptor.send() == (13, 0)
+    assert not acceptor.grant_due
+
+
+@pytest.mark.clause("ADTS-CRED-5#b")
+def test_the_acceptor_grants_to_an_initiator_without_credit() -> None:
+    acceptor = Credits(A, window=9, credit=4)
+    for _ in range(9):
+        acceptor.receive(4, 0, grant_unit=False)
+    assert not acceptor.grant_due
+    acceptor.release()
+    assert acceptor.grant_due
+    assert acceptor.send() == (10, 0)
+
+
+@pytest.mark.clause("ADTS-CRED-5#c", "ADTS-CRED-6")
+def test_the_initiator_grants_to_an_acceptor_with_one_credit_if_it_can_use_it() -> None:
+    initiator = Credits(I, window=8, credit=3)
+    for _ in range(7):
+        initiator.receive(3, 0, grant_unit=False)
+    assert not initiator.grant_due
+    initiator.release()  # one new credit for records, far from half of the window
+    assert initiator.grant_due
+    initiator.send()
+    # While it holds six of eight, it does not answer grant units: the acceptor could use none.
+    for granted in (4, 5):
+        initiator.receive(granted, 0, grant_unit=True)
+        assert not initiator.grant_due
+    initiator.release()
+    assert initiator.grant_due
+
+
+@pytest.mark.clause("ADTS-CRED-3")
+def test_the_acceptor_sends_no_records_with_its_last_credit() -> None:
+    acceptor = Credits(A, window=1, credit=4)
+    assert acceptor.sendable == 3
+    for left in (2, 1, 0):
+        acceptor.send()
+        assert acceptor.sendable == left
+    acceptor.receive(4, 0, grant_unit=False)
+    acceptor.release()
+    assert acceptor.grant_due
+    acceptor.send()
+    assert not acceptor.grant_due
+    initiator = Credits(I, window=4, credit=1)
+    assert initiator.sendable == 1
+
+
+@pytest.mark.clause("ADTS-CRED-4")
+@pytest.mark.parametrize(
+    ("role", "window", "credit"),
+    [(I, 3, 1), (I, 4, 0), (A, 0, 4), (A, 1, 3), (I, MAX_WINDOW + 1, 1), (A, 1, MAX_WINDOW + 1)],
+)
+def test_windows_have_limits(role: Role, window: int, credit: int) -> None:
+    with pytest.raises(CreditError, match=r"a window of (0|3|4097) receives: that of the"):
+        Credits(role, window, credit)
+
+
+@pytest.mark.clause("ADTS-CRED-4")
+def test_a_window_is_not_resized_below_its_limit() -> None:
+    initiator = Credits(I, window=MIN_INITIATOR_WINDOW, credit=1)
+    with pytest.raises(CreditError, match="of the initiator is 4 to 4096"):
+        initiator.resize(3)
+    assert initiator.window == 4
+
+
+def after_three_units() -> Credits:
+    """Return an acceptor whose peer has used three of four credits."""
+    acceptor = Credits(A, window=4, credit=4)
+    for _ in range(3):
+        acceptor.receive(4, 0, grant_unit=False)
+    return acceptor
+
+
+def initiator_whose_peer_has_one_credit() -> Credits:
+    initiator = Credits(I, window=4, credit=4)
+    for _ in range(3):
+        initiator.receive(4, 0, grant_unit=False)
+    return initiator
+
+
+def without_credit() -> Credits:
+    acceptor = after_three_units()
+    acceptor.receive(4, 0, grant_unit=False)
+    return acceptor
+
+
+@pytest.mark.parametrize(
+    ("make", "granted", "returned", "grant_unit", "text"),
+    [
+        pytest.param(
+            without_credit,
+            4,
+            0,
+            True,
+            "the peer sent a unit without credit",
+            marks=pytest.mark.clause("ADTS-CRED-7#a"),
+        ),
+        pytest.param(
+            initiator_whose_peer_has_one_credit,
+            4,
+            0,
+            False,
+            "the acceptor used its last credit for a unit with records",
+            marks=pytest.mark.clause("ADTS-CRED-7#b"),
+        ),
+        pytest.param(
+            after_three_units,
+            3,
+            0,
+            False,
+            "the peer's count of credits changed by 4294967295",
+            marks=pytest.mark.clause("ADTS-CRED-7#c"),
+        ),
+        pytest.param(
+            after_three_units,
+            4097,
+            0,
+            False,
+            "the peer's count of credits changed by 4093: it never decreases, and this end has",
+            marks=pytest.mark.clause("ADTS-CRED-7#c"),
+        ),
+        pytest.param(
+            after_three_units,
+            4,
+            1,
+            False,
+            "the peer gives 1 credits back and has 0",
+            marks=pytest.mark.clause("ADTS-CRED-7#d"),
+        ),
+        pytest.param(
+            initiator_whose_peer_has_one_credit,
+            4,
+            1,
+            True,
+            "the peer gives 1 credits back and has 0",
+            marks=pytest.mark.clause("ADTS-CRED-7#d"),
+        ),
+    ],
+)
+def test_a_peer_that_breaks_the_rules_is_found_and_changes_nothing(
+    make: Callable[[], Credits], granted: int, returned: int, grant_unit: bool, text: str
+) -> None:
+    end = make()
+    before = vars(end).copy()
+    with pytest.raises(CreditError) as refused:
+        end.receive(granted, returned, grant_unit=grant_unit)
+    assert str(refused.value).startswith(text)
+    assert vars(end) == before
+
+
+@pytest.mark.clause("ADTS-CRED-8")
+def test_credits_that_are_not_used_can_be_asked_back() -> None:
+    world = World.of_windows(4, 16)
+    initiator, acceptor = world.ends[I], world.ends[A]
+    exchange(world, 3)
+    acceptor.resize(2)
+    assert acceptor.excess
+    assert acceptor.reserved == 13  # the peer still has so many
+    receive(initiator, send(acceptor, 2))
+    assert initiator.grant_due
+    assert initiator.sendable == 3
+    unit = send(initiator, GRANT)
+    assert unit[2] == 10  # 13, less the credit of this unit and two that remain
+    assert initiator.sendable == 2
+    assert not initiator.grant_due
+    receive(acceptor, unit)
+    assert not acceptor.excess
+    assert acceptor.reserved == 2
+    exchange(world, 50)
+    assert acceptor.reserved == 2
+    acceptor.resize(16)
+    assert acceptor.grant_due
+    receive(initiator, send(acceptor, GRANT))
+    assert initiator.sendable == 16
+
+
+@pytest.mark.clause("ADTS-CRED-8")
+def test_a_request_for_credits_that_are_used_meanwhile_is_answered_by_their_use() -> None:
+    world = World.of_windows(4, 4)
+    initiator, acceptor = world.ends[I], world.ends[A]
+    for _ in range(3):
+        world.to[A].append(send(initiator, RECORDS))
+    acceptor.resize(1)
+    receive(initiator, send(acceptor, 1))
+    assert not initiator._keep
+    assert acceptor.excess
+    while world.to[A]:
+        receive(acceptor, world.to[A].popleft())
+        acceptor.release()
+    assert not acceptor.excess
+    assert acceptor.reserved == 1
+
+
+def test_only_an_initiator_is_asked_for_credits_and_it_keeps_one() -> None:
+    with pytest.raises(CreditError, match="RECLAIM that leaves 1 credits to the acceptor"):
+        Credits(A, 1, 4).give_back(1)
+    with pytest.raises(CreditError, match="RECLAIM that leaves 0 credits to the initiator"):
+        Credits(I, 4, 4).give_back(0)

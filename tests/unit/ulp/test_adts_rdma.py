@@ -1,0 +1,67 @@
+"""RC and RD channels on real sockets: units arrive, and closing leaves nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+import pytest
+from unit.aio.aio_harness import (
+    count_open_descriptors,
+    run_in_event_loop,
+    settled_thread_count,
+    thread_count_falls_to,
+)
+
+from siwarp.ulp.adts.channel import Channel, Limits
+from siwarp.ulp.adts.endpoints import open_acceptors, open_channel
+from siwarp.ulp.adts.wire import RECORD_HEADER_SIZE, UNIT_HEADER_SIZE, put_data, records
+from siwarp.verbs import Context
+
+HOST = "127.0.0.1"
+UNIT = 65536
+LIMITS = Limits(unit=UNIT, memory=64 * UNIT)
+START = UNIT_HEADER_SIZE + RECORD_HEADER_SIZE
+
+
+@pytest.mark.parametrize("kind", ["rc", "rd"])
+def test_channels_carry_units_and_leave_nothing_behind(kind: str) -> None:
+    Context().close()  # the first device creates the counter page, which stays
+    octets = os.urandom(UNIT - START)
+
+    async def send(channel: Channel, count: int) -> None:
+        for number in range(count):
+            unit = await channel.buffer()
+            unit.view[START:] = octets
+            length = put_data(
+                unit.view, UNIT_HEADER_SIZE, transfer=number, offset=0, length=len(octets)
+            )
+            await channel.send(unit, length)
+        await channel.flush()
+
+    async def receive(channel: Channel, count: int) -> None:
+        for number in range(count):
+            received = await channel.receive()
+            (record,) = records(received.view)
+            assert (record.transfer, record.body) == (number, octets)
+            record.body.release()
+            received.release()
+
+    async def exchange() -> None:
+        before = count_open_descriptors()
+        acceptors = await open_acceptors(HOST, LIMITS)
+        acceptor = acceptors.rc if kind == "rc" else acceptors.rd
+        for number in range(3):
+            accepted: asyncio.Future[Channel] = asyncio.get_running_loop().create_future()
+            invitation = acceptor.expect(bytes([number]) * 16, UNIT, 8, accepted.set_result)
+            a = await open_channel("rc" if kind == "rc" else "rd", HOST, invitation, LIMITS)
+            b = await accepted
+            await asyncio.gather(send(a, 100), receive(b, 100), send(b, 100), receive(a, 100))
+            await a.close()
+            await b.close()
+        await acceptors.close()
+        assert count_open_descriptors() == before
+
+    threads = settled_thread_count()
+    run_in_event_loop(exchange)
+    assert thread_count_falls_to(threads)

@@ -1,0 +1,313 @@
+"""The TCP channel on real sockets: units, files, back-pressure, ends, cancellation."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from unit.aio.aio_harness import count_open_descriptors, run_in_event_loop
+
+from siwarp.ulp.adts.channel import Cause, Channel, ChannelEnded
+from siwarp.ulp.adts.channel_tcp import UNITS, TCPChannel, connect_tcp, listen_tcp
+from siwarp.ulp.adts.endpoints import use
+from siwarp.ulp.adts.wire import (
+    RECORD_HEADER_SIZE,
+    UNIT_HEADER_SIZE,
+    put_data,
+    put_unit_header,
+    records,
+)
+
+UNIT = 65536
+START = UNIT_HEADER_SIZE + RECORD_HEADER_SIZE
+
+
+@asynccontextmanager
+async def open_pair(unit: int = UNIT) -> AsyncIterator[tuple[TCPChannel, TCPChannel]]:
+    accepted: asyncio.Queue[TCPChannel] = asyncio.Queue()
+    listener = await listen_tcp(("127.0.0.1", 0), accepted.put_nowait)
+    a = await connect_tcp(listener.address, 10)
+    b = await accepted.get()
+    await listener.close()
+    for channel in (a, b):
+        use(channel, unit)
+    try:
+        yield a, b
+    finally:
+        await asyncio.gather(a.close(), b.close())
+
+
+@asynccontextmanager
+async def open_beside_raw_socket() -> AsyncIterator[tuple[socket.socket, TCPChannel]]:
+    accepted: asyncio.Queue[TCPChannel] = asyncio.Queue()
+    listener = await listen_tcp(("127.0.0.1", 0), accepted.put_nowait)
+    with socket.create_connection(listener.address) as raw:
+        channel = await accepted.get()
+        await listener.close()
+        yield raw, channel
+        channel.abort("the test has ended")
+
+
+async def send_unit(channel: Channel, number: int, octets: bytes) -> None:
+    unit = await channel.buffer()
+    unit.view[START : START + len(octets)] = octets
+    length = put_data(unit.view, UNIT_HEADER_SIZE, transfer=number, offset=0, length=len(octets))
+    await channel.send(unit, length)
+
+
+async def receive_unit(channel: Channel) -> tuple[int, bytes]:
+    received = await channel.receive()
+    (record,) = records(received.view)
+    got = record.transfer, bytes(record.body)
+    record.body.release()
+    received.release()
+    return got
+
+
+def test_units_of_all_sizes_arrive_in_order() -> None:
+    sizes = [0, 1, 100, 5000, UNIT - START] * 20
+
+    async def exchange() -> None:
+        async with open_pair() as (a, b):
+
+            async def send_all() -> None:
+                for number, size in enumerate(sizes):
+                    await send_unit(a, number, bytes([number]) * size)
+
+            sending = asyncio.create_task(send_all())
+            for number, size in enumerate(sizes):
+                assert await receive_unit(b) == (number, bytes([number]) * size)
+            await sending
+            assert a.sent_octets == b.received_octets
+
+    run_in_event_loop(exchange)
+
+
+def test_a_reader_that_holds_its_units_stops_the_sender() -> None:
+    async def hold_units() -> None:
+        async with open_pair() as (a, b):
+            sent = 0
+
+            async def send_many() -> None:
+                nonlocal sent
+                for number in range(1000):
+                    await send_unit(a, number, bytes(UNIT - START))
+                    sent += 1
+
+            sending = asyncio.create_task(send_many())
+            held = [await b.receive() for _ in range(UNITS)]
+            assert b.receive_nowait() is None
+            while not a._writers:  # until the buffers of the sockets are full
+                await asyncio.sleep(0)
+            assert sent < 1000
+            for received in held:
+                received.release()
+            for number in range(UNITS, 1000):
+                assert (await receive_unit(b))[0] == number
+            await sending
+
+    run_in_event_loop(hold_units)
+
+
+def test_a_paused_channel_reads_nothing() -> None:
+    async def pause() -> None:
+        async with open_pair() as (a, b):
+            b.pause_granting()
+            await send_unit(a, 1, b"x")
+            for _ in range(5):  # the octets are in the socket's buffer, and the loop polls it
+                await asyncio.sleep(0)
+            assert b.receive_nowait() is None
+            b.resume_granting()
+            assert await receive_unit(b) == (1, b"x")
+
+    run_in_event_loop(pause)
+
+
+@pytest.mark.parametrize("in_thread", [False, True])
+def test_files_are_sent_by_the_kernel(tmp_path: Path, in_thread: bool) -> None:
+    octets = os.urandom(UNIT - START)
+    path = tmp_path / "file"
+    path.write_bytes(octets)
+    run: Any = asyncio.to_thread if in_thread else None
+
+    async def send_files() -> None:
+        async with open_pair() as (a, b):
+            fd = os.open(path, os.O_RDONLY)
+            header = memoryview(bytearray(UNIT))
+            length = put_data(header, UNIT_HEADER_SIZE, transfer=1, offset=0, length=len(octets))
+            put_unit_header(header, length)
+            head = bytes(header[:START])
+            for _ in range(50):
+                sending = asyncio.create_task(a.send_file(head, fd, 0, len(octets), run))
+                assert await receive_unit(b) == (1, octets)
+                await sending
+            # A file that has shrunk: the unit is complete, and the channel stays usable.
+            sending = asyncio.create_task(a.send_file(head, fd, 1000, len(octets), run))
+            got = (await receive_unit(b))[1]
+            assert got == octets[1000:] + bytes(1000)
+            with pytest.raises(OSError, match="shrunk"):
+                await sending
+            os.close(fd)
+            await send_unit(a, 2, b"after")
+            assert await receive_unit(b) == (2, b"after")
+
+    run_in_event_loop(send_files)
+
+
+def test_memory_of_the_program_is_sent_behind_the_records() -> None:
+    async def send_memory() -> None:
+        async with open_pair() as (a, b):
+            octets = bytearray(os.urandom(50_000))
+            unit = await a.buffer()
+            put_data(unit.view, UNIT_HEADER_SIZE, transfer=7, offset=0, length=len(octets))
+            await a.send(unit, START, octets)
+            await a.flush()
+            assert await receive_unit(b) == (7, bytes(octets))
+
+    run_in_event_loop(send_memory)
+
+
+def test_a_peer_that_closes_between_units_ends_the_channel_in_order() -> None:
+    async def close_peer() -> None:
+        async with open_pair() as (a, b):
+            await send_unit(a, 1, b"last")
+            closing = asyncio.create_task(a.close())
+            assert await receive_unit(b) == (1, b"last")
+            with pytest.raises(ChannelEnded, match="has closed the connection") as error:
+                await b.receive()
+            assert error.value.cause is Cause.PEER_CLOSED
+            await b.close()
+            await closing
+
+    run_in_event_loop(close_peer, 1.5)  # less than the time for which close() waits at most
+
+
+def raw_unit(length: int) -> bytes:
+    unit = memoryview(bytearray(length))
+    put_unit_header(unit, length)
+    return bytes(unit)
+
+
+@pytest.mark.parametrize(
+    ("octets", "cause", "words"),
+    [
+        (raw_unit(100)[:99], Cause.LOST, "in the middle of a unit"),
+        (raw_unit(100) + raw_unit(50)[:10], Cause.LOST, "in the middle of a unit"),
+        (b"GET / HTTP/1.1\r\nHost: example\r\n\r\n", Cause.PROTOCOL, "not with"),
+        (raw_unit(5000)[:24], Cause.PROTOCOL, "5000 octets"),
+    ],
+)
+def test_a_connection_that_ends_wrongly_says_why(octets: bytes, cause: Cause, words: str) -> None:
+    async def send_and_close() -> None:
+        async with open_beside_raw_socket() as (raw, channel):
+            raw.sendall(octets)
+            raw.close()
+            with pytest.raises(ChannelEnded, match=words) as error:
+                while True:
+                    (await channel.receive()).release()
+            assert error.value.cause is cause
+            with pytest.raises(ChannelEnded, match=words):
+                await channel.buffer()
+
+    run_in_event_loop(send_and_close)
+
+
+@pytest.mark.clause("ADTS-CHAN-6")
+def test_counts_of_credits_are_sent_as_0_and_ignored() -> None:
+    async def exchange_units() -> None:
+        async with open_beside_raw_socket() as (raw, channel):
+            unit = memoryview(bytearray(100))
+            for granted, returned in ((5, 7), (0, 0), (3, 1 << 31)):
+                put_unit_header(unit, 100, granted, returned)
+                raw.sendall(unit)
+                received = await channel.receive()
+                assert received.view == unit
+                received.release()
+            await send_unit(channel, 1, b"octets")
+            header = raw.recv(UNIT_HEADER_SIZE, socket.MSG_WAITALL)
+            assert header[12:20] == bytes(8)
+
+    run_in_event_loop(exchange_units)
+
+
+def test_a_reset_ends_waiting_tasks() -> None:
+    async def reset() -> None:
+        async with open_beside_raw_socket() as (raw, channel):
+
+            async def send_until_end() -> None:
+                while True:
+                    unit = await channel.buffer()
+                    await channel.send(unit, 2048)
+
+            sending = asyncio.create_task(send_until_end())
+            reading = asyncio.create_task(channel.receive())
+            while not channel.sent_octets:
+                await asyncio.sleep(0)
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            raw.close()
+            for task in (sending, reading):
+                with pytest.raises(ChannelEnded, match="broke") as error:
+                    await task
+                assert error.value.cause is Cause.LOST
+
+    run_in_event_loop(reset)
+
+
+def test_connecting_without_a_listener_says_so() -> None:
+    async def connect_to_nobody() -> None:
+        with socket.socket() as unused:
+            unused.bind(("127.0.0.1", 0))
+            address = unused.getsockname()
+            with pytest.raises(ChannelEnded, match="start the server") as error:
+                await connect_tcp(address, 10)
+            assert error.value.cause is Cause.REFUSED
+        with pytest.raises(ChannelEnded, match="correct the name") as error:
+            await connect_tcp(("name.invalid", 1), 10)
+        assert error.value.cause is Cause.REFUSED
+
+    run_in_event_loop(connect_to_nobody)
+
+
+def test_a_cancelled_send_ends_the_channel_only_in_mid_unit() -> None:
+    async def cancel_sends() -> None:
+        async with open_pair(1 << 20) as (a, b):
+            reading = asyncio.create_task(b.receive())
+            await asyncio.sleep(0)
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+            await send_unit(a, 1, b"x")
+            assert await receive_unit(b) == (1, b"x")
+            b.pause_granting()
+
+            async def send_much() -> None:
+                while True:
+                    await send_unit(a, 2, bytes((1 << 20) - START))
+
+            sending = asyncio.create_task(send_much())
+            while not a._writers:  # until the buffers of the sockets are full
+                await asyncio.sleep(0)
+            sending.cancel()
+            await asyncio.gather(sending, return_exceptions=True)
+            with pytest.raises(ChannelEnded, match="when its task was cancelled"):
+                await a.buffer()
+
+    run_in_event_loop(cancel_sends)
+
+
+def test_channels_leave_no_descriptor() -> None:
+    async def open_and_close() -> None:
+        before = count_open_descriptors()
+        for _ in range(5):
+            async with open_pair() as (a, b):
+                await send_unit(a, 1, b"x")
+                assert await receive_unit(b) == (1, b"x")
+        assert count_open_descriptors() == before
+
+    run_in_event_loop(open_and_close)
