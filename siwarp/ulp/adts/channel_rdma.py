@@ -279,9 +279,11 @@ class RDMAChannel(Channel):
         count, self._not_granted = self._not_granted or 0, None
         if self.ended is None:
             for _ in range(count):
+                # Other channels may have been granted the receive meanwhile.
+                if not self._receives.grow(1) and self.credits.window > 1:
+                    self.credits.resize(self.credits.window - 1)
                 self.credits.release()
-            self._receives.grow(1)
-            self._after_credits_changed()
+                self._after_credits_changed()
             self._send_grant_if_due()
 
     # ---- receiving
