@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import net
+import pytest
 from harness.rc_harness import READ, SEND, Wire
-from harness.verbs_harness import LIMIT, poll
+from harness.verbs_harness import LIMIT, poll, temporary_settings
 from harness.wire_peer import (
     ScriptedRCPeer,
     build_read_request,
@@ -23,6 +26,13 @@ LENGTH = 2 << 20
 LONG_READ = 16 << 10
 #: Octets of the pad and the CRC that follow a ULPDU.
 TRAILER = 4
+
+
+@pytest.fixture(autouse=True)
+def batching_of_dense_traffic() -> Iterator[None]:
+    """Let Reads wait as they do by default, whatever the environment sets."""
+    with temporary_settings(batching=0):
+        yield
 
 
 def receive_placed_octets(peer: ScriptedRCPeer, total: int) -> dict[int, bytes]:
