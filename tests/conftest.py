@@ -85,7 +85,8 @@ if "SANITIZER" in os.environ:
         "unit/timing",
         # libfabric finds no device under a sanitizer.
         "docs/test_docs_mpi.py",
-        # The clients are programs of other packages. ftp/test_ftp_channels.py tests the same code.
+        # These tests start clients of other packages (curl, lftp). ftp/test_ftp_channels.py runs
+        # the same code of siwarp without them.
         "ftp/test_ftp_docs.py",
         "ftp/test_ftp_programs.py",
         # The tests limit the memory of a process, which a sanitizer increases.

@@ -26,15 +26,16 @@ void siw_population_add(struct siw_population *crowd)
 		atomic_store_explicit(&crowd->most, now, memory_order_relaxed);
 }
 
-void siw_population_remove(struct siw_population *crowd)
+bool siw_population_remove(struct siw_population *crowd)
 {
 	uint32_t now = atomic_fetch_sub_explicit(&crowd->now, 1, memory_order_relaxed) - 1;
 	uint32_t most = atomic_load_explicit(&crowd->most, memory_order_relaxed);
 
-	if (most < TRIM_MIN_OBJECTS || now > most / 4)
-		return;
-	atomic_store_explicit(&crowd->most, now, memory_order_relaxed);
-	atomic_store_explicit(&wanted, true, memory_order_relaxed);
+	if (most >= TRIM_MIN_OBJECTS && now <= most / 4) {
+		atomic_store_explicit(&crowd->most, now, memory_order_relaxed);
+		atomic_store_explicit(&wanted, true, memory_order_relaxed);
+	}
+	return now == 0;
 }
 
 bool siw_trim_free_memory(void)

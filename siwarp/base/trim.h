@@ -23,9 +23,10 @@ struct siw_population;
 /*
  * siw_population_add adds an object to a group, and siw_population_remove removes one. When a group
  * of at least 1024 objects has shrunk to a quarter, the next siw_trim_free_memory returns memory.
+ * siw_population_remove returns whether the group is now empty.
  */
 void siw_population_add(struct siw_population *crowd);
-void siw_population_remove(struct siw_population *crowd);
+bool siw_population_remove(struct siw_population *crowd);
 /*
  * Returns free memory to the system if a group has shrunk since the last call. Returns whether the
  * group had shrunk. The call may take some ms: for a thread that is about to sleep.

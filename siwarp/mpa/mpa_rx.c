@@ -59,7 +59,7 @@
 /* Pools of staging buffers: of STAGING_OCTETS each, and of STRICT_OCTETS each. */
 static struct siw_mpa_spares stagings[2];
 
-static __attribute__((destructor)) void free_stagings(void)
+void siw_mpa_rx_free_pools(void)
 {
 	siw_mpa_pool_free(&stagings[0]);
 	siw_mpa_pool_free(&stagings[1]);

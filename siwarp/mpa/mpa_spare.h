@@ -4,7 +4,7 @@
  *
  * A stream with nothing staged or batched returns its block to the pool, and the next stream reuses
  * it: a process has as many blocks as streams that are busy at the same time, however many are
- * connected.
+ * connected. When the last stream of the process is freed, the pools are freed too.
  */
 #ifndef SIW_MPA_SPARE_H
 #define SIW_MPA_SPARE_H
@@ -33,7 +33,7 @@ void *siw_mpa_pool_get(struct siw_mpa_spares *spares);
  * thread.
  */
 void siw_mpa_pool_put(struct siw_mpa_spares *spares, void *block);
-/* Frees the pooled blocks when the library is unloaded. */
+/* Frees the pooled blocks. May be called by any thread. */
 void siw_mpa_pool_free(struct siw_mpa_spares *spares);
 
 #endif

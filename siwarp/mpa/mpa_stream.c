@@ -37,7 +37,10 @@ static void mpa_stream_free(struct siw_mpa_stream *stream)
 	siw_mpa_rx_free(&stream->rx);
 	free(stream->start);
 	free(stream);
-	siw_population_remove(&streams);
+	if (siw_population_remove(&streams)) {
+		siw_mpa_tx_free_pool();
+		siw_mpa_rx_free_pools();
+	}
 }
 
 int siw_mpa_accept_connection(struct siw_llp_sock *listener, struct siw_io_handler *handler,

@@ -209,6 +209,9 @@ bool siw_mpa_markers_valid(const uint8_t *octets, uint32_t at, uint32_t marked_l
 /* functions of mpa_tx.c and mpa_rx.c */
 void siw_mpa_tx_free(struct siw_mpa_tx *tx);
 void siw_mpa_rx_free(struct siw_mpa_rx *rx);
+/* Free the memory that unused streams have left to others (mpa_spare.h). Any thread. */
+void siw_mpa_tx_free_pool(void);
+void siw_mpa_rx_free_pools(void);
 /*
  * Reads the octets that the peer sends before start-up is complete, up to EARLY_OCTETS. Returns the
  * number of octets read (> 0); -EAGAIN; -ENOBUFS if that many are already stored; -ENOMEM;

@@ -58,7 +58,7 @@
 
 static struct siw_mpa_spares blocks;
 
-static __attribute__((destructor)) void free_blocks(void)
+void siw_mpa_tx_free_pool(void)
 {
 	siw_mpa_pool_free(&blocks);
 }

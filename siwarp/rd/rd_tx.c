@@ -174,9 +174,9 @@ static int send_built_datagram(struct siw_rd_peer *peer, struct siw_rd_slot *slo
 }
 
 /*
- * Whether the slot of a datagram of len octets has the CRC of the segment, computed when the segment
- * was copied. The CRC of the datagram follows from it and from the CRC of the header. For a short
- * datagram a second pass takes less time.
+ * Returns whether the CRC of the segment is computed while the segment is copied into the slot of a
+ * datagram of len octets. The CRC of the datagram is then computed from it and from the CRC of the
+ * header. For a short datagram a second pass over the octets takes less time.
  */
 static bool has_segment_crc(const struct siw_rd *rd, uint32_t len)
 {

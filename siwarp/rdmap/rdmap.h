@@ -176,7 +176,10 @@ struct siw_rdmap_op {
 	uint8_t imm_opcode;
 	bool solicited; /* the Send is solicited; used only for PRIVATE */
 	bool internal;	/* sgl is library memory (inline data) */
-	/* used only on RD: the caller begins another operation before it flushes, if possible */
+	/*
+	 * Used only on RD: the caller will begin another operation before it flushes. Short segments
+	 * then wait for the flush, so that several are sent in one system call (rd.h, siw_rd_tx).
+	 */
 	bool more;
 	/*
 	 * For WRITE, READ_REQUEST, ATOMIC_REQUEST and SEND..._INV: rkey is the peer's STag, and

@@ -6,13 +6,12 @@ until its expected outcome is defined. hostile.oracle derives the expected outco
 
 from __future__ import annotations
 
-import ctypes
-import gc
 import os
 import sys
 from collections.abc import Iterator
 
 import pytest
+from harness.heap_harness import heap_octets_in_use
 from harness.verbs_harness import octet_pattern
 from hostile.fields import (
     all_packet_layer_classes,
@@ -483,25 +482,6 @@ def test_a_marker_ends_the_connection_only_if_its_pointer_is_wrong(
             raise AssertionError(f"marker: {name}={value:#x}: {e}") from e
         session.close()
         target.reset_memory()
-
-
-class _Mallinfo(ctypes.Structure):
-    _fields_ = [
-        *((name, ctypes.c_size_t) for name in ("arena", "ordblks", "smblks", "hblks", "hblkhd")),
-        *(
-            (name, ctypes.c_size_t)
-            for name in ("usmblks", "fsmblks", "uordblks", "fordblks", "keep")
-        ),
-    ]
-
-
-def heap_octets_in_use() -> int:
-    """Return the number of octets allocated by malloc, including large blocks."""
-    libc = ctypes.CDLL(None)
-    libc.mallinfo2.restype = _Mallinfo
-    gc.collect()
-    info = libc.mallinfo2()
-    return int(info.uordblks + info.hblkhd)
 
 
 @pytest.mark.skipif(

@@ -11,10 +11,10 @@ import threading
 from pathlib import Path
 
 import net
+from harness.heap_harness import heap_octets_in_use
 from harness.lanes_harness import LANES, LaneRig
 from harness.pair_harness import End, has_connection
 from harness.verbs_harness import LIMIT
-from hostile.test_hostile_fields import heap_octets_in_use
 from pace import limit_exceeded
 
 from siwarp.verbs import WC, QPState, WCStatus

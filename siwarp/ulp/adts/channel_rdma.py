@@ -70,7 +70,8 @@ class RDMAChannel(Channel):
         self._receives = receives
         self._units = units
         self._reserved = credits.reserved
-        # Units that are being filled; units that were posted; requests that were posted.
+        # The number of units that are being filled, the number of units that were posted and have
+        # not completed, and the work request ids of all posted requests.
         self._filling = 0
         self._in_flight = 0
         self._posted: set[int] = set()

@@ -27,9 +27,9 @@ class ObjectCounter:
         for _ in range(n):
             lib.siw_population_add(self._crowd)
 
-    def note_freed_objects(self, n: int) -> None:
-        for _ in range(n):
-            lib.siw_population_remove(self._crowd)
+    def note_freed_objects(self, n: int) -> bool:
+        """Return whether no objects are left. n: at least 1."""
+        return [lib.siw_population_remove(self._crowd) for _ in range(n)][-1]
 
 
 def resident_octets() -> int:
@@ -55,6 +55,13 @@ def test_few_objects_never_trigger_siw_trim() -> None:
         crowd.note_created_objects(CROWD - 1)
         crowd.note_freed_objects(CROWD - 1)
     assert not lib.siw_trim_free_memory()
+
+
+def test_siw_population_remove_returns_whether_the_group_is_empty() -> None:
+    crowd = ObjectCounter()
+    crowd.note_created_objects(3)
+    assert not crowd.note_freed_objects(2)
+    assert crowd.note_freed_objects(1)
 
 
 @pytest.mark.skipif("SANITIZER" in os.environ, reason="its malloc is another one")

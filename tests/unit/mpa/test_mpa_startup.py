@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import os
 import resource
 import socket
 import sys
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 from _siwarp_layers import ffi, lib
+from harness.heap_harness import heap_octets_in_use
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from unit.mpa.mpa_harness import (
@@ -290,6 +292,22 @@ def test_an_idle_stream_holds_no_buffers_after_start_up_and_after_traffic(world:
         assert allocated_buffer_octets() > 262144
         stream.flush()
         assert allocated_buffer_octets() == 0
+
+
+@pytest.mark.skipif("SANITIZER" in os.environ, reason="its malloc is another one")
+def test_buffers_shared_by_streams_are_freed_with_the_last_stream(world: World) -> None:
+    streams = [world.create_sender() for _ in range(2)]
+    for stream in streams:
+        assert stream.frame_fpdu(b"y") > 0
+    for stream in streams:
+        stream.flush()
+    # Both streams are idle, and the next stream that sends would use one of the two blocks.
+    shared = 2 * 262144
+    before = heap_octets_in_use()
+    streams[0].close()
+    assert before - heap_octets_in_use() < shared
+    streams[1].close()
+    assert before - heap_octets_in_use() > shared
 
 
 def holds_partial_fpdu(stream: Stream) -> bool:
