@@ -44,7 +44,7 @@ ROUNDS = 40
 LEAST_ROUNDS = 3
 #: Time limit in seconds for one measurement by one program.
 LIMIT_S = 60
-#: The command that starts this build.
+#: The command that runs this installation of siwarp.
 _THIS = (sys.executable, "-m", "siwarp.cli")
 #: Variables that would make the other program load this build's modules or library.
 _OURS_ALONE = ("PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH")

@@ -316,7 +316,7 @@ def _connection(
 
 @contextlib.contextmanager
 def _reporting_errors() -> Iterator[None]:
-    """End the command with a message and an exit status for what may go wrong."""
+    """Print a message for an error of the block, and end the command with an exit status."""
     again = "; the same command continues"
     try:
         yield

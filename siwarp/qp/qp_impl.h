@@ -321,7 +321,11 @@ int64_t siw_qp_check_send_request(struct siw_base_qp *base, const struct siw_sen
  * same values as siw_rdmap_flush_tx().
  */
 int siw_qp_flow_send_requests(struct siw_base_qp *base, struct siw_flow *flow);
-/* Completes, in order, the requests of the flow that were accepted or are DONE. */
+/*
+ * Completes the flow's requests, in order, up to the first that is not finished. A request is
+ * finished when the lower layer has accepted all of it (flow->accepted) and no response is awaited,
+ * or when its state is DONE.
+ */
 void siw_qp_flow_reap_finished_requests(struct siw_base_qp *base, struct siw_flow *flow);
 /*
  * Returns the result of a sending turn (enum siw_run) after siw_qp_flow_send_requests(), which

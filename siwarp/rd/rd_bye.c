@@ -2,8 +2,8 @@
 /*
  * rd/rd_bye.c - the end of an incarnation. A BYE acknowledges the segments that its sender has
  * accepted, so a BYE must be delivered: it is retransmitted until the peer answers it with a BYE,
- * or linger_ms has passed. Until then the pair of epochs is remembered as ended, even if the record
- * already has a new pair.
+ * or linger_ms has passed. Until then the peer's record also keeps the pair of epochs that has
+ * ended, even if the record already has a new pair.
  */
 #include <arpa/inet.h>
 #include <stdlib.h>
@@ -194,8 +194,9 @@ void siw_rd_handle_bye(struct siw_rd_peer *peer, const struct siw_rd_wire *wire,
 	uint8_t answer[SIW_RD_OVERHEAD];
 
 	/*
-	 * The BYE acknowledges segments that the peer accepted before it closed; nothing more is
-	 * sent to the peer.
+	 * The peer's BYE also acknowledges the segments of this end that the peer accepted before
+	 * it closed. The peer is marked as closed first, so that handling the acknowledgement sends
+	 * no more segments.
 	 */
 	peer->state = SIW_RD_CLOSED;
 	if (open && wire->reason != SIW_RD_UNKNOWN_PAIR)

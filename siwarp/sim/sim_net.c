@@ -975,7 +975,7 @@ int sim_net_send(struct siw_llp_sock *sock, const struct siw_addr *dest, const s
 
 	to.scope = 0;
 	if (!sock->open)
-		return 0; /* a crashed host sends nothing */
+		return 0; /* the host has crashed: the datagram is not sent */
 	if (!rv && dest->family != sock->local.family)
 		rv = -EAFNOSUPPORT;
 	if (!rv && length > 65535 - UDP_HEAD - (dest->family == AF_INET ? IPV4_HEAD : 0u))

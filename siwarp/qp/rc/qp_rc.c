@@ -476,7 +476,7 @@ static void rnr_set_timer(struct siw_rc_qp *rc)
 		siw_device_timer_start_at(rc->base.qp.lane, &rc->base.timed, rc->rnr_deadline_ns);
 }
 
-/* Starts the receiver-not-ready time-out, because a Send has found no receive. */
+/* Starts the receiver-not-ready time-out, because a Send of the peer has found no receive. */
 static void rnr_begin_wait(struct siw_rc_qp *rc)
 {
 	siw_qp_set_messages_waiting(&rc->base, true);

@@ -52,7 +52,7 @@ class Agreement:
     rendezvous: Channel
     files: int
     idle: int
-    #: A sentence for each kind of channel that did not open.
+    #: For each kind of channel that could not be opened, a sentence with the reason.
     refused: tuple[str, ...] = ()
 
 
@@ -245,7 +245,7 @@ async def admit(
     limits: Limits,
     on_proof: Callable[[], None],
 ) -> Agreement:
-    """Start a session as its acceptor, on a rendezvous that a peer has opened.
+    """Accept a session on the rendezvous channel that a peer has opened.
 
     Args:
         rendezvous: stays open on an error; the caller closes it.

@@ -139,7 +139,7 @@ class Connection:
         if self._broken:
             raise ConnectionError("the transfer has failed before: begin it again")
         if not self._chunk and not self._complete:
-            self._broken = True  # until the call has returned
+            self._broken = True  # in case the next call raises an exception
             self._chunk = self._run(self._next())
             self._broken = False
         data = bytes(self._chunk[:count])

@@ -378,7 +378,7 @@ other.close()
 
 @pytest.mark.parametrize("shared", [True, False])
 def test_a_send_that_succeeds_on_a_shared_socket_wakes_blocked_senders(run_in_namespace, shared):
-    # Another thread may wait for buffer space, and no other event would wake this thread.
+    # A thread that waits for space in the socket's buffer is woken by no other event.
     run_in_namespace(
         SLOW_LOOPBACK,
         f"""

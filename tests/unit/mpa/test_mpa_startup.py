@@ -496,7 +496,7 @@ def test_memory_is_returned_to_the_system_after_1024_streams_were_closed(world: 
     crowd = 1024  # the value of TRIM_MIN_OBJECTS in base/trim.c
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
-    lib.siw_trim_free_memory()  # releases memory that earlier tests have left
+    lib.siw_trim_free_memory()  # releases memory that earlier tests have freed
     asked, out = make_mpa_params(), ffi.new("struct siw_mpa_stream **")
     streams = []
     with socket.socket() as nobody:
