@@ -120,7 +120,7 @@ void siw_mem_stag_release(struct siw_mem *mem, uint32_t stag);
  * stream (a binding to its protection domain is not sufficient), and grants
  * SIW_MEM_REMOTE_INVALIDATE.
  */
-bool siw_mem_stag_may_invalidate(struct siw_mem *mem, uint32_t stag, const void *stream);
+bool siw_mem_peer_may_invalidate_stag(struct siw_mem *mem, uint32_t stag, const void *stream);
 /*
  * Invalidates the STag on request of this stream's peer. Returns 0, or -EACCES if the peer may not
  * invalidate it. Waits for references like siw_mem_stag_free; but the STag is not allocated again

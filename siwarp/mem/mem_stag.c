@@ -459,7 +459,7 @@ static struct siw_stag_entry *find_stag_that_peer_may_invalidate(struct siw_mem 
 	return NULL;
 }
 
-bool siw_mem_stag_may_invalidate(struct siw_mem *mem, uint32_t stag, const void *stream)
+bool siw_mem_peer_may_invalidate_stag(struct siw_mem *mem, uint32_t stag, const void *stream)
 {
 	uint32_t gen;
 	struct siw_stag_entry *e = find_stag_that_peer_may_invalidate(mem, stag, stream, &gen);

@@ -332,7 +332,7 @@ void siw_qp_flow_reap_finished_requests(struct siw_base_qp *base, struct siw_flo
  * returned r, and siw_qp_flow_reap_finished_requests(). blocked: whether the flow waits for room in
  * the socket if r is 0.
  */
-enum siw_run siw_qp_flow_result_of_sending_turn(struct siw_base_qp *base, int r, bool blocked);
+enum siw_run siw_qp_flow_get_sending_turn_result(struct siw_base_qp *base, int r, bool blocked);
 /* Returns the request in progress whose header is quoted in the peer's error report, or NULL. */
 struct siw_wqe *siw_qp_flow_find_quoted_request(const struct siw_flow *flow,
 						const struct siw_rdmap_event *ev);

@@ -238,7 +238,7 @@ void siw_rd_shutdown(struct siw_rd *rd)
  * Returns whether segments to the peer are outstanding that it can still be expected to accept. A
  * peer that reports NOT READY may never accept them.
  */
-static bool peer_may_accept_outstanding_segments(const struct siw_rd_peer *peer)
+static bool peer_can_accept_outstanding_segments(const struct siw_rd_peer *peer)
 {
 	return peer->state == SIW_RD_OPEN && siw_rd_has_outstanding_segment(peer) &&
 	       !peer->peer_unready_ns;
@@ -257,7 +257,7 @@ bool siw_rd_continue_shutdown(struct siw_rd *rd)
 	for (struct siw_link *l = rd->lru.next; l != &rd->lru; l = l->next) {
 		struct siw_rd_peer *peer = peer_of_lru_link(l);
 
-		if (peer->state == SIW_RD_OPEN && !peer_may_accept_outstanding_segments(peer))
+		if (peer->state == SIW_RD_OPEN && !peer_can_accept_outstanding_segments(peer))
 			siw_rd_end_incarnation_with_bye(peer, SIW_RD_CLOSED_END, 0);
 		left &= peer->state != SIW_RD_OPEN && !peer->pending_bye;
 	}

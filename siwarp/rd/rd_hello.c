@@ -410,7 +410,7 @@ static bool is_our_cookie(const struct siw_rd *rd, const struct siw_addr *from,
 }
 
 /* Returns whether the ECHO may belong to an evicted record whose cookie has not expired. */
-static bool may_cookie_belong_to_evicted_peer(struct siw_rd *rd, const struct siw_addr *from,
+static bool cookie_may_belong_to_evicted_peer(struct siw_rd *rd, const struct siw_addr *from,
 					      uint64_t made)
 {
 	const struct siw_rd_sources *sources = rd->sources;
@@ -465,7 +465,7 @@ void siw_rd_handle_cookie_echo(struct siw_rd *rd, const struct siw_addr *from,
 		siw_drop(SIW_COUNTER_drop_rd_epoch);
 		return;
 	}
-	if (!peer && may_cookie_belong_to_evicted_peer(rd, from, made)) {
+	if (!peer && cookie_may_belong_to_evicted_peer(rd, from, made)) {
 		siw_drop(SIW_COUNTER_drop_rd_cookie);
 		return;
 	}

@@ -236,7 +236,7 @@ static enum siw_run rc_run_send_queue(struct siw_base_qp *base)
 	 */
 	if (__builtin_expect(r == -ENOMEM, 0) && !siw_is_closing(base))
 		siw_advance_teardown(base, SIW_BROKEN);
-	return siw_qp_flow_result_of_sending_turn(base, r, r == 0 && siw_mpa_tx_blocked(rc->mpa));
+	return siw_qp_flow_get_sending_turn_result(base, r, r == 0 && siw_mpa_tx_blocked(rc->mpa));
 }
 
 /* ==== delivery counts ========================================================================= */
@@ -382,7 +382,7 @@ static void rc_send_delivery_count_if_due(struct siw_rc_qp *rc)
  * Whether the program may still answer the received data, because the program has not polled all
  * resulting completions.
  */
-static bool rc_program_may_answer(struct siw_rc_qp *rc)
+static bool rc_program_can_still_answer(struct siw_rc_qp *rc)
 {
 	const struct siw_qp *qp = &rc->base.qp;
 	uint64_t round = qp->lane->rounds;
@@ -402,7 +402,7 @@ static void rc_send_delivery_count_alone(struct siw_rc_qp *rc)
 {
 	uint64_t now;
 
-	if (rc_program_may_answer(rc))
+	if (rc_program_can_still_answer(rc))
 		return;
 	now = siw_now_ns();
 	if (now - rc->counts.last_alone_ns < DISTANCE_NS)

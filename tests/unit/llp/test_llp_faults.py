@@ -62,7 +62,7 @@ def numbered_datagrams(n):
     return [i.to_bytes(4, "big") for i in range(n)]
 
 
-def send_all(sock, dest, datagrams):
+def send_each_datagram(sock, dest, datagrams):
     for data in datagrams:
         assert sock.sendto(dest, data) == 0
 
@@ -85,7 +85,7 @@ def test_a_fault_plan_loses_the_same_datagrams_for_the_same_seed(port, helpers, 
         a, b = port.open_udp(), port.open_udp()
         counters = helpers.Counters()
         with temporarily_install_fault_plan(helpers, f"{way}:loss=10%,seed={seed}"):
-            send_all(a, b.local_addr(), numbered_datagrams(1000))
+            send_each_datagram(a, b.local_addr(), numbered_datagrams(1000))
             runs.append(receive_until_quiet(port, b))
         assert 1000 - len(runs[-1]) == counters["fault_loss"]
         # The number of losses lies within five standard deviations of the binomial distribution.
@@ -100,15 +100,15 @@ def test_a_fault_plan_loses_the_same_datagrams_for_the_same_seed(port, helpers, 
 def test_a_fault_plan_has_no_effect_after_its_removal(port, helpers):
     a, b = port.open_udp(), port.open_udp()
     with temporarily_install_fault_plan(helpers, "loss=100%"):
-        send_all(a, b.local_addr(), numbered_datagrams(10))
-    send_all(a, b.local_addr(), numbered_datagrams(10))
+        send_each_datagram(a, b.local_addr(), numbered_datagrams(10))
+    send_each_datagram(a, b.local_addr(), numbered_datagrams(10))
     assert receive_until_quiet(port, b, most=10) == numbered_datagrams(10)
 
 
 def test_a_burst_of_losses_drops_consecutive_datagrams(port, helpers):
     a, b = port.open_udp(), port.open_udp()
     with temporarily_install_fault_plan(helpers, "tx:loss=5%,burst=4"):
-        send_all(a, b.local_addr(), numbered_datagrams(1000))
+        send_each_datagram(a, b.local_addr(), numbered_datagrams(1000))
         got = {int.from_bytes(d, "big") for d in receive_until_quiet(port, b)}
     lost = "".join("." if i in got else "x" for i in range(1000))
     runs = [len(r) for r in lost[:-4].split(".") if r]
@@ -121,7 +121,7 @@ def test_duplicates_arrive_directly_after_their_originals(port, helpers, way):
     a, b = port.open_udp(), port.open_udp()
     counters = helpers.Counters()
     with temporarily_install_fault_plan(helpers, f"{way}:dup=20%"):
-        send_all(a, b.local_addr(), numbered_datagrams(500))
+        send_each_datagram(a, b.local_addr(), numbered_datagrams(500))
         got = receive_until_quiet(port, b)
     assert sorted(set(got)) == numbered_datagrams(500)
     assert len(got) == 500 + counters["fault_dup"]
@@ -134,7 +134,7 @@ def test_a_reordered_datagram_is_overtaken_by_at_most_three_datagrams(port, help
     a, b = port.open_udp(), port.open_udp()
     counters = helpers.Counters()
     with temporarily_install_fault_plan(helpers, f"{way}:reorder=10%"):
-        send_all(a, b.local_addr(), numbered_datagrams(500))
+        send_each_datagram(a, b.local_addr(), numbered_datagrams(500))
         got = [int.from_bytes(d, "big") for d in receive_until_quiet(port, b, quiet=0.5)]
     assert sorted(got) == list(range(500))
     late = [n for at, n in enumerate(got) if any(m > n for m in got[:at])]
@@ -148,7 +148,7 @@ def test_a_reordered_datagram_without_successors_is_sent_after_a_time_out(port, 
     a, b = port.open_udp(), port.open_udp()
     with temporarily_install_fault_plan(helpers, "tx:reorder=100%"):
         began = time.monotonic()
-        send_all(a, b.local_addr(), [b"alone"])
+        send_each_datagram(a, b.local_addr(), [b"alone"])
         assert receive_until_quiet(port, b, quiet=EXTRA_SECONDS, most=1) == [b"alone"]
     assert time.monotonic() - began >= 0.05
 
@@ -158,7 +158,7 @@ def test_the_limit_of_a_fault_plan_counts_datagrams_without_their_duplicates(por
     a, b = port.open_udp(), port.open_udp()
     counters = helpers.Counters()
     with temporarily_install_fault_plan(helpers, f"tx:rate=8kbit,limit=3,{fault}"):
-        send_all(a, b.local_addr(), [bytes(1000)] * 10)
+        send_each_datagram(a, b.local_addr(), [bytes(1000)] * 10)
         assert counters["fault_limit"] == 7
     # When the plan is removed, the datagrams that the plan holds are sent immediately.
     assert len(receive_until_quiet(port, b)) == (6 if fault.startswith("dup") else 3)
@@ -191,7 +191,7 @@ def test_a_fault_plan_changes_one_bit_of_a_corrupted_datagram(port, helpers, way
     a, b = port.open_udp(), port.open_udp()
     counters = helpers.Counters()
     with temporarily_install_fault_plan(helpers, f"{way}:corrupt=20%"):
-        send_all(a, b.local_addr(), [bytes(100)] * 300)
+        send_each_datagram(a, b.local_addr(), [bytes(100)] * 300)
         got = receive_until_quiet(port, b)
     bits = [sum(o.bit_count() for o in d) for d in got]
     assert len(got) == 300
@@ -205,7 +205,7 @@ def test_a_delayed_datagram_arrives_after_its_delay_and_wakes_a_waiting_thread(p
     counters = helpers.Counters()
     with temporarily_install_fault_plan(helpers, f"{way}:delay=60ms"):
         began = time.monotonic()
-        send_all(a, b.local_addr(), numbered_datagrams(5))
+        send_each_datagram(a, b.local_addr(), numbered_datagrams(5))
         assert receive_until_quiet(port, b, quiet=EXTRA_SECONDS, most=5) == numbered_datagrams(5)
         took = time.monotonic() - began
     assert 0.06 <= took < EXTRA_SECONDS
@@ -220,7 +220,7 @@ def test_a_wait_without_time_out_ends_when_a_delayed_datagram_is_due(port, helpe
     with temporarily_install_fault_plan(helpers, "tx:delay=30ms"):
         port.arm()
         began = time.monotonic()
-        send_all(a, b.local_addr(), [b"x"])
+        send_each_datagram(a, b.local_addr(), [b"x"])
         while b not in port.poll():
             assert port.wait(-1) == 1
             assert time.monotonic() - began < EXTRA_SECONDS
@@ -232,7 +232,7 @@ def test_the_rate_of_a_fault_plan_spaces_datagrams(port, helpers):
     a, b = port.open_udp(), port.open_udp()
     with temporarily_install_fault_plan(helpers, "tx:rate=4Mbit"):
         began = time.monotonic()
-        send_all(a, b.local_addr(), [bytes(1000)] * 50)
+        send_each_datagram(a, b.local_addr(), [bytes(1000)] * 50)
         assert len(receive_until_quiet(port, b, quiet=EXTRA_SECONDS, most=50)) == 50
         # 50 datagrams of 1000 octets at 4 Mbit/s take 100 ms.
         assert 0.1 <= time.monotonic() - began < EXTRA_SECONDS
@@ -242,7 +242,7 @@ def test_datagrams_beyond_the_limit_of_a_rate_limited_fault_plan_are_dropped(por
     a, b = port.open_udp(), port.open_udp()
     counters = helpers.Counters()
     with temporarily_install_fault_plan(helpers, "tx:rate=800kbit,limit=10"):
-        send_all(a, b.local_addr(), [bytes(1000)] * 50)
+        send_each_datagram(a, b.local_addr(), [bytes(1000)] * 50)
         got = receive_until_quiet(port, b, quiet=0.5)
     assert len(got) + counters["fault_limit"] == 50
     assert 10 <= len(got) <= 20
@@ -252,11 +252,11 @@ def test_a_blackout_drops_the_datagrams_in_its_period(port, helpers):
     a, b = port.open_udp(), port.open_udp()
     counters = helpers.Counters()
     with temporarily_install_fault_plan(helpers, "tx:blackout=100s@0s"):
-        send_all(a, b.local_addr(), numbered_datagrams(5))
+        send_each_datagram(a, b.local_addr(), numbered_datagrams(5))
         assert receive_until_quiet(port, b, quiet=0) == []
     assert counters["fault_blackout"] == 5
     with temporarily_install_fault_plan(helpers, "tx:blackout=100s@100s"):
-        send_all(a, b.local_addr(), numbered_datagrams(5))
+        send_each_datagram(a, b.local_addr(), numbered_datagrams(5))
         assert receive_until_quiet(port, b, most=5) == numbered_datagrams(5)
 
 
@@ -266,7 +266,7 @@ def test_a_clause_of_a_fault_plan_applies_only_to_its_peer(port, helpers):
         helpers, f"tx:loss=100%,peer=127.0.0.1:{helpers.port_of(b.local_addr())}"
     ):
         for dest in (b, c):
-            send_all(a, dest.local_addr(), numbered_datagrams(5))
+            send_each_datagram(a, dest.local_addr(), numbered_datagrams(5))
         assert receive_until_quiet(port, c, most=5) == numbered_datagrams(5)
         assert receive_until_quiet(port, b, quiet=0) == []
 
@@ -274,7 +274,7 @@ def test_a_clause_of_a_fault_plan_applies_only_to_its_peer(port, helpers):
 def test_removal_of_a_fault_plan_delivers_delayed_datagrams_immediately(port, helpers):
     a, b = port.open_udp(), port.open_udp()
     with temporarily_install_fault_plan(helpers, "delay=1000s"):
-        send_all(a, b.local_addr(), numbered_datagrams(5))
+        send_each_datagram(a, b.local_addr(), numbered_datagrams(5))
         assert receive_until_quiet(port, b, quiet=0) == []
     assert receive_until_quiet(port, b, quiet=EXTRA_SECONDS, most=5) == numbered_datagrams(5)
 
@@ -283,7 +283,7 @@ def test_datagrams_delayed_by_a_fault_plan_are_dropped_when_their_socket_closes(
     a, b = port.open_udp(), port.open_udp()
     counters = helpers.Counters()
     with temporarily_install_fault_plan(helpers, "tx:delay=1000s"):
-        send_all(a, b.local_addr(), numbered_datagrams(5))
+        send_each_datagram(a, b.local_addr(), numbered_datagrams(5))
         a.close()
         assert counters["fault_closed"] == 5
         assert receive_until_quiet(port, b, quiet=0) == []
@@ -449,12 +449,12 @@ def test_a_capture_under_a_fault_plan_has_the_packets_at_the_socket_and_their_dr
     path = tmp_path / "faults.pcapng"
     with capture_to_file(path):
         with temporarily_install_fault_plan(helpers, "tx:loss=100%"):
-            send_all(a, b.local_addr(), [b"never sent"])
+            send_each_datagram(a, b.local_addr(), [b"never sent"])
         with temporarily_install_fault_plan(helpers, "rx:loss=100%"):
-            send_all(a, b.local_addr(), [b"dropped here"])
+            send_each_datagram(a, b.local_addr(), [b"dropped here"])
             assert receive_until_quiet(port, b, quiet=0) == []
         with temporarily_install_fault_plan(helpers, "tx:delay=1000s"):
-            send_all(a, b.local_addr(), [b"late"])
+            send_each_datagram(a, b.local_addr(), [b"late"])
             assert receive_until_quiet(port, b, quiet=0) == []
         assert receive_until_quiet(port, b, quiet=EXTRA_SECONDS, most=1) == [b"late"]
     told = [(transport_payload(p), packet_comment(p)) for p in read_packets(path)]
@@ -467,7 +467,7 @@ def test_a_datagram_that_a_fault_plan_corrupts_is_captured_as_transmitted(port, 
     a, b = port.open_udp(), port.open_udp()
     path = tmp_path / "corrupt.pcapng"
     with capture_to_file(path), temporarily_install_fault_plan(helpers, "tx:corrupt=100%"):
-        send_all(a, b.local_addr(), [bytes(50)])
+        send_each_datagram(a, b.local_addr(), [bytes(50)])
         got = receive_until_quiet(port, b, quiet=EXTRA_SECONDS, most=1)
     assert [transport_payload(p) for p in read_packets(path)] == got * 2
     assert got != [bytes(50)]

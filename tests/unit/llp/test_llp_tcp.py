@@ -237,7 +237,7 @@ def test_a_tcp_stream_arrives_in_order_with_any_lengths_of_sends_and_receives(po
     assert c["tx_eagain"] > 0
 
 
-def fill_send_buffer(a):
+def fill_socket_send_buffer(a):
     total = 0
     while (rv := a.send(b"x" * 1_000_000)) > 0:
         total += rv
@@ -258,7 +258,7 @@ def test_buffer_space_in_a_full_tcp_socket_wakes_a_waiting_thread(port, helpers,
         helpers.wait_until(lambda: a in port.poll() and a.receive_all())
         assert len(port.hot_fds()) == 1
     port.drain_ready_sockets()
-    total = fill_send_buffer(a)
+    total = fill_socket_send_buffer(a)
     if state == "armed":
         port.arm()
     assert port.wait(20_000) == 0, "the wait ended without buffer space"
@@ -281,7 +281,7 @@ def test_a_paused_tcp_socket_that_waits_for_buffer_space_ignores_received_octets
     b = helpers.wait_until(lambda: other.accept_once(listener))
     helpers.wait_until(lambda: a in port.poll() and a.connect_result() == 0)
     port.drain_ready_sockets()
-    fill_send_buffer(a)
+    fill_socket_send_buffer(a)
     helpers.lib.siw_llp_sock_pause(a.c)
     for _ in range(5):
         assert b.send(b"x") == 1
@@ -320,7 +320,7 @@ def test_buffer_space_without_want_write_is_not_reported(port, helpers):
     a, b = port.connected_pair()
     b.send(b"x")
     port.drain_ready_sockets()
-    fill_send_buffer(a)
+    fill_socket_send_buffer(a)
     a.want_write(False)
     b.receive_all()
     helpers.wait_until(lambda: b.receive_all() == 0)
