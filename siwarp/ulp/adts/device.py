@@ -83,7 +83,7 @@ class Device:
             raise
         sge = self.control.sge(0, CONTROL_SIZE)
         self._control_wr = SendWR(sg=[sge], send_flags=SendFlag.SIGNALED | SendFlag.INLINE)
-        #: Whether a shared receive queue has asked for memory in vain.
+        #: Whether a shared receive queue needed memory when none was free.
         self.memory_short = False
         #: Open channels, in the order of their creation.
         self.members: dict[_Member, None] = {}
@@ -139,7 +139,7 @@ class Device:
         return number
 
     def end_send(self, number: int) -> None:
-        """Act as if a request was flushed, which has no completion: its queue pair is closed."""
+        """Report a request as flushed whose queue pair was closed before its completion."""
         call = self._on_send.pop(number, None)
         if call is not None:
             call(_FLUSHED)

@@ -701,12 +701,12 @@ class Receiver:
                     raise wire.WireError(
                         f"{record.type.name} of transfer {record.transfer}, which was never opened"
                     )
-                continue  # of a transfer that has failed at this end
+                continue  # the transfer has failed at this end before
             outcome.path = receiving.entry.path
             try:
                 self._advance(record, receiving)
             except OSError as e:
-                # An announced size that does not fit is a fault of the sender, others may heal.
+                # The incomplete file is deleted, because it may have filled the disk.
                 self._end(record.transfer, keep=False)
                 self._refuse(record.transfer, failure_of(receiving.entry.path, e))
         return outcome

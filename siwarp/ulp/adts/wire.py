@@ -121,7 +121,7 @@ HANDSHAKE_UNIT_SIZE = MIN_UNIT_SIZE
 MAX_OFFSET = (1 << 63) - 1
 #: Linux's PATH_MAX: no longer path can be opened.
 MAX_PATH = 4096
-#: Largest text of an error, in octets of UTF-8: some lines of a terminal.
+#: Largest text of an error, in octets of UTF-8: a few lines on a terminal.
 MAX_TEXT = 1024
 #: Largest body of a control record: a path and a target of a symbolic link, with the other fields.
 MAX_BODY = 2 * MAX_PATH + 256
@@ -210,7 +210,7 @@ class Option(IntFlag):
     RECURSIVE = 1
     #: GET, OPEN: skip a file whose size and modification time the receiver has already.
     UPDATE = 2
-    #: GET, OPEN: continue a transfer that was cut.
+    #: GET, OPEN: continue a transfer that was interrupted.
     RESUME = 4
     #: OPEN: DATA follows at once, without an ACCEPT.
     AT_ONCE = 8
@@ -780,7 +780,8 @@ class Reclaim(Message):
 class Error(Message):
     """ERROR: the end of a transfer or request, or with transfer 0 of the session.
 
-    Characters of the text that cannot be printed are replaced, and a text that is too long is cut.
+    Characters of the text that cannot be printed are replaced, and a text that is too long is
+    truncated.
     """
 
     TYPE = Type.ERROR
