@@ -158,7 +158,7 @@ def get(
     ca: _CAOption = None,
     as_json: _JSONOption = False,
 ) -> None:
-    """Copy a file from an FTP server. If a copy was cut, the same command continues it.
+    """Copy a file from an FTP server. The same command continues an interrupted copy.
 
     User and password may also be in ~/.netrc. The file gets its name when it is complete, and the
     modification time that it has at the server. The exit status is 5 if the login was refused, 10
