@@ -71,7 +71,7 @@ class _Direction:
 
 
 class EmulatedLink:
-    """An emulated link with two sockets. siwarp sends to ``far`` as the address of its peer, and the
+    """An emulated link with two sockets. siwarp sends to ``far``, the address of its peer, and the
     peer sends to ``near``.
 
     The link has no background thread: ``forward_datagrams`` forwards the queued datagrams.

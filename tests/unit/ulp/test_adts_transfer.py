@@ -96,7 +96,7 @@ def test_symbolic_links_are_failures_unless_they_are_wanted(source: Path, target
     assert (target / "link").readlink() == Path("one")
 
 
-# ---- cuts
+# ---- interrupted transfers
 
 
 class Killed(BaseException):
