@@ -52,8 +52,8 @@ SIM = [
     "tests/sim/rd/test_rd_wire.py",
     "tests/sim/rd/test_verbs_rd.py",
 ]
-#: The tests of tools and specifications, by the beginning of the path. Files of tools and
-#: specifications affect no other tests.
+#: The tests that a changed file of a tool or specification affects. The key is the beginning of the
+#: file's path. Such a file affects no other tests.
 TESTS_OF = {
     ".ci/": ["tests/unit/gate"],
     "spec/": ["tests/unit/spec"],

@@ -195,7 +195,7 @@ class _Server:
         self._host = address[0]
         self._pd = PD(context)
         self.cq = CQ(context, entries, channel=CompChannel(context))
-        #: The clients by the number of their queue pair.
+        #: The clients. The keys are the numbers of their queue pairs.
         self._clients: dict[int, _Client] = {}
 
     def run(self, stop: StopRequest) -> None:

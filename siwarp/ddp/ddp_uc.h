@@ -28,7 +28,7 @@ struct siw_ddp_uc;
 /*
  * Opens a UC endpoint on a UDP socket, and disables fragmentation on the socket. The caller keeps
  * ownership of the socket, and closes the socket after the endpoint. crc: whether CRCs are sent and
- * checked. Returns 0, -ENOMEM or -errno.
+ * checked. Returns 0 or -errno.
  */
 int siw_ddp_uc_open(struct siw_llp_port *port, struct siw_mem *mem, struct siw_llp_sock *sock,
 		    bool crc, struct siw_ddp_uc **out);

@@ -160,8 +160,8 @@ siw_qp_wqe_uses_fn siw_qp_wqe_uses_key;
 #define SIW_DELAY_OCTETS_DGRAM	(60u << 10)
 #define SIW_DELAY_OCTETS_STREAM (256u << 10)
 /*
- * Minimum length, in octets, of a Read that may wait for company although it is posted alone: the
- * responses to earlier Reads take longer than a poll.
+ * Minimum length, in octets, of a Read that may wait for further Reads although it is posted alone:
+ * the responses to earlier Reads take longer than a poll.
  */
 #define SIW_LONG_READ (16u << 10)
 /* Returns a counter that changes when a poll ends the current round of posts. */

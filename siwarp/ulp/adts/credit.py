@@ -54,7 +54,7 @@ _MODULUS = 1 << 32
 
 
 class CreditError(Exception):
-    """The peer broke the rules: it sent a unit without credit, or its counts are impossible."""
+    """The peer has violated the rules: it sent a unit without credit, or impossible counts."""
 
 
 class Role(Enum):

@@ -75,7 +75,7 @@ class Device:
             self.cq = CQ(self.context, CQ_SIZE, channel=CompChannel(self.context))
             self.cm = CMEventChannel(self.context)
             self.pool = Pool(self.pd, memory, unit)
-            #: Sources of smaller units, by their size.
+            #: Sources of smaller units. The key is the size of the units.
             self.split: dict[int, SplitPool] = {}
             self.control = MR(self.pd, CONTROL_SIZE, AccessFlag(0))
         except BaseException:
