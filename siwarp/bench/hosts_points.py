@@ -85,7 +85,7 @@ class Point:
 
     @property
     def value(self) -> float | None:
-        """The median of the latency samples, otherwise of the rounds; None if there are no rounds."""
+        """The median of the latency samples, or else of the rounds; None if there are no rounds."""
         if self.samples:
             return statistics.median(self.samples)
         return statistics.median(self.rounds) if self.rounds else None

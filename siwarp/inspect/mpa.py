@@ -201,7 +201,7 @@ class Marker(Packet):
     fields_desc: ClassVar[list[Any]] = [ShortField("reserved", 0), ShortField("fpduptr", 0)]
 
     def extract_padding(self, s: bytes) -> tuple[bytes, bytes]:
-        """Give a Marker no payload: the octets that follow it belong to the FPDU around it."""
+        """Return no payload: the octets after a Marker belong to the FPDU around it."""
         return b"", s
 
 

@@ -55,7 +55,7 @@ REQUESTS = 256
 
 
 def entries_below(tree: Tree, path: str, recursive: bool) -> Iterator[Entry | Failure]:
-    """Yield an entry, and with ``recursive`` all below it; a failure for what cannot be read."""
+    """Yield an entry, and with ``recursive`` all below it, or a failure if one cannot be read."""
     try:
         walk = tree.walk(path)
         if not recursive:

@@ -279,7 +279,7 @@ class _Control:
             self.log("the client does not read the replies: closing", logfun=logger.warning)
             self.close()
             return
-        # FTPHandler's push would encode without the error handler.
+        # FTPHandler.push would encode the text without the error handler.
         AsyncChat.push(self, data.encode(self.encoding, self.unicode_errors))
 
     def close(self: Any) -> None:
