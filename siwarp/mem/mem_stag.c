@@ -95,9 +95,9 @@ struct siw_mem {
 };
 
 /*
- * Fields are loaded with acquire and stored with release, which costs nothing on x86. A later load
- * of the member word is therefore not reordered before the loads of fields (see
- * resolve_local_sge). load_field pairs with store_field.
+ * Fields are loaded with acquire order and stored with release order, which costs nothing on x86. A
+ * later load of the member word is therefore not reordered before the loads of fields (see
+ * resolve_local_sge()). load_field() pairs with store_field().
  */
 #define load_field(e, f)     atomic_load_explicit(&(e)->f, memory_order_acquire)
 #define store_field(e, f, v) atomic_store_explicit(&(e)->f, v, memory_order_release)

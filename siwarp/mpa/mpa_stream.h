@@ -167,8 +167,8 @@ struct siw_mpa_stream {
 	struct siw_wire_err error;
 	/*
 	 * The tx side reads crc_mode and tx_open without the progress lock. crc_mode: stored by
-	 * start-up with release, loaded by mpa_tx.c with acquire. tx_open: 1 once FPDUs may be
-	 * sent; same ordering.
+	 * start-up with release order, loaded by mpa_tx.c with acquire order. tx_open: 1 once FPDUs
+	 * may be sent; stored and loaded in the same way.
 	 */
 	_Atomic uint8_t crc_mode;
 	_Atomic uint8_t tx_open;

@@ -473,7 +473,7 @@ static bool must_verify_peer_before_send(const struct siw_rd_peer *peer, uint64_
 }
 
 /*
- * Returns 1 if a segment may be queued; 0 if it may not be queued now; -EPIPE if the incarnation
+ * Returns 1 if a segment can be queued now; 0 if it must be queued later; -EPIPE if the incarnation
  * has ended.
  */
 static int rd_can_queue_segment(struct siw_rd_peer *peer, const struct siw_rd_seq *seq,

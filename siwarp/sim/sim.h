@@ -195,7 +195,7 @@ int siw_sim_set_path_cut(int a, int b, int cut);
 int siw_sim_set_datagram_mutation_rate(int host, int of_1000);
 /*
  * Sets the MTU of the path between a and b; 0: the MTU of their interfaces applies. Larger packets
- * that may not be fragmented are lost; if reports_icmp is set, ICMP reports each loss to the
+ * that must not be fragmented are lost; if reports_icmp is set, ICMP reports each loss to the
  * sending host.
  */
 int siw_sim_set_path_mtu(int a, int b, uint32_t mtu, int reports_icmp);

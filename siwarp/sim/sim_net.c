@@ -862,7 +862,7 @@ static void datagram_send(struct siw_llp_sock *sock, struct sim_path *path,
 }
 
 /*
- * Returns the length of a datagram's longest packet that routers may not fragment; 0: routers may
+ * Returns the length of a datagram's longest packet that routers must not fragment; 0: routers may
  * fragment all packets of the datagram. Over IPv6 only the sender fragments, for the path MTU that
  * the sender knows.
  */

@@ -679,7 +679,7 @@ static void rc_continue_close(struct siw_rc_qp *rc)
 	/*
 	 * Both ends may have full socket buffers, and if neither end reads, neither end can send.
 	 * So this end reads and discards data. A responder that has not received the initiator's
-	 * first FPDU may not send at all.
+	 * first FPDU must not send at all.
 	 */
 	if (!r) {
 		siw_ddp_stream_drop_unexpected(rc->base.flow.ddp);
@@ -974,7 +974,7 @@ int siw_qp_rc_start_stream(struct siw_rc_qp *rc, struct siw_mpa_stream *mpa,
 		rc->mpa = mpa;
 		rc->base.flow.ddp = ddp;
 		rc->base.flow.stream = stream;
-		/* A responder that expects an RTR may not send before the RTR arrives. */
+		/* A responder that expects an RTR must not send before the RTR arrives. */
 		rc->may_send = start->initiator;
 		rc->base.connected = true;
 		rc->base.granted_ord = rc->base.reads_max = start->ord;

@@ -177,7 +177,7 @@ class Connection:
             self._run(self._sender.send(count))
 
     def makefile(self, mode: str = "r", encoding: str | None = None, **more: Any) -> IO[Any]:
-        """Return a file that reads what arrives."""
+        """Return a file object from which the received data can be read."""
         if mode not in {"r", "rb"}:
             raise ValueError(f"a file of mode {mode!r}: only 'r' and 'rb' are possible")
         reader: Any = io.BufferedReader(_Raw(self))

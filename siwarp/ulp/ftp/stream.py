@@ -130,7 +130,7 @@ class Sender:
         if self._answer is not None:
             await asyncio.wait({self._answer})
             if not self._answer.cancelled():
-                self._answer.exception()  # has been reported, or does not matter any more
+                self._answer.exception()  # it was reported before, or no longer matters
 
 
 async def receive(channel: Channel) -> AsyncGenerator[memoryview, None]:

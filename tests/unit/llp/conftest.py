@@ -26,7 +26,7 @@ from unit.llp.llp_harness import (
 
 
 @pytest.fixture
-def helpers() -> SimpleNamespace:
+def llp_helpers() -> SimpleNamespace:
     """Return a namespace with the helper functions and classes of ``llp_harness``."""
     return SimpleNamespace(
         siw_addr=siw_addr,
