@@ -43,7 +43,7 @@ from siwarp.verbs import (
 
 __all__ = ["RDChannel", "RDPort", "connect_rd"]
 
-#: Requests in the send queue that all sessions share.
+#: Capacity of the send queue that all sessions share, in requests.
 QUEUE_DEPTH = 8192
 #: Seconds of silence after which a peer that owes an answer is lost: more than a short failure of
 #: the network. (If the peer's process ends, its rendezvous ends, which is detected at once.)

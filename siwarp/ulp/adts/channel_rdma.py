@@ -31,7 +31,7 @@ from siwarp.verbs import MR, QP, WC, AccessFlag, Address, Error, SendWR, WCStatu
 
 __all__ = ["SEND_DEPTH", "RDMAChannel"]
 
-#: Requests in the send queue of one channel: grant units, and units with records.
+#: Maximum number of requests of one channel in the send queue: grant units, units with records.
 SEND_DEPTH = 256
 
 

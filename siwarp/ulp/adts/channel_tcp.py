@@ -32,9 +32,9 @@ from siwarp.verbs import Address
 
 __all__ = ["TCPChannel", "TCPListener", "connect_tcp", "listen_tcp"]
 
-#: Units that a channel receives in advance, and units that its user may fill in advance.
+#: Number of units that a channel receives in advance, and that its user may fill in advance.
 UNITS = 4
-#: Calls of recv before other callbacks of the event loop run.
+#: Maximum number of calls of recv before other callbacks of the event loop run.
 READS_A_TURN = 4
 #: Seconds without an answer of the peer's host after which the connection is lost: more than a
 #: short failure of the network.

@@ -29,7 +29,7 @@ from siwarp.verbs import Address
 
 __all__ = ["Progress", "Result", "Session", "connect"]
 
-#: Requests that wait for their answers at a time.
+#: Maximum number of requests of a session that wait for their answers.
 REQUESTS = 64
 
 

@@ -37,11 +37,11 @@ from siwarp.verbs import (
 
 __all__ = ["CONTROL_SIZE", "Device"]
 
-#: Room for the completions of all sends and receives of a device.
+#: Capacity of the completion queue: the sends and receives of all channels of a device.
 CQ_SIZE = 65536
 #: Seconds after which a channel whose peer takes no data is ended, if others need its memory.
 STALL_S = 20.0
-#: Completions polled at a time.
+#: Maximum number of completions that one poll returns.
 BATCH = 64
 #: Largest unit that is sent inline: a grant unit, or a unit with RECLAIM or JOIN.
 CONTROL_SIZE = 128

@@ -16,7 +16,7 @@ __all__ = ["Disk", "DiskThreads"]
 
 T = TypeVar("T")
 
-#: Threads of one process; further sessions wait until another session's call has returned.
+#: Number of threads. While all of them are in calls, the calls of further sessions wait.
 _THREADS = 16
 
 #: The threads that the sessions of an end share.

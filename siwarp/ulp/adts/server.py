@@ -45,12 +45,12 @@ from siwarp.verbs import Address
 
 __all__ = ["SESSIONS", "Server", "entries_below", "serve"]
 
-#: Sessions at a time.
+#: Maximum number of open sessions.
 SESSIONS = 1000
-#: Peers at a time that have not proved that they know the key. One more displaces the one that has
-#: been waiting longest, so that peers that send nothing never keep others out.
+#: Maximum number of peers that have not yet proved that they know the key. One more displaces the
+#: one that has been waiting longest, so that peers that send nothing never keep others out.
 STRANGERS = 256
-#: Requests of one session that wait for the one in front of them.
+#: Maximum number of requests of one session that wait for the request in front of them.
 REQUESTS = 256
 
 

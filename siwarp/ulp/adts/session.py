@@ -34,7 +34,7 @@ __all__ = [
     "shown_address",
 ]
 
-#: Most transfers that are open at a time in a session.
+#: Maximum number of open transfers of a session.
 FILES = 64
 #: Seconds after which a session without transfers and requests ends.
 IDLE_S = 30
@@ -43,16 +43,16 @@ IDLE_S = 30
 SILENCE_S = 120.0
 #: The same for a peer whose disk is slow (PAUSE).
 PAUSED_SILENCE_S = 600.0
-#: Seconds of one call of the file system after which the peer is asked to pause.
+#: The peer is asked to pause when a call to the file system has taken this number of seconds.
 STALL_S = 5.0
-#: Seconds between two looks at the time limits.
+#: Seconds between two checks of the time limits.
 _TICK_S = 1.0
 #: Seconds for which the end of a session waits for the disk.
 _DISK_END_S = 5.0
 #: Seconds between the end of the rendezvous and the end of the session, in which a BYE or ERROR
 #: that the peer has sent on the channel arrives.
 _LAST_WORDS_S = 0.5
-#: Received units that wait for the disk; further units wait in the channel.
+#: Maximum number of received units that wait for the disk; further units wait in the channel.
 _RING = 4
 #: Messages that wait to be sent, above which no more units are received.
 _UNSENT = 1024

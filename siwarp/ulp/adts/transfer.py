@@ -48,11 +48,11 @@ __all__ = [
     "failure_of",
 ]
 
-#: Octets up to which a file is sent without waiting for the receiver's ACCEPT.
+#: Maximum size of a file that is sent without waiting for the receiver's ACCEPT.
 SMALL_FILE = 256 << 10
-#: Files that are announced while one is sent, so that the ACCEPT of the next arrives in time.
+#: Number of files that are announced in advance, so that their ACCEPTs arrive in time.
 AHEAD = 4
-#: Octets of a hole from which it is announced as a hole, instead of sent as zeros.
+#: Minimum length of a hole that is announced as a hole; shorter ones are sent as zeros.
 _SMALLEST_HOLE = 4096
 #: Smallest part of a file that is put at the end of a unit.
 _SMALLEST_PART = 512

@@ -30,9 +30,9 @@ from siwarp.ulp.ftp.files import File, FileSystem
 
 __all__ = ["Handler", "Listener", "TLSHandler"]
 
-#: Seconds that a client has to log in.
+#: Seconds after which a client that has not logged in is disconnected.
 LOGIN_TIMEOUT = 30
-#: Clients of a worker that are not logged in.
+#: Maximum number of clients of a worker that are not logged in.
 MAX_WAITING = 256
 #: Limit of the replies that wait until the client reads. A client that sends commands without
 #: waiting for replies stays below it, because the kernel buffers some hundreds of replies.
@@ -153,7 +153,7 @@ class _ChannelData(_Data, DTPHandler):  # type: ignore[misc]
             super().handle_close()
 
     def _publish(self) -> None:
-        """Give a complete upload its name."""
+        """Rename a complete upload to its final name."""
         file = self.file_obj
         try:
             file.close()
