@@ -551,7 +551,7 @@ class Sender:
     def _handle_reply(self, record: Record) -> None:
         sending = self._open.get(record.transfer)
         if sending is None:
-            return  # about a transfer that has failed at this end meanwhile
+            return  # the transfer has failed at this end in the meantime
         plan = sending.plan
         message = wire.parse_message(record)
         match message:

@@ -184,7 +184,7 @@ class Connection:
         return reader if mode == "rb" else io.TextIOWrapper(reader, encoding, **more)
 
     def close(self) -> None:
-        """End the transfer: what was sent is complete, and the server has confirmed it.
+        """End the transfer. An upload is complete when the server has confirmed it.
 
         A download that is not complete is aborted.
 
