@@ -446,7 +446,7 @@ void siw_ddp_grh_put(uint8_t grh[SIW_DDP_GRH], const struct siw_addr *source,
 /*
  * Removes the oldest buffer from the queue and places the payload of the current datagram into the
  * buffer, without the first head octets (which the payload must have). grh_from: NULL, or the
- * datagram's source address: the datagram's GRH is then placed in front of the payload, and the
+ * datagram's source address: the datagram's GRH is then placed before the payload, and the
  * buffer must have room for the GRH and the payload; delivery->length does not count the GRH.
  *   1          delivered: *delivery
  *   -ENOBUFS   there is no buffer: the datagram is dropped and counted

@@ -60,7 +60,7 @@ static void record_tx_source_region(struct siw_ddp_stream *stream, struct siw_dd
 
 /*
  * Resolves the memory of the next len octets of a message that has octets for the upper layer
- * (msg->head) in front of sgl. Returns the number of iovecs or -errno.
+ * (msg->head) before sgl. Returns the number of iovecs or -errno.
  */
 static __attribute__((cold, noinline)) int ddp_resolve_headed(struct siw_ddp_stream *stream,
 							      const struct siw_ddp_tx *tx,

@@ -143,7 +143,7 @@ static inline void siw_mem_queue_sync_with_posts(const struct siw_mem_queue *que
 	(void)atomic_load_explicit(&queue->tail, memory_order_acquire);
 }
 
-/* Puts a removed buffer back in front of all others. Returns 0 or -ENOMEM. */
+/* Puts a removed buffer back at the head of the queue. Returns 0 or -ENOMEM. */
 int siw_mem_queue_put_back(struct siw_mem_queue *queue, const struct siw_mem_taken *taken);
 
 #endif

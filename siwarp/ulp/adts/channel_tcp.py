@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""The TCP channel: units one behind the other in a TCP stream. TCP itself limits the sender.
+"""The TCP channel: units one after the other in a TCP stream. TCP itself limits the sender.
 
 Sends are written to the socket by the caller's task, and a unit is free when the socket has
 accepted its octets. A callback of the event loop reads units as long as the reader task holds fewer
@@ -100,8 +100,8 @@ class TCPChannel(Channel):
     def use(self, unit: int) -> None:
         """Continue with units of up to ``unit`` octets.
 
-        Call it before any ``await`` after the unit was received behind which the peer may use the
-        larger size. No unit is being filled.
+        The peer may use the larger size after a certain unit. Call this function when that unit was
+        received, before any ``await``. No unit is being filled.
         """
         self._allocate(unit, UNITS)
         self._continue_reading()

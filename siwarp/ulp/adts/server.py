@@ -50,7 +50,7 @@ SESSIONS = 1000
 #: Maximum number of peers that have not yet proved that they know the key. One more displaces the
 #: one that has been waiting longest, so that peers that send nothing never keep others out.
 STRANGERS = 256
-#: Maximum number of requests of one session that wait for the request in front of them.
+#: Maximum number of requests of one session that wait for an earlier request.
 REQUESTS = 256
 
 

@@ -170,7 +170,7 @@ class Exchange:
         #: Whether fewer than _UNSENT messages wait to be sent.
         self._has_room = asyncio.Event()
         self._has_room.set()
-        # Answers wait behind the files that were received before them.
+        # Answers are sent after the files that were received before them.
         self._ring: asyncio.Queue[tuple[Received, list[Record]] | Record] = asyncio.Queue(_RING)
         self._last_id = 0
         self._paused_by_peer = False

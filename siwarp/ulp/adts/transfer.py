@@ -266,7 +266,7 @@ class Sender:
         return next(self._ids)
 
     def add(self, plan: FilePlan | ListPlan) -> None:
-        """Send the files or entries of a plan, behind those of earlier plans."""
+        """Send the files or entries of a plan, after those of earlier plans."""
         self._plans.append(plan)
 
     def reply(self, record: Record) -> None:
@@ -282,7 +282,7 @@ class Sender:
 
     @property
     def waiting(self) -> int:
-        """The number of plans that wait for the one in front of them."""
+        """The number of plans that wait for an earlier plan."""
         return len(self._plans)
 
     @property
@@ -298,7 +298,7 @@ class Sender:
         return outcome
 
     def fill(self, view: memoryview, at: int) -> int:
-        """Write records into a unit, from a position on; return the position behind them.
+        """Write records into a unit, from a position on; return the position after them.
 
         Returns ``at`` if there is nothing to send until the peer has replied.
         """

@@ -412,7 +412,7 @@ class _Extents:
             hole = min(os.lseek(self._fd, offset, os.SEEK_HOLE), end)
             return Extent(offset, hole - offset, False)
         except OSError as e:
-            if e.errno == errno.ENXIO:  # no data behind the offset
+            if e.errno == errno.ENXIO:  # no data after the offset
                 return Extent(offset, end - offset, True)
             # Without knowledge of holes, the file is data.
             self._may_have_holes = False

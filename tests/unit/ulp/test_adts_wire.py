@@ -470,7 +470,7 @@ def decode(octets: memoryview) -> Iterator[Record | Message]:
 
 
 def with_crcs(octets: bytearray) -> None:
-    """Correct the CRCs of a damaged unit, so that the checks behind them are reached."""
+    """Correct the CRCs of a damaged unit, so that the later checks are reached."""
     octets[20:24] = crc32c(bytes(octets[:20])).to_bytes(4, "big")
     at = 24
     while at + 32 <= len(octets):
