@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * ddp/ddp_tx.c - sending on streams: a message is cut into segments (RFC 5041 section 5.2), which
+ * ddp/ddp_tx.c - sending on streams: a message is split into segments (RFC 5041 section 5.2), which
  * are passed to the lower layer in order (RFC5041-5.3-02, -03). One message at a time is in
  * progress; tx.offset counts its framed octets.
  */
@@ -127,7 +127,7 @@ struct segment {
 };
 
 /*
- * Cuts the next segment from the message. Returns the number of iovecs of the segment's payload, or
+ * Selects the octets of the message's next segment. Returns the number of iovecs of the segment's payload, or
  * -errno. As with ddp_resolve_payload(), the caller may hold a reference to the STag afterwards.
  */
 static int ddp_cut_segment(struct siw_ddp_stream *stream, const struct siw_ddp_tx *tx,

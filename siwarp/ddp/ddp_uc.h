@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * ddp/ddp_uc.h - part of ddp/ddp.h: endpoints of unreliable connections (datagram-iWARP, "UC"). A
- * message is cut into segments, each of which is sent in one datagram: LLP header
+ * message is split into segments, each of which is sent in one datagram: LLP header
  * (llp/llp_dgram_wire.h, type UC), DDP segment, CRC32C. Datagrams are numbered (PSN), so that a
  * receiver detects missing ones.
  *
