@@ -127,11 +127,11 @@ struct segment {
 };
 
 /*
- * Selects the octets of the message's next segment. Returns the number of iovecs of the segment's payload, or
- * -errno. As with ddp_resolve_payload(), the caller may hold a reference to the STag afterwards.
+ * Takes the next segment from the message. Returns the number of iovecs of the segment's payload,
+ * or -errno. As with ddp_resolve_payload(), the caller may hold a reference to the STag afterwards.
  */
-static int ddp_cut_segment(struct siw_ddp_stream *stream, const struct siw_ddp_tx *tx,
-			   struct segment *seg, struct siw_wire_err *err)
+static int ddp_take_segment(struct siw_ddp_stream *stream, const struct siw_ddp_tx *tx,
+			    struct segment *seg, struct siw_wire_err *err)
 {
 	const struct siw_ddp_msg *msg = &tx->msg;
 	uint64_t left = msg->length - tx->offset;
@@ -187,7 +187,7 @@ int siw_ddp_tx_continue(struct siw_ddp_stream *stream, struct siw_ddp_tx *tx,
 		if (turn >= TURN)
 			return 0;
 		if (!tx->msg.from_stag || tx_has_room_for_source(stream, tx)) {
-			int n = ddp_cut_segment(stream, tx, &seg, err);
+			int n = ddp_take_segment(stream, tx, &seg, err);
 
 			if (n < 0)
 				return n;
