@@ -779,9 +779,9 @@ static inline int siw_rdmap_send_tagged_private_msgs(struct siw_rdmap_stream *st
 void siw_rdmap_handle_delivery_counts_request(struct siw_rdmap_stream *stream,
 					      const struct siw_rdmap_wire_read *wire);
 /*
- * siw_rdmap_check_tagged_private_msg() checks a tagged private message of a connection, and returns false
- * with *err if the message is invalid; siw_rdmap_handle_tagged_private_msg() fills *event from the message.
- * Progress lock held.
+ * siw_rdmap_check_tagged_private_msg() checks a tagged private message of a connection, and returns
+ * false with *err if the message is invalid. siw_rdmap_handle_tagged_private_msg() fills *event
+ * from the message. Progress lock held.
  */
 bool siw_rdmap_check_tagged_private_msg(struct siw_rdmap_stream *stream,
 					const struct siw_ddp_seg *seg, struct siw_wire_err *err);

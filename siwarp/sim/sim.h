@@ -27,8 +27,8 @@
  * the process.
  *
  * TCP. Segments are subject to the links' fault plans, like datagrams: a lost segment is
- * retransmitted, and the data after the lost segment waits. The seed decides where a stream is split
- * into segments and how many octets one call moves. As with Linux's defaults, a connection whose
+ * retransmitted, and the data after the lost segment waits. The seed decides where a stream is
+ * split into segments and how many octets one call moves. As with Linux's defaults, a connection whose
  * peer does not answer ends after 924.6 s (ETIMEDOUT), and a connect attempt after 127 s. corrupt=
  * causes damage that TCP's checksum does not detect. reset= and short= apply to each connection.
  *

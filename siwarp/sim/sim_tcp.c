@@ -2,8 +2,8 @@
 /*
  * sim/sim_tcp.c - the functions of llp.h for TCP, on segments that sim_net.c carries.
  *
- * The sender splits its stream into segments, which the path's fault plan delays, loses, reorders or
- * duplicates like any packet. The receiver acknowledges every segment together with the number of
+ * The sender splits its stream into segments, which the path's fault plan delays, loses, reorders
+ * or duplicates like any packet. The receiver acknowledges every segment together with the number of
  * its transmission, which serves as selective acknowledgement. A segment is considered lost once
  * three segments sent after it have arrived, or after a retransmission time-out (RFC 6298, with
  * Linux's bounds). Data that arrives after a lost segment waits at the receiver, so that loss
