@@ -310,7 +310,7 @@ class RecordedRun:
         return [name for name, outcome in outcomes.items() if outcome == "failed"]
 
     def reason_clause_not_shown_by_tests(self, clause_id: str, tests: list[str]) -> str:
-        """Return why a clause that `tests` cite is not shown."""
+        """Return why the tests that cite a clause have not shown that it is implemented."""
         if not tests:
             return "no test cites it"
         outcomes = self.outcomes_of_clause(clause_id)
@@ -321,7 +321,10 @@ class RecordedRun:
 
 
 def ids_not_shown_by_tests(clause: Clause, ran: RecordedRun) -> list[str]:
-    """Return the ids of a clause that no test has shown: its items, or its own id."""
+    """Return the ids of a clause's items that no test has shown to be implemented.
+
+    For a clause without items, that is its own id, or nothing.
+    """
     return [i for i in clause.items or (clause.id,) if not ran.is_clause_shown_by_tests(i)]
 
 
@@ -337,7 +340,7 @@ def clause_state(clause: Clause, ran: RecordedRun) -> str:
 def list_open_clauses(
     clauses: dict[str, Clause], found: Citations, ran: RecordedRun
 ) -> dict[str, str]:
-    """Return the ids of open clauses, each with the reason why it is not shown."""
+    """Return the ids of open clauses, each with the reason why no test has shown it."""
     return {
         clause.id: "; ".join(
             f"{i}: {ran.reason_clause_not_shown_by_tests(i, found.tests.get(i, []))}"

@@ -52,8 +52,8 @@ SIM = [
     "tests/sim/rd/test_rd_wire.py",
     "tests/sim/rd/test_verbs_rd.py",
 ]
-#: The tests of tools and specifications, by the beginning of the path. Files of tools and
-#: specifications affect no other tests.
+#: The tests that a changed file of a tool or specification affects. The key is the beginning of the
+#: file's path. Such a file affects no other tests.
 TESTS_OF = {
     ".ci/": ["tests/unit/gate"],
     "spec/": ["tests/unit/spec"],
@@ -65,8 +65,8 @@ TESTS_OF = {
     "tools/ci-full": ["tests/unit/gate"],
     "tools/quick.py": ["tests/unit/gate"],
 }
-#: Folders in which a changed file selects the tests that share a word with its name: ping_wire.py
-#: selects test_cli_ping.py. The listed tests are selected if no test shares a word.
+#: Folders in which a changed file selects the tests whose names share a word with its name:
+#: ping_wire.py selects test_cli_ping.py. If no test does, the tests listed here are selected.
 BY_NAME = {
     "cli": ["tests/cli/test_cli_commands.py"],
     "bench": ["tests/bench/test_bench_cli.py"],
@@ -94,7 +94,7 @@ def is_simulated_test(test: str) -> bool:
 
 
 def tests_sharing_a_word(layer: str, path: str) -> list[str]:
-    """Return the tests in a folder of BY_NAME that share a word with the name of a file."""
+    """Return the test files of a layer whose names share a word with the name of a file."""
     words = set(Path(path).stem.split("_"))
     tests = sorted((ROOT / "tests" / layer).glob(f"test_{layer}_*.py"))
     found = [test for test in tests if words & set(test.stem.split("_")[2:])]

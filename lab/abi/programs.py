@@ -90,7 +90,7 @@ class Row:
         return "us" if self.less_is_better else "GB/s"
 
     def keeps_performance_promise(self, ratio: float) -> bool:
-        """Return whether a ratio to the compared figure keeps the promise."""
+        """Return whether the ratio of both figures is within the promised limit."""
         return ratio <= self.target if self.less_is_better else ratio >= self.target
 
     def required_programs(self) -> list[str]:

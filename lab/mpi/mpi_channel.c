@@ -163,7 +163,8 @@ bool siw_channel_uses_rc(struct siw_channel_peer *peer)
  * Returns whether a frame can be sent to a peer: the pool has a free frame, the window is not full,
  * and the pair is not switching to RC.
  */
-static bool message_channel_may_send(const struct siw_channel *c, struct siw_channel_peer *peer)
+static bool message_channel_can_send_frame(const struct siw_channel *c,
+					   struct siw_channel_peer *peer)
 {
 	if (c->free == SIW_CHANNEL_NONE || peer->next_seq - peer->acked >= SIW_CHANNEL_WINDOW)
 		return false;
@@ -213,7 +214,7 @@ void siw_channel_send(struct siw_channel *c, uint32_t to, const char *data, uint
 	for (uint64_t left = size; left;) {
 		uint32_t length = left < SIW_CHANNEL_PAYLOAD ? (uint32_t)left : SIW_CHANNEL_PAYLOAD;
 
-		while (!message_channel_may_send(c, peer))
+		while (!message_channel_can_send_frame(c, peer))
 			siw_channel_progress(c);
 		message_channel_send_frame(c, peer, data + (size - left), length, left);
 		left -= length;

@@ -170,7 +170,7 @@ def measure_bottleneck_cases(
     """Measure cells, except for results that the file at ``path`` already contains.
 
     Raises:
-        BenchError: this user may not create namespaces, or a flow failed.
+        BenchError: this user has no permission to create namespaces, or a flow failed.
 
     """
     found = _load_results(path)

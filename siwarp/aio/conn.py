@@ -72,10 +72,11 @@ class Connection(SourceUser):
     Messages have up to ``recv_size`` octets; a longer message ends the connection in error.
     Messages arrive in ``recv_depth`` receives posted in advance. Further messages wait until
     ``recv`` is called: up to ``rnr_octets`` (a setting) at this end, the rest at the peer, whose
-    ``send`` then takes longer. The peer's Writes and this end's Reads wait behind these messages. A
-    peer that was not made by siwarp's ``connect`` or ``listen`` may end the connection when a
-    message finds no receive, so the protocol should let the peer answer from time to time. With
-    ``Persona.ROCE`` at this end, the peer has the data when ``send`` or ``write`` returns.
+    ``send`` then takes longer. The peer's Writes and this end's Reads wait until these messages
+    have been received. A peer that was not made by siwarp's ``connect`` or ``listen`` may end the
+    connection when a message finds no receive, so the protocol should let the peer answer from time
+    to time. With ``Persona.ROCE`` at this end, the peer has the data when ``send`` or ``write``
+    returns.
 
     Any number of tasks may use a connection; messages of one task keep their order. Iteration
     yields messages until the peer closes the connection; if the connection is lost, iteration

@@ -88,13 +88,13 @@ class Shares:
         return peer, taken + self.SAFE
 
     def acquire(self, peer: Address) -> None:
-        """Add one place to the number of places that the peer holds."""
+        """Record that the peer has taken one more place."""
         self.used += 1
         self._peers.setdefault(peer, deque()).append(system.monotonic())
         self._sources[ipv4_address_or_ipv6_prefix(peer)] += 1
 
     def release(self, peer: Address) -> None:
-        """Remove one place from the number of places that the peer holds."""
+        """Record that the peer has released the place that it has held longest."""
         self.used -= 1
         self._peers[peer].popleft()
         if not self._peers[peer]:

@@ -146,8 +146,8 @@ struct siw_counters_page {
 _Static_assert(__builtin_offsetof(struct siw_counters_page, value) == 64, "counters.py");
 
 /*
- * The page that siw_count() updates. Stored with release order by siw_counters_init() and in a
- * forked child.
+ * The page of memory whose counters siw_count() increases. The pointer is stored with release order
+ * by siw_counters_init() and, for the page of its own that a forked child gets, in the child.
  */
 extern struct siw_counters_page *_Atomic siw_counters_page;
 

@@ -159,7 +159,7 @@ struct siw_fault_decision {
 	int drop; /* counter for the drop (enum siw_counter); -1: not dropped */
 	bool dup, corrupt, mark;
 	uint8_t passes;	     /* number of later packets that overtake this packet */
-	uint64_t depart_ns;  /* when the packet has passed the rate limit; 0: no wait */
+	uint64_t depart_ns;  /* time at which the rate limit lets the packet pass; 0: no wait */
 	uint64_t release_ns; /* time at which the packet is delivered */
 	uint64_t flip;	     /* random number that selects the flipped bit */
 };
@@ -170,9 +170,11 @@ void siw_fault_path_init(struct siw_fault_path *path, const struct siw_faults *p
 bool siw_fault_clause_matches_packet(const struct siw_fault_clause *clause, enum siw_fault_dir dir,
 				     const struct siw_addr *peer);
 /*
- * Decides about the next datagram, of `length` octets, while `packets` datagrams with `octets`
- * octets wait for the rate. Advances the path; a caller whose datagram may be refused and sent
- * again must keep a copy of the path.
+ * Applies the fault plan to the next datagram of a path, of `length` octets: sets *fate to whether
+ * the datagram is lost, delayed, duplicated or corrupted. packets, octets: the datagrams that the
+ * rate limit of the plan delays at present. The call changes the state of the path. A caller that
+ * passes a datagram again because the socket did not accept it must first restore a copy of the
+ * path.
  */
 void siw_fault_decide_packet_fate(const struct siw_faults *plan, struct siw_fault_path *path,
 				  const struct siw_addr *peer, size_t length, uint64_t now_ns,

@@ -104,8 +104,9 @@ static inline bool siw_fault_queue_empty(const struct siw_fault_queue *q)
 	return q->n == 0;
 }
 /*
- * Decides about the next datagram as siw_fault_decide_packet_fate() does, with the queue's backlog.
- * The caller adds the datagram to the queue or passes it on immediately.
+ * Applies the fault plan to the next datagram as siw_fault_decide_packet_fate() does, with the
+ * packets in the queue as those that the rate limit delays. The caller then adds the datagram to
+ * the queue or passes it on immediately.
  */
 void siw_fault_queue_decide_packet_fate(struct siw_fault_queue *q, const struct siw_faults *plan,
 					struct siw_fault_path *path, const struct siw_addr *peer,

@@ -46,8 +46,9 @@ int siw_fork_lock_register(struct siw_fork_lock *l)
 	bool done;
 
 	/*
-	 * Pairs with the store of l->watched in this function. Only the first call for a lock
-	 * acquires the lock of the list, which a fork may hold.
+	 * This acquire load pairs with the store of l->watched below. Later calls for the same lock
+	 * return here and do not acquire the lock of the list, which another thread may hold during
+	 * a fork.
 	 */
 	if (atomic_load_explicit(&l->watched, memory_order_acquire))
 		return 0;

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Run commands although their output pipe may close early, or although typer may be missing."""
+"""Run siwarp's commands without a traceback if the output pipe is closed or typer is missing."""
 
 from __future__ import annotations
 

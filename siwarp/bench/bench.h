@@ -72,8 +72,8 @@ struct siw_bench_result {
 	double p99, p999;
 	uint64_t n; /* number of measured samples or messages */
 	/*
-	 * CPU time in ns and cycles (0: not counted) of all threads of this process in the measured
-	 * part; only streams of messages have them
+	 * CPU time in ns, and cycles, of all threads of this process in the measured part. 0: not
+	 * counted; they are counted only for streams of messages
 	 */
 	uint64_t cpu_ns, cycles;
 };

@@ -376,8 +376,8 @@ static void memory_bench_run_measured_process(struct end *e)
 	idle = process_memory_octets();
 	idle_kernel = all_sockets_memory_octets(e, &sockets);
 	/*
-	 * Enlarge the completion queue after the idle measurement, because the used part of a queue
-	 * counts as memory.
+	 * The next loop needs a completion for each peer. The completion queue is enlarged only
+	 * here, so that its memory is not part of the idle memory.
 	 */
 	if (!memory_bench_uses_ud(e))
 		siw_bench_exit_on_error(siw_resize_cq(e->cq, (int)e->peers + RING),

@@ -235,7 +235,10 @@ static void start_counting_cycles(void)
 					.config = PERF_COUNT_HW_CPU_CYCLES,
 					.inherit = 1 };
 
-	/* Not permitted, or not present, as in most virtual machines: then CPU time has to do. */
+	/*
+	 * Fails if this user is not permitted to count cycles, or if the machine has no counter,
+	 * like most virtual machines. Then only CPU time is reported.
+	 */
 	cycles_fd = (int)syscall(SYS_perf_event_open, &attr, 0, -1, -1, PERF_FLAG_FD_CLOEXEC);
 }
 

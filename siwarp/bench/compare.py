@@ -44,8 +44,8 @@ ROUNDS = 40
 LEAST_ROUNDS = 3
 #: Time limit in seconds for one measurement by one program.
 LIMIT_S = 60
-#: The command that starts this build.
-_THIS = (sys.executable, "-m", "siwarp.cli")
+#: The command that runs this installation of siwarp.
+_THIS_COMMAND = (sys.executable, "-m", "siwarp.cli")
 #: Variables that would make the other program load this build's modules or library.
 _OURS_ALONE = ("PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH")
 
@@ -203,7 +203,7 @@ class _Program:
 
     def __init__(self, other: str | None = None) -> None:
         self.name = "this build" if other is None else other
-        self._start = list(_THIS) if other is None else [other]
+        self._start = list(_THIS_COMMAND) if other is None else [other]
         self._env = _program_environment(other=other is not None)
 
     def _run_bench(self, words: Sequence[str]) -> str:

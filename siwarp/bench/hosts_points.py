@@ -85,13 +85,13 @@ class Point:
 
     @property
     def value(self) -> float | None:
-        """The median: of all samples of latency, otherwise of the rounds; None without a round."""
+        """The median of the latency samples, or else of the rounds; None if there are no rounds."""
         if self.samples:
             return statistics.median(self.samples)
         return statistics.median(self.rounds) if self.rounds else None
 
     def percentiles(self, wanted: tuple[float, ...]) -> dict[str, float]:
-        """Return percentiles of the samples, ``min`` and ``max``; empty without samples."""
+        """Return percentiles of the samples, ``min`` and ``max``, or {} if there are no samples."""
         if not self.samples:
             return {}
         ordered = sorted(self.samples)

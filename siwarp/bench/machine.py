@@ -61,5 +61,5 @@ def describe_machine() -> dict[str, str]:
 
 
 def non_default_settings() -> dict[str, str]:
-    """Return the settings of siwarp that the environment of this process changes."""
+    """Return the variables SIWARP_... of this process's environment, with their values."""
     return {name: value for name, value in os.environ.items() if name.startswith("SIWARP_")}

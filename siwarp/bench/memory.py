@@ -87,7 +87,7 @@ def _measure_process(qp: str, peers: int) -> dict[str, Any]:
 
 
 def _add_cost_per_peer(points: list[dict[str, Any]], objects: int | None) -> None:
-    """Add to each point the cost of each peer that the previous point did not have."""
+    """Add to each point the cost per peer, from the difference to the point with fewer peers."""
     for before, point in zip([None, *points], points, strict=False):
         point["kernel_objects"] = None if objects is None else objects * point["sockets"]
         if before is None:

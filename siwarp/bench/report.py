@@ -38,7 +38,8 @@ __all__ = ["LIMIT_S", "ROUNDS", "Figure", "Scope", "define_figures", "figure_key
 
 #: Number of rounds, for medians and intervals that others can rely on: about 11 minutes.
 ROUNDS = 30
-#: Seconds after which no run starts; no round starts that would not end in time.
+#: Time limit of the measurement in seconds. No run starts after it, and no round starts that would
+#: exceed it.
 LIMIT_S = 14 * 60
 #: A figure that has failed this often is not measured again.
 MOST_FAILURES = 2

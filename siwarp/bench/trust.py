@@ -34,8 +34,9 @@ _OTHER_WORK = ("gso", "blocking-gso", "coalesced", "blocking-coalesced")
 
 
 def cpu_load_warning() -> str:
-    """Return a warning if other programs need more CPUs than exist; to be called before
-    measuring.
+    """Return a warning if other programs need more CPUs than the machine has, otherwise "".
+
+    Called before a measurement, which would add its own load.
     """
     cores = len(os.sched_getaffinity(0))
     if os.getloadavg()[0] <= max(cores, OWN_LOAD):

@@ -101,7 +101,7 @@ def cp(
         False, "--delete", help="With -r: delete from DST what SRC does not have."
     ),
     links: bool = typer.Option(
-        False, "--links", "-l", help="Copy symbolic links as links; default: report them."
+        False, "--links", "-l", help="Copy symbolic links as links; default: skip and report them."
     ),
     key: str | None = typer.Option(
         None, "--key", metavar="FILE", help="The file with the server's key; or ADTS_KEY."
@@ -114,12 +114,12 @@ def cp(
     ),
     as_json: bool = typer.Option(False, "--json", help="Print the result as JSON."),
 ) -> None:
-    """Copy files to or from a `siwarp serve`: over a bad line, over RD, RC or TCP.
+    """Copy files to or from a `siwarp serve` over RD, RC or TCP, also on a lossy network.
 
         siwarp cp -r siw://10.0.0.2/results .
 
     A directory keeps its name in an existing DST; SRC/ means what is in the directory. A file has
-    its final name only when it is complete; if a copy was cut, the same command continues it.
+    its final name only when it is complete; the same command continues an interrupted copy.
 
     Exit status: 0 all copied; 2 usage; 5 refused by the server; 10 no connection, or it was lost;
     11 a local file or directory; 12 protocol; 20 interrupted; 23 some files failed; 30 no answer

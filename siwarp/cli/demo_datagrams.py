@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""The datagram part of ``siwarp demo``: UD datagrams, which may be lost, and RD, which may not."""
+"""The datagram part of ``siwarp demo``: UD messages may be lost, RD messages must not."""
 
 from __future__ import annotations
 

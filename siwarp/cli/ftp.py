@@ -158,7 +158,7 @@ def get(
     ca: _CAOption = None,
     as_json: _JSONOption = False,
 ) -> None:
-    """Copy a file from an FTP server. If a copy was cut, the same command continues it.
+    """Copy a file from an FTP server. The same command continues an interrupted copy.
 
     User and password may also be in ~/.netrc. The file gets its name when it is complete, and the
     modification time that it has at the server. The exit status is 5 if the login was refused, 10
@@ -316,7 +316,7 @@ def _connection(
 
 @contextlib.contextmanager
 def _reporting_errors() -> Iterator[None]:
-    """End the command with a message and an exit status for what may go wrong."""
+    """Print a message for an error of the block, and end the command with an exit status."""
     again = "; the same command continues"
     try:
         yield

@@ -106,7 +106,9 @@ class _Client:
     def __init__(
         self, pd: PD, cq: CQ, hello: PingRequest, host: str, cm_id: CMID | None = None
     ) -> None:
-        """Create the queue pair: for UC at ``host``, for RC on the connection request ``cm_id``."""
+        """Create the queue pair: a UC one at the local address ``host``, or an RC one for the
+        connection request ``cm_id``.
+        """
         op, size = hello
         uc = cm_id is None
         self.id, self.seen, self._size = cm_id, time.monotonic(), size
@@ -193,7 +195,7 @@ class _Server:
         self._host = address[0]
         self._pd = PD(context)
         self.cq = CQ(context, entries, channel=CompChannel(context))
-        #: The clients by the number of their queue pair.
+        #: The clients. The keys are the numbers of their queue pairs.
         self._clients: dict[int, _Client] = {}
 
     def run(self, stop: StopRequest) -> None:

@@ -45,7 +45,7 @@ class Specification:
     name: str
 
 
-#: The specifications by the name that `siwarp spec` uses.
+#: The specifications. The keys are the names that `siwarp spec` accepts.
 SPECIFICATIONS = {
     "dgram": Specification("datagram-iwarp.md", "datagram-iWARP"),
     "adts": Specification("adts.md", "ADTS"),

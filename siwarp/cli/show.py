@@ -85,11 +85,11 @@ def print_line(text: str = "", style: str = "") -> None:
         return
     from rich.text import Text
 
-    for each in _wrapped_lines(text):
+    for each in _split_into_terminal_lines(text):
         _console().print(Text(each, style=style))
 
 
-def _wrapped_lines(text: str) -> Iterator[str]:
+def _split_into_terminal_lines(text: str) -> Iterator[str]:
     """Yield the terminal lines for a text; continuation lines are indented further."""
     indent = text[: len(text) - len(text.lstrip())]
     room = _terminal_columns()
@@ -125,7 +125,7 @@ def print_finding(text: str, good: bool = True) -> None:
     from rich.text import Text
 
     style, mark = ("bold green", "✓") if good else ("bold red", "✗")
-    for each in _wrapped_lines(f"  {mark} {text}"):
+    for each in _split_into_terminal_lines(f"  {mark} {text}"):
         shown = Text(each)
         shown.highlight_words([mark], style)
         _console().print(shown)

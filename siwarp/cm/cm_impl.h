@@ -66,7 +66,7 @@ struct siw_cm_id {
 	bool holds, responded;
 	uint16_t ird, ord; /* the negotiated IRD and ORD */
 	int rnr_retry;	   /* active side: rnr_retry from struct siw_cm_param */
-	bool ord_asked;	   /* the user specified an ORD */
+	bool ord_asked;	   /* the program has specified an ORD */
 	bool ud;	   /* for UD queue pairs; at most one of the next three members is set */
 	struct siw_sidr_query *sidr_query;
 	struct siw_sidr_port *sidr_port;

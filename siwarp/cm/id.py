@@ -394,7 +394,7 @@ class CMID(Handle):
         on._children.add(self)
 
     def migrate(self, channel: CMEventChannel) -> None:
-        """Move the id to another channel: one without a device, or one of the id's device.
+        """Move the id to another channel, which must have no device or the same device as the id.
 
         Unread events move with the id.
         """

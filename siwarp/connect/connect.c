@@ -438,7 +438,7 @@ static void listener_admit_or_refuse(struct siw_conn *listener, struct siw_conn 
  * for it. If not, further connections stay in the kernel's queue; when that is full, the kernel
  * drops SYNs, and the peers retransmit them.
  */
-static bool listener_may_accept(struct siw_conn *listener)
+static bool listener_can_admit_connection(struct siw_conn *listener)
 {
 	struct siw_admission *admission = listener->admission;
 	uint64_t next;
@@ -461,7 +461,7 @@ static int serve_listener(struct siw_conn *listener)
 	for (int n = 0; n < ACCEPTS; n++) {
 		struct siw_conn *conn;
 
-		if (!listener_may_accept(listener))
+		if (!listener_can_admit_connection(listener))
 			return n;
 		conn = alloc_connection(listener->user, siw_conn_lane(listener), STARTING, NULL);
 		if (!conn)

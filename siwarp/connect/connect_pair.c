@@ -915,7 +915,8 @@ static void pair_query_attributes(const struct siw_rc_qp *rc, struct siw_qp_attr
 	attr->dest_qp_num = pair->peer.qpn;
 }
 
-static void free_pair_of_qp(struct siw_rc_qp *rc)
+/* Ends the pairing of a QP with a peer by GID and QPN. */
+static void pair_free(struct siw_rc_qp *rc)
 {
 	struct siw_pair *pair = rc->pair;
 
@@ -932,7 +933,7 @@ static const struct siw_pair_ops ops = {
 	.turn = pair_start_timeout_and_retry_connecting,
 	.stop = pair_stop_connecting,
 	.query = pair_query_attributes,
-	.close = free_pair_of_qp,
+	.close = pair_free,
 };
 
 int siw_pair_create_for_qp(struct siw_rc_qp *rc)

@@ -239,8 +239,7 @@ bool siw_ddp_rx_staged_segment(const struct siw_ddp_stream *stream, struct siw_d
  *   3         stored: it is unexpected
  *   0         the segment has not arrived completely, or there is no room to store it: call again
  *   -EACCES, -EPROTO, -EBADMSG  siw_ddp_last_rx_error; nothing was written if STag, access or
- * bounds are
- *                               invalid
+ *                               bounds are invalid
  *   -errno    the connection failed
  */
 int siw_ddp_rx_place(struct siw_ddp_stream *stream, const struct siw_ddp_seg *seg, uint32_t right,
@@ -253,16 +252,15 @@ struct siw_wire_err siw_ddp_last_rx_error(const struct siw_ddp_stream *stream);
 /*
  * Refuses the segment at the head of the stream with the upper layer's error err, and discards the
  * segment. siw_ddp_last_rx_error() then returns err, or the CRC error if the CRC is wrong. Returns
- * -EPROTO;
- * -EBADMSG if the CRC is wrong; 0 if the segment has not arrived completely, and
+ * -EPROTO; -EBADMSG if the CRC is wrong; 0 if the segment has not arrived completely, and
  * siw_ddp_rx_peek_segment returns the error later.
  */
 int siw_ddp_rx_refuse(struct siw_ddp_stream *stream, struct siw_wire_err err);
 
 /*
- * Places the oldest unexpected segment and returns it in *seg, if there is a buffer for its
- * message. Returns 1, 2, -EACCES or -EPROTO like siw_ddp_rx_place, or 0 if no segment can be placed
- * now.
+ * Places the oldest unexpected segment if there is a buffer for its message, and stores the segment
+ * in *seg. Returns 0 if no segment can be placed now; otherwise 1, 2, -EACCES or -EPROTO, with the
+ * same meaning as for siw_ddp_rx_place().
  */
 int siw_ddp_rx_place_unexpected(struct siw_ddp_stream *stream, struct siw_ddp_seg *seg,
 				struct siw_ddp_delivery *delivery);
@@ -293,8 +291,8 @@ uint32_t siw_ddp_rx_delivered_msn(const struct siw_ddp_stream *stream);
 /*
  * Opens a datagram endpoint on a UDP socket. The caller keeps ownership of the socket, and closes
  * the socket after the endpoint. crc: whether CRCs are sent and checked; all endpoints of one
- * socket use the same value. An endpoint on a multicast group's socket only receives, and does not
- * check the CRC itself (siw_ddp_dgram_crc_valid). Returns 0, -ENOMEM or -errno.
+ * socket use the same value. An endpoint on a multicast group's socket only receives, and its
+ * caller checks the CRC with siw_ddp_dgram_crc_valid(). Returns 0 or -errno.
  */
 int siw_ddp_dgram_open(struct siw_llp_port *port, struct siw_mem *mem, struct siw_llp_sock *sock,
 		       bool crc, struct siw_ddp_dgram **out);
@@ -448,7 +446,7 @@ void siw_ddp_grh_put(uint8_t grh[SIW_DDP_GRH], const struct siw_addr *source,
 /*
  * Removes the oldest buffer from the queue and places the payload of the current datagram into the
  * buffer, without the first head octets (which the payload must have). grh_from: NULL, or the
- * datagram's source address: the datagram's GRH is then placed in front of the payload, and the
+ * datagram's source address: the datagram's GRH is then placed before the payload, and the
  * buffer must have room for the GRH and the payload; delivery->length does not count the GRH.
  *   1          delivered: *delivery
  *   -ENOBUFS   there is no buffer: the datagram is dropped and counted

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * ddp/ddp_grh.c - the global route header in front of a received UD message, in the format of RoCE
+ * ddp/ddp_grh.c - the global route header before a received UD message, in the format of RoCE
  * v2.
  *
  *   IPv6   0                                                40

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * ddp/ddp_pace.h - part of ddp/ddp.h: the limit that a user sets on the rate of one endpoint's
- * datagrams. The limiter is a token bucket, represented by paid_ns, the time at which the octets
- * sent so far are paid for: the bucket is full when paid_ns lies SIW_DDP_BURST_NS in the past, and
- * empty when paid_ns has reached the current time. A datagram may be sent while the bucket is not
- * empty, even if the datagram needs more tokens than the bucket holds; later datagrams wait until
- * the difference is paid for.
+ * datagrams. The limiter is a token bucket, represented by paid_ns, the time at which the rate has
+ * produced the tokens for all octets sent so far: the bucket is full when paid_ns lies
+ * SIW_DDP_BURST_NS in the past, and empty when paid_ns has reached the current time. A datagram may
+ * be sent while the bucket is not empty, even if the datagram needs more tokens than the bucket
+ * holds; later datagrams wait until the rate has produced the missing tokens.
  *
  * The rate counts octets of UDP payload, including the headers of DDP and upper layers, and the
  * CRC.
@@ -35,8 +35,9 @@ struct siw_ddp_pace {
 };
 
 /*
- * Sets the rate limit in kbit/s; 0: no limit. timer: a socket that stays valid until another socket
- * is set. Octets that are sent and not paid for yet are paid for at the new rate.
+ * Sets the rate limit in kbit/s; 0: no limit. timer: the socket whose timer reports that sending
+ * may continue; it must stay valid until another socket is set. If more octets were sent than the
+ * old rate allowed, the sender waits for them at the new rate.
  */
 void siw_ddp_pace_set(struct siw_ddp_pace *pace, uint32_t kbits, struct siw_llp_sock *timer);
 /* Returns the number of octets that may be sent now, at least 1; or 0 after setting the timer. */

@@ -261,7 +261,7 @@ static bool rd_pause_delivery_if_recv_share_used_up(struct siw_ddp_stream *strea
 	return true;
 }
 
-bool siw_ddp_rd_may_resume(struct siw_ddp_rd *rd, const struct siw_mem_queue *recvs)
+bool siw_ddp_rd_can_resume(struct siw_ddp_rd *rd, const struct siw_mem_queue *recvs)
 {
 	uint32_t left = siw_mem_queue_posted_count(recvs);
 

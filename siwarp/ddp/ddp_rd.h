@@ -178,7 +178,7 @@ void siw_ddp_rd_set_opcodes_with_ulp_header(struct siw_ddp_stream *stream, uint1
  * paused because the peer had used up its share of the receives is retried only after receives have
  * become free or partially received messages have ended, so that repeated calls are cheap.
  */
-bool siw_ddp_rd_may_resume(struct siw_ddp_rd *rd, const struct siw_mem_queue *recvs);
+bool siw_ddp_rd_can_resume(struct siw_ddp_rd *rd, const struct siw_mem_queue *recvs);
 /* Resumes all paused streams of the endpoint. */
 void siw_ddp_rd_resume(struct siw_ddp_rd *rd);
 /* Releases the record of a peer returned by siw_ddp_rd_peer for which no stream is created. */

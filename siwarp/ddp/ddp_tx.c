@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * ddp/ddp_tx.c - sending on streams: a message is cut into segments (RFC 5041 section 5.2), which
+ * ddp/ddp_tx.c - sending on streams: a message is split into segments (RFC 5041 section 5.2), which
  * are passed to the lower layer in order (RFC5041-5.3-02, -03). One message at a time is in
  * progress; tx.offset counts its framed octets.
  */
@@ -60,7 +60,7 @@ static void record_tx_source_region(struct siw_ddp_stream *stream, struct siw_dd
 
 /*
  * Resolves the memory of the next len octets of a message that has octets for the upper layer
- * (msg->head) in front of sgl. Returns the number of iovecs or -errno.
+ * (msg->head) before sgl. Returns the number of iovecs or -errno.
  */
 static __attribute__((cold, noinline)) int ddp_resolve_headed(struct siw_ddp_stream *stream,
 							      const struct siw_ddp_tx *tx,
@@ -127,11 +127,11 @@ struct segment {
 };
 
 /*
- * Cuts the next segment from the message. Returns the number of iovecs of the segment's payload, or
- * -errno. As with ddp_resolve_payload(), the caller may hold a reference to the STag afterwards.
+ * Takes the next segment from the message. Returns the number of iovecs of the segment's payload,
+ * or -errno. As with ddp_resolve_payload(), the caller may hold a reference to the STag afterwards.
  */
-static int ddp_cut_segment(struct siw_ddp_stream *stream, const struct siw_ddp_tx *tx,
-			   struct segment *seg, struct siw_wire_err *err)
+static int ddp_take_segment(struct siw_ddp_stream *stream, const struct siw_ddp_tx *tx,
+			    struct segment *seg, struct siw_wire_err *err)
 {
 	const struct siw_ddp_msg *msg = &tx->msg;
 	uint64_t left = msg->length - tx->offset;
@@ -187,7 +187,7 @@ int siw_ddp_tx_continue(struct siw_ddp_stream *stream, struct siw_ddp_tx *tx,
 		if (turn >= TURN)
 			return 0;
 		if (!tx->msg.from_stag || tx_has_room_for_source(stream, tx)) {
-			int n = ddp_cut_segment(stream, tx, &seg, err);
+			int n = ddp_take_segment(stream, tx, &seg, err);
 
 			if (n < 0)
 				return n;

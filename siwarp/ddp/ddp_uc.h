@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * ddp/ddp_uc.h - part of ddp/ddp.h: endpoints of unreliable connections (datagram-iWARP, "UC"). A
- * message is cut into segments, each of which is sent in one datagram: LLP header
+ * message is split into segments, each of which is sent in one datagram: LLP header
  * (llp/llp_dgram_wire.h, type UC), DDP segment, CRC32C. Datagrams are numbered (PSN), so that a
  * receiver detects missing ones.
  *
@@ -28,7 +28,7 @@ struct siw_ddp_uc;
 /*
  * Opens a UC endpoint on a UDP socket, and disables fragmentation on the socket. The caller keeps
  * ownership of the socket, and closes the socket after the endpoint. crc: whether CRCs are sent and
- * checked. Returns 0, -ENOMEM or -errno.
+ * checked. Returns 0 or -errno.
  */
 int siw_ddp_uc_open(struct siw_llp_port *port, struct siw_mem *mem, struct siw_llp_sock *sock,
 		    bool crc, struct siw_ddp_uc **out);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * ddp/ddp_uc_tx.c - sending on unreliable connections (UC): messages are cut into segments, and
+ * ddp/ddp_uc_tx.c - sending on unreliable connections (UC): messages are split into segments, and
  * each segment is sent in a numbered datagram. Short payloads are copied, with the CRC computed in
  * the same pass, into a batch: datagrams of one size that one system call sends. Long payloads are
  * sent without copying.

@@ -449,10 +449,10 @@ static void wake_all_waiters(struct siw_context *ctx)
 }
 
 /*
- * Waits until no thread waits on the device. The time is limited, because a debugger or a signal
- * handler may stop a waiting thread for long.
+ * Wakes the threads that wait on the device, until none does or WAITERS_LEAVE_NS have passed. The
+ * time is limited, because a debugger or a signal handler may stop a waiting thread for long.
  */
-static void await_end_of_waiters(struct siw_context *ctx)
+static void wake_waiters_until_none_is_left(struct siw_context *ctx)
 {
 	uint64_t until = siw_now_ns() + WAITERS_LEAVE_NS;
 
@@ -472,7 +472,7 @@ int siw_close_device_forced(struct siw_context *ctx)
 	if (atomic_exchange(&ctx->inherited, true))
 		return siw_refuse(STALE);
 	siw_device_await_opening_of_lanes(ctx);
-	await_end_of_waiters(ctx);
+	wake_waiters_until_none_is_left(ctx);
 	siw_device_thread_stop(ctx);
 	siw_device_shutdown_connections(ctx, siw_now_ns() +
 						     (uint64_t)siw_settings()->linger_ms * 1000000);

@@ -548,7 +548,7 @@ static inline bool siw_device_inherited(const struct siw_context *ctx)
 int siw_device_refuse_stale(const struct siw_context *ctx);
 /*
  * The first step of every verb: clears the reason of the thread's previous call and checks the
- * object that the verb is called on. ctx: the object's device, or NULL if the object is NULL. name:
+ * object that is passed to the verb. ctx: the object's device, or NULL if the object is NULL. name:
  * the object's parameter, for the reason. Returns 0, -EINVAL for NULL, or -ESTALE.
  */
 int siw_device_check_usable(const struct siw_context *ctx, const char *name);

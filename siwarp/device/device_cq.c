@@ -45,7 +45,10 @@ static struct siw_cq *cq_alloc(struct siw_context *ctx, uint32_t size)
 	return cq;
 }
 
-/* Called with cq->lock held after the CQ's queue pairs or its home lane have changed. */
+/*
+ * Determines the lanes that a CQ uses, after its queue pairs or its home lane have changed.
+ * cq->lock held.
+ */
 static void cq_update_lanes(struct siw_cq *cq)
 {
 	uint32_t before = atomic_load(&cq->lanes), lanes = 0;

@@ -137,7 +137,7 @@ static int check_memory_span(const struct siw_pd *pd, const void *owner, const s
 	return err ? err : probe_memory_access(span->addr, span->length, span->access);
 }
 
-/* Allocates an STag for a span of memory. Returns 0 and sets *stag, or returns -errno. */
+/* Registers a span of memory under a new STag. Returns 0 and sets *stag, or returns -errno. */
 static int region_alloc_stag(const struct siw_pd *pd, const void *owner, const struct span *span,
 			     uint32_t *stag)
 {
@@ -527,7 +527,7 @@ struct siw_ah *siw_create_ah_from(struct siw_pd *pd, const struct siw_addr *dest
 	return ah;
 }
 
-/* Checks the address handle that a verb is called on; see siw_device_check_usable(). */
+/* Checks the address handle that is passed to a verb; see siw_device_check_usable(). */
 static int check_address_handle(const struct siw_ah *ah)
 {
 	const struct siw_pd *pd = ah ? ah->pd : NULL;

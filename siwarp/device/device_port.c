@@ -239,7 +239,7 @@ int siw_device_watch_interface(struct siw_context *ctx)
 
 	ctx->watch.handler.serve = handle_interface_changes;
 	ctx->watch.ctx = ctx;
-	/* A late poll of the former use of the context may make a round. */
+	/* A late poll of the device that used this context before may make a round. */
 	siw_lock(&ctx->lane0.lock);
 	err = open_watch_and_read_state(ctx);
 	siw_unlock(&ctx->lane0.lock);

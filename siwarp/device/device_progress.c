@@ -41,14 +41,14 @@ void siw_device_add_unsent_qp(struct siw_qp *qp)
 }
 
 /* Returns whether a thread may be sleeping on the sockets. */
-static bool may_have_sleeping_thread(struct siw_lane *lane)
+static bool lane_may_have_sleeping_thread(struct siw_lane *lane)
 {
 	return siw_llp_port_armed(lane->port) || atomic_load(&lane->waiters);
 }
 
 void siw_device_wake_sleeping_thread(struct siw_lane *lane)
 {
-	if (lane->port && may_have_sleeping_thread(lane))
+	if (lane->port && lane_may_have_sleeping_thread(lane))
 		siw_llp_port_wake(lane->port);
 }
 
@@ -139,7 +139,7 @@ int siw_device_send_unsent_qps(struct siw_lane *lane)
  */
 static void wake_sleeper_if_work_is_left(struct siw_lane *lane)
 {
-	if (may_have_sleeping_thread(lane))
+	if (lane_may_have_sleeping_thread(lane))
 		siw_llp_port_wake_if_work_left(lane->port,
 					       lane->more_to_send &&
 						       atomic_load_explicit(&lane->n_unsent,
@@ -419,7 +419,7 @@ void siw_device_note_poll_without_progress(struct siw_lane *lane, bool all)
  * Returns whether to skip the round of a poll of an idle device while the program also polls a busy
  * device. Rare rounds are enough for the idle device.
  */
-static bool may_skip_round_of_idle_device(struct siw_idle_polls *idle_polls)
+static bool can_skip_round_of_idle_device(struct siw_idle_polls *idle_polls)
 {
 	uint32_t count = atomic_load_explicit(&moves, memory_order_relaxed);
 	uint64_t now;
@@ -455,7 +455,7 @@ static bool poll_must_make_progress_round(struct siw_lane *lane, const struct si
 	}
 	idle_polls->last_cq = cq;
 	idle_polls->skipped = 0;
-	return !idle_polls->idle || !may_skip_round_of_idle_device(idle_polls);
+	return !idle_polls->idle || !can_skip_round_of_idle_device(idle_polls);
 }
 
 /*

@@ -335,8 +335,9 @@ static bool sleep_until_work(struct siw_context *ctx, const struct lanes_served 
 
 	/*
 	 * After a wake-up that came too late for the last sleep, the descriptor is still readable.
-	 * It is cleared before the state is read that decides about the sleep: the set of open
-	 * lanes, and, in begin_nap(), the waiters. A change of these makes it readable again.
+	 * It must be cleared before this thread reads the state that determines how long it sleeps:
+	 * the set of open lanes, and, in begin_nap(), the waiters. A later change of that state
+	 * makes the descriptor readable again.
 	 */
 	siw_llp_event_fd_clear(ctx->sleep_fd);
 	if (!served->by_others)

@@ -189,7 +189,7 @@ static void undo_waiter_count(void *arg)
 
 	/*
 	 * This thread may still wake the progress thread after it has left the counts of waiters;
-	 * the device must not be closed by force before that (await_end_of_waiters).
+	 * the device must not be closed by force before that (wake_waiters_until_none_is_left).
 	 */
 	atomic_fetch_add(&ctx->fd_waiters, 1);
 	count_waiter_in_lanes(wait, 0);

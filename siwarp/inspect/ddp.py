@@ -30,7 +30,7 @@ from scapy.fields import (
 )
 from scapy.packet import Packet
 
-from siwarp.inspect.names import NOTICE_CODES, OPCODES, NoticeCode, Opcode
+from siwarp.inspect.names import OPCODES, TAGGED_PRIVATE_CODES, Opcode, TaggedPrivateCode
 from siwarp.inspect.wire import TAGGED_HDR_LEN, UNTAGGED_HDR_LEN
 
 #: The T bit, which distinguishes the two headers (RFC 5041 figures 4 and 5).
@@ -68,8 +68,8 @@ class DDP(Packet):
         if not tagged:
             return DDPUntagged
         # A Write-Record on datagrams has the same opcode, but octets after the header.
-        is_notice = _pkt[1] & 0xF == Opcode.PRIVATE and len(_pkt) == TAGGED_HDR_LEN
-        return NOTICES.get(_pkt[2], DDPTagged) if is_notice else DDPTagged
+        is_tagged_private = _pkt[1] & 0xF == Opcode.PRIVATE and len(_pkt) == TAGGED_HDR_LEN
+        return TAGGED_PRIVATE.get(_pkt[2], DDPTagged) if is_tagged_private else DDPTagged
 
 
 class DDPTagged(DDP):
@@ -83,11 +83,15 @@ class DDPTagged(DDP):
     ]
 
 
-def tagged_notice_header_fields(code: NoticeCode) -> list[Field[Any, Any]]:
+def tagged_private_header_fields(code: TaggedPrivateCode) -> list[Field[Any, Any]]:
     """Return the header fields of a tagged private message without payload, up to the TO."""
     first = ddp_and_rdmap_control_fields(1)
     first[-1].default = int(Opcode.PRIVATE)
-    return [*first, ByteEnumField("subcode", int(code), NOTICE_CODES), X3BytesField("zero", 0)]
+    return [
+        *first,
+        ByteEnumField("subcode", int(code), TAGGED_PRIVATE_CODES),
+        X3BytesField("zero", 0),
+    ]
 
 
 class DeliveryCount(DDP):
@@ -95,7 +99,7 @@ class DeliveryCount(DDP):
 
     name = "siwarp delivery count"
     fields_desc: ClassVar[list[Any]] = [
-        *tagged_notice_header_fields(NoticeCode.DELIVERY_COUNT),
+        *tagged_private_header_fields(TaggedPrivateCode.DELIVERY_COUNT),
         IntField("sends", 0),
         IntField("writes", 0),
     ]
@@ -106,16 +110,16 @@ class Requester(DDP):
 
     name = "siwarp requester"
     fields_desc: ClassVar[list[Any]] = [
-        *tagged_notice_header_fields(NoticeCode.REQUESTER),
+        *tagged_private_header_fields(TaggedPrivateCode.REQUESTER),
         XBitField("unused", 0, 48),
         FlagsField("flags", 1, 8, ["wants_counts"]),
         ByteField("rnr_retry", 7),
     ]
 
 
-NOTICES: dict[int, type[DDP]] = {
-    NoticeCode.DELIVERY_COUNT: DeliveryCount,
-    NoticeCode.REQUESTER: Requester,
+TAGGED_PRIVATE: dict[int, type[DDP]] = {
+    TaggedPrivateCode.DELIVERY_COUNT: DeliveryCount,
+    TaggedPrivateCode.REQUESTER: Requester,
 }
 
 

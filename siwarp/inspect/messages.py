@@ -15,9 +15,9 @@ from typing import NamedTuple
 from siwarp.inspect.names import (
     OPCODES,
     PRIVATE_CODES,
-    NoticeCode,
     Opcode,
     Queue,
+    TaggedPrivateCode,
     TermLayer,
     term_reason,
 )
@@ -197,13 +197,13 @@ def message_kind(header: Header | None) -> str:
     return OPCODES.get(header.opcode, f"opcode {header.opcode:#x}")
 
 
-def _parse_tagged_notice_fields(header: Header) -> dict[str, int | str]:
+def _parse_tagged_private_fields(header: Header) -> dict[str, int | str]:
     """Return the fields of a tagged private message without payload (spec/delivery-counts.md)."""
     subcode, to = header.a >> 24, header.b
     found: dict[str, int | str] = {"subcode": subcode}
-    if subcode == NoticeCode.DELIVERY_COUNT:
+    if subcode == TaggedPrivateCode.DELIVERY_COUNT:
         found.update(sends=to >> 32, writes=to & 0xFFFFFFFF)
-    elif subcode == NoticeCode.REQUESTER:
+    elif subcode == TaggedPrivateCode.REQUESTER:
         found.update(wants_counts=to >> 8 & 1, rnr_retry=to & 0xFF)
     return found
 
@@ -211,8 +211,12 @@ def _parse_tagged_notice_fields(header: Header) -> dict[str, int | str]:
 def header_fields(header: Header, payload: bytes, ud: bool = False) -> dict[str, int | str]:
     """Return a message's header fields by name, including those of the message's own header."""
     if header.tagged:
-        notice = header.opcode == Opcode.PRIVATE and not payload
-        return _parse_tagged_notice_fields(header) if notice else {"stag": header.a, "to": header.b}
+        tagged_private = header.opcode == Opcode.PRIVATE and not payload
+        return (
+            _parse_tagged_private_fields(header)
+            if tagged_private
+            else {"stag": header.a, "to": header.b}
+        )
     found: dict[str, int | str] = {"qn": header.b, "msn": header.msn}
     found["q_key" if ud else "inv_stag"] = header.a
     if ud:  # indexes of queue pairs that share a socket

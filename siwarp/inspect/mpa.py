@@ -156,7 +156,7 @@ class FPDU(Packet):
 
     name = "MPA FPDU"
     __slots__ = ("marked",)
-    #: The FPDU's octets in a stream with Markers; None without Markers.
+    #: The octets of the FPDU with its Markers, if the stream has Markers; otherwise None.
     marked: bytes | None
     fields_desc: ClassVar[list[Any]] = [
         ShortField("ulpdu_length", None),
@@ -201,7 +201,7 @@ class Marker(Packet):
     fields_desc: ClassVar[list[Any]] = [ShortField("reserved", 0), ShortField("fpduptr", 0)]
 
     def extract_padding(self, s: bytes) -> tuple[bytes, bytes]:
-        """Return no payload, because the octets after a Marker are those of the FPDU."""
+        """Return no payload: the octets after a Marker belong to the FPDU around it."""
         return b"", s
 
 

@@ -43,7 +43,7 @@ class PrivateCode(IntEnum):
     SEND_IMM_SE = 2
 
 
-class NoticeCode(IntEnum):
+class TaggedPrivateCode(IntEnum):
     """The kind of a tagged private message on a connection (spec/delivery-counts.md)."""
 
     DELIVERY_COUNT = 4
@@ -69,7 +69,7 @@ class TermLayer(IntEnum):
 
 OPCODES: dict[int, str] = {int(op): op.name for op in Opcode}
 PRIVATE_CODES: dict[int, str] = {int(code): code.name for code in PrivateCode}
-NOTICE_CODES: dict[int, str] = {int(code): code.name for code in NoticeCode}
+TAGGED_PRIVATE_CODES: dict[int, str] = {int(code): code.name for code in TaggedPrivateCode}
 ATOMIC_CODES: dict[int, str] = {int(code): code.name for code in AtomicCode}
 TERM_LAYERS: dict[int, str] = {int(layer): layer.name for layer in TermLayer}
 

@@ -421,7 +421,7 @@ local function add_head(tree, range, opcode)
 end
 
 -- Show a tagged private message without payload on a connection; return nil for another segment.
-local function add_notice(tree, range)
+local function add_tagged_private(tree, range)
 	local subcode = range(2, 1):uint()
 	if range:len() ~= TAGGED or (subcode ~= 4 and subcode ~= 5) then
 		return nil
@@ -489,7 +489,7 @@ local function add_segment(tree, range, q_key)
 		tree:add(f.stag, range(2, 4))
 		tree:add(f.to, range(6, 8))
 		tree:add(f.length, length):set_generated()
-		return opcode == PRIVATE and (add_notice(tree, range) or add_record(tree, range)) or string.format("%s, %d octets", name, length)
+		return opcode == PRIVATE and (add_tagged_private(tree, range) or add_record(tree, range)) or string.format("%s, %d octets", name, length)
 	end
 	if q_key then
 		tree:add(f.q_key, range(2, 4))
@@ -1116,7 +1116,7 @@ end
 
 -- Return the tagged segment without payload whose second octet is this field; nil for another
 -- segment. The FPDU's length precedes the segment, unless Markers were removed.
-local function notice_at(info)
+local function tagged_private_at(info)
 	local range = info.value == PRIVATE and around(info, 1)
 	if not range or range:len() < TAGGED or bits.band(range(0, 1):uint(), 0x80) == 0 then
 		return nil
@@ -1140,9 +1140,9 @@ function more.dissector(_, pinfo, root)
 		end
 	end
 	for _, info in ipairs(own_crc_field() and {} or { opcode_field() }) do
-		local range = notice_at(info)
+		local range = tagged_private_at(info)
 		local tree = range and root:add(more, range)
-		local told = tree and add_notice(tree, range)
+		local told = tree and add_tagged_private(tree, range)
 		if told then
 			tree:append_text(": " .. told)
 			pinfo.cols.info:append(", " .. told)

@@ -74,9 +74,9 @@ bool siw_llp_port_opened_by_this_process(const struct siw_llp_port *port);
 /* Writes up to n handlers of sockets that may have work and returns their number. Never waits. */
 int siw_llp_port_poll(struct siw_llp_port *port, struct siw_io_handler **handlers, int n);
 /*
- * Called after a progress round by a thread that may make no further round: wakes the threads that
- * sleep on a wait set if requests are left to send (more) or a socket was not read until empty.
- * Called with the progress lock held.
+ * Called after a progress round by a thread that may make no further round. Wakes the threads that
+ * sleep on a wait set if a socket was not read until empty, or if more is set. more: whether
+ * requests are left to send. Called with the progress lock held.
  */
 void siw_llp_port_wake_if_work_left(struct siw_llp_port *port, bool more);
 /*
@@ -316,9 +316,9 @@ int siw_llp_udp_dont_fragment(struct siw_llp_sock *sock);
  */
 int siw_llp_udp_path_max_payload(struct siw_llp_sock *sock, const struct siw_addr *dest);
 /*
- * Allows (may) or forbids fragmentation of this socket's datagrams. If forbidden, the path MTU that
- * the kernel knows is ignored, and a datagram too long for the interface fails with -EMSGSIZE.
- * Returns 0 or -errno.
+ * may: whether datagrams of this socket may be sent in IP fragments. If not, the path MTU that the
+ * kernel knows is ignored, and a datagram too long for the interface fails with -EMSGSIZE. Returns
+ * 0 or -errno.
  */
 int siw_llp_udp_allow_fragments(struct siw_llp_sock *sock, bool may);
 /*
@@ -447,8 +447,8 @@ void siw_llp_leave_port(struct siw_llp_sock *sock);
 int siw_llp_join_port(struct siw_llp_sock *sock, struct siw_llp_port *port);
 void siw_llp_set_handler(struct siw_llp_sock *sock, struct siw_io_handler *handler);
 /*
- * Sets whether octets are left to send (want): if so, a wait ends and a poll returns the handler
- * when the socket has space. Any thread.
+ * want: whether octets are left to send. If so, a wait ends and a poll returns the handler when the
+ * socket has space. May be called by any thread.
  */
 void siw_llp_update_want_write(struct siw_llp_sock *sock, bool want);
 /*

@@ -125,7 +125,7 @@ static ssize_t hold_back_stream_octets(struct siw_llp_faulty *f, enum siw_fault_
 		int rv = siw_fault_queue_add(&f->way[dir].queue, iov, taken, n, &fate, &held);
 
 		if (rv < 0) {
-			*path = before; /* octets that were not added must not use the rate */
+			*path = before; /* octets that were not added do not use the rate limit */
 			return taken ? (ssize_t)taken : rv;
 		}
 		siw_count(SIW_COUNTER_fault_corrupt,

@@ -271,9 +271,9 @@ void siw_llp_fd_creation_begin(void);
  */
 int siw_llp_fd_creation_done(int fd);
 /*
- * siw_llp_fd_add_close_on_fork(): adds a descriptor of the program to the set; returns 0 or
- * -ENOMEM. siw_llp_fd_remove_close_on_fork(): removes the descriptor, which then belongs to the
- * program again; returns false if it was not in the set.
+ * siw_llp_fd_add_close_on_fork() adds a descriptor that the program has opened to the set, so that
+ * forked children close it. Returns 0 or -ENOMEM. siw_llp_fd_remove_close_on_fork() removes a
+ * descriptor from the set, so that children inherit it. Returns false if it was not in the set.
  */
 int siw_llp_fd_add_close_on_fork(int fd);
 bool siw_llp_fd_remove_close_on_fork(int fd);

@@ -202,7 +202,7 @@ int siw_llp_tcp_connect_to_itself(struct siw_llp_port *port, const struct siw_ad
 
 void siw_llp_tcp_set_tos(struct siw_llp_sock *sock, int tos)
 {
-	/* One of the two calls fails: the option of the other address family. */
+	/* One of the two calls fails, because each option exists in one address family only. */
 	siw_llp_set_option(sock->fd, IPPROTO_IP, IP_TOS, tos);
 	siw_llp_set_option(sock->fd, IPPROTO_IPV6, IPV6_TCLASS, tos);
 }

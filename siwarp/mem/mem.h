@@ -120,11 +120,11 @@ void siw_mem_stag_release(struct siw_mem *mem, uint32_t stag);
  * stream (a binding to its protection domain is not sufficient), and grants
  * SIW_MEM_REMOTE_INVALIDATE.
  */
-bool siw_mem_stag_may_invalidate(struct siw_mem *mem, uint32_t stag, const void *stream);
+bool siw_mem_peer_may_invalidate_stag(struct siw_mem *mem, uint32_t stag, const void *stream);
 /*
- * Invalidates the STag on request of this stream's peer. Returns 0, or -EACCES if the peer may not
- * invalidate it. Waits for references like siw_mem_stag_free; but the STag is not allocated again
- * before siw_mem_stag_free, because its owner does not know yet that it is invalid.
+ * Invalidates the STag on request of this stream's peer. Returns 0, or -EACCES if the peer has no
+ * right to invalidate it. Like siw_mem_stag_free(), waits for references. The STag is not allocated
+ * again before siw_mem_stag_free(), because its owner does not know yet that it is invalid.
  */
 int siw_mem_stag_invalidate(struct siw_mem *mem, uint32_t stag, const void *stream);
 /*

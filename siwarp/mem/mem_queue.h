@@ -47,11 +47,11 @@ struct siw_mem_queue {
 	bool shared; /* buffers are removed and put back under take_lock */
 	/* memory of the buffers; directly after the struct until siw_mem_queue_resize */
 	uint8_t *ring;
-	_Alignas(64) _Atomic uint32_t tail; /* number of buffers posted; stored with release */
+	_Alignas(64) _Atomic uint32_t tail; /* buffers posted; stored with release order */
 	/*
 	 * The members below are written by the thread that removes buffers: under take_lock if the
 	 * queue is shared, otherwise under the progress lock. head: the number of buffers removed,
-	 * stored with release.
+	 * stored with release order.
 	 */
 	_Alignas(64) _Atomic uint32_t head;
 	_Atomic uint32_t n_returned; /* length of the list `returned` */
@@ -143,7 +143,7 @@ static inline void siw_mem_queue_sync_with_posts(const struct siw_mem_queue *que
 	(void)atomic_load_explicit(&queue->tail, memory_order_acquire);
 }
 
-/* Puts a removed buffer back in front of all others. Returns 0 or -ENOMEM. */
+/* Puts a removed buffer back at the head of the queue. Returns 0 or -ENOMEM. */
 int siw_mem_queue_put_back(struct siw_mem_queue *queue, const struct siw_mem_taken *taken);
 
 #endif

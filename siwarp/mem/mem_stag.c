@@ -95,9 +95,9 @@ struct siw_mem {
 };
 
 /*
- * Fields are loaded with acquire and stored with release, which costs nothing on x86. A later load
- * of the member word is therefore not reordered before the loads of fields (see
- * resolve_local_sge). load_field pairs with store_field.
+ * Fields are loaded with acquire order and stored with release order, which costs nothing on x86. A
+ * later load of the member word is therefore not reordered before the loads of fields (see
+ * resolve_local_sge()). load_field() pairs with store_field().
  */
 #define load_field(e, f)     atomic_load_explicit(&(e)->f, memory_order_acquire)
 #define store_field(e, f, v) atomic_store_explicit(&(e)->f, v, memory_order_release)
@@ -459,7 +459,7 @@ static struct siw_stag_entry *find_stag_that_peer_may_invalidate(struct siw_mem 
 	return NULL;
 }
 
-bool siw_mem_stag_may_invalidate(struct siw_mem *mem, uint32_t stag, const void *stream)
+bool siw_mem_peer_may_invalidate_stag(struct siw_mem *mem, uint32_t stag, const void *stream)
 {
 	uint32_t gen;
 	struct siw_stag_entry *e = find_stag_that_peer_may_invalidate(mem, stag, stream, &gen);

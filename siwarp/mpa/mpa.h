@@ -36,8 +36,8 @@ struct siw_mpa_stream;
 /* ---- start-up -------------------------------------------------------------------------------- */
 
 /*
- * Accepts a TCP connection from llp's listener as a stream in start-up, responder mode. Returns 0,
- * -EAGAIN or -errno.
+ * Accepts a TCP connection from llp's listener as a stream in start-up, responder mode. Returns 0;
+ * -EAGAIN if no connection was accepted; or another -errno.
  */
 int siw_mpa_accept_connection(struct siw_llp_sock *listener, struct siw_io_handler *handler,
 			      struct siw_mpa_stream **out);

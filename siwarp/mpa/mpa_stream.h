@@ -51,8 +51,8 @@ enum siw_mpa_event {
 	SIW_MPA_EV_REPLY_OTHER = 6, /* a Reply with R=0 for another connection model or RTR */
 	SIW_MPA_EV_BAD_FRAME = 7,   /* an invalid start-up frame was received */
 	SIW_MPA_EV_LOST = 8,	    /* TCP failed or ended */
-	SIW_MPA_EV_ACCEPT = 9,	    /* the upper layer accepts the connection */
-	SIW_MPA_EV_REJECT = 10,	    /* the upper layer rejects the connection */
+	SIW_MPA_EV_ACCEPT = 9,	    /* the upper layer has accepted the connection */
+	SIW_MPA_EV_REJECT = 10,	    /* the upper layer has rejected the connection */
 	SIW_MPA_EV_ITSELF = 11,	    /* TCP is connected, and the stream is its own peer */
 	SIW_MPA_N_EVENTS = 12,
 };
@@ -167,8 +167,8 @@ struct siw_mpa_stream {
 	struct siw_wire_err error;
 	/*
 	 * The tx side reads crc_mode and tx_open without the progress lock. crc_mode: stored by
-	 * start-up with release, loaded by mpa_tx.c with acquire. tx_open: 1 once FPDUs may be
-	 * sent; same ordering.
+	 * start-up with release order, loaded by mpa_tx.c with acquire order. tx_open: 1 once FPDUs
+	 * may be sent; stored and loaded in the same way.
 	 */
 	_Atomic uint8_t crc_mode;
 	_Atomic uint8_t tx_open;

@@ -117,7 +117,10 @@ _INT_MAX = 0x7FFFFFFF
 
 
 def device_persona() -> Persona:
-    """Return the persona of all devices, which is ROCE unless the setting ``persona`` is iwarp."""
+    """Return the rule by which all devices complete RC sends (``enum siw_persona``).
+
+    The rule is ROCE unless the setting ``persona`` is iwarp.
+    """
     of_setting = int(_ffi.lib.siw_persona_setting())
     return Persona.IWARP if of_setting == Persona.IWARP else Persona.ROCE
 

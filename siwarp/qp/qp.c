@@ -42,7 +42,7 @@ static uint32_t round_up_to_power_of_two(uint32_t n)
 
 /*
  * Rounds the requested capacities up: at least one SGE, numbers of requests to powers of two,
- * inline data to a multiple of 16 octets. A QP with an SRQ (shared) has no receive queue.
+ * inline data to a multiple of 16 octets. shared: the QP uses an SRQ and has no receive queue.
  */
 static void qp_round_caps(struct siw_qp_cap *cap, bool shared)
 {

@@ -174,7 +174,7 @@ void siw_qp_flow_reap_finished_requests(struct siw_base_qp *base, struct siw_flo
 	}
 }
 
-enum siw_run siw_qp_flow_result_of_sending_turn(struct siw_base_qp *base, int r, bool blocked)
+enum siw_run siw_qp_flow_get_sending_turn_result(struct siw_base_qp *base, int r, bool blocked)
 {
 	int teardown = siw_teardown_of(base);
 

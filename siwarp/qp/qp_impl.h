@@ -160,8 +160,8 @@ siw_qp_wqe_uses_fn siw_qp_wqe_uses_key;
 #define SIW_DELAY_OCTETS_DGRAM	(60u << 10)
 #define SIW_DELAY_OCTETS_STREAM (256u << 10)
 /*
- * Minimum length, in octets, of a Read that may wait for company although it is posted alone: the
- * responses to earlier Reads take longer than a poll.
+ * Minimum length, in octets, of a Read that may wait for further Reads although it is posted alone:
+ * the responses to earlier Reads take longer than a poll.
  */
 #define SIW_LONG_READ (16u << 10)
 /* Returns a counter that changes when a poll ends the current round of posts. */
@@ -321,14 +321,18 @@ int64_t siw_qp_check_send_request(struct siw_base_qp *base, const struct siw_sen
  * same values as siw_rdmap_flush_tx().
  */
 int siw_qp_flow_send_requests(struct siw_base_qp *base, struct siw_flow *flow);
-/* Completes, in order, the requests of the flow that were accepted or are DONE. */
+/*
+ * Completes the flow's requests, in order, up to the first that is not finished. A request is
+ * finished when the lower layer has accepted all of it (flow->accepted) and no response is awaited,
+ * or when its state is DONE.
+ */
 void siw_qp_flow_reap_finished_requests(struct siw_base_qp *base, struct siw_flow *flow);
 /*
  * Returns the result of a sending turn (enum siw_run) after siw_qp_flow_send_requests(), which
  * returned r, and siw_qp_flow_reap_finished_requests(). blocked: whether the flow waits for room in
  * the socket if r is 0.
  */
-enum siw_run siw_qp_flow_result_of_sending_turn(struct siw_base_qp *base, int r, bool blocked);
+enum siw_run siw_qp_flow_get_sending_turn_result(struct siw_base_qp *base, int r, bool blocked);
 /* Returns the request in progress whose header is quoted in the peer's error report, or NULL. */
 struct siw_wqe *siw_qp_flow_find_quoted_request(const struct siw_flow *flow,
 						const struct siw_rdmap_event *ev);

@@ -109,7 +109,8 @@ enum siw_revoke_state {
 };
 
 /*
- * The old binding of a memory window that a new bind has replaced, until the old binding is ended.
+ * The old binding of a memory window after a new bind has replaced it. It exists until
+ * siw_qp_mw_end_replaced_binding() has ended it.
  */
 struct siw_revoke {
 	enum siw_revoke_state due;

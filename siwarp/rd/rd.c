@@ -323,7 +323,7 @@ static bool is_version_independent_datagram_type(int type)
 	return type == SIW_DGRAM_RD_HELLO || type == SIW_DGRAM_RD_VERSIONS;
 }
 
-/* Returns whether a datagram may be handled at all; counts a datagram that may not as dropped. */
+/* Returns whether a datagram may be handled; counts any other datagram as dropped. */
 static bool rd_is_datagram_acceptable(struct siw_rd *rd, const struct siw_rd_wire *wire, size_t len)
 {
 	if (len < SIW_RD_OVERHEAD)

@@ -203,9 +203,9 @@ int64_t siw_rd_tx(struct siw_rd_peer *peer, enum siw_rd_space space, const void 
 int siw_rd_flush(struct siw_rd_peer *peer, uint64_t *accepted);
 bool siw_rd_is_send_queue_full(const struct siw_rd_peer *peer, enum siw_rd_space space);
 /*
- * siw_rd_count_queued_segments: the number of segments of that space that siw_rd_tx has queued in
- * this incarnation. siw_rd_count_accepted_segments: how many of these segments, in order, the peer
- * has acknowledged.
+ * siw_rd_count_queued_segments() returns the number of segments of a sequence space that
+ * siw_rd_tx() has queued in this incarnation. siw_rd_count_accepted_segments() returns how many of
+ * them, counted without a gap from the first, the peer has acknowledged as accepted.
  */
 uint64_t siw_rd_count_queued_segments(const struct siw_rd_peer *peer, enum siw_rd_space space);
 uint64_t siw_rd_count_accepted_segments(const struct siw_rd_peer *peer, enum siw_rd_space space);
@@ -272,8 +272,8 @@ void siw_rd_mark_segment_accepted(struct siw_rd_peer *peer);
 void siw_rd_pause_delivery(struct siw_rd_peer *peer, enum siw_rd_space space, bool no_receive);
 void siw_rd_resume_delivery(struct siw_rd_peer *peer, enum siw_rd_space space);
 /*
- * Sets whether the peer must send something although everything sent to it was acknowledged
- * (expected). A peer that stays silent then is declared lost.
+ * expected: whether the peer still has to send something, such as a Read Response, although it has
+ * acknowledged everything. While this is set, a peer that stays silent is declared lost.
  */
 void siw_rd_set_response_expected(struct siw_rd_peer *peer, bool expected);
 

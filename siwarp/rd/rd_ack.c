@@ -343,10 +343,9 @@ static void mark_all_datagrams_lost(struct siw_rd_peer *peer)
 	peer->in_flight = 0;
 }
 
-/*
- * Returns whether the peer has a reason to grant no credit for a space: the peer reports NOT READY.
- */
-static bool peer_may_withhold_credit(const struct siw_rd_peer *peer, const struct siw_rd_seq *seq)
+/* Returns whether the peer may withhold credit for a space, because it has reported NOT READY. */
+static bool peer_has_reason_to_withhold_credit(const struct siw_rd_peer *peer,
+					       const struct siw_rd_seq *seq)
 {
 	return seq->space == SIW_RD_REQUESTS && peer->peer_unready_ns;
 }
@@ -363,7 +362,7 @@ static bool peer_withholds_credit(struct siw_rd_peer *peer, uint64_t now)
 		struct siw_rd_seq *seq = &peer->seq[i];
 
 		if (!siw_rd_lacks_credit_for_oldest_segment(seq) ||
-		    peer_may_withhold_credit(peer, seq))
+		    peer_has_reason_to_withhold_credit(peer, seq))
 			seq->starved_ns = 0;
 		else if (!seq->starved_ns)
 			seq->starved_ns = now;
@@ -418,7 +417,8 @@ void siw_rd_handle_retransmission_timeout(struct siw_rd_peer *peer, uint64_t now
 	if (peer->backoff < MOST_RTOS && (peer->rtos || peer->backoff))
 		peer->backoff++;
 	if (!peer->rtos || !last ||
-	    (!siw_rd_is_covered_by_credit(seq, index) && peer_may_withhold_credit(peer, seq)))
+	    (!siw_rd_is_covered_by_credit(seq, index) &&
+	     peer_has_reason_to_withhold_credit(peer, seq)))
 		peer->first_timeout_ns = now;
 	if (peer->rtos < UINT8_MAX)
 		peer->rtos++;

@@ -2,8 +2,8 @@
 /*
  * rd/rd_bye.c - the end of an incarnation. A BYE acknowledges the segments that its sender has
  * accepted, so a BYE must be delivered: it is retransmitted until the peer answers it with a BYE,
- * or linger_ms has passed. Until then the pair of epochs is remembered as ended, even if the record
- * already has a new pair.
+ * or linger_ms has passed. Until then the peer's record also keeps the pair of epochs that has
+ * ended, even if the record already has a new pair.
  */
 #include <arpa/inet.h>
 #include <stdlib.h>
@@ -194,8 +194,9 @@ void siw_rd_handle_bye(struct siw_rd_peer *peer, const struct siw_rd_wire *wire,
 	uint8_t answer[SIW_RD_OVERHEAD];
 
 	/*
-	 * The BYE acknowledges segments that the peer accepted before it closed; nothing more is
-	 * sent to the peer.
+	 * The peer's BYE also acknowledges the segments of this end that the peer accepted before
+	 * it closed. The peer is marked as closed first, so that handling the acknowledgement sends
+	 * no more segments.
 	 */
 	peer->state = SIW_RD_CLOSED;
 	if (open && wire->reason != SIW_RD_UNKNOWN_PAIR)
@@ -237,7 +238,7 @@ void siw_rd_shutdown(struct siw_rd *rd)
  * Returns whether segments to the peer are outstanding that it can still be expected to accept. A
  * peer that reports NOT READY may never accept them.
  */
-static bool peer_may_accept_outstanding_segments(const struct siw_rd_peer *peer)
+static bool peer_can_accept_outstanding_segments(const struct siw_rd_peer *peer)
 {
 	return peer->state == SIW_RD_OPEN && siw_rd_has_outstanding_segment(peer) &&
 	       !peer->peer_unready_ns;
@@ -256,7 +257,7 @@ bool siw_rd_continue_shutdown(struct siw_rd *rd)
 	for (struct siw_link *l = rd->lru.next; l != &rd->lru; l = l->next) {
 		struct siw_rd_peer *peer = peer_of_lru_link(l);
 
-		if (peer->state == SIW_RD_OPEN && !peer_may_accept_outstanding_segments(peer))
+		if (peer->state == SIW_RD_OPEN && !peer_can_accept_outstanding_segments(peer))
 			siw_rd_end_incarnation_with_bye(peer, SIW_RD_CLOSED_END, 0);
 		left &= peer->state != SIW_RD_OPEN && !peer->pending_bye;
 	}

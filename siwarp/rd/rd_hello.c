@@ -24,8 +24,8 @@
 /* a new cookie is requested after this number of unanswered ECHOs */
 #define ECHOES 3
 /*
- * The period for which choose_own_epoch returns the same epoch is 2^16 ms, longer than a cookie's
- * lifetime.
+ * Within a period of 2^16 ms, choose_own_epoch() returns the same epoch for the same epoch of the
+ * peer. A period is longer than the lifetime of a cookie.
  */
 #define EPOCH_MS_BITS 16
 
@@ -42,8 +42,8 @@ struct datagram {
 
 /* The parameters that an endpoint announces in the handshake. */
 struct offer {
-	const uint8_t *head; /* head and options, as in the datagram */
-	uint32_t octets;     /* length of head and options */
+	const uint8_t *head; /* struct siw_rd_head and the options, as in the datagram */
+	uint32_t octets;     /* total length of both */
 	uint32_t longest, window;
 	uint64_t instance; /* instance of the peer; 0: the peer announced none */
 	uint8_t versions;
@@ -410,7 +410,7 @@ static bool is_our_cookie(const struct siw_rd *rd, const struct siw_addr *from,
 }
 
 /* Returns whether the ECHO may belong to an evicted record whose cookie has not expired. */
-static bool may_cookie_belong_to_evicted_peer(struct siw_rd *rd, const struct siw_addr *from,
+static bool cookie_may_belong_to_evicted_peer(struct siw_rd *rd, const struct siw_addr *from,
 					      uint64_t made)
 {
 	const struct siw_rd_sources *sources = rd->sources;
@@ -465,7 +465,7 @@ void siw_rd_handle_cookie_echo(struct siw_rd *rd, const struct siw_addr *from,
 		siw_drop(SIW_COUNTER_drop_rd_epoch);
 		return;
 	}
-	if (!peer && may_cookie_belong_to_evicted_peer(rd, from, made)) {
+	if (!peer && cookie_may_belong_to_evicted_peer(rd, from, made)) {
 		siw_drop(SIW_COUNTER_drop_rd_cookie);
 		return;
 	}

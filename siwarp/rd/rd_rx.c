@@ -133,7 +133,7 @@ static bool rx_ring_extend(struct siw_rd *rd, struct siw_rd_seq *seq, uint64_t i
  * Returns whether a buffer of this number of octets may be allocated to store a datagram of len
  * octets: within the window, the credit of the space, and the memory for all peers.
  */
-static bool may_store_datagram(const struct siw_rd_peer *peer, const struct siw_rd_seq *seq,
+static bool can_store_datagram(const struct siw_rd_peer *peer, const struct siw_rd_seq *seq,
 			       uint64_t index, uint32_t len, uint32_t octets)
 {
 	const struct siw_rd *rd = peer->rd;
@@ -162,7 +162,7 @@ static bool store_datagram(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uin
 	uint32_t octets = whole ? SIW_RD_BUF : len;
 	void *buf;
 
-	if (!may_store_datagram(peer, seq, index, len, octets))
+	if (!can_store_datagram(peer, seq, index, len, octets))
 		return false;
 	buf = siw_rd_alloc_buffer(rd, octets, &class);
 	if (!buf)

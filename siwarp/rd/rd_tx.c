@@ -227,7 +227,7 @@ static int send_datagram_of_slot(struct siw_rd_peer *peer, struct siw_rd_seq *se
 /*
  * Returns whether the socket, the congestion window and pacing allow a datagram of len octets now.
  */
-static bool rd_may_send(struct siw_rd_peer *peer, uint32_t len, uint64_t now)
+static bool rd_can_send_datagram(struct siw_rd_peer *peer, uint32_t len, uint64_t now)
 {
 	if (peer->rd->blocked) {
 		siw_rd_queue_peer_for_full_socket(peer);
@@ -282,7 +282,7 @@ static uint64_t octets_allowed_by_pacing(const struct siw_rd_peer *peer, uint64_
 	return due < cc->quantum ? due : cc->quantum;
 }
 
-static bool may_join_batch(const struct siw_rd_peer *peer, uint32_t len)
+static bool can_join_batch(const struct siw_rd_peer *peer, uint32_t len)
 {
 	return len <= peer->rd->batch_max && len <= peer->fragmented_len && !siw_faults_on();
 }
@@ -299,7 +299,7 @@ static uint32_t rd_count_datagrams_in_next_batch(struct siw_rd_peer *peer, struc
 		 len = datagram;
 	uint64_t octets = 0, due;
 
-	if (!may_join_batch(peer, datagram) || peer->after_rto)
+	if (!can_join_batch(peer, datagram) || peer->after_rto)
 		return 1;
 	due = octets_allowed_by_pacing(peer, now);
 	for (uint64_t i = tx->sent; i < seq->nxt && n < BATCH_MAX && len == datagram; i++, n++) {
@@ -367,7 +367,7 @@ static bool send_new_datagrams(struct siw_rd_peer *peer, struct siw_rd_seq *seq,
 
 		if (!has_credit(peer, seq, len))
 			return true;
-		if (!rd_may_send(peer, len, now))
+		if (!rd_can_send_datagram(peer, len, now))
 			return false;
 		n = rd_count_datagrams_in_next_batch(peer, seq, now);
 		if (!(n > 1 ? rd_send_batch(peer, seq, n, now)
@@ -390,7 +390,7 @@ static bool resend_lost_datagrams(struct siw_rd_peer *peer, struct siw_rd_seq *s
 		/* if the credit was reduced, the peer would drop this datagram */
 		if (units > seq->credit)
 			return true;
-		if (slot->lost && (!rd_may_send(peer, slot->len, now) ||
+		if (slot->lost && (!rd_can_send_datagram(peer, slot->len, now) ||
 				   !send_datagram_of_slot(peer, seq, i, now)))
 			return false;
 	}
@@ -452,13 +452,13 @@ void siw_rd_resend_datagram(struct siw_rd_peer *peer, struct siw_rd_seq *seq, ui
  * before it. A short segment after unacknowledged segments waits for the flush, to be sent in a
  * batch.
  */
-static bool may_send_when_built(struct siw_rd_peer *peer, const struct siw_rd_seq *seq,
+static bool can_send_when_built(struct siw_rd_peer *peer, const struct siw_rd_seq *seq,
 				uint32_t len, uint64_t now)
 {
 	return peer->state == SIW_RD_OPEN && seq->tx->sent == seq->nxt && !seq->tx->n_lost &&
-	       (!peer->in_flight || !may_join_batch(peer, len)) &&
+	       (!peer->in_flight || !can_join_batch(peer, len)) &&
 	       !siw_rd_has_unsent_datagram(&peer->seq[SIW_RD_RESPONSES]) &&
-	       has_credit(peer, seq, len) && rd_may_send(peer, len, now);
+	       has_credit(peer, seq, len) && rd_can_send_datagram(peer, len, now);
 }
 
 /*
@@ -473,11 +473,11 @@ static bool must_verify_peer_before_send(const struct siw_rd_peer *peer, uint64_
 }
 
 /*
- * Returns 1 if a segment may be queued; 0 if it may not be queued now; -EPIPE if the incarnation
+ * Returns 1 if a segment can be queued now; 0 if it must be queued later; -EPIPE if the incarnation
  * has ended.
  */
-static int rd_may_queue(struct siw_rd_peer *peer, const struct siw_rd_seq *seq, uint32_t len,
-			uint64_t now)
+static int rd_can_queue_segment(struct siw_rd_peer *peer, const struct siw_rd_seq *seq,
+				uint32_t len, uint64_t now)
 {
 	if (siw_rd_incarnation_ended(peer))
 		return -EPIPE;
@@ -597,17 +597,17 @@ int64_t siw_rd_tx(struct siw_rd_peer *peer, enum siw_rd_space space, const void 
 	if (len > SIW_RD_BUF)
 		return -EMSGSIZE;
 	siw_lock(&rd->lock);
-	/* A segment behind unsent ones is sent later, with a more recent time. */
+	/* A segment after unsent ones is sent later, with a more recent time. */
 	if (!waits_behind_unsent_segment(peer, seq))
 		rd->queued_ns = siw_now_ns();
 	now = rd->queued_ns;
 	/* the header of the new segment then carries this acknowledgement */
 	siw_rd_acknowledge_accepted_segment(rd);
-	r = rd_may_queue(peer, seq, (uint32_t)len, now);
+	r = rd_can_queue_segment(peer, seq, (uint32_t)len, now);
 	if (r == 1) {
 		slot = prepare_next_tx_slot(peer, seq, (uint32_t)len);
-		at_once = slot && !(more && may_join_batch(peer, slot->len)) &&
-			  may_send_when_built(peer, seq, slot->len, now);
+		at_once = slot && !(more && can_join_batch(peer, slot->len)) &&
+			  can_send_when_built(peer, seq, slot->len, now);
 		r = slot ? build_segment(peer, seq, slot, &seg, at_once, now) : 0;
 	}
 	if (r == 1) {

@@ -308,7 +308,7 @@ static void connection_handle_placed_private_segment(struct siw_rdmap_stream *st
 						     struct siw_rdmap_event *event)
 {
 	(void)done;
-	siw_rdmap_handle_notice_msg(stream, &stream->rx.seg, event);
+	siw_rdmap_handle_tagged_private_msg(stream, &stream->rx.seg, event);
 }
 
 static void connection_ignore_request_received(struct siw_rdmap_stream *stream,
@@ -434,7 +434,7 @@ static int connection_frame_messages(struct siw_rdmap_stream *stream)
 			tx->waiting = false;
 			return 0;
 		}
-		r = siw_rdmap_send_notices(stream);
+		r = siw_rdmap_send_tagged_private_msgs(stream);
 		if (r != 1)
 			return r;
 		turn += siw_rdmap_response_size(stream);
@@ -447,7 +447,7 @@ static int connection_frame_messages(struct siw_rdmap_stream *stream)
 const struct siw_rdmap_stream_type siw_rdmap_connection = {
 	.tagged_expects = connection_accepts_tagged_opcode,
 	.knows_private = connection_accepts_private_subcode,
-	.private_expects = siw_rdmap_check_notice_msg,
+	.private_expects = siw_rdmap_check_tagged_private_msg,
 	.private_placed = connection_handle_placed_private_segment,
 	.segment_failed = connection_handle_invalid_segment,
 	.delivery_failed = connection_handle_failed_delivery,

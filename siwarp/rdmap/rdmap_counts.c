@@ -15,7 +15,7 @@
 
 /* ---- sending --------------------------------------------------------------------------------- */
 
-static int notice_msg_send(struct siw_rdmap_stream *stream, uint8_t subcode, uint64_t to)
+static int send_tagged_private_msg(struct siw_rdmap_stream *stream, uint8_t subcode, uint64_t to)
 {
 	struct siw_ddp_msg *msg = siw_ddp_tx_get_msg_to_fill(stream->ddp, false);
 	struct siw_wire_err err;
@@ -27,7 +27,7 @@ static int notice_msg_send(struct siw_rdmap_stream *stream, uint8_t subcode, uin
 		.tagged = true,
 		.internal = true,
 		.ulp_octet = siw_rdmap_ctrl(SIW_RDMAP_PRIVATE),
-		.stag = (uint32_t)subcode << SIW_RDMAP_NOTICE_SHIFT,
+		.stag = (uint32_t)subcode << SIW_RDMAP_PRIVATE_SUBCODE_SHIFT,
 		.to = to,
 	};
 	r = siw_ddp_tx(stream->ddp, msg, &err);
@@ -38,14 +38,14 @@ static int notice_msg_send(struct siw_rdmap_stream *stream, uint8_t subcode, uin
 	return r;
 }
 
-int siw_rdmap_begin_notice_msgs(struct siw_rdmap_stream *stream)
+int siw_rdmap_begin_tagged_private_msgs(struct siw_rdmap_stream *stream)
 {
 	struct siw_rdmap_tx *tx = &stream->tx;
 	uint64_t taken;
 	int r;
 
 	if (tx->announce) {
-		r = notice_msg_send(stream, SIW_RDMAP_REQUESTER, tx->announcement);
+		r = send_tagged_private_msg(stream, SIW_RDMAP_REQUESTER, tx->announcement);
 		tx->announce = r < 0;
 		if (r != 1)
 			return r;
@@ -54,7 +54,7 @@ int siw_rdmap_begin_notice_msgs(struct siw_rdmap_stream *stream)
 	taken = atomic_load_explicit(&stream->deliverable, memory_order_acquire);
 	if (taken == atomic_load_explicit(&tx->reported, memory_order_relaxed))
 		return 1;
-	r = notice_msg_send(stream, SIW_RDMAP_DELIVERY_COUNT, taken);
+	r = send_tagged_private_msg(stream, SIW_RDMAP_DELIVERY_COUNT, taken);
 	if (r >= 0) {
 		atomic_store_explicit(&tx->reported, taken, memory_order_relaxed);
 		siw_count(SIW_COUNTER_delivery_counts_tx, 1);
@@ -78,7 +78,7 @@ void siw_rdmap_send_delivery_count(struct siw_rdmap_stream *stream)
 {
 	if (stream->started && !stream->tx.term && !stream->tx.active &&
 	    !atomic_load_explicit(&stream->closing, memory_order_relaxed))
-		siw_rdmap_send_notices(stream);
+		siw_rdmap_send_tagged_private_msgs(stream);
 }
 
 /* ---- receiving ------------------------------------------------------------------------------- */
@@ -88,7 +88,7 @@ static const struct siw_wire_err UNKNOWN = { SIW_LAYER_RDMAP, SIW_RDMAP_REMOTE_O
 static const struct siw_wire_err WRONG = { SIW_LAYER_RDMAP, SIW_RDMAP_REMOTE_OPERATION,
 					   SIW_RDMAP_UNSPECIFIED };
 
-static bool notice_msg_is_allowed(const struct siw_rdmap_stream *stream, uint8_t subcode)
+static bool tagged_private_msg_is_allowed(const struct siw_rdmap_stream *stream, uint8_t subcode)
 {
 	switch (subcode) {
 	case SIW_RDMAP_DELIVERY_COUNT:
@@ -100,13 +100,13 @@ static bool notice_msg_is_allowed(const struct siw_rdmap_stream *stream, uint8_t
 	}
 }
 
-bool siw_rdmap_check_notice_msg(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
-				struct siw_wire_err *err)
+bool siw_rdmap_check_tagged_private_msg(struct siw_rdmap_stream *stream,
+					const struct siw_ddp_seg *seg, struct siw_wire_err *err)
 {
-	uint8_t subcode = (uint8_t)(seg->stag >> SIW_RDMAP_NOTICE_SHIFT);
+	uint8_t subcode = (uint8_t)(seg->stag >> SIW_RDMAP_PRIVATE_SUBCODE_SHIFT);
 
 	*err = UNKNOWN;
-	if (!notice_msg_is_allowed(stream, subcode))
+	if (!tagged_private_msg_is_allowed(stream, subcode))
 		return false;
 	*err = WRONG;
 	return seg->last && !seg->payload &&
@@ -114,10 +114,11 @@ bool siw_rdmap_check_notice_msg(struct siw_rdmap_stream *stream, const struct si
 		(seg->to & SIW_RDMAP_RNR_MASK) <= SIW_RDMAP_RNR_MAX);
 }
 
-void siw_rdmap_handle_notice_msg(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
-				 struct siw_rdmap_event *event)
+void siw_rdmap_handle_tagged_private_msg(struct siw_rdmap_stream *stream,
+					 const struct siw_ddp_seg *seg,
+					 struct siw_rdmap_event *event)
 {
-	if (seg->stag >> SIW_RDMAP_NOTICE_SHIFT == SIW_RDMAP_REQUESTER) {
+	if (seg->stag >> SIW_RDMAP_PRIVATE_SUBCODE_SHIFT == SIW_RDMAP_REQUESTER) {
 		event->kind = SIW_RDMAP_RNR_RETRY;
 		event->rnr_retry = seg->to & SIW_RDMAP_RNR_MASK;
 		stream->rx.counting = seg->to & SIW_RDMAP_WANTS_COUNTS;

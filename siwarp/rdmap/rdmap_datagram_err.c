@@ -74,7 +74,7 @@ void siw_rdmap_dgram_fill_bad_message_event(const struct siw_ddp_seg *seg, struc
  * Whether an error message may be sent to the address, which must not be a multicast group, nor an
  * address at which no socket can receive.
  */
-static bool dgram_err_may_send(const struct siw_addr *to)
+static bool dgram_err_is_address_allowed(const struct siw_addr *to)
 {
 	if (!to->port_be)
 		return false;
@@ -99,7 +99,7 @@ int siw_rdmap_dgram_send_error(struct siw_rdmap_dgram *dgram, const struct siw_r
 	};
 	uint8_t payload[SIW_RDMAP_TERM_MAX];
 
-	if (!dgram_err_may_send(&event->source))
+	if (!dgram_err_is_address_allowed(&event->source))
 		return -EPERM;
 	fault.seg.seg_len = event->quoted_seg_len;
 	fault.seg.head_len = event->quoted_head_len;

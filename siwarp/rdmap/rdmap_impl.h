@@ -761,14 +761,15 @@ static inline void siw_rdmap_count_update(struct siw_rdmap_stream *stream)
 			      memory_order_release);
 }
 /*
- * Begins the notices (delivery counts and requester messages) that precede other messages. Returns
- * 1 if no notice is left; 0 if a notice is not completely framed yet; -errno. Send lock held.
+ * Begins the tagged private messages (delivery counts and requester messages) that precede other
+ * messages. Returns 1 if none of them is left; 0 if one is not completely framed yet; -errno. Send
+ * lock held.
  */
-int siw_rdmap_begin_notice_msgs(struct siw_rdmap_stream *stream);
-static inline int siw_rdmap_send_notices(struct siw_rdmap_stream *stream)
+int siw_rdmap_begin_tagged_private_msgs(struct siw_rdmap_stream *stream);
+static inline int siw_rdmap_send_tagged_private_msgs(struct siw_rdmap_stream *stream)
 {
 	return stream->tx.announce || siw_rdmap_count_is_pending(stream)
-		       ? siw_rdmap_begin_notice_msgs(stream)
+		       ? siw_rdmap_begin_tagged_private_msgs(stream)
 		       : 1;
 }
 /*
@@ -778,14 +779,15 @@ static inline int siw_rdmap_send_notices(struct siw_rdmap_stream *stream)
 void siw_rdmap_handle_delivery_counts_request(struct siw_rdmap_stream *stream,
 					      const struct siw_rdmap_wire_read *wire);
 /*
- * siw_rdmap_check_notice_msg() checks a tagged private message of a connection, and returns false
- * with *err if the message is invalid; siw_rdmap_handle_notice_msg() fills *event from the message.
- * Progress lock held.
+ * siw_rdmap_check_tagged_private_msg() checks a tagged private message of a connection, and returns
+ * false with *err if the message is invalid. siw_rdmap_handle_tagged_private_msg() fills *event
+ * from the message. Progress lock held.
  */
-bool siw_rdmap_check_notice_msg(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
-				struct siw_wire_err *err);
-void siw_rdmap_handle_notice_msg(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
-				 struct siw_rdmap_event *event);
+bool siw_rdmap_check_tagged_private_msg(struct siw_rdmap_stream *stream,
+					const struct siw_ddp_seg *seg, struct siw_wire_err *err);
+void siw_rdmap_handle_tagged_private_msg(struct siw_rdmap_stream *stream,
+					 const struct siw_ddp_seg *seg,
+					 struct siw_rdmap_event *event);
 
 /*
  * Stores a Read or Atomic Request of the peer (rdmap_read.c). Returns false if the request is

@@ -119,8 +119,8 @@ bool siw_rdmap_rx_check_segment(struct siw_rdmap_stream *stream, struct siw_wire
 	 * invalidated with the last segment.
 	 */
 	if (op_is_send_with_invalidate(op) &&
-	    !siw_mem_stag_may_invalidate(stream->mem, seg->ulp_word,
-					 siw_ddp_stream_identity(stream->ddp))) {
+	    !siw_mem_peer_may_invalidate_stag(stream->mem, seg->ulp_word,
+					      siw_ddp_stream_identity(stream->ddp))) {
 		*err = CANNOT_INVALIDATE;
 		return false;
 	}

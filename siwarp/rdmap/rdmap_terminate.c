@@ -100,8 +100,8 @@ void siw_rdmap_terminate_build_msg(struct siw_rdmap_stream *stream,
 
 /*
  * Sends the delivery counts that were not sent yet, before the Terminate. The peer cannot derive
- * the counts from the error, because a Send may still wait for its receive. Returns 1 if all
- * notices are framed; 0 if some are left; -errno.
+ * the counts from the error, because a Send may still wait for its receive. Returns 1 if all tagged
+ * private messages are framed; 0 if some are left; -errno.
  */
 static int terminate_send_delivery_counts(struct siw_rdmap_stream *stream)
 {
@@ -112,7 +112,7 @@ static int terminate_send_delivery_counts(struct siw_rdmap_stream *stream)
 	if (r != 1)
 		return r;
 	tx->active = false;
-	return siw_rdmap_send_notices(stream);
+	return siw_rdmap_send_tagged_private_msgs(stream);
 }
 
 int siw_rdmap_terminate(struct siw_rdmap_stream *stream)

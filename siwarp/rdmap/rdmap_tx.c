@@ -130,7 +130,8 @@ static bool op_awaits_response(const struct siw_rdmap_op *op)
 }
 
 /* Returns 0 if a message may begin now, or -EAGAIN or -EPIPE. */
-static int tx_may_begin(struct siw_rdmap_tx *tx, const struct siw_rdmap_stream *stream)
+static int tx_check_message_can_begin(struct siw_rdmap_tx *tx,
+				      const struct siw_rdmap_stream *stream)
 {
 	if (!stream->started || tx->term ||
 	    atomic_load_explicit(&stream->closing, memory_order_relaxed))
@@ -153,11 +154,11 @@ int siw_rdmap_begin_op(struct siw_rdmap_stream *stream, struct siw_rdmap_op *op)
 	struct siw_rdmap_tx *tx = &stream->tx;
 	struct siw_ddp_msg *msg;
 	struct siw_wire_err err;
-	int r = tx_may_begin(tx, stream);
+	int r = tx_check_message_can_begin(tx, stream);
 
 	if (r)
 		return r;
-	r = siw_rdmap_send_notices(stream);
+	r = siw_rdmap_send_tagged_private_msgs(stream);
 	if (r != 1)
 		return r ? r : -EAGAIN;
 	msg = siw_ddp_tx_get_msg_to_fill(stream->ddp, false);
@@ -200,7 +201,7 @@ int siw_rdmap_send_confirming_read(struct siw_rdmap_stream *stream, uint64_t use
 		.rkey = 1,
 		.remote_to = stream->offers ? SIW_RDMAP_ASKS_COUNTS : 0,
 	};
-	int r = tx_may_begin(tx, stream);
+	int r = tx_check_message_can_begin(tx, stream);
 
 	if (!r)
 		r = siw_rdmap_read_begin(stream, &read, SIW_RDMAP_READ_CONFIRM);

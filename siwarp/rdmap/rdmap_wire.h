@@ -138,7 +138,7 @@ static inline bool siw_rdmap_is_send_imm(const struct siw_rdmap_wire_send_imm *h
  *                    | zero     | wants | rnr_retry|   TO of a requester's message: 6, 1, 1 octets
  *                    +----------+-------+----------+
  */
-#define SIW_RDMAP_NOTICE_SHIFT 24 /* bit position of the subcode in the STag of a notice */
+#define SIW_RDMAP_PRIVATE_SUBCODE_SHIFT 24 /* bit position, in the STag, of the subcode */
 #define SIW_RDMAP_SENDS_SHIFT \
 	32 /* bit position, in the TO of a delivery count, of its number of Sends */
 #define SIW_RDMAP_WANTS_COUNTS 0x100u

@@ -27,8 +27,8 @@
  * the process.
  *
  * TCP. Segments are subject to the links' fault plans, like datagrams: a lost segment is
- * retransmitted, and the data after the lost segment waits. The seed decides where a stream is cut
- * into segments and how many octets one call moves. As with Linux's defaults, a connection whose
+ * retransmitted, and the data after the lost segment waits. The seed decides where a stream is
+ * split into segments and how many octets one call moves. As with Linux's defaults, a connection whose
  * peer does not answer ends after 924.6 s (ETIMEDOUT), and a connect attempt after 127 s. corrupt=
  * causes damage that TCP's checksum does not detect. reset= and short= apply to each connection.
  *
@@ -195,7 +195,7 @@ int siw_sim_set_path_cut(int a, int b, int cut);
 int siw_sim_set_datagram_mutation_rate(int host, int of_1000);
 /*
  * Sets the MTU of the path between a and b; 0: the MTU of their interfaces applies. Larger packets
- * that may not be fragmented are lost; if reports_icmp is set, ICMP reports each loss to the
+ * that must not be fragmented are lost; if reports_icmp is set, ICMP reports each loss to the
  * sending host.
  */
 int siw_sim_set_path_mtu(int a, int b, uint32_t mtu, int reports_icmp);

@@ -862,7 +862,7 @@ static void datagram_send(struct siw_llp_sock *sock, struct sim_path *path,
 }
 
 /*
- * Returns the length of a datagram's longest packet that routers may not fragment; 0: routers may
+ * Returns the length of a datagram's longest packet that routers must not fragment; 0: routers may
  * fragment all packets of the datagram. Over IPv6 only the sender fragments, for the path MTU that
  * the sender knows.
  */
@@ -975,7 +975,7 @@ int sim_net_send(struct siw_llp_sock *sock, const struct siw_addr *dest, const s
 
 	to.scope = 0;
 	if (!sock->open)
-		return 0; /* a crashed host sends nothing */
+		return 0; /* the host has crashed: the datagram is not sent */
 	if (!rv && dest->family != sock->local.family)
 		rv = -EAFNOSUPPORT;
 	if (!rv && length > 65535 - UDP_HEAD - (dest->family == AF_INET ? IPV4_HEAD : 0u))

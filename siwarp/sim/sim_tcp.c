@@ -2,15 +2,15 @@
 /*
  * sim/sim_tcp.c - the functions of llp.h for TCP, on segments that sim_net.c carries.
  *
- * The sender cuts its stream into segments, which the path's fault plan delays, loses, reorders or
- * duplicates like any packet. The receiver acknowledges every segment together with the number of
+ * The sender splits its stream into segments, which the path's fault plan delays, loses, reorders
+ * or duplicates like any packet. The receiver acknowledges every segment together with the number of
  * its transmission, which serves as selective acknowledgement. A segment is considered lost once
  * three segments sent after it have arrived, or after a retransmission time-out (RFC 6298, with
  * Linux's bounds). Data that arrives after a lost segment waits at the receiver, so that loss
  * causes delay and head-of-line blocking. A congestion window (RFC 5681) and the receiver's window
  * limit the data in flight.
  *
- * The seed decides where the stream is cut and how many octets a read returns or a write accepts.
+ * The seed decides where the stream is split and how many octets a read returns or a write accepts.
  *
  * The results of calls and their order, resets, half-closed connections, TIME-WAIT and the backlog
  * are as in Linux. Keepalive, delayed acknowledgements, urgent data and the detection of path MTU

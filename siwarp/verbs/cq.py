@@ -300,7 +300,7 @@ class CompChannel(Waitable):
                 return None
             return cq
 
-        def process_unreturned_event() -> None:
+        def process_event_that_wait_did_not_return() -> None:
             if which[0] != _null:
                 process_received_event()
 
@@ -310,7 +310,7 @@ class CompChannel(Waitable):
             timeout,
             over,
             about,
-            process_unreturned_event,
+            process_event_that_wait_did_not_return,
         )
 
 

@@ -281,7 +281,7 @@ class Context(Waitable):
             event.ack()  # the event's object was deleted
             return None
 
-        def process_unreturned_event() -> None:
+        def process_event_that_wait_did_not_return() -> None:
             if (
                 raw is not None
                 and any(ffi.buffer(raw)[:])
@@ -290,7 +290,10 @@ class Context(Waitable):
                 event.ack()
 
         return self._wait_for_event(
-            get_c_event, process_received_event, timeout, drop=process_unreturned_event
+            get_c_event,
+            process_received_event,
+            timeout,
+            drop=process_event_that_wait_did_not_return,
         )
 
     def _description(self) -> str:

@@ -112,7 +112,7 @@ class QP(Handle):
     scq: CQ
     rcq: CQ
     srq: SRQ | None
-    #: The granted capabilities: at least those requested.
+    #: The capabilities that were granted, which are at least the requested ones.
     cap: QPCap
     qp_context: Any
 

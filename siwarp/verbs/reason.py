@@ -108,7 +108,7 @@ _KINDS: dict[str, type[Error]] = {
     "SEND_STATE": StateError,
     "SEND_STATE_RC": StateError,
 }
-#: For these errno values the reason replaces the errno text, because the number is ambiguous.
+#: Errors of many different causes: the reason replaces the text of the errno value.
 _VAGUE = (errno.EINVAL, errno.ENOMEM)
 
 

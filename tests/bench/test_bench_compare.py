@@ -116,7 +116,7 @@ def substitute_fake_for_this_build(
     create_fake_program: ProgramFactory, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., None]:
     def substitute_fake_bench(**values: Any) -> None:
-        monkeypatch.setattr(compare, "_THIS", (str(create_fake_program("this", **values)),))
+        monkeypatch.setattr(compare, "_THIS_COMMAND", (str(create_fake_program("this", **values)),))
 
     return substitute_fake_bench
 

@@ -149,7 +149,7 @@ static bool is_handler_ready(struct side *side, const struct siw_io_handler *han
 	return false;
 }
 
-/* Waits until a socket of a or b (side) has an event, for at most 10 ms. */
+/* Waits, for at most 10 ms, until a socket of the side has an event. */
 static void wait_for_poll_port_event(struct side *side)
 {
 	struct siw_llp_waitset set;

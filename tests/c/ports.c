@@ -216,7 +216,7 @@ static void run_move(void)
 	struct iovec iov = { octets, sizeof(octets) };
 
 	open_streams();
-	/* Lane 0 is served by two threads; the others are served by one each, and by the second. */
+	/* Thread i serves lane i. The additional thread serves all lanes. */
 	start_threads(threads, PORTS + 1, serve_lanes);
 	for (unsigned int i = 0; i < SENDS; i++) {
 		struct stream *stream = &streams[i % STREAMS];

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * Tests that many posts between two polls count as dense traffic, which siwarp sends in batches,
- * however long the posts take together. If each post makes a system call (as before batching
- * starts), sixty posts take as long as a pause after which traffic of two posts between polls would
- * count as sparse. The posting thread has a clock that only its posts advance (--wrap), independent
- * of the machine's load.
+ * however long the posts take together. The time between two polls decides whether traffic of two
+ * posts per poll is dense or sparse. Sixty posts per poll must count as dense although, before
+ * batching starts, their sixty system calls take longer than that. The program replaces the clock
+ * of the posting thread (linker option --wrap) by one that only its posts advance, so that the load
+ * of the machine does not matter.
  */
 #include <pthread.h>
 #include <stdbool.h>

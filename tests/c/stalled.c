@@ -79,7 +79,7 @@ static void *post_sends_while_closing(void *end)
 	struct siw_wc wc;
 
 	stalls = true;
-	/* The second Send after a poll is held back for batching. */
+	/* After a poll, the first Send is transmitted at once, and the second waits for a batch. */
 	check(siw_poll_cq(ud->cq, 1, &wc));
 	check(post_send(ud, 0, 8, 7));
 	must(!inside);

@@ -88,7 +88,7 @@ def without_numbers(text: str) -> str:
     return re.sub(r"KEY=\w+(\.\.\.)?|\d+(\.\d+)?", "N", text)
 
 
-def test_a_directory_is_copied_over_a_bad_line_and_after_a_cut(tmp_path: Path) -> None:
+def test_a_directory_is_copied_over_a_lossy_link_and_after_an_interruption(tmp_path: Path) -> None:
     run_in_namespace(read_doc_block("docs/tutorials/copy-over-a-bad-line.md", "files"), tmp_path)
     serve = read_doc_block("docs/tutorials/copy-over-a-bad-line.md", "serve")
     said = run_in_namespace(

@@ -1,4 +1,4 @@
-"""An FTP server in a process of its own, and clients of it."""
+"""Starts an FTP server in a process of its own, and connects clients to it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FTP over RD and RC: TPRT, transfers, resume, incomplete uploads, strangers."""
+"""FTP over RD and RC: the command TPRT, and complete, interrupted and refused transfers."""
 
 from __future__ import annotations
 
@@ -244,7 +244,7 @@ def test_a_server_that_dies_in_mid_file_ends_the_transfer(tmp_path: Path, kind: 
         with ftp.transfercmd("RETR large") as data:
             data.recv(1)
             os.kill(server.workers()[0], 9)
-            # On RD, only the control connection tells of the death.
+            # On RD, the client learns only from the control connection that the server has died.
             with pytest.raises(ConnectionError):
                 while data.recv(1 << 20):
                     pass

@@ -1,4 +1,4 @@
-"""Transfers of `siwarp ftp` with resume, and servers that lie."""
+"""Transfers of `siwarp ftp` with resume, and servers that send wrong replies."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TRANSPORTS = ("tcp", "rc", "rd")
 
 
 class CutError(Exception):
-    """Raised in mid-file, in place of the death of the process."""
+    """Raised in the middle of a file, to simulate that the process is killed."""
 
 
 class Cut:
@@ -83,7 +83,7 @@ def test_a_download_that_was_cut_continues_where_it_was(
         with connect(server, transport) as ftp:
             assert transfer.get(ftp, "file", tree, "got", progress=steps.append) == len(data)
             assert ftp.transport == transport
-    # The first step is what had arrived before.
+    # The first step reports the octets that had arrived before.
     assert steps[0] > 1_000_000
     assert sum(steps) == len(data)
     assert (tmp_path / "got").read_bytes() == data
@@ -115,7 +115,7 @@ def test_an_upload_that_was_cut_continues(
         written = root / ("file" if transport == "tcp" else ".file.part")
         with pytest.raises(CutError), closing(connect(server, transport)) as ftp:
             transfer.put(ftp, source, "file", progress=Cut(3_000_000, written))
-        # Only on TCP is a cut upload seen under its name.
+        # An interrupted upload has its final name only on TCP.
         assert (root / "file").exists() == (transport == "tcp")
         steps: list[int] = []
         with connect(server, transport) as ftp:
@@ -149,7 +149,9 @@ def test_an_upload_over_tcp_does_not_continue_what_belongs_to_a_channel(
     (tmp_path / "file").write_bytes(data)
     (root / ".file.part").write_bytes(data[:50_000])
     (root / "file").write_bytes(b"another version" * 10_000)
-    monkeypatch.setattr(FTP, "_open", lambda _self, _kind: None)  # a firewall
+    monkeypatch.setattr(
+        FTP, "_open", lambda _self, _kind: None
+    )  # as if a firewall dropped the packets of RD and RC
     with Tree(tmp_path) as tree, connect(server, "tcp") as ftp:
         ftp.transports = ("rd", "rc", "tcp")
         source = tree.open_for_send("file")

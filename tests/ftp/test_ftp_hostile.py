@@ -1,4 +1,4 @@
-"""Hostile clients of the FTP server: bounded memory and descriptors, and others are served."""
+"""Hostile clients cost an FTP server bounded memory and descriptors, and others are served."""
 
 from __future__ import annotations
 

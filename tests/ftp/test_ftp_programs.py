@@ -1,4 +1,4 @@
-"""Unmodified clients of the FTP server: curl, lftp and wget; and `siwarp ftp` with vsftpd."""
+"""curl, lftp and wget use the FTP server, and `siwarp ftp` uses vsftpd."""
 
 from __future__ import annotations
 

@@ -114,7 +114,8 @@ def test_an_upload_that_was_cut_keeps_its_name_and_continues(
     cut_upload(server.open(), f"STOR {name}", data[:1_000_000])
     with server.open() as ftp:
         ftp.voidcmd("TYPE I")
-        # The server reads what arrived before the reset; how much that is depends on the kernel.
+        # The server reads the octets that arrived before the reset. Their number depends on the
+        # kernel.
         size = ftp.size(name)
         assert size is not None and size <= 1_000_000
         rest = size if command == "STOR" and size else None

@@ -55,7 +55,7 @@ class FakeChannel:
 
     async def buffer(self) -> Unit:
         while (unit := self.buffer_nowait()) is None:
-            await asyncio.get_running_loop().create_future()  # for ever
+            await asyncio.get_running_loop().create_future()  # wait until the task is cancelled
         return unit
 
     async def send(self, unit: Unit, length: int) -> None:
@@ -84,7 +84,7 @@ class FakeChannel:
 
 
 @pytest.fixture(autouse=True)
-def no_unit_is_lost() -> Any:
+def check_that_every_unit_is_released() -> Any:
     Unit.held = 0
     yield
     assert Unit.held == 0
@@ -160,7 +160,7 @@ def test_a_sender_that_violates_the_protocol_ends_the_transfer(wrong: bytes) -> 
         with pytest.raises(ChannelEnded, match="has violated the protocol") as raised:
             await receive_all(channel)
         assert raised.value.cause == Cause.PROTOCOL
-        assert channel.sent == []  # no BYE
+        assert channel.sent == []  # in particular no BYE
 
     asyncio.run(main())
 

@@ -47,7 +47,7 @@ static struct {
 } ends[ENDS];
 
 static uint8_t flags;
-static bool upset; /* the incarnation of some pair may have ended legitimately */
+static bool upset; /* the input may have ended an incarnation in a way that RD permits */
 static uint32_t foreign_taken;
 
 static uint32_t next_input_byte(struct input *in)

@@ -21,7 +21,7 @@ INVALID, NOT_OF_STREAM, BOUNDS = 0x010100, 0x010102, 0x010101
 READ_INVALID, NO_RIGHT, CANNOT_INVALIDATE = 0x000100, 0x000102, 0x000109
 
 
-def connect_until_both_may_send(two: Wire, **kw: object) -> tuple[End, End]:
+def connect_until_both_can_send(two: Wire, **kw: object) -> tuple[End, End]:
     a, b = two.connect(**kw)
     wait_until_writes_placed(a, b)
     return a, b

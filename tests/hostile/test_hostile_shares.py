@@ -48,7 +48,7 @@ class Attacker(ScriptedRDPeer):
         self.send_datagram(RDType.DATA, psn=self.psn[0], body=body, credit=max(self.credit, 0))
         self.psn[0] += 1
 
-    def send_sign_of_life(self) -> None:
+    def send_keepalive(self) -> None:
         """Send a datagram that shows that the attacker is alive."""
         if self.credit >= 0:
             self.send_datagram(RDType.PROBE, credit=self.credit)
@@ -114,20 +114,18 @@ for_each_attack = pytest.mark.parametrize("attack", ATTACKS)
 
 @contextlib.contextmanager
 def run_attack(attack: str, to: Address, source: str) -> Iterator[None]:
-    """Run an attack during the block; the attackers send signs of life periodically, as live peers
-    do.
-    """
+    """Run an attack during the block; the attackers send keepalive datagrams, as live peers do."""
     do, n, credit = ATTACKS[attack]
     with connect_attackers(n, to, source, credit) as attackers:
         do(attackers)
         over = threading.Event()
 
-        def send_signs_of_life() -> None:
+        def send_keepalives() -> None:
             while not over.wait(0.2):
                 for one in attackers:
-                    one.send_sign_of_life()
+                    one.send_keepalive()
 
-        thread = threading.Thread(target=send_signs_of_life)
+        thread = threading.Thread(target=send_keepalives)
         thread.start()
         try:
             yield

@@ -1,4 +1,4 @@
-"""Layering of includes: no C file or header includes a header of a folder that it may not use."""
+"""Checks the layers: C files and headers include only headers of folders that they may use."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PUBLIC_USERS = {"device", "qp", "connect", "verbs", "cm", "abi", "bench", "cli"}
 
 
 def forbidden_include_error(folder: str, file: str, quote: str, target: str) -> str | None:
-    """Return an error message if a folder may not include a header, else None."""
+    """Return an error message if a folder must not include a header, else None."""
     if target.startswith("siwarp/"):
         if target == VALUES or folder in PUBLIC_USERS:
             return None
@@ -28,7 +28,7 @@ def forbidden_include_error(folder: str, file: str, quote: str, target: str) -> 
     if used not in MAY_USE:
         return f"{target}: {used} is no layer"
     if used not in usable_folders(folder):
-        return f"{folder} may not use {used}"
+        return f"{folder} must not use {used}"
     if used not in {"base", folder} and target not in {f"{used}/{used}.h", *PARTS}:
         return f"{used}/{used}.h is the contract of {used}; {target} is its own business"
     return None

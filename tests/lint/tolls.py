@@ -210,7 +210,7 @@ def find_forwarding_functions(everything: list[Function]) -> list[str]:
 
 
 def main() -> int:
-    """Print forwarding functions that ALLOWED lacks, and its wrong entries; return 1 if any."""
+    """Print tolls that are not in ALLOWED, and wrong entries of ALLOWED; return 1 if any."""
     everything = [
         f
         for folder in MAY_USE

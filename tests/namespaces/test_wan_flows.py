@@ -1,4 +1,4 @@
-"""RD on a kernel-emulated line whose router marks datagrams instead of dropping them (ECN)."""
+"""RD on a kernel-emulated link whose router marks datagrams instead of dropping them (ECN)."""
 
 from __future__ import annotations
 

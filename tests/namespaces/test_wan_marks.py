@@ -1,4 +1,4 @@
-"""ECN: ECT(0) on outgoing datagrams, and CE set by an emulated line on the path."""
+"""ECN: ECT(0) on outgoing datagrams, and CE set by an emulated link on the path."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ import pytest
 
 
 def skip_without_tun_device() -> None:
-    """Skip the test if no emulated line can be created, because some kernels have no tun device."""
+    """Skip the test if no emulated link can be created, because some kernels have no tun device."""
     if os.environ.get("SANITIZER") == "tsan":
         pytest.skip("the relay has one thread, and a shell under ThreadSanitizer's library crashes")
     try:

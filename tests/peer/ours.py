@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import net
-from peer.line import Address, EmulatedLink
+from peer.link import Address, EmulatedLink
 
 from siwarp.verbs import (
     AH,
@@ -153,9 +153,9 @@ def siwarp_queue_pair(
 
 
 @contextmanager
-def close_emulated_link_at_exit(line: EmulatedLink) -> Iterator[EmulatedLink]:
-    """Yield a test line, and close the line at the end of the block."""
+def close_emulated_link_at_exit(link: EmulatedLink) -> Iterator[EmulatedLink]:
+    """Yield an emulated link, and close the link at the end of the block."""
     try:
-        yield line
+        yield link
     finally:
-        line.close()
+        link.close()

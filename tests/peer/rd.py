@@ -13,7 +13,7 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 
 import net
-from peer.line import Address, receive_waiting_datagrams
+from peer.link import Address, receive_waiting_datagrams
 from peer.rd_wire import (
     ACK,
     ANSWER,

@@ -1,4 +1,4 @@
-"""The ends of the RD tests: a siwarp queue pair, the independent peer, and the line between
+"""The ends of the RD tests: a siwarp queue pair, the independent peer, and the link between
 them.
 """
 
@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from peer.line import EmulatedLink, Faults, open_udp_socket, run_until
+from peer.link import EmulatedLink, Faults, open_udp_socket, run_until
 from peer.ours import (
     LIMIT_S,
     SEED,
@@ -30,25 +30,25 @@ STAG, BASE = 0x0A0B0C0D, 1 << 33
 
 
 class Ends:
-    """A siwarp queue pair with memory, an independent RD peer with memory, and the line between
+    """A siwarp queue pair with memory, an independent RD peer with memory, and the link between
     them.
     """
 
-    def __init__(self, ours: SiwarpEnd, line: EmulatedLink, peer: RdPeer) -> None:
-        self.ours, self.line, self.peer = ours, line, peer
+    def __init__(self, ours: SiwarpEnd, link: EmulatedLink, peer: RdPeer) -> None:
+        self.ours, self.link, self.peer = ours, link, peer
         self.region: MR = ours.register_memory(MEMORY)
         self.theirs = peer.regions[STAG] = Region(BASE, bytearray(MEMORY))
-        self.ah = ours.create_address_handle(line.far)
-        line.siwarp, line.peer = ours.qp.addr, peer.sock.getsockname()
+        self.ah = ours.create_address_handle(link.far)
+        link.siwarp, link.peer = ours.qp.addr, peer.sock.getsockname()
 
     def run_until(self, until: Callable[[], bool], limit: float = LIMIT_S) -> None:
-        """Run the peer, the line and siwarp until the condition is true."""
+        """Run the peer, the link and siwarp until the condition is true."""
         steps = [
             self.peer.process_datagrams_and_run_timers,
-            self.line.forward_datagrams,
+            self.link.forward_datagrams,
             self.ours.poll_completions,
         ]
-        run_until(until, steps, [*self.line.sockets(), self.peer.sock], limit)
+        run_until(until, steps, [*self.link.sockets(), self.peer.sock], limit)
         assert self.peer.wrong == []
 
     def peer_buffer(self, at: int, length: int) -> RemoteBuffer:
@@ -63,9 +63,9 @@ def siwarp_and_peer(faults: Faults, attr: QPAttr | None = None, **peer: int) -> 
     with (
         siwarp_queue_pair(QPType.RD, attr=attr, slot=1 << 15) as ours,
         open_udp_socket() as sock,
-        close_emulated_link_at_exit(EmulatedLink(SEED, faults)) as line,
+        close_emulated_link_at_exit(EmulatedLink(SEED, faults)) as link,
     ):
-        yield Ends(ours, line, RdPeer(sock, QKEY, SEED, **peer))
+        yield Ends(ours, link, RdPeer(sock, QKEY, SEED, **peer))
 
 
 def collect_siwarp_arrivals(ours: SiwarpEnd) -> list[Arrival]:
@@ -97,13 +97,13 @@ def check_messages_both_ways(faults: Faults, first: str) -> None:
             answer = seeded_octets(f"from {i}", rng.choice([0, 1, 100, 3000, 60_000]))
             to_peer.append(Arrival(answer, i.to_bytes(4, sys.byteorder), len(answer)))
             if first == "peer" or i:
-                talk = talk or both.peer.conversation_with(both.line.near)
+                talk = talk or both.peer.conversation_with(both.link.near)
                 talk.send(payload, immediate=value, solicited=i % 2 == 0)
             both.ours.post_payload(answer, WROpcode.SEND_WITH_IMM, ah=both.ah, imm_data=i)
             if i == 0:
                 both.run_until(lambda: bool(both.peer.arrivals))
                 if first == "siwarp":
-                    talk = both.peer.conversation_with(both.line.near)
+                    talk = both.peer.conversation_with(both.link.near)
                     talk.send(payload, immediate=value)
             # Some Sends must complete first, so that the send queue does not overflow.
             if i % 64 == 63:
@@ -114,4 +114,4 @@ def check_messages_both_ways(faults: Faults, first: str) -> None:
         assert collect_siwarp_arrivals(both.ours) == to_siwarp
         assert both.peer.arrivals == to_peer
         assert all(wc.ok for wc in both.ours.sent)
-        assert {wc.source for wc, _ in both.ours.got} == {both.line.far}
+        assert {wc.source for wc, _ in both.ours.got} == {both.link.far}

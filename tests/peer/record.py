@@ -6,7 +6,7 @@ import socket
 import struct
 from dataclasses import dataclass, field
 
-from peer.line import Address, receive_waiting_datagrams
+from peer.link import Address, receive_waiting_datagrams
 from peer.wire import (
     PRIVATE,
     RECORD,

@@ -10,7 +10,7 @@ import socket
 from collections.abc import Iterator
 
 import pytest
-from peer.line import BAD, EmulatedLink, open_udp_socket, run_until
+from peer.link import BAD, EmulatedLink, open_udp_socket, run_until
 from peer.ours import SEED, close_emulated_link_at_exit, seeded_octets, siwarp_queue_pair
 from peer.ud import UdPeer
 from peer.wire import WireError, strip_crc
@@ -50,7 +50,7 @@ def multicast_member_socket(group_address: str) -> Iterator[socket.socket]:
 def test_siwarp_receives_messages_that_the_peer_sends_to_a_multicast_group(
     group_address: str, qkey: int
 ) -> None:
-    """Send messages over a bad line; an invalid message to a group is not answered
+    """Send messages over a lossy link; an invalid message to a group is not answered
     (DGRAM-MCAST-8).
     """
     with (
@@ -58,27 +58,27 @@ def test_siwarp_receives_messages_that_the_peer_sends_to_a_multicast_group(
         # messages in a row.
         siwarp_queue_pair(QPType.UD, slots=256, attr=QPAttr(qkey=qkey)) as ours,
         open_udp_socket() as sock,
-        close_emulated_link_at_exit(EmulatedLink(SEED, BAD)) as line,
+        close_emulated_link_at_exit(EmulatedLink(SEED, BAD)) as link,
     ):
         ours.qp.attach_mcast(group_address)
-        line.set_multicast_interface("127.0.0.1")
-        line.siwarp, line.peer = (group_address, GROUP_PORT), sock.getsockname()
+        link.set_multicast_interface("127.0.0.1")
+        link.siwarp, link.peer = (group_address, GROUP_PORT), sock.getsockname()
         peer = UdPeer(sock, qkey, index=9)
         sent = [seeded_octets(i, i * 10) for i in range(100)]
         for payload in sent:
-            peer.send(line.near, payload, immediate=payload[:4] if len(payload) > 100 else None)
-            line.forward_datagrams()
+            peer.send(link.near, payload, immediate=payload[:4] if len(payload) > 100 else None)
+            link.forward_datagrams()
             ours.poll_completions()
-        run_until(line.is_idle, [line.forward_datagrams, ours.poll_completions], line.sockets())
-        line.remove_faults()
+        run_until(link.is_idle, [link.forward_datagrams, ours.poll_completions], link.sockets())
+        link.remove_faults()
         # The message is longer than the buffer of a receive.
-        peer.send(line.near, bytes(5000))
-        peer.send(line.near, b"the end")
-        until = [line.forward_datagrams, ours.poll_completions, peer.process_datagrams]
-        run_until(lambda: any(d == b"the end" for _, d in ours.got), until, line.sockets())
+        peer.send(link.near, bytes(5000))
+        peer.send(link.near, b"the end")
+        until = [link.forward_datagrams, ours.poll_completions, peer.process_datagrams]
+        run_until(lambda: any(d == b"the end" for _, d in ours.got), until, link.sockets())
 
         wanted = []
-        for datagram in line.to_siwarp.passed:
+        for datagram in link.to_siwarp.passed:
             try:
                 body = strip_crc(datagram)
             except WireError:
@@ -86,9 +86,9 @@ def test_siwarp_receives_messages_that_the_peer_sends_to_a_multicast_group(
             if len(body) < 5000:
                 wanted.append(body[18 + (8 if body[1] & 0xF == 15 else 0) :])
         assert [data for wc, data in ours.got if wc.ok] == wanted
-        assert {wc.source for wc, _ in ours.got if wc.ok} == {line.far}
-        assert {wc.src_qp for wc, _ in ours.got if wc.ok} == {9 << 16 | line.far[1]}
-        assert line.from_siwarp.passed == [] and peer.reports == []
+        assert {wc.source for wc, _ in ours.got if wc.ok} == {link.far}
+        assert {wc.src_qp for wc, _ in ours.got if wc.ok} == {9 << 16 | link.far[1]}
+        assert link.from_siwarp.passed == [] and peer.reports == []
 
 
 @pytest.mark.clause("DGRAM-MCAST-1")

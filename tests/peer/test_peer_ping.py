@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from peer.line import BAD, Address, EmulatedLink, Faults, open_udp_socket, run_until
+from peer.link import BAD, Address, EmulatedLink, Faults, open_udp_socket, run_until
 from peer.ours import SEED, close_emulated_link_at_exit, seeded_octets
 from peer.rd import RdPeer
 from peer.ud import UdPeer
@@ -52,15 +52,15 @@ def test_an_rd_ping_server_answers_questions_and_lends_memory() -> None:
     with (
         run_ping_server("rd") as address,
         open_udp_socket() as sock,
-        close_emulated_link_at_exit(EmulatedLink(SEED, BAD)) as line,
+        close_emulated_link_at_exit(EmulatedLink(SEED, BAD)) as link,
     ):
-        line.siwarp = address
+        link.siwarp = address
         peer = RdPeer(sock, QKEY, SEED)
-        steps = [peer.process_datagrams_and_run_timers, line.forward_datagrams]
-        talk = peer.conversation_with(line.near)
+        steps = [peer.process_datagrams_and_run_timers, link.forward_datagrams]
+        talk = peer.conversation_with(link.near)
         for i in range(20):
             talk.send(b"Q" + seeded_octets(i, 100 * i))
-        run_until(lambda: len(peer.arrivals) == 20, steps, [sock, *line.sockets()], 20)
+        run_until(lambda: len(peer.arrivals) == 20, steps, [sock, *link.sockets()], 20)
         assert [a.payload for a in peer.arrivals] == [
             b"A" + seeded_octets(i, 100 * i) for i in range(20)
         ]
@@ -69,27 +69,27 @@ def test_an_rd_ping_server_answers_questions_and_lends_memory() -> None:
         for op in (READ, WRITE):
             peer.arrivals.clear()
             talk.send(b"M" + REQUEST.pack(b"siwping1", op, size))
-            run_until(lambda: bool(peer.arrivals), steps, [sock, *line.sockets()], 20)
+            run_until(lambda: bool(peer.arrivals), steps, [sock, *link.sockets()], 20)
             answer = peer.arrivals[0].payload
             assert answer[:1] == b"A"
             to, length, stag = BUFFER.unpack(answer[1:])
             assert length == size
             if op == READ:
                 read = talk.read(stag, to, size)
-                run_until(read.is_done, steps, [sock, *line.sockets()], 20)
+                run_until(read.is_done, steps, [sock, *link.sockets()], 20)
                 assert read.result == bytes(i % 251 for i in range(size))
             else:
                 talk.write(stag, to, seeded_octets("w", size))
                 last = talk.read(stag, to + size - 1, 1)
-                run_until(last.is_done, steps, [sock, *line.sockets()], 20)
+                run_until(last.is_done, steps, [sock, *link.sockets()], 20)
                 assert last.result == seeded_octets("w", size)[-1:]
         assert peer.wrong == []
 
 
 @pytest.mark.parametrize("faults", [Faults(), BAD], ids=["clean", "bad"])
 def test_an_rd_ping_client_receives_answers_of_the_independent_peer(faults: Faults) -> None:
-    with open_udp_socket() as sock, close_emulated_link_at_exit(EmulatedLink(SEED, faults)) as line:
-        line.peer = sock.getsockname()
+    with open_udp_socket() as sock, close_emulated_link_at_exit(EmulatedLink(SEED, faults)) as link:
+        link.peer = sock.getsockname()
         peer = RdPeer(sock, QKEY, SEED)
         answered = 0
 
@@ -98,14 +98,14 @@ def test_an_rd_ping_client_receives_answers_of_the_independent_peer(faults: Faul
             peer.process_datagrams_and_run_timers()
             for arrival in peer.arrivals:
                 if arrival.payload[:1] == b"Q":
-                    peer.conversation_with(line.near).send(b"A" + arrival.payload[1:])
+                    peer.conversation_with(link.near).send(b"A" + arrival.payload[1:])
                     answered += 1
             peer.arrivals.clear()
 
-        command = [*PING, "--qp=rd", "-n", "30", "-s", "3000", "-p", str(line.far[1]), "127.0.0.1"]
+        command = [*PING, "--qp=rd", "-n", "30", "-s", "3000", "-p", str(link.far[1]), "127.0.0.1"]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-            steps = [answer_pings, line.forward_datagrams]
-            run_until(lambda: process.poll() is not None, steps, [sock, *line.sockets()], 30)
+            steps = [answer_pings, link.forward_datagrams]
+            run_until(lambda: process.poll() is not None, steps, [sock, *link.sockets()], 30)
             assert process.stdout is not None
             assert process.returncode == 0, process.stdout.read()
         assert answered >= 30

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from peer.line import CLEAN
+from peer.link import CLEAN
 from peer.ours import TIMEOUT_S
 from peer.rd_ends import check_messages_both_ways
 

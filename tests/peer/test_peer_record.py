@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from itertools import pairwise
 
 import pytest
-from peer.line import BAD, CLEAN, EmulatedLink, Faults, open_udp_socket, run_until
+from peer.link import BAD, CLEAN, EmulatedLink, Faults, open_udp_socket, run_until
 from peer.ours import (
     SEED,
     TIMEOUT_S,
@@ -40,24 +40,24 @@ STAG, BASE = 0x55667788, 0x1234_5678_9ABC_0000
 
 
 class Ends:
-    """A siwarp queue pair with memory to write to, the independent peer, and the line between
+    """A siwarp queue pair with memory to write to, the independent peer, and the link between
     them.
     """
 
-    def __init__(self, ours: SiwarpEnd, line: EmulatedLink, peer: UdPeer) -> None:
-        self.ours, self.line, self.peer = ours, line, peer
-        self.source = WriteRecordSource(peer.sock, line.near, QKEY, 0xFFFFFFF0, 700)
+    def __init__(self, ours: SiwarpEnd, link: EmulatedLink, peer: UdPeer) -> None:
+        self.ours, self.link, self.peer = ours, link, peer
+        self.source = WriteRecordSource(peer.sock, link.near, QKEY, 0xFFFFFFF0, 700)
         self.target = WriteRecordTarget(QKEY, STAG, BASE, bytearray(MEMORY))
         self.region: MR = ours.register_memory(MEMORY)
         self.records: list[Record] = []
-        self.ah = ours.create_address_handle(line.far)
-        line.siwarp, line.peer = ours.qp.addr, peer.sock.getsockname()
+        self.ah = ours.create_address_handle(link.far)
+        link.siwarp, link.peer = ours.qp.addr, peer.sock.getsockname()
 
     def collect_new_write_records(self) -> None:
-        """Run the line and siwarp, and query each new Write-Record before the queue pair discards
+        """Run the link and siwarp, and query each new Write-Record before the queue pair discards
         it.
         """
-        self.line.forward_datagrams()
+        self.link.forward_datagrams()
         before = len(self.ours.got)
         self.ours.poll_completions()
         for wc, _ in self.ours.got[before:]:
@@ -68,26 +68,26 @@ class Ends:
     def run_until(
         self, until: Callable[[], bool], extra_step: Callable[[], None] = lambda: None
     ) -> None:
-        """Run the line and siwarp, and call ``extra_step``, until the condition is true."""
-        run_until(until, [self.collect_new_write_records, extra_step], self.line.sockets())
+        """Run the link and siwarp, and call ``extra_step``, until the condition is true."""
+        run_until(until, [self.collect_new_write_records, extra_step], self.link.sockets())
 
 
 @contextmanager
 def siwarp_and_peer(faults: Faults) -> Iterator[Ends]:
-    """Yield the siwarp queue pair, the independent peer and the line between them."""
+    """Yield the siwarp queue pair, the independent peer and the link between them."""
     attr = QPAttr(qkey=QKEY)
     with (
         siwarp_queue_pair(
             QPType.UD, attr=attr, max_write_records=512, error_policy="message"
         ) as ours,
         open_udp_socket() as sock,
-        close_emulated_link_at_exit(EmulatedLink(SEED, faults)) as line,
+        close_emulated_link_at_exit(EmulatedLink(SEED, faults)) as link,
     ):
-        yield Ends(ours, line, UdPeer(sock, QKEY))
+        yield Ends(ours, link, UdPeer(sock, QKEY))
 
 
 def collect_forwarded_message_parts(datagrams: list[bytes]) -> dict[int, ReceivedParts]:
-    """Return the parts of each message that the line forwarded without damage, by message id."""
+    """Return the parts of each message that the link forwarded without damage, by message id."""
     found: dict[int, ReceivedParts] = {}
     for datagram in datagrams:
         try:
@@ -122,21 +122,21 @@ def test_ranges_reported_for_write_records_are_those_of_the_received_segments() 
                 both.collect_new_write_records()
                 wrote.clear()
                 both.records.clear()
-                both.line.to_siwarp.passed.clear()
+                both.link.to_siwarp.passed.clear()
 
 
 def check_reported_write_records(both: Ends, wrote: dict[int, tuple[int, bytes]]) -> None:
     """Wait until all messages of which any part was forwarded are reported, and check the
     reports.
     """
-    both.run_until(both.line.is_idle)
-    came = collect_forwarded_message_parts(both.line.to_siwarp.passed)
+    both.run_until(both.link.is_idle)
+    came = collect_forwarded_message_parts(both.link.to_siwarp.passed)
     assert set(came) <= set(wrote)
     both.run_until(lambda: len(both.records) == len(came))
     whole = 0
     for record in both.records:
         written, (i, payload) = came[record.message_id], wrote[record.message_id]
-        assert (record.source, record.src_qp) == (both.line.far, both.line.far[1])
+        assert (record.source, record.src_qp) == (both.link.far, both.link.far[1])
         assert (record.rkey, record.addr) == (both.region.rkey, written.header.to)
         assert record.length == len(payload)
         assert record.valid == sum(end - start for start, end in record.ranges)
@@ -191,8 +191,8 @@ def test_write_records_of_siwarp_have_the_format_of_figure_8_1() -> None:
             target.memory[:] = bytes(MEMORY)
             before = set(target.messages)
             both.ours.post_payload(payload, WROpcode.RDMA_WRITE_RECORD, ah=both.ah, remote=there)
-            both.run_until(lambda i=i: len(both.ours.sent) == i + 1 and both.line.is_idle())
-            both.run_until(both.line.is_idle, lambda: target.process_datagrams(both.peer.sock))
+            both.run_until(lambda i=i: len(both.ours.sent) == i + 1 and both.link.is_idle())
+            both.run_until(both.link.is_idle, lambda: target.process_datagrams(both.peer.sock))
             target.process_datagrams(both.peer.sock)
             for new in set(target.messages) - before:
                 written = target.messages[new]
@@ -203,7 +203,7 @@ def test_write_records_of_siwarp_have_the_format_of_figure_8_1() -> None:
         ids = sorted(wanted, key=wanted.get)
         assert all((b - a) % (1 << 32) == wanted[b] - wanted[a] for a, b in pairwise(ids))
         assert len(target.psns) > count // 2 and set(target.dropped) <= {"CRC"}
-        assert max(target.psns) < 3 * count + len(both.line.from_siwarp.passed)
+        assert max(target.psns) < 3 * count + len(both.link.from_siwarp.passed)
 
 
 @pytest.mark.clause("DGRAM-REC-13", "DGRAM-REC-14")

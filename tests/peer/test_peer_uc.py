@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
-from peer.line import CLEAN, EmulatedLink, Faults, open_udp_socket, run_until
+from peer.link import CLEAN, EmulatedLink, Faults, open_udp_socket, run_until
 from peer.ours import (
     ALL,
     SEED,
@@ -34,29 +34,29 @@ STAG, BASE = 0x11223344, 1 << 40
 
 
 class Ends:
-    """A siwarp queue pair with memory to write to, the two halves of the peer, and the line."""
+    """A siwarp queue pair with memory to write to, the two halves of the peer, and the link."""
 
     def __init__(
-        self, ours: SiwarpEnd, sender: UcSender, receiver: UcReceiver, line: EmulatedLink
+        self, ours: SiwarpEnd, sender: UcSender, receiver: UcReceiver, link: EmulatedLink
     ) -> None:
-        self.ours, self.sender, self.receiver, self.line = ours, sender, receiver, line
+        self.ours, self.sender, self.receiver, self.link = ours, sender, receiver, link
         self.region: MR = ours.register_memory(MEMORY)
-        line.siwarp = ours.qp.addr
-        line.peer = sender.sock.getsockname()
+        link.siwarp = ours.qp.addr
+        link.peer = sender.sock.getsockname()
 
     def run_until(self, until: Callable[[], bool]) -> None:
-        """Run the peer, the line and siwarp until the condition is true."""
+        """Run the peer, the link and siwarp until the condition is true."""
         take = [
             lambda: self.receiver.process_datagrams(self.sender.sock),
-            self.line.forward_datagrams,
+            self.link.forward_datagrams,
             self.ours.poll_completions,
         ]
-        run_until(until, take, self.line.sockets())
+        run_until(until, take, self.link.sockets())
 
     def drain_emulated_link(self) -> None:
-        """Wait until the line is idle, then exchange a last message in each direction."""
-        self.run_until(self.line.is_idle)
-        self.line.remove_faults()
+        """Wait until the link is idle, then exchange a last message in each direction."""
+        self.run_until(self.link.is_idle)
+        self.link.remove_faults()
         self.sender.send(b"the end")
         self.run_until(lambda: any(data == b"the end" for _, data in self.ours.got))
         self.ours.post_payload(b"the end")
@@ -68,10 +68,10 @@ def siwarp_and_peer(faults: Faults, psn: tuple[int, int] = (0, 0)) -> Iterator[E
     """Yield both ends; ``psn`` holds the first PSN sent to siwarp and the first PSN sent by
     siwarp.
     """
-    with open_udp_socket() as sock, close_emulated_link_at_exit(EmulatedLink(SEED, faults)) as line:
+    with open_udp_socket() as sock, close_emulated_link_at_exit(EmulatedLink(SEED, faults)) as link:
         attr = QPAttr(
             qkey=QKEY,
-            ah_attr=line.far,
+            ah_attr=link.far,
             qp_access_flags=ALL,
             rq_psn=psn[0],
             sq_psn=psn[1],
@@ -81,9 +81,9 @@ def siwarp_and_peer(faults: Faults, psn: tuple[int, int] = (0, 0)) -> Iterator[E
         # receive.
         slots = 2 * stress_round_count(150)
         with siwarp_queue_pair(QPType.UC, slots=slots, attr=attr, slot=8192) as ours:
-            sender = UcSender(sock, line.near, QKEY, psn[0], MTU)
+            sender = UcSender(sock, link.near, QKEY, psn[0], MTU)
             receiver = UcReceiver(QKEY, psn[1], STAG, BASE, bytearray(MEMORY))
-            yield Ends(ours, sender, receiver, line)
+            yield Ends(ours, sender, receiver, link)
 
 
 def collect_siwarp_deliveries(ours: SiwarpEnd) -> list[Delivery]:
@@ -105,7 +105,7 @@ def collect_siwarp_deliveries(ours: SiwarpEnd) -> list[Delivery]:
 def test_siwarp_and_a_model_of_the_specification_deliver_the_same_uc_messages(
     psn: tuple[int, int],
 ) -> None:
-    """Pass the datagrams that the line forwarded to siwarp to a model receiver as well; siwarp and
+    """Pass the datagrams that the link forwarded to siwarp to a model receiver as well; siwarp and
     the model must deliver the same messages.
     """
     count = stress_round_count(150)
@@ -119,11 +119,11 @@ def test_siwarp_and_a_model_of_the_specification_deliver_the_same_uc_messages(
                 both.sender.write(both.region.rkey, both.region.iova + at, payload, immediate=value)
             else:
                 both.sender.send(payload, solicited=i % 4 == 0, immediate=value)
-            both.line.forward_datagrams()
+            both.link.forward_datagrams()
             both.ours.poll_completions()
         both.drain_emulated_link()
         model = UcReceiver(QKEY, psn[0], both.region.rkey, both.region.iova, bytearray(MEMORY))
-        for datagram in both.line.to_siwarp.passed:
+        for datagram in both.link.to_siwarp.passed:
             model.process_datagram(datagram)
         assert collect_siwarp_deliveries(both.ours) == model.delivered
         assert both.region.read() == bytes(model.memory)
@@ -151,7 +151,7 @@ def test_a_uc_message_of_siwarp_is_delivered_completely_or_not_at_all() -> None:
             else:
                 ours.post_payload(payload, WROpcode.RDMA_WRITE_WITH_IMM, remote=there, imm_data=i)
             sends.append((payload, i.to_bytes(4, sys.byteorder)))
-            for step in (both.ours.poll_completions, both.line.forward_datagrams):
+            for step in (both.ours.poll_completions, both.link.forward_datagrams):
                 step()
             both.receiver.process_datagrams(both.sender.sock)
         both.drain_emulated_link()
@@ -202,5 +202,5 @@ def test_uc_datagrams_that_are_not_credible_or_lack_access_rights_have_no_effect
         assert [data for _, data in both.ours.got] == [b"the end"]
         assert both.region.read() == bytes(MEMORY)
         # siwarp has transmitted only its final message.
-        assert len(both.line.from_siwarp.passed) == 1
+        assert len(both.link.from_siwarp.passed) == 1
         assert both.ours.got[0][0].opcode == WCOpcode.RECV

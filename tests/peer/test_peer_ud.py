@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 
 import pytest
-from peer.line import BAD, CLEAN, EmulatedLink, Faults, open_udp_socket, run_until
+from peer.link import BAD, CLEAN, EmulatedLink, Faults, open_udp_socket, run_until
 from peer.ours import (
     SEED,
     TIMEOUT_S,
@@ -27,36 +27,36 @@ QKEY = 0x5EED0001
 
 
 class Ends:
-    """A siwarp queue pair, the independent peer, and the line between them."""
+    """A siwarp queue pair, the independent peer, and the link between them."""
 
-    def __init__(self, ours: SiwarpEnd, peer: UdPeer, line: EmulatedLink) -> None:
-        self.ours, self.peer, self.line = ours, peer, line
-        line.siwarp, line.peer = ours.qp.addr, peer.sock.getsockname()
-        self.ah = ours.create_address_handle(line.far)
+    def __init__(self, ours: SiwarpEnd, peer: UdPeer, link: EmulatedLink) -> None:
+        self.ours, self.peer, self.link = ours, peer, link
+        link.siwarp, link.peer = ours.qp.addr, peer.sock.getsockname()
+        self.ah = ours.create_address_handle(link.far)
 
     def run_until(self, until: Callable[[], bool]) -> None:
-        """Run the peer, the line and siwarp until the condition is true."""
+        """Run the peer, the link and siwarp until the condition is true."""
         run_until(
             until,
-            [self.peer.process_datagrams, self.line.forward_datagrams, self.ours.poll_completions],
-            self.line.sockets(),
+            [self.peer.process_datagrams, self.link.forward_datagrams, self.ours.poll_completions],
+            self.link.sockets(),
         )
 
     def drain_emulated_link(self) -> None:
         """Wait until all datagrams in flight have arrived and siwarp has received its messages."""
-        self.run_until(self.line.is_idle)
+        self.run_until(self.link.is_idle)
         marker = len(self.ours.got)
-        self.line.remove_faults()
-        self.peer.send(self.line.near, b"the end")
+        self.link.remove_faults()
+        self.peer.send(self.link.near, b"the end")
         self.run_until(lambda: any(data == b"the end" for _, data in self.ours.got[marker:]))
         self.ours.post_payload(b"the end", ah=self.ah)
         self.run_until(lambda: any(m.payload == b"the end" for m in self.peer.messages))
 
 
 def siwarp_and_peer(faults: Faults) -> Iterator[Ends]:
-    """Yield the siwarp queue pair, the independent peer and the line between them.
+    """Yield the siwarp queue pair, the independent peer and the link between them.
 
-    The queue pair has a receive for each message of a test, even if the line duplicates each. UD
+    The queue pair has a receive for each message of a test, even if the link duplicates each. UD
     drops a message for which no receive is posted, and while another process has the CPU, the
     device's thread may receive many messages in a row.
     """
@@ -66,20 +66,20 @@ def siwarp_and_peer(faults: Faults) -> Iterator[Ends]:
             QPType.UD, slots=slots, attr=QPAttr(qkey=QKEY), error_policy="message"
         ) as ours,
         open_udp_socket() as sock,
-        close_emulated_link_at_exit(EmulatedLink(SEED, faults)) as line,
+        close_emulated_link_at_exit(EmulatedLink(SEED, faults)) as link,
     ):
-        yield Ends(ours, UdPeer(sock, QKEY), line)
+        yield Ends(ours, UdPeer(sock, QKEY), link)
 
 
 @pytest.fixture
 def endpoints_of_fault_free_link() -> Iterator[Ends]:
-    """Yield both ends and a line without faults."""
+    """Yield both ends and a link without faults."""
     yield from siwarp_and_peer(CLEAN)
 
 
 @pytest.fixture
 def endpoints_of_faulty_link() -> Iterator[Ends]:
-    """Yield both ends and a line with faults."""
+    """Yield both ends and a link with faults."""
     yield from siwarp_and_peer(BAD)
 
 
@@ -89,7 +89,7 @@ def encode_immediate(value: int) -> bytes:
 
 
 def parse_undamaged_segments(datagrams: list[bytes]) -> list[Untagged]:
-    """Return the segments of the datagrams that the line did not damage."""
+    """Return the segments of the datagrams that the link did not damage."""
     found = []
     for datagram in datagrams:
         try:
@@ -112,7 +112,7 @@ def test_forwarded_ud_messages_arrive_unchanged_and_no_other_message_arrives(
         payload = seeded_octets(f"to {i}", rng.randrange(1200))
         value = i if i % 3 == 0 else None
         endpoints_of_faulty_link.peer.send(
-            endpoints_of_faulty_link.line.near,
+            endpoints_of_faulty_link.link.near,
             payload,
             solicited=i % 2 == 0,
             immediate=None if value is None else encode_immediate(value),
@@ -126,7 +126,7 @@ def test_forwarded_ud_messages_arrive_unchanged_and_no_other_message_arrives(
             )
         answers.append((answer, None if value is None else encode_immediate(value)))
         for step in (
-            endpoints_of_faulty_link.line.forward_datagrams,
+            endpoints_of_faulty_link.link.forward_datagrams,
             endpoints_of_faulty_link.ours.poll_completions,
             endpoints_of_faulty_link.peer.process_datagrams,
         ):
@@ -134,7 +134,7 @@ def test_forwarded_ud_messages_arrive_unchanged_and_no_other_message_arrives(
     endpoints_of_faulty_link.drain_emulated_link()
 
     wanted = []
-    for segment in parse_undamaged_segments(endpoints_of_faulty_link.line.to_siwarp.passed):
+    for segment in parse_undamaged_segments(endpoints_of_faulty_link.link.to_siwarp.passed):
         if segment.opcode == PRIVATE:
             wanted.append((segment.payload[8:], segment.payload[4:8]))
         else:
@@ -145,22 +145,22 @@ def test_forwarded_ud_messages_arrive_unchanged_and_no_other_message_arrives(
     ]
     assert got == wanted
     # More than 1% of the datagrams were damaged.
-    assert len(endpoints_of_faulty_link.line.to_siwarp.passed) - len(wanted) > count // 100
+    assert len(endpoints_of_faulty_link.link.to_siwarp.passed) - len(wanted) > count // 100
     assert {wc.source for wc, _ in endpoints_of_faulty_link.ours.got} == {
-        endpoints_of_faulty_link.line.far
+        endpoints_of_faulty_link.link.far
     }
     assert {wc.src_qp for wc, _ in endpoints_of_faulty_link.ours.got} == {
-        endpoints_of_faulty_link.line.far[1]
+        endpoints_of_faulty_link.link.far[1]
     }
 
-    came = parse_undamaged_segments(endpoints_of_faulty_link.line.from_siwarp.passed)
+    came = parse_undamaged_segments(endpoints_of_faulty_link.link.from_siwarp.passed)
     assert [m.msn for m in endpoints_of_faulty_link.peer.messages] == [
         segment.msn for segment in came
     ]
     for message in endpoints_of_faulty_link.peer.messages[:-1]:
         assert (message.payload, message.immediate) == answers[message.msn - 1]
     assert endpoints_of_faulty_link.peer.dropped.count("CRC") == len(
-        endpoints_of_faulty_link.line.from_siwarp.passed
+        endpoints_of_faulty_link.link.from_siwarp.passed
     ) - len(came)
     assert len(endpoints_of_faulty_link.ours.sent) == count + 1 and all(
         wc.ok for wc in endpoints_of_faulty_link.ours.sent
@@ -176,7 +176,7 @@ def test_ud_messages_arrive_or_complete_a_too_short_receive_with_an_error(
     endpoints_of_fault_free_link.ours.post_payload(payload, ah=endpoints_of_fault_free_link.ah)
     endpoints_of_fault_free_link.run_until(lambda: bool(endpoints_of_fault_free_link.peer.messages))
     assert endpoints_of_fault_free_link.peer.messages[0].payload == payload
-    endpoints_of_fault_free_link.peer.send(endpoints_of_fault_free_link.line.near, payload)
+    endpoints_of_fault_free_link.peer.send(endpoints_of_fault_free_link.link.near, payload)
     endpoints_of_fault_free_link.run_until(lambda: bool(endpoints_of_fault_free_link.ours.got))
     wc, data = endpoints_of_fault_free_link.ours.got[0]
     if length <= endpoints_of_fault_free_link.ours.slot:
@@ -195,18 +195,18 @@ def test_siwarp_answers_an_invalid_ud_message_with_an_error_message_as_in_figure
     peer = endpoints_of_fault_free_link.peer
     wrong = Untagged(SEND, encode_queue_number(0, 0, 7), 41, mo=4, payload=b"beyond", word=QKEY)
     peer.index = 7
-    peer.sock.sendto(append_crc(wrong.octets()), endpoints_of_fault_free_link.line.near)
+    peer.sock.sendto(append_crc(wrong.octets()), endpoints_of_fault_free_link.link.near)
     endpoints_of_fault_free_link.run_until(lambda: bool(peer.reports))
     (report,) = peer.reports
     error = report.error
     assert (error.layer, error.type, error.code) == (1, 2, 4)
     assert (error.header, error.seg_len) == (wrong.header(), 18 + 6)
     assert report.source_index == 0
-    (datagram,) = endpoints_of_fault_free_link.line.from_siwarp.passed
+    (datagram,) = endpoints_of_fault_free_link.link.from_siwarp.passed
     assert len(datagram) == 46
     (found,) = endpoints_of_fault_free_link.ours.qp.errors()
     assert found.origin == ErrorOrigin.FOUND and found.msn == 41
-    assert found.qpn == 7 << 16 | endpoints_of_fault_free_link.line.far[1]
+    assert found.qpn == 7 << 16 | endpoints_of_fault_free_link.link.far[1]
 
 
 @pytest.mark.clause("DGRAM-ERR-9")
@@ -219,7 +219,7 @@ def test_an_error_message_of_the_peer_appears_in_siwarps_error_queue(
     endpoints_of_fault_free_link.run_until(
         lambda: (
             endpoints_of_fault_free_link.peer.too_long == 1
-            and endpoints_of_fault_free_link.line.is_idle()
+            and endpoints_of_fault_free_link.link.is_idle()
         )
     )
     reports = []
@@ -232,7 +232,7 @@ def test_an_error_message_of_the_peer_appears_in_siwarps_error_queue(
     (report,) = reports
     assert report.origin == ErrorOrigin.REPORTED
     assert (report.layer, report.type, report.code, report.msn) == (1, 2, 5, 2)
-    assert report.seg_len == 18 + 101 and report.source == endpoints_of_fault_free_link.line.far
+    assert report.seg_len == 18 + 101 and report.source == endpoints_of_fault_free_link.link.far
 
 
 @pytest.mark.clause("DGRAM-ERR-2", "DGRAM-UD-4")
@@ -240,14 +240,14 @@ def test_ud_messages_with_a_wrong_q_key_are_not_answered_and_consume_no_receive(
     endpoints_of_fault_free_link: Ends,
 ) -> None:
     peer = endpoints_of_fault_free_link.peer
-    peer.send(endpoints_of_fault_free_link.line.near, b"who are you", qkey=QKEY + 1)
+    peer.send(endpoints_of_fault_free_link.link.near, b"who are you", qkey=QKEY + 1)
     for mo, opcode in ((4, SEND), (0, 1)):
         wrong = Untagged(opcode, 0, 1, mo=mo, payload=b"x", word=QKEY ^ 1)
-        peer.sock.sendto(append_crc(wrong.octets()), endpoints_of_fault_free_link.line.near)
+        peer.sock.sendto(append_crc(wrong.octets()), endpoints_of_fault_free_link.link.near)
     endpoints_of_fault_free_link.drain_emulated_link()
     assert [data for _, data in endpoints_of_fault_free_link.ours.got] == [b"the end"]
     # siwarp has transmitted only its final message.
-    assert len(endpoints_of_fault_free_link.line.from_siwarp.passed) == 1
+    assert len(endpoints_of_fault_free_link.link.from_siwarp.passed) == 1
     assert endpoints_of_fault_free_link.ours.qp.errors() == []
 
 
@@ -262,7 +262,7 @@ def test_ud_messages_with_unknown_opcodes_or_subcodes_are_reported_as_unexpected
     ]
     for wrong in wrongs:
         endpoints_of_fault_free_link.peer.sock.sendto(
-            append_crc(wrong.octets()), endpoints_of_fault_free_link.line.near
+            append_crc(wrong.octets()), endpoints_of_fault_free_link.link.near
         )
     endpoints_of_fault_free_link.run_until(
         lambda: len(endpoints_of_fault_free_link.peer.reports) == len(wrongs)
@@ -281,9 +281,9 @@ def test_with_error_policy_error_an_invalid_message_moves_the_queue_pair_to_err(
     with (
         siwarp_queue_pair(QPType.UD, attr=QPAttr(qkey=QKEY), error_policy="error") as ours,
         open_udp_socket() as sock,
-        close_emulated_link_at_exit(EmulatedLink(SEED)) as line,
+        close_emulated_link_at_exit(EmulatedLink(SEED)) as link,
     ):
-        both = Ends(ours, UdPeer(sock, QKEY), line)
-        both.peer.sock.sendto(append_crc(Untagged(SEND, 0, 1, mo=1, word=QKEY).octets()), line.near)
+        both = Ends(ours, UdPeer(sock, QKEY), link)
+        both.peer.sock.sendto(append_crc(Untagged(SEND, 0, 1, mo=1, word=QKEY).octets()), link.near)
         both.run_until(lambda: bool(both.peer.reports))
         assert ours.qp.query()[0].qp_state == QPState.ERR

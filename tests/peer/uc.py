@@ -6,7 +6,7 @@ import socket
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from peer.line import Address, receive_waiting_datagrams
+from peer.link import Address, receive_waiting_datagrams
 from peer.wire import (
     IMMEDIATE,
     IMMEDIATE_SE,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from dataclasses import dataclass, field
 
-from peer.line import Address, receive_waiting_datagrams
+from peer.link import Address, receive_waiting_datagrams
 from peer.wire import (
     PRIVATE,
     SEND,

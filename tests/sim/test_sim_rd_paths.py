@@ -169,7 +169,8 @@ def test_rd_detects_a_path_that_starts_to_drop_long_datagrams_silently(
     drop_long_datagrams(world, a, b, 1280)
     before = counters()["rd_mtu_lowered"]
     b.qp.post_recv(RecvWR(0, sg=[b.mr.sge(0, 100_000)]))
-    # Over IPv4, segments already built are sent in fragments; IPv6 routers do not fragment.
+    # Segments that were built for the higher MTU are retransmitted. Over IPv4 they arrive in
+    # fragments; over IPv6, where routers do not fragment, they are lost and the request fails.
     assert send_and_get_statuses(world, a, b, 100_000) == [
         "RETRY_EXC_ERR" if host == V6 else "SUCCESS"
     ]

@@ -4,7 +4,7 @@
 
 #include "abi/ibverbs/abi.h"
 
-/* The access flags that the engine implements. The library also accepts ABI_ACCESS_IGNORED. */
+/* The access flags that have an effect. ABI_ACCESS_IGNORED has those that are accepted without. */
 #define ENGINE                                                                                   \
 	((unsigned int)(IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |                       \
 			IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_MW_BIND | \

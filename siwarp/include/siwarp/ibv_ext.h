@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * <siwarp/ibv_ext.h> - access for libibverbs programs on siwarp's libibverbs.so.1 to reliable
- * datagrams, Write-Records, the error queue and all other functions of <siwarp/siw_ext.h> on
- * objects created by verbs.
+ * <siwarp/ibv_ext.h> - siwarp's extensions for programs that use siwarp's libibverbs.so.1. They may
+ * use reliable datagrams, Write-Records, the error queue and all other functions of
+ * <siwarp/siw_ext.h> on objects that were created by verbs.
  *
  * Each verbs object is backed by a siwarp object. The functions below return the siwarp object, for
  * use with the query, post and poll functions of <siwarp/siw.h> and <siwarp/siw_ext.h>. The object

@@ -727,7 +727,7 @@ struct siw_qp_init_attr {
 	int private_messages;
 };
 
-/* The members of struct siw_qp_attr that siw_modify_qp applies. */
+/* Flags that tell siw_modify_qp which members of struct siw_qp_attr to apply. */
 enum siw_qp_attr_mask {
 	SIW_QP_STATE = 1,
 	SIW_QP_CUR_STATE = 2,

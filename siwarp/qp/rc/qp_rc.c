@@ -236,7 +236,7 @@ static enum siw_run rc_run_send_queue(struct siw_base_qp *base)
 	 */
 	if (__builtin_expect(r == -ENOMEM, 0) && !siw_is_closing(base))
 		siw_advance_teardown(base, SIW_BROKEN);
-	return siw_qp_flow_result_of_sending_turn(base, r, r == 0 && siw_mpa_tx_blocked(rc->mpa));
+	return siw_qp_flow_get_sending_turn_result(base, r, r == 0 && siw_mpa_tx_blocked(rc->mpa));
 }
 
 /* ==== delivery counts ========================================================================= */
@@ -382,7 +382,7 @@ static void rc_send_delivery_count_if_due(struct siw_rc_qp *rc)
  * Whether the program may still answer the received data, because the program has not polled all
  * resulting completions.
  */
-static bool rc_program_may_answer(struct siw_rc_qp *rc)
+static bool rc_program_can_still_answer(struct siw_rc_qp *rc)
 {
 	const struct siw_qp *qp = &rc->base.qp;
 	uint64_t round = qp->lane->rounds;
@@ -402,7 +402,7 @@ static void rc_send_delivery_count_alone(struct siw_rc_qp *rc)
 {
 	uint64_t now;
 
-	if (rc_program_may_answer(rc))
+	if (rc_program_can_still_answer(rc))
 		return;
 	now = siw_now_ns();
 	if (now - rc->counts.last_alone_ns < DISTANCE_NS)
@@ -476,7 +476,7 @@ static void rnr_set_timer(struct siw_rc_qp *rc)
 		siw_device_timer_start_at(rc->base.qp.lane, &rc->base.timed, rc->rnr_deadline_ns);
 }
 
-/* Starts the receiver-not-ready time-out, because a Send has found no receive. */
+/* Starts the receiver-not-ready time-out, because a Send of the peer has found no receive. */
 static void rnr_begin_wait(struct siw_rc_qp *rc)
 {
 	siw_qp_set_messages_waiting(&rc->base, true);
@@ -679,7 +679,7 @@ static void rc_continue_close(struct siw_rc_qp *rc)
 	/*
 	 * Both ends may have full socket buffers, and if neither end reads, neither end can send.
 	 * So this end reads and discards data. A responder that has not received the initiator's
-	 * first FPDU may not send at all.
+	 * first FPDU must not send at all.
 	 */
 	if (!r) {
 		siw_ddp_stream_drop_unexpected(rc->base.flow.ddp);
@@ -974,7 +974,7 @@ int siw_qp_rc_start_stream(struct siw_rc_qp *rc, struct siw_mpa_stream *mpa,
 		rc->mpa = mpa;
 		rc->base.flow.ddp = ddp;
 		rc->base.flow.stream = stream;
-		/* A responder that expects an RTR may not send before the RTR arrives. */
+		/* A responder that expects an RTR must not send before the RTR arrives. */
 		rc->may_send = start->initiator;
 		rc->base.connected = true;
 		rc->base.granted_ord = rc->base.reads_max = start->ord;

@@ -710,16 +710,16 @@ static __attribute__((cold, noinline)) void rd_handle_paused_record(struct siw_r
 static void rd_handle_paused_message(struct siw_rd_qp *rd)
 {
 	siw_qp_set_messages_waiting(&rd->base, true);
-	if (rd->base.qp.state >= SIW_QPS_RTR && siw_ddp_rd_may_resume(rd->ddp, rd->base.recvs))
+	if (rd->base.qp.state >= SIW_QPS_RTR && siw_ddp_rd_can_resume(rd->ddp, rd->base.recvs))
 		siw_rdmap_rd_resume_paused_streams(rd->end);
 }
 
 static int rd_handle_socket_event(struct siw_io_handler *self);
 
 /* Whether the next segment of a paused stream could be accepted now. */
-static bool rd_may_resume_paused_messages(struct siw_rd_qp *rd)
+static bool rd_can_resume_paused_messages(struct siw_rd_qp *rd)
 {
-	if (rd->base.qp.state >= SIW_QPS_RTR && siw_ddp_rd_may_resume(rd->ddp, rd->base.recvs))
+	if (rd->base.qp.state >= SIW_QPS_RTR && siw_ddp_rd_can_resume(rd->ddp, rd->base.recvs))
 		return true;
 	if (!rd->records.max)
 		return false;
@@ -733,7 +733,7 @@ static bool rd_may_resume_paused_messages(struct siw_rd_qp *rd)
  */
 static bool rd_resume_paused_messages(struct siw_rd_qp *rd)
 {
-	if (!rd_may_resume_paused_messages(rd))
+	if (!rd_can_resume_paused_messages(rd))
 		return false;
 	atomic_store(&rd->records.waits, false);
 	siw_qp_set_messages_waiting(&rd->base, false);

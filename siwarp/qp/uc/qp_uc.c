@@ -498,8 +498,8 @@ static enum siw_run uc_run_send_queue(struct siw_base_qp *base)
 		return SIW_RUN_DONE;
 	r = siw_qp_flow_send_requests(base, &base->flow);
 	siw_qp_flow_reap_finished_requests(base, &base->flow);
-	return siw_qp_flow_result_of_sending_turn(base, r,
-						  siw_ddp_uc_tx_blocked(siw_uc_qp_of(base)->ddp));
+	return siw_qp_flow_get_sending_turn_result(base, r,
+						   siw_ddp_uc_tx_blocked(siw_uc_qp_of(base)->ddp));
 }
 
 static void uc_discard_send_state(struct siw_base_qp *base)

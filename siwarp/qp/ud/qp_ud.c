@@ -28,7 +28,7 @@ struct siw_err_limit {
 	struct siw_source_buckets buckets;
 };
 
-static struct siw_err_limit *error_rate_limit_alloc(void)
+static struct siw_err_limit *error_message_limit_alloc(void)
 {
 	struct siw_err_limit *limit = calloc(1, sizeof(*limit));
 
@@ -41,7 +41,7 @@ static struct siw_err_limit *error_rate_limit_alloc(void)
  * Whether the rate limits allow another error message to the address; if so, the message is
  * counted. The queue pairs of all lanes share the limits.
  */
-static bool error_rate_limit_admits_message(struct siw_context *ctx, const struct siw_addr *to)
+static bool error_message_limit_admits(struct siw_context *ctx, const struct siw_addr *to)
 {
 	const struct siw_settings *set = siw_settings();
 	uint64_t all = (uint64_t)set->err_rate, one = (uint64_t)set->err_source_rate;
@@ -50,7 +50,7 @@ static bool error_rate_limit_admits_message(struct siw_context *ctx, const struc
 
 	siw_lock(&ctx->err_lock);
 	if (!ctx->err_limit)
-		ctx->err_limit = error_rate_limit_alloc();
+		ctx->err_limit = error_message_limit_alloc();
 	limit = ctx->err_limit;
 	admitted = limit &&
 		   siw_source_consume_token(&limit->buckets, siw_source_index(limit->key, to),
@@ -80,7 +80,7 @@ static void ud_send_error_message(struct siw_ud_qp *ud, const struct siw_rdmap_e
 {
 	int err;
 
-	if (!error_rate_limit_admits_message(ud->base.qp.ctx, &event->source)) {
+	if (!error_message_limit_admits(ud->base.qp.ctx, &event->source)) {
 		siw_count(SIW_COUNTER_err_limited, 1);
 		return;
 	}
@@ -472,7 +472,7 @@ static __attribute__((cold, noinline)) int ud_send_write_record(struct siw_ud_qp
  * Whether queued requests may be sent. In SQD, a request that has begun continues, and the other
  * requests wait. In ERR and RESET, other code clears the queue.
  */
-static inline bool ud_may_send_queued_requests(struct siw_ud_qp *ud)
+static inline bool ud_can_send_queued_requests(struct siw_ud_qp *ud)
 {
 	return __builtin_expect(ud->base.qp.state == SIW_QPS_RTS, 1) ||
 	       (ud->base.qp.state == SIW_QPS_SQD && ud->base.begun);
@@ -484,7 +484,7 @@ static enum siw_run ud_send_queued_requests(struct siw_ud_qp *ud, int max)
 	struct siw_rdmap_dgram_op ops[SIW_RDMAP_MAX_SOME];
 	int sent = 0;
 
-	while (ud->base.flow.first && ud_may_send_queued_requests(ud)) {
+	while (ud->base.flow.first && ud_can_send_queued_requests(ud)) {
 		int n = ud_build_ops_of_queued_sends(ud, ops, SIW_RDMAP_MAX_SOME);
 		int taken;
 

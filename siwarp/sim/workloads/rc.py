@@ -32,7 +32,7 @@ __all__ = ["RNR_NS", "UNLIMITED_RETRIES", "Connections"]
 PORT = 7471
 #: Private data of a connection request: the connecting queue pair's ``number`` and ``life``.
 _QUEUE_PAIR_LIFE = struct.Struct("!II")
-#: Times in ns of InfiniBand's min_rnr_timer codes, by code.
+#: The time in ns that each of InfiniBand's min_rnr_timer codes means; the index is the code.
 RNR_NS = tuple(
     10_000 * n
     for n in (

@@ -39,9 +39,9 @@ __all__ = [
 KEY_SIZE = 32
 
 _TEXT = re.compile(rf"[0-9a-f]{{{2 * KEY_SIZE}}}")
-#: More octets than this are not read of a file that should have a key.
+#: Maximum number of octets that are read from a key file.
 _MAX_FILE = 256
-#: So that a proof can never be taken for a MAC of another protocol with the same key.
+#: Begins the text of each MAC, so that no MAC of another protocol with the same key is a proof.
 _PURPOSE = b"ADTS 1 AUTH"
 _ROLES = {Role.INITIATOR: b"\x01", Role.ACCEPTOR: b"\x02"}
 
@@ -172,7 +172,7 @@ def make_proof(key: Key, role: Role, initiator_hello: bytes, acceptor_hello: byt
 def is_proof(
     mac: bytes, key: Key, role: Role, initiator_hello: bytes, acceptor_hello: bytes
 ) -> bool:
-    """Return whether `mac` is the proof of the end in `role`; the time tells nothing about it."""
+    """Return whether `mac` is the proof of the end in `role`, in a time independent of `mac`."""
     return hmac.compare_digest(mac, make_proof(key, role, initiator_hello, acceptor_hello))
 
 

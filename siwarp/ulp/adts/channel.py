@@ -152,7 +152,7 @@ class Channel(ABC):
     async def send(self, unit: Unit, length: int, memory: Buffer | None = None) -> None:
         """Send the first ``length`` octets of ``unit``, then the octets of ``memory``, as a unit.
 
-        The channel writes the unit's header; the records begin behind it. Units arrive in the order
+        The channel writes the unit's header, which the records follow. Units arrive in the order
         of the calls. The channel releases ``unit`` when the transport has finished with it; on an
         exception, too. ``memory`` is sent without a copy: change it only after ``flush``.
         """
@@ -164,7 +164,7 @@ class Channel(ABC):
         """Send one unit: ``header``, then ``length`` octets of a file from ``offset``.
 
         ``header`` is a unit header, which the channel may replace, and the records or parts of a
-        record in front of the octets of the file. On TCP the kernel sends the file; other channels
+        record before the octets of the file. On TCP the kernel sends the file; other channels
         read it into a unit. ``run`` is used for the calls that access the file.
 
         Raises:

@@ -93,7 +93,7 @@ class RCChannel(RDMAChannel):
         receives.channels[self._number] = self
         device.on_event[self._queue_pair] = self._on_qp_event
         cm_id.context = self._on_cm_event
-        #: The first event of the connection: ESTABLISHED, or why it was not.
+        #: The first event of the connection: ESTABLISHED, or the event that reports the failure.
         self.started: asyncio.Future[CMEvent] = asyncio.get_running_loop().create_future()
         # Whether the queue pair takes no more receives, and whether the connection ended before a
         # unit was sent or received completely.

@@ -43,10 +43,10 @@ from siwarp.verbs import (
 
 __all__ = ["RDChannel", "RDPort", "connect_rd"]
 
-#: Requests in the send queue that all sessions share.
+#: Capacity of the send queue that all sessions share, in requests.
 QUEUE_DEPTH = 8192
 #: Seconds of silence after which a peer that owes an answer is lost: more than a short failure of
-#: the network. The end of the peer's process is noticed at the rendezvous.
+#: the network. (If the peer's process ends, its rendezvous ends, which is detected at once.)
 SILENCE_S = 30.0
 
 #: What identifies a peer: its address as the completion has it, and its instance.
@@ -96,7 +96,7 @@ class RDPort:
         return self.channels.get((wc.source_octets, wc.source_instance))
 
     def _on_stranger(self, view: memoryview, wc: WC) -> None:
-        """Handle a unit of a source without a session, which is a JOIN or costs nothing."""
+        """Handle a unit of a source without a session: admit it by a JOIN, or drop the unit."""
         token = _token_of(view)
         channel = None
         if token is not None and self._admit is not None:

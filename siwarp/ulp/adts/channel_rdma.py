@@ -31,7 +31,7 @@ from siwarp.verbs import MR, QP, WC, AccessFlag, Address, Error, SendWR, WCStatu
 
 __all__ = ["SEND_DEPTH", "RDMAChannel"]
 
-#: Requests in the send queue of one channel: grant units, and units with records.
+#: Maximum number of requests of one channel in the send queue: grant units, units with records.
 SEND_DEPTH = 256
 
 
@@ -76,7 +76,7 @@ class RDMAChannel(Channel):
         self._in_flight = 0
         self._posted: set[int] = set()
         self._turn: asyncio.Future[Unit] | None = None
-        # Received units that are free while granting is paused: None if it is not.
+        # The number of received units that were released while granting is paused; otherwise None.
         self._not_granted: int | None = None
         receives.add(self)
         device.members[self] = None

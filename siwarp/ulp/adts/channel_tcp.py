@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""The TCP channel: units one behind the other in a TCP stream. TCP itself limits the sender.
+"""The TCP channel: units one after the other in a TCP stream. TCP itself limits the sender.
 
 Sends are written to the socket by the caller's task, and a unit is free when the socket has
 accepted its octets. A callback of the event loop reads units as long as the reader task holds fewer
@@ -32,9 +32,9 @@ from siwarp.verbs import Address
 
 __all__ = ["TCPChannel", "TCPListener", "connect_tcp", "listen_tcp"]
 
-#: Units that a channel receives in advance, and units that its user may fill in advance.
+#: Number of units that a channel receives in advance, and that its user may fill in advance.
 UNITS = 4
-#: Calls of recv before other callbacks of the event loop run.
+#: Maximum number of calls of recv before other callbacks of the event loop run.
 READS_A_TURN = 4
 #: Seconds without an answer of the peer's host after which the connection is lost: more than a
 #: short failure of the network.
@@ -100,8 +100,8 @@ class TCPChannel(Channel):
     def use(self, unit: int) -> None:
         """Continue with units of up to ``unit`` octets.
 
-        Call it before any ``await`` after the unit was received behind which the peer may use the
-        larger size. No unit is being filled.
+        The peer may use the larger size after a certain unit. Call this function when that unit was
+        received, before any ``await``. No unit is being filled.
         """
         self._allocate(unit, UNITS)
         self._continue_reading()

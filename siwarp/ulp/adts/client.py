@@ -29,7 +29,7 @@ from siwarp.verbs import Address
 
 __all__ = ["Progress", "Result", "Session", "connect"]
 
-#: Requests that wait for their answers at a time.
+#: Maximum number of requests of a session that wait for their answers.
 REQUESTS = 64
 
 
@@ -105,14 +105,14 @@ class Session:
 
     Transfers are made one after the other, over one connection. A failure of one file is in the
     result and does not end the session. If the session itself ends, its calls raise ``ADTSError``;
-    files that were cut are continued by the same call in a new session. Cancellation of a call ends
-    the session.
+    the same call in a new session continues files that were interrupted. Cancelling a call ends the
+    session.
     """
 
     def __init__(self, agreed: Agreement, calls: SystemCalls | None) -> None:
         is_apart = agreed.channel is not agreed.rendezvous
         self.channel = agreed.channel.name
-        #: A sentence for each kind of channel that did not open.
+        #: For each kind of channel that could not be opened, a sentence with the reason.
         self.refused = agreed.refused
         self._calls = calls
         self._disk = Disk()
@@ -177,7 +177,7 @@ class Session:
         """End the session; transfers that are not complete fail."""
         if not self._running.done():
             self._exchange.close()
-            # A peer that does not read must not keep this end.
+            # A peer that does not read must not block this end.
             await asyncio.wait([self._running], timeout=2)
             self._running.cancel()
         await asyncio.gather(self._running, return_exceptions=True)

@@ -47,14 +47,14 @@ __all__ = ["MAX_WINDOW", "MIN_INITIATOR_WINDOW", "CreditError", "Credits", "Role
 #: the acceptor answers a grant, and two for units with records, so that one can be sent while the
 #: other is processed.
 MIN_INITIATOR_WINDOW = 4
-#: Most credits that an end may have: a pool of 64 MiB has 1,024 units of 64 KiB. The limit is far
+#: Maximum number of credits of an end: a pool of 64 MiB has 1,024 units of 64 KiB. The limit is far
 #: below 2**31, so that a count that has gone backwards is recognised.
 MAX_WINDOW = 4096
 _MODULUS = 1 << 32
 
 
 class CreditError(Exception):
-    """The peer broke the rules: it sent a unit without credit, or its counts are impossible."""
+    """The peer has violated the rules: it sent a unit without credit, or impossible counts."""
 
 
 class Role(Enum):

@@ -37,11 +37,11 @@ from siwarp.verbs import (
 
 __all__ = ["CONTROL_SIZE", "Device"]
 
-#: Room for the completions of all sends and receives of a device.
+#: Capacity of the completion queue: the sends and receives of all channels of a device.
 CQ_SIZE = 65536
 #: Seconds after which a channel whose peer takes no data is ended, if others need its memory.
 STALL_S = 20.0
-#: Completions polled at a time.
+#: Maximum number of completions that one poll returns.
 BATCH = 64
 #: Largest unit that is sent inline: a grant unit, or a unit with RECLAIM or JOIN.
 CONTROL_SIZE = 128
@@ -75,7 +75,7 @@ class Device:
             self.cq = CQ(self.context, CQ_SIZE, channel=CompChannel(self.context))
             self.cm = CMEventChannel(self.context)
             self.pool = Pool(self.pd, memory, unit)
-            #: Sources of smaller units, by their size.
+            #: Sources of smaller units. The key is the size of the units.
             self.split: dict[int, SplitPool] = {}
             self.control = MR(self.pd, CONTROL_SIZE, AccessFlag(0))
         except BaseException:
@@ -83,7 +83,7 @@ class Device:
             raise
         sge = self.control.sge(0, CONTROL_SIZE)
         self._control_wr = SendWR(sg=[sge], send_flags=SendFlag.SIGNALED | SendFlag.INLINE)
-        #: Whether a shared receive queue has asked for memory in vain.
+        #: Whether a shared receive queue needed memory when none was free.
         self.memory_short = False
         #: Open channels, in the order of their creation.
         self.members: dict[_Member, None] = {}
@@ -139,7 +139,7 @@ class Device:
         return number
 
     def end_send(self, number: int) -> None:
-        """Act as if a request was flushed, which has no completion: its queue pair is closed."""
+        """Report a request as flushed whose queue pair was closed before its completion."""
         call = self._on_send.pop(number, None)
         if call is not None:
             call(_FLUSHED)

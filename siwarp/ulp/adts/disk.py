@@ -16,7 +16,7 @@ __all__ = ["Disk", "DiskThreads"]
 
 T = TypeVar("T")
 
-#: Threads of one process; further sessions wait until another session's call has returned.
+#: Number of threads. While all of them are in calls, the calls of further sessions wait.
 _THREADS = 16
 
 #: The threads that the sessions of an end share.
@@ -39,7 +39,7 @@ class Disk:
         self._threads = None if system.simulated else threads or self.make_threads()
         self._waiting: deque[tuple[Callable[[], Any], asyncio.Future[Any]]] = deque()
         self._loop = asyncio.get_running_loop()
-        #: The time (``system.monotonic``) since which a call has been running; None if none is.
+        #: The time (``system.monotonic``) at which the present call began; None: there is none.
         self.busy_since: float | None = None
 
     @staticmethod

@@ -56,7 +56,7 @@ class _Expected(NamedTuple):
 
 
 class _Memory:
-    """The units of a server's device by their size."""
+    """The memory of a server's device, with a source of units for each size of units."""
 
     def __init__(self, device: Device, limits: Limits) -> None:
         self.device = device

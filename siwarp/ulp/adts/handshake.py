@@ -33,8 +33,8 @@ __all__ = ["CHANNELS", "HANDSHAKE_S", "Agreement", "admit", "initiate", "parse_c
 
 #: Kinds of channels by name, preferred ones first.
 CHANNELS = {"rd": ChannelKind.RD, "rc": ChannelKind.RC, "tcp": ChannelKind.TCP}
-#: Seconds within which a peer must have proved that it knows the key: two round trips of a bad
-#: line, with some lost packets.
+#: Seconds within which a peer must have proved that it knows the key: enough for two round trips
+#: over a slow network that loses some of the packets.
 HANDSHAKE_S = 10.0
 #: Seconds within which the initiator must have opened a channel: its attempts of 3 s for each kind.
 CHANNEL_S = 30.0
@@ -52,7 +52,7 @@ class Agreement:
     rendezvous: Channel
     files: int
     idle: int
-    #: A sentence for each kind of channel that did not open.
+    #: For each kind of channel that could not be opened, a sentence with the reason.
     refused: tuple[str, ...] = ()
 
 
@@ -245,7 +245,7 @@ async def admit(
     limits: Limits,
     on_proof: Callable[[], None],
 ) -> Agreement:
-    """Start a session as its acceptor, on a rendezvous that a peer has opened.
+    """Accept a session on the rendezvous channel that a peer has opened.
 
     Args:
         rendezvous: stays open on an error; the caller closes it.
@@ -369,7 +369,7 @@ async def _offer_until_open(
 async def _expect(
     acceptor: Acceptor, token: bytes, hello: wire.Hello, accepted: asyncio.Future[Channel]
 ) -> Invitation:
-    """Admit a peer that presents the token; wait some time until it can have credits."""
+    """Admit a peer that presents the token; wait up to RECEIVES_S for free receives."""
     deadline = system.monotonic() + RECEIVES_S
     while True:
         try:
@@ -383,7 +383,7 @@ async def _expect(
 
 
 def _give_up(accepted: asyncio.Future[Channel]) -> None:
-    """Wait for the channel no longer; close it if it has just opened."""
+    """Stop waiting for the channel, and close it if it has opened in the meantime."""
     if not accepted.cancel() and not accepted.cancelled():
         accepted.result().abort("the session has ended", Cause.CLOSED)
 

@@ -170,7 +170,7 @@ class Receives:
     # ---- the limit event
 
     def _arm_limit(self) -> None:
-        # With one receive of each eight left, and none below that.
+        # The event is raised when an eighth of the receives is left.
         self.srq.modify(SrqAttr(srq_limit=max(1, self.total // 8)))
 
     def _on_event(self, kind: EventType) -> None:

@@ -45,17 +45,17 @@ from siwarp.verbs import Address
 
 __all__ = ["SESSIONS", "Server", "entries_below", "serve"]
 
-#: Sessions at a time.
+#: Maximum number of open sessions.
 SESSIONS = 1000
-#: Peers at a time that have not proved that they know the key. One more displaces the one that has
-#: been waiting longest, so that peers that send nothing never keep others out.
+#: Maximum number of peers that have not yet proved that they know the key. One more displaces the
+#: one that has been waiting longest, so that peers that send nothing never keep others out.
 STRANGERS = 256
-#: Requests of one session that wait for the one in front of them.
+#: Maximum number of requests of one session that wait for an earlier request.
 REQUESTS = 256
 
 
 def entries_below(tree: Tree, path: str, recursive: bool) -> Iterator[Entry | Failure]:
-    """Yield an entry, and with ``recursive`` all below it; a failure for what cannot be read."""
+    """Yield an entry, and with ``recursive`` all below it, or a failure if one cannot be read."""
     try:
         walk = tree.walk(path)
         if not recursive:

@@ -34,7 +34,7 @@ __all__ = [
     "shown_address",
 ]
 
-#: Most transfers that are open at a time in a session.
+#: Maximum number of open transfers of a session.
 FILES = 64
 #: Seconds after which a session without transfers and requests ends.
 IDLE_S = 30
@@ -43,16 +43,16 @@ IDLE_S = 30
 SILENCE_S = 120.0
 #: The same for a peer whose disk is slow (PAUSE).
 PAUSED_SILENCE_S = 600.0
-#: Seconds of one call of the file system after which the peer is asked to pause.
+#: The peer is asked to pause when a call to the file system has taken this number of seconds.
 STALL_S = 5.0
-#: Seconds between two looks at the time limits.
+#: Seconds between two checks of the time limits.
 _TICK_S = 1.0
 #: Seconds for which the end of a session waits for the disk.
 _DISK_END_S = 5.0
 #: Seconds between the end of the rendezvous and the end of the session, in which a BYE or ERROR
 #: that the peer has sent on the channel arrives.
 _LAST_WORDS_S = 0.5
-#: Received units that wait for the disk; further units wait in the channel.
+#: Maximum number of received units that wait for the disk; further units wait in the channel.
 _RING = 4
 #: Messages that wait to be sent, above which no more units are received.
 _UNSENT = 1024
@@ -154,7 +154,7 @@ class Exchange:
         self.channel = channel
         self.sender = Sender(first, files)
         self.receiver = Receiver({}, files)
-        #: The reason of the end, once ``run`` has returned; None: in order.
+        #: Once ``run`` has returned: the error that ended the session, None if it ended normally.
         self.error: ADTSError | None = None
         #: For the id of each request of this end, the function that is called with each record of
         #: the answer: ENTRY, REQUEST_DONE or ERROR.
@@ -170,7 +170,7 @@ class Exchange:
         #: Whether fewer than _UNSENT messages wait to be sent.
         self._has_room = asyncio.Event()
         self._has_room.set()
-        # Answers wait behind the files that were received before them.
+        # Answers are sent after the files that were received before them.
         self._ring: asyncio.Queue[tuple[Received, list[Record]] | Record] = asyncio.Queue(_RING)
         self._last_id = 0
         self._paused_by_peer = False
@@ -234,7 +234,7 @@ class Exchange:
             await self._close_files()
 
     def close(self) -> None:
-        """End the session in order, after what was posted has been sent."""
+        """End the session normally, after sending what was posted."""
         self.post(wire.Bye())
         self._ending.set()
 
@@ -281,7 +281,7 @@ class Exchange:
 
     async def _read(self) -> None:
         while True:
-            # A peer that sends, but does not let this end answer, waits for itself.
+            # A peer that does not receive this end's answers is not read from until it does.
             await self._has_room.wait()
             received = await self.channel.receive()
             self._last_heard = system.monotonic()
@@ -454,7 +454,7 @@ class Exchange:
             await asyncio.sleep(_TICK_S)
             now = system.monotonic()
             if self._watch_disk(now):
-                continue  # this end is the slow one
+                continue  # this end's disk is slow, so the peer is not late
             peer = shown_address(self.channel.peer)
             if self._owes():
                 limit = PAUSED_SILENCE_S if self._paused_by_peer else SILENCE_S
@@ -479,7 +479,7 @@ class Exchange:
         )
 
     def _watch_disk(self, now: float) -> bool:
-        """Pause the peer while the disk stalls; return whether it does."""
+        """Ask the peer to pause while a call to the disk is late; return whether one is."""
         since = self._disk.busy_since
         stalls = since is not None and now - since > STALL_S
         self.pause_peer("disk", stalls)
@@ -500,7 +500,7 @@ async def _cancel(tasks: Iterable[asyncio.Future[Any]]) -> None:
 
 
 class _Own(Exception):
-    """The end of a session because of this end's own limits."""
+    """Raised by the tasks of a session to end it because a limit of this end was exceeded."""
 
     def __init__(self, code: ErrorCode, text: str) -> None:
         super().__init__(text)

@@ -48,11 +48,11 @@ __all__ = [
     "failure_of",
 ]
 
-#: Octets up to which a file is sent without waiting for the receiver's ACCEPT.
+#: Maximum size of a file that is sent without waiting for the receiver's ACCEPT.
 SMALL_FILE = 256 << 10
-#: Files that are announced while one is sent, so that the ACCEPT of the next arrives in time.
+#: Number of files that are announced in advance, so that their ACCEPTs arrive in time.
 AHEAD = 4
-#: Octets of a hole from which it is announced as a hole, instead of sent as zeros.
+#: Minimum length of a hole that is announced as a hole; shorter ones are sent as zeros.
 _SMALLEST_HOLE = 4096
 #: Smallest part of a file that is put at the end of a unit.
 _SMALLEST_PART = 512
@@ -266,7 +266,7 @@ class Sender:
         return next(self._ids)
 
     def add(self, plan: FilePlan | ListPlan) -> None:
-        """Send the files or entries of a plan, behind those of earlier plans."""
+        """Send the files or entries of a plan, after those of earlier plans."""
         self._plans.append(plan)
 
     def reply(self, record: Record) -> None:
@@ -282,7 +282,7 @@ class Sender:
 
     @property
     def waiting(self) -> int:
-        """The number of plans that wait for the one in front of them."""
+        """The number of plans that wait for an earlier plan."""
         return len(self._plans)
 
     @property
@@ -298,7 +298,7 @@ class Sender:
         return outcome
 
     def fill(self, view: memoryview, at: int) -> int:
-        """Write records into a unit, from a position on; return the position behind them.
+        """Write records into a unit, from a position on; return the position after them.
 
         Returns ``at`` if there is nothing to send until the peer has replied.
         """
@@ -551,7 +551,7 @@ class Sender:
     def _handle_reply(self, record: Record) -> None:
         sending = self._open.get(record.transfer)
         if sending is None:
-            return  # about a transfer that has failed at this end meanwhile
+            return  # the transfer has failed at this end in the meantime
         plan = sending.plan
         message = wire.parse_message(record)
         match message:
@@ -701,12 +701,12 @@ class Receiver:
                     raise wire.WireError(
                         f"{record.type.name} of transfer {record.transfer}, which was never opened"
                     )
-                continue  # of a transfer that has failed at this end
+                continue  # the transfer has failed at this end before
             outcome.path = receiving.entry.path
             try:
                 self._advance(record, receiving)
             except OSError as e:
-                # An announced size that does not fit is a fault of the sender, others may heal.
+                # The incomplete file is deleted, because it may have filled the disk.
                 self._end(record.transfer, keep=False)
                 self._refuse(record.transfer, failure_of(receiving.entry.path, e))
         return outcome

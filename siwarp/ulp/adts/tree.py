@@ -322,7 +322,7 @@ class Tree:
             ):
                 os.mkdir(parts[-1], 0o700, dir_fd=above)
         with self._directory(parts) as directory, _naming(entry.path or self.root):
-            if parts:  # the mode of the root is not the peer's to choose
+            if parts:  # a peer must not change the mode of the root
                 Path(f"/proc/self/fd/{directory}").chmod(entry.mode & 0o777)
             _set_time(directory, entry.mtime_ns)
 
@@ -386,7 +386,7 @@ class _Walk(Iterator[Entry]):
             below: list[Entry] = []
             for name in self._tree.names(entry.path):
                 path = f"{entry.path}/{name}" if entry.path else name
-                # A file that has vanished since its name was read is no error.
+                # It is no error if the file was deleted after its name was read.
                 with contextlib.suppress(FileNotFoundError):
                     below.append(self._tree.entry(path))
             self._waiting += reversed(below)
@@ -412,7 +412,7 @@ class _Extents:
             hole = min(os.lseek(self._fd, offset, os.SEEK_HOLE), end)
             return Extent(offset, hole - offset, False)
         except OSError as e:
-            if e.errno == errno.ENXIO:  # no data behind the offset
+            if e.errno == errno.ENXIO:  # no data after the offset
                 return Extent(offset, end - offset, True)
             # Without knowledge of holes, the file is data.
             self._may_have_holes = False

@@ -2,7 +2,7 @@
 """The wire format of ADTS: units, records and messages (spec/adts.md). No I/O.
 
 A *unit* is what one Send carries on RC and RD, and a block of a TCP stream: a unit header, and
-records one behind the other, without padding. A unit without records only announces credits. A
+records one after the other, without padding. A unit without records only announces credits. A
 *record* is a record header and a body. A record is either DATA, whose body is octets of a file, or
 a control record, whose body is a sequence of fields: the classes derived from ``Message``.
 
@@ -121,7 +121,7 @@ HANDSHAKE_UNIT_SIZE = MIN_UNIT_SIZE
 MAX_OFFSET = (1 << 63) - 1
 #: Linux's PATH_MAX: no longer path can be opened.
 MAX_PATH = 4096
-#: Largest text of an error, in octets of UTF-8: some lines of a terminal.
+#: Largest text of an error, in octets of UTF-8: a few lines on a terminal.
 MAX_TEXT = 1024
 #: Largest body of a control record: a path and a target of a symbolic link, with the other fields.
 MAX_BODY = 2 * MAX_PATH + 256
@@ -210,7 +210,7 @@ class Option(IntFlag):
     RECURSIVE = 1
     #: GET, OPEN: skip a file whose size and modification time the receiver has already.
     UPDATE = 2
-    #: GET, OPEN: continue a transfer that was cut.
+    #: GET, OPEN: continue a transfer that was interrupted.
     RESUME = 4
     #: OPEN: DATA follows at once, without an ACCEPT.
     AT_ONCE = 8
@@ -305,7 +305,7 @@ def put_record(
     aux: int = 0,
     flags: int = 0,
 ) -> int:
-    """Write a control record at position `at` of `into`; return the position behind it.
+    """Write a control record at position `at` of `into`; return the position after it.
 
     Raises:
         WireError: `into` has no room for the record; nothing was written.
@@ -322,7 +322,7 @@ def put_record(
 
 
 def put_data(into: memoryview, at: int, *, transfer: int, offset: int, length: int) -> int:
-    """Write the header of a DATA record at `at`; return the position behind the payload.
+    """Write the header of a DATA record at `at`; return the position after the payload.
 
     The payload is in place at ``at + RECORD_HEADER_SIZE``, or written there later.
 
@@ -600,7 +600,7 @@ class Message:
     _LAYOUT: ClassVar[_Layout]  # set at the end of this file
 
     def put(self, into: memoryview, at: int, transfer: int = 0) -> int:
-        """Write the record at position `at` of `into`; return the position behind it.
+        """Write the record at position `at` of `into`; return the position after it.
 
         Raises:
             WireError: `into` has no room for the record, or an attribute has a value that the
@@ -742,7 +742,7 @@ class Auth(Message):
 class UseChannel(Message):
     """CHANNEL: how the initiator opens the channel of the session.
 
-    The acceptor sends it behind its AUTH, for the first kind of the initiator's list that the
+    The acceptor sends it after its AUTH, for the first kind of the initiator's list that the
     acceptor offers, too. If that channel does not open, the initiator asks for the next kind with a
     CHANNEL that has only the kind, and the acceptor answers with a complete one.
     """
@@ -780,7 +780,8 @@ class Reclaim(Message):
 class Error(Message):
     """ERROR: the end of a transfer or request, or with transfer 0 of the session.
 
-    Characters of the text that cannot be printed are replaced, and a text that is too long is cut.
+    Characters of the text that cannot be printed are replaced, and a text that is too long is
+    truncated.
     """
 
     TYPE = Type.ERROR

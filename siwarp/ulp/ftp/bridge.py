@@ -52,9 +52,9 @@ class Relay:
         self._socket = sock
         self._task: asyncio.Task[None] | None = None
         self._ending = False
-        #: Sending: set before the end of the stream if all octets were sent.
+        #: Sending: the owner sets this before it closes its socket if it has sent all octets.
         self.complete = False
-        #: Whether the peer has confirmed the end, or this end has: the transfer is complete.
+        #: Whether the transfer is complete, which its receiver has confirmed.
         self.done = False
         #: Why the transfer is not complete.
         self.failure = "the transfer was aborted"
@@ -65,7 +65,7 @@ class Relay:
             self._task = asyncio.ensure_future(self._run(receiving))
 
     def stop(self) -> None:
-        """End the transfer and the channel, if that has not begun yet."""
+        """End the transfer and the channel if no octets have been moved yet."""
         if self._task is None:
             self._task = asyncio.ensure_future(self._end())
         elif not self._ending:
@@ -89,7 +89,7 @@ class Relay:
     async def _end(self) -> None:
         self._ending = True
         if self.done:
-            # BYE should arrive before the reply.
+            # BYE should arrive before the reply on the control connection.
             with contextlib.suppress(ChannelEnded, asyncio.TimeoutError):
                 await asyncio.wait_for(self._channel.flush(), CLOSE_S)
         # Now pyftpdlib sees the end, reads the attributes and replies.

@@ -30,8 +30,8 @@ __all__ = ["FTP", "FTPS", "Connection", "Kind", "NoTransportError"]
 Kind = Literal["rd", "rc", "tcp"]
 T = TypeVar("T")
 
-#: Seconds between two looks at the control connection while a channel makes no progress, and for
-#: which a reply may overtake what the server has sent on the channel before.
+#: While a channel makes no progress: seconds between two checks of the control connection, and
+#: seconds that data on the channel may arrive later than a reply that the server sent after it.
 _WATCH_S, _OVERTAKEN_S = 0.25, 3.0
 
 
@@ -116,7 +116,7 @@ class Connection:
         self._chunks = stream.receive(channel)
         self._chunk = memoryview(b"")
         self._complete = False
-        #: Whether a call has failed: the end of the generator then is not that of the file.
+        #: Whether a call has failed. Then the end of the generator is not the end of the file.
         self._broken = False
         self._into = memoryview(b"")
         self._filled = 0
@@ -135,11 +135,11 @@ class Connection:
         self._timeout = timeout
 
     def recv(self, count: int) -> bytes:
-        """Return at most ``count`` octets; none at the end of the file."""
+        """Return up to ``count`` octets, or no octets at the end of the file."""
         if self._broken:
             raise ConnectionError("the transfer has failed before: begin it again")
         if not self._chunk and not self._complete:
-            self._broken = True  # until the call has returned
+            self._broken = True  # in case the next call raises an exception
             self._chunk = self._run(self._next())
             self._broken = False
         data = bytes(self._chunk[:count])
@@ -147,7 +147,7 @@ class Connection:
         return data
 
     async def _next(self) -> memoryview:
-        """Return the next octets; none at the end."""
+        """Return the next octets, or no octets at the end of the file."""
         while True:
             chunk = await anext(self._chunks, None)
             if chunk is None:
@@ -177,14 +177,14 @@ class Connection:
             self._run(self._sender.send(count))
 
     def makefile(self, mode: str = "r", encoding: str | None = None, **more: Any) -> IO[Any]:
-        """Return a file that reads what arrives."""
+        """Return a file object from which the received data can be read."""
         if mode not in {"r", "rb"}:
             raise ValueError(f"a file of mode {mode!r}: only 'r' and 'rb' are possible")
         reader: Any = io.BufferedReader(_Raw(self))
         return reader if mode == "rb" else io.TextIOWrapper(reader, encoding, **more)
 
     def close(self) -> None:
-        """End the transfer: what was sent is complete, and the server has confirmed it.
+        """End the transfer. An upload is complete when the server has confirmed it.
 
         A download that is not complete is aborted.
 
@@ -250,11 +250,11 @@ class _Raw(io.RawIOBase):
 
 
 class NoTransportError(OSError):
-    """None of the transports that a transfer may use is possible."""
+    """The server or the network has none of the transports that a transfer may use."""
 
 
 class FTP(ftplib.FTP):
-    """ftplib.FTP, whose transfers use the first of some transports that works.
+    """ftplib.FTP with transfers over RD, RC or TCP, whichever of ``transports`` works first.
 
     The arguments are those of ftplib.FTP. A server without TPRT, and one whose channels cannot be
     reached, is used over TCP if ``transports`` has "tcp". In active mode (``set_pasv``) only TCP is
@@ -310,7 +310,7 @@ class FTP(ftplib.FTP):
 
     @contextlib.contextmanager
     def without_tcp(self) -> Iterator[None]:
-        """Let transfers use channels alone; without one they raise NoTransportError."""
+        """Let transfers use only channels; if none can be opened they raise NoTransportError."""
         before = self.transports
         self.transports = [kind for kind in before if kind != "tcp"]
         try:
@@ -319,7 +319,7 @@ class FTP(ftplib.FTP):
             self.transports = before
 
     def _protects_data(self) -> bool:
-        """Return whether TLS protects data connections, which it can on TCP alone."""
+        """Return whether TLS protects data connections, which is possible only on TCP."""
         return False
 
     def _open(self, kind: Literal["rd", "rc"]) -> Channel | None:
@@ -371,7 +371,7 @@ class FTP(ftplib.FTP):
         return connection, None
 
     def partial_path(self, path: str) -> str:
-        """Return the path at the server of an upload that is not complete.
+        """Return the path at which the server stores an upload until it is complete.
 
         It is ``path`` itself on TCP, and ``.NAME.part`` on RD and RC.
         """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""The control and data connections of an FTP server: pyftpdlib's, with bounds against strangers.
+"""The control and data connections of an FTP server: pyftpdlib's, with limits for every client.
 
 A client that sends commands and reads no replies, one that sends half a command, and thousands that
 do not log in cost bounded memory and time: replies that wait are counted, a client has
@@ -30,12 +30,12 @@ from siwarp.ulp.ftp.files import File, FileSystem
 
 __all__ = ["Handler", "Listener", "TLSHandler"]
 
-#: Seconds that a client has to log in.
+#: Seconds after which a client that has not logged in is disconnected.
 LOGIN_TIMEOUT = 30
-#: Clients of a worker that are not logged in.
+#: Maximum number of clients of a worker that are not logged in.
 MAX_WAITING = 256
-#: Replies that wait until the client reads. A client that sends commands without waiting for
-#: replies stays below, because the kernel buffers some hundreds more.
+#: Limit of the replies that wait until the client reads. A client that sends commands without
+#: waiting for replies stays below it, because the kernel buffers some hundreds of replies.
 MAX_REPLIES = 64
 #: Octets of commands that are read at a time, so that one client with very many commands does not
 #: delay the others.
@@ -149,11 +149,11 @@ class _ChannelData(_Data, DTPHandler):  # type: ignore[misc]
         elif self.receive and self.file_obj.final is not None:
             self._publish()
         else:
-            self.discard_buffers()  # the mark of the end, which pyftpdlib may have added later
+            self.discard_buffers()  # pyftpdlib may have added its mark of the end of the data
             super().handle_close()
 
     def _publish(self) -> None:
-        """Give a complete upload its name."""
+        """Rename a complete upload to its final name."""
         file = self.file_obj
         try:
             file.close()
@@ -279,7 +279,7 @@ class _Control:
             self.log("the client does not read the replies: closing", logfun=logger.warning)
             self.close()
             return
-        # FTPHandler's push would encode without the error handler.
+        # FTPHandler.push would encode the text without the error handler.
         AsyncChat.push(self, data.encode(self.encoding, self.unicode_errors))
 
     def close(self: Any) -> None:
@@ -365,8 +365,8 @@ class _Control:
         if not continues or self.fs.lexists(partial) or not self.fs.lexists(file):
             kept: str | None = self._store_partial(file, partial, mode)
             return kept
-        # The octets that stay are copied: until the end, the file keeps its octets. Meanwhile no
-        # command is read.
+        # The upload continues a copy of the file's first octets, so that the file itself does not
+        # change until the upload is complete. No command is read while they are copied.
         octets = None if mode == "a" else self._restart_position
         self.del_channel()
 

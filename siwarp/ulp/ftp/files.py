@@ -89,7 +89,7 @@ class FileSystem(AbstractedFS):  # type: ignore[misc]  # pyftpdlib has no types
         return fspath
 
     def validpath(self, path: str) -> bool:
-        """Return True: the other methods refuse paths that lead out of the root."""
+        """Accept every path, because the other methods refuse paths that lead out of the root."""
         return True
 
     def realpath(self, path: str) -> str:

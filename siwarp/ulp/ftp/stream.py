@@ -2,9 +2,9 @@
 """One transfer of FTP on a channel: the octets of a file or a listing, in one direction.
 
 The sender sends DATA records, one in a unit, and an END record with size and digest (CRC32C). The
-receiver answers END with BYE. An end that gives up sends CANCEL: on RD, a peer does not learn of
-the end of a channel. A channel that ends earlier has cut the transfer: unlike a TCP connection of
-FTP, a channel never makes a cut transfer look complete.
+receiver answers END with BYE. An end that gives up sends CANCEL, because on RD the peer does not
+learn that a channel has ended. If a channel ends before BYE, the transfer is incomplete. So an
+interrupted transfer never looks complete, as it may on a TCP connection of FTP.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class Sender:
         if self._answer is not None:
             await asyncio.wait({self._answer})
             if not self._answer.cancelled():
-                self._answer.exception()  # has been reported, or does not matter any more
+                self._answer.exception()  # it was reported before, or no longer matters
 
 
 async def receive(channel: Channel) -> AsyncGenerator[memoryview, None]:

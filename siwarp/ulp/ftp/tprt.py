@@ -33,7 +33,7 @@ KINDS = {"RD": "rd", "RC": "rc"}
 LIFETIME = 30.0
 #: The largest unit of the client, and the credits that it grants when the channel opens.
 UNIT, WINDOW = 1 << 20, 8
-#: The largest window of a server that makes sense.
+#: The largest window that is accepted from a server.
 MAX_WINDOW = 1 << 16
 
 _REPLY = re.compile(
@@ -72,7 +72,7 @@ def parse_reply(reply: str, kind: str, port: int) -> Invitation:
 def partial_path(path: str) -> str:
     """Return the path of an incomplete upload over RD or RC: ``.NAME.part`` beside its file.
 
-    SIZE of this path says where an upload that was cut continues with REST and STOR.
+    An interrupted upload continues with REST and STOR at the size of this file (command SIZE).
     """
     directory, slash, name = path.rpartition("/")
     return f"{directory}{slash}.{name}.part"

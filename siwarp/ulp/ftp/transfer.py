@@ -2,8 +2,8 @@
 """Copying files and directories over a connection of ftplib, with resume.
 
 A file is received under a temporary name that depends on its size and time at the server
-(``siwarp.ulp.adts.tree``), so a transfer that was cut continues when it is tried again, unless the
-file has changed. The final name always has a complete file.
+(``siwarp.ulp.adts.tree``). An interrupted transfer continues there when it is tried again, unless
+the file has changed. A file with the final name is always complete.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from siwarp.ulp.ftp.client import FTP, NoTransportError
 
 __all__ = ["Mirror", "Remote", "features", "get", "list_directory", "put", "stat_file"]
 
-#: Directories in each other that a mirror enters: the server may list endless ones.
+#: Maximum depth of directories that a mirror enters, because a server may list an endless tree.
 MAX_DEPTH = 100
 #: Octets that are read from a file, or from a socket, at a time.
 BLOCK = 1 << 18
@@ -38,7 +38,7 @@ _TIME = re.compile(r"(\d{14})(\.\d+)?")
 
 @dataclass(frozen=True)
 class Remote:
-    """A file or directory at the server; ``kind`` is None for what can be neither."""
+    """An entry in a directory of the server; ``kind`` is None if it is no file or directory."""
 
     name: str
     kind: FileKind | None
@@ -48,7 +48,10 @@ class Remote:
 
 
 def features(ftp: ftplib.FTP) -> set[str]:
-    """Return the first words of the lines of the reply to FEAT, in capitals; empty without FEAT."""
+    """Return the names of the features that the server lists for FEAT, in upper case.
+
+    The set is empty if the server does not know the command FEAT.
+    """
     try:
         reply = ftp.sendcmd("FEAT")
     except ftplib.error_perm:
@@ -144,7 +147,7 @@ def _list_by_names(ftp: ftplib.FTP, path: str) -> Iterator[Remote]:
 
 @contextlib.contextmanager
 def _preferring_reply(ftp: ftplib.FTP) -> Iterator[None]:
-    """Raise the server's reply in place of the end of the data connection, which it explains."""
+    """If the data connection fails, raise the server's reply, which explains the failure."""
     try:
         yield
     except ConnectionError:
@@ -165,7 +168,7 @@ def get(
 ) -> int:
     """Copy a file of the server to ``into`` below a local directory; return its size in octets.
 
-    A transfer of the same version of the file that was cut before continues.
+    If a transfer of the same version of the file was interrupted before, it continues.
 
     Raises:
         ftplib.Error: the server refuses a command.
@@ -188,7 +191,7 @@ def get(
             raise OSError(
                 errno.EPROTO,
                 f"{path}: {incoming.position} of {remote.size} octets have arrived: the "
-                "connection was cut, or the file has changed; try again",
+                "connection was lost, or the file has changed; try again",
             )
     except BaseException:
         incoming.abandon(keep=True)
@@ -222,8 +225,8 @@ def put(
         ftp: the connection.
         source: the file.
         path: its path at the server.
-        resume: continue what an upload that was cut has left at the server: a file that is shorter,
-            or on RD and RC an incomplete one (``FTP.partial_path``). Only the size is compared.
+        resume: continue an interrupted upload, which has left a shorter file at the server, or on
+            RD and RC an incomplete one (``FTP.partial_path``). Only the size is compared.
         keep_time: set the modification time (MFMT) at the server.
         progress: called with octets as they are sent.
 
@@ -235,7 +238,7 @@ def put(
     ftp.voidcmd("TYPE I")
     kept = ftp.partial_path(path) if resume and isinstance(ftp, FTP) else path
     if kept != path and isinstance(ftp, FTP):
-        # On TCP the upload would continue another file.
+        # On TCP the upload would continue the file `path`, not the incomplete file `kept`.
         try:
             with ftp.without_tcp():
                 _send(ftp, source, path, kept, progress)
@@ -258,7 +261,7 @@ def _send(
         with contextlib.suppress(ftplib.error_perm):  # there is no such file
             start = ftp.size(kept) or 0
         start = start if start <= size else 0
-    # A complete file needs no transfer; but an incomplete one of full size needs its name.
+    # A complete file needs no transfer. An incomplete file of full size still has to be renamed.
     if start and start == size and kept == path:
         if progress:
             progress(size)
@@ -275,7 +278,7 @@ class _Reader:
         self._source = source
         self._at = start
         self._progress = progress
-        #: Octets that were not yet reported: at first those that are at the server.
+        #: Octets to add to the next report of progress: at first those that the server has already.
         self._unreported = start
 
     def read(self, count: int = BLOCK, /) -> bytes:

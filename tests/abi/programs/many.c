@@ -175,7 +175,7 @@ static void post_send(struct connection *one)
 }
 
 /* Waits for completions, and returns their number. */
-static int wait_completions(struct ibv_wc *wc, int most)
+static int wait_for_completions(struct ibv_wc *wc, int most)
 {
 	double end = now_seconds() + LIMIT_S;
 	struct ibv_cq *which;
@@ -209,7 +209,7 @@ static void exchange_messages_on_all_connections(void)
 	}
 	while (open) {
 		struct ibv_wc wc[16];
-		int n = wait_completions(wc, 16);
+		int n = wait_for_completions(wc, 16);
 
 		for (int i = 0; i < n; i++) {
 			struct connection *one = (struct connection *)(uintptr_t)wc[i].wr_id;

@@ -1,4 +1,4 @@
-"""UD: address handles, and the GRH in front of received data."""
+"""UD: address handles, and the GRH before received data."""
 
 import socket
 

@@ -1,4 +1,7 @@
-"""RC and RD channels in a simulated network: order, loss, blackouts, floods, strangers, credits."""
+"""RC and RD channels deliver units in order on lossy networks and beside hostile peers.
+
+The tests run in a simulated network.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +83,8 @@ def test_closing_does_not_wait_long(world: World, kind: str, reachable: bool) ->
                 await a.send(unit, UNIT)
             start = world.now
             await a.close()
-            # Without the peer: CLOSE_S for the units in flight, and linger_ms for the device.
+            # If the peer is unreachable, closing waits CLOSE_S for the units in flight and
+            # linger_ms for the device.
             assert world.now - start < (0.1 if reachable else 4.5)
             await b.close()
             await asyncio.sleep(5)
@@ -90,8 +94,8 @@ def test_closing_does_not_wait_long(world: World, kind: str, reachable: bool) ->
     run(world, close_both_ends())
 
 
-def test_rd_fills_a_line_of_50_mbit_s_with_81_ms_each_way(world: World) -> None:
-    # Not with RC: the windows of a world's TCP are smaller than this line needs.
+def test_rd_fills_a_path_of_50_mbit_s_with_81_ms_each_way(world: World) -> None:
+    # RC is not tested, because the windows of TCP in a world are too small for this path.
     world.faults("delay=81ms,rate=50Mbit")
     limits = Limits(unit=1 << 20)
 
@@ -155,7 +159,7 @@ def test_a_crash_of_the_peer_ends_the_channel_with_the_reason(world: World, kind
 
 
 class NoCredits(Credits):
-    """The credits of an end that sends without credit, and ignores what its peer grants."""
+    """Makes an end send without regard to the credits that its peer has granted."""
 
     @property
     def sendable(self) -> int:
@@ -279,7 +283,7 @@ def test_rd_datagrams_of_strangers_cost_honest_sessions_nothing(world: World) ->
             invitation, _ = server.invite()
             stranger, _ = await server.open_pair()
             assert isinstance(stranger, RDMAChannel)
-            # Another queue pair of the same device has no session at the server.
+            # A second queue pair of the stranger's device: the server has no session with it.
             from siwarp.ulp.adts.channel_rd import RDPort
             from siwarp.ulp.adts.receives import Receives
 
@@ -317,7 +321,7 @@ def test_300_sessions_that_grant_nothing_do_not_delay_an_honest_session(
     world: World, kind: str
 ) -> None:
     async def serve_beside_silent_sessions() -> None:
-        # 64 large units; 300 sessions get small ones, of which the pool has 1,024.
+        # The pool has only 64 large units, so most of the 300 sessions get small ones.
         async with serve(kind, Limits(unit=1 << 20)) as server:
             silent = []
             writers = []
@@ -358,7 +362,7 @@ def test_peers_that_take_no_data_lose_their_memory_to_others(world: World) -> No
             world.partition(silent_host, (A, B))
             writers = [asyncio.create_task(send_units(one, 100)) for _, one in silent]
             await asyncio.sleep(1)
-            # More tasks than there are units wait for memory, and get some of it in the end.
+            # Tasks wait for memory, so the server ends the channels whose peers take no data.
             others = [asyncio.create_task(server.pool.take()) for _ in range(server.pool.size)]
             start = world.now
             server.acceptors._device.watch_stalls()
@@ -413,7 +417,7 @@ def test_unused_credits_are_asked_back_for_new_sessions(world: World, kind: str)
             await asyncio.sleep(12)
             assert b.credits.window == 1
             assert b.ended is None
-            # The credits that came back are enough for one more session.
+            # The credits that were given back are enough for one more session.
             others.append((await server.open_pair())[0])
             await asyncio.gather(send_units(a, 10, first=100), receive_units(b, 10, first=100))
             await asyncio.gather(a.close(), *(other.close() for other in others))
@@ -508,12 +512,12 @@ def test_cancelled_calls_lose_neither_units_nor_memory(world: World, kind: str) 
     async def cancel_everything() -> None:
         async with serve(kind) as server:
             a, b = await server.open_pair()
-            # receive
+            # cancel receive()
             with pytest.raises(asyncio.TimeoutError):
                 await asyncio.wait_for(b.receive(), 0.1)
             await send_units(a, 1)
             await receive_units(b, 1)
-            # buffer, without credit, and then with units that were not sent
+            # cancel buffer() while there is no credit; release the units that it returned before
             units = []
             with pytest.raises(asyncio.TimeoutError):
                 while True:
@@ -521,7 +525,7 @@ def test_cancelled_calls_lose_neither_units_nor_memory(world: World, kind: str) 
             assert units
             for unit in units:
                 unit.release()
-            # buffer, without memory
+            # cancel buffer() while there is no memory
             pool = server.pool
             taken = []
             while (unit := pool.take_nowait()) is not None:
@@ -531,7 +535,7 @@ def test_cancelled_calls_lose_neither_units_nor_memory(world: World, kind: str) 
             for unit in taken:
                 unit.release()
             await asyncio.gather(send_units(b, 50), receive_units(a, 50))
-            # opening
+            # cancel the opening of a channel
             invitation, _ = server.invite()
             world.partition(A, B)
             with pytest.raises(asyncio.TimeoutError):

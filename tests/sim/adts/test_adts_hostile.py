@@ -1,4 +1,4 @@
-"""Peers of a server that lie, send nothing or do not finish what they begin."""
+"""Clients of an ADTS server that send wrong values, send nothing, or do not finish a handshake."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_violation_ends_its_session_with_an_error_and_no_other(hosts: Hosts, w
             while server.sessions > 1:
                 await asyncio.sleep(0.1)
             assert (await honest.put(b"x", "honest")).failures == []
-            for _ in range(100):  # the device of the liar's rendezvous closes with its last user
+            for _ in range(100):  # the device closes after the last of its channels
                 if count_descriptors() <= before:
                     break
                 await asyncio.sleep(0.1)

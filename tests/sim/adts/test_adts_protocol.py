@@ -1,4 +1,4 @@
-"""Rules of spec/adts.md, for peers that follow them or not: each test sends units itself."""
+"""The rules of spec/adts.md: each test sends units itself, among them ones that break a rule."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_a_peer_without_a_common_version_is_told_so(hosts: Hosts) -> None:
     assert newer.code == ErrorCode.VERSION
     both = hosts.run(say_hello(1, 3))
     assert isinstance(both, wire.Error)
-    assert both.code == ErrorCode.REFUSED  # it is the key that is wrong
+    assert both.code == ErrorCode.REFUSED  # the versions match, but the key is wrong
 
 
 @pytest.mark.clause("ADTS-AUTH-3")
@@ -147,7 +147,7 @@ def test_a_peer_without_a_common_version_is_told_so(hosts: Hosts) -> None:
 def test_an_acceptor_that_does_not_know_the_key_gets_no_session(
     hosts: Hosts, whose: Role | None
 ) -> None:
-    """With the right proof, with the initiator's own proof sent back, and with another key."""
+    """Test an acceptor that sends the right proof, the initiator's own proof, and a wrong proof."""
 
     async def pretend(rendezvous: Channel) -> None:
         received = await rendezvous.receive()
@@ -181,7 +181,7 @@ def test_an_acceptor_that_does_not_know_the_key_gets_no_session(
                 channel.abort("the end of the test")
             await listener.close()
 
-    # The right proof gets as far as CHANNEL, which has no port here.
+    # After the right proof the session fails later, because CHANNEL has no port here.
     expected = ErrorCode.PROTOCOL if whose is Role.ACCEPTOR else ErrorCode.REFUSED
     assert hosts.run(connect()) == expected
 

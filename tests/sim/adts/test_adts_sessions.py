@@ -1,4 +1,7 @@
-"""Sessions of ADTS over RD and RC in a simulated network: transfers, bad lines, ends."""
+"""Tests of ADTS sessions over RD and RC in a simulated network.
+
+The tests cover transfers, lossy networks, and the ways in which a session ends.
+"""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ import sys
 
 import net
 import pytest
-from peer.line import BAD, CLEAN, Faults, open_udp_socket, receive_waiting_datagrams, run_until
+from peer.link import BAD, CLEAN, Faults, open_udp_socket, receive_waiting_datagrams, run_until
 from peer.ours import LIMIT_S, SEED, TIMEOUT_S, seeded_octets, siwarp_queue_pair, stress_round_count
 from peer.rd import RdPeer
 from peer.rd_ends import (
@@ -50,7 +50,7 @@ def test_a_peer_writes_reads_and_executes_atomics_in_siwarps_memory() -> None:
     count = stress_round_count(12, 1000)
     rng = random.Random(SEED)
     with siwarp_and_peer(BAD) as both:
-        talk = both.peer.conversation_with(both.line.near)
+        talk = both.peer.conversation_with(both.link.near)
         rkey, base = both.region.rkey, both.region.iova
         wanted = bytearray(MEMORY)
         reads, adds, told = [], [], []
@@ -129,7 +129,7 @@ def test_siwarp_writes_reads_and_executes_atomics_in_the_peers_memory() -> None:
 @pytest.mark.clause("DGRAM-RDV-7", "DGRAM-RDV-8")
 def test_invalid_accesses_of_a_peer_are_refused_and_its_valid_requests_complete() -> None:
     with siwarp_and_peer(BAD) as both:
-        talk = both.peer.conversation_with(both.line.near)
+        talk = both.peer.conversation_with(both.link.near)
         rkey, base = both.region.rkey, both.region.iova
         bad_write = talk.write(rkey ^ 1, base, bytes(5000))
         bad_read = talk.read(rkey, base + MEMORY - 10, 20)
@@ -164,18 +164,18 @@ def test_an_rd_read_that_the_peer_refuses_completes_with_an_access_error() -> No
             WCStatus.SUCCESS,
         ]
         assert both.peer.arrivals[0].payload == b"behind"
-        assert len(both.peer.get_or_create_rd_pair(both.line.near).talk.refused) == 2
+        assert len(both.peer.get_or_create_rd_pair(both.link.near).talk.refused) == 2
 
 
 @pytest.mark.clause("DGRAM-RD-37", "DGRAM-RDV-17")
 def test_a_send_waits_for_a_receive_without_delaying_read_responses() -> None:
     """Check that a peer without a receive reports NOT_READY, and that its own Read is answered."""
     with siwarp_and_peer(BAD, receives=0) as both:
-        talk = both.peer.conversation_with(both.line.near)
+        talk = both.peer.conversation_with(both.link.near)
         talk.send(b"hello")
         both.run_until(lambda: bool(both.ours.got))
         both.ours.post_payload(seeded_octets("held", 10_000), ah=both.ah)
-        pair = both.peer.get_or_create_rd_pair(both.line.near)
+        pair = both.peer.get_or_create_rd_pair(both.link.near)
         both.run_until(lambda: pair.not_ready)
         read = talk.read(both.region.rkey, both.region.iova, 5000)
         both.run_until(read.is_done)
@@ -188,11 +188,11 @@ def test_a_send_waits_for_a_receive_without_delaying_read_responses() -> None:
 @pytest.mark.clause("DGRAM-RDV-5", "DGRAM-RDV-17", "DGRAM-RDV-19")
 def test_siwarp_reports_a_missing_receive_and_accepts_the_send_later() -> None:
     with siwarp_and_peer(BAD) as both:
-        talk = both.peer.conversation_with(both.line.near)
+        talk = both.peer.conversation_with(both.link.near)
         slots, both.ours.held = 64, True
         for i in range(slots + 3):
             talk.send(b"%d" % i)
-        pair = both.peer.get_or_create_rd_pair(both.line.near)
+        pair = both.peer.get_or_create_rd_pair(both.link.near)
         both.run_until(lambda: len(both.ours.got) == slots and pair.peer_not_ready > 0)
         assert pair.peer_rnr_timer == 12  # 0.64 ms, the default of min_rnr_timer
         both.theirs.octets[:100] = seeded_octets("read", 100)
@@ -218,7 +218,7 @@ def test_exhausted_rnr_retries_of_siwarp_end_the_incarnation_with_reason_5() -> 
         both.run_until(lambda: len(both.ours.sent) == 2)
         statuses = [wc.status for wc in both.ours.sent]
         assert statuses == [WCStatus.RNR_RETRY_EXC_ERR, WCStatus.WR_FLUSH_ERR]
-        both.run_until(lambda: both.peer.pairs[both.line.near].ended == 5)
+        both.run_until(lambda: both.peer.pairs[both.link.near].ended == 5)
         assert both.peer.arrivals == []
         both.peer.receives = 1
         both.ours.post_payload(b"this", ah=both.ah)  # this message starts another incarnation
@@ -239,18 +239,18 @@ def test_siwarp_does_not_exceed_a_small_credit() -> None:
 @pytest.mark.clause("DGRAM-RD-6", "DGRAM-RD-7", "DGRAM-INST-4")
 def test_a_restarted_peer_is_a_new_incarnation() -> None:
     with siwarp_and_peer(BAD) as both:
-        both.peer.conversation_with(both.line.near).send(b"before")
+        both.peer.conversation_with(both.link.near).send(b"before")
         both.run_until(lambda: both.peer.is_idle() and len(both.ours.got) == 1)
         with open_udp_socket() as sock:
             first, both.peer = both.peer, RdPeer(sock, QKEY, "again")
-            both.peer.conversation_with(both.line.near).send(b"after")
+            both.peer.conversation_with(both.link.near).send(b"after")
             both.run_until(lambda: both.peer.is_idle() and len(both.ours.got) == 2)
             both.ours.post_payload(b"welcome back", ah=both.ah)
             both.run_until(lambda: bool(both.peer.arrivals))
             assert [data for _, data in both.ours.got] == [b"before", b"after"]
             assert first.arrivals == []
             told = [(r.peer, r.instance) for r in both.ours.qp.restarts()]
-            assert told == [(both.line.far, both.peer.instance)]
+            assert told == [(both.link.far, both.peer.instance)]
             assert first.instance != both.peer.instance
 
 
@@ -258,16 +258,16 @@ def test_a_restarted_peer_is_a_new_incarnation() -> None:
 def test_a_restarted_siwarp_ends_the_incarnation_of_its_former_instance() -> None:
     """Check that siwarp's BYE ends the old incarnation and that the next message starts another."""
     with siwarp_and_peer(CLEAN) as both:
-        both.peer.conversation_with(both.line.near).send(b"before")
+        both.peer.conversation_with(both.link.near).send(b"before")
         both.run_until(lambda: both.peer.is_idle() and len(both.ours.got) == 1)
-        old = both.peer.get_or_create_rd_pair(both.line.near)
+        old = both.peer.get_or_create_rd_pair(both.link.near)
         with siwarp_queue_pair(QPType.RD, attr=QPAttr(qkey=QKEY)) as again:
             both.ours, before = again, both.ours
-            both.line.siwarp = again.qp.addr
+            both.link.siwarp = again.qp.addr
             lost = old.talk.send(b"to nobody")
             both.run_until(lambda: old.ended == 1)
             assert lost.failed
-            both.peer.conversation_with(both.line.near).send(b"after")
+            both.peer.conversation_with(both.link.near).send(b"after")
             both.run_until(lambda: both.peer.is_idle() and bool(again.got))
             assert [data for _, data in again.got] == [b"after"]
             both.ours = before
@@ -280,14 +280,14 @@ LOSSY = Faults(loss=0.3, double=0.05, reorder=0.1)
 @pytest.mark.clause("DGRAM-BYE-1", "DGRAM-BYE-2", "DGRAM-BYE-3")
 def test_siwarp_closes_immediately_and_acknowledges_all_messages_it_received() -> None:
     with siwarp_and_peer(LOSSY) as both:
-        talk = both.peer.conversation_with(both.line.near)
-        pair = both.peer.get_or_create_rd_pair(both.line.near)
+        talk = both.peer.conversation_with(both.link.near)
+        pair = both.peer.get_or_create_rd_pair(both.link.near)
         requests = [talk.send(b"%d" % i) for i in range(12)]
         both.run_until(lambda: len(both.ours.got) == 12)
         closing_end = net.current_simulated_world().spawn(both.ours.qp.close)
-        steps = [both.peer.process_datagrams_and_run_timers, both.line.forward_datagrams]
-        run_until(lambda: pair.ended is not None, steps, both.line.sockets(), LIMIT_S)
-        run_until(lambda: closing_end.done(), steps, both.line.sockets(), LIMIT_S)
+        steps = [both.peer.process_datagrams_and_run_timers, both.link.forward_datagrams]
+        run_until(lambda: pair.ended is not None, steps, both.link.sockets(), LIMIT_S)
+        run_until(lambda: closing_end.done(), steps, both.link.sockets(), LIMIT_S)
         assert pair.ended == 0 and both.peer.wrong == []
         assert [request.failed for request in requests] == [False] * 12
 
@@ -298,7 +298,7 @@ def test_siwarp_completes_requests_that_a_closing_peer_received() -> None:
         for i in range(12):
             both.ours.post_payload(b"%d" % i, ah=both.ah)
         both.run_until(lambda: len(both.peer.arrivals) == 12)
-        pair = both.peer.get_or_create_rd_pair(both.line.near)
+        pair = both.peer.get_or_create_rd_pair(both.link.near)
         both.peer.close()
         both.run_until(lambda: len(both.ours.sent) == 12 and pair.state == "closed")
         assert all(wc.ok for wc in both.ours.sent)

@@ -18,7 +18,7 @@ from siwarp.inspect.rd import RDDatagram, RDFlag, RDReason, RDType
 from siwarp.verbs import WROpcode
 
 LONG_LINGER_MS = 60_000  # linger time in ms of tests that do not test the end of the linger time
-#: The linger time in ms for a lossy line. If the last answer of an end that exits is lost, the
+#: The linger time in ms for a lossy link. If the last answer of an end that exits is lost, the
 #: other end waits for the answer during the whole linger time.
 LOSSY_LINGER_MS = 5000
 

@@ -38,7 +38,7 @@ def test_each_of_many_peers_has_its_own_timers_and_a_reset_peer_has_none(make_en
 
 
 def test_memory_for_peers_that_timed_out_is_freed(make_endpoint):
-    lib.siw_trim_free_memory()  # release memory that earlier tests have left
+    lib.siw_trim_free_memory()  # release memory that earlier tests have freed
     e = make_endpoint()
     for i in range(1024):
         assert e.send(e.get_peer(siw_addr(f"10.9.{i // 200}.{1 + i % 200}", 7)), b"x") == 1

@@ -31,7 +31,7 @@ def test_a_full_rc_send_queue_refuses_a_request_and_accepts_it_after_completions
     a, b = wire.connect(max_send_wr=4)
     room = b.qp.cap.max_send_wr
     a.qp.post_recv([RecvWR(i) for i in range(room + 1)])
-    # The responder may not send before the initiator has sent, so its send queue fills up.
+    # The responder must not send before the initiator has sent, so its send queue fills up.
     for i in range(room):
         b.post(SEND, i)
     with pytest.raises(OSError) as e:

@@ -311,7 +311,7 @@ def build_write_record_error(
     return bytes(UDDatagram(segment=DDPDatagram(**head) / Raw(bytes(octets))))
 
 
-def post_write_record_and_receive(
+def send_write_record_to_socket(
     rig: Rig, qp: QP, to: PlainUDPSocket, wr_id: int, octets: int = 100
 ) -> bytes:
     """Send a Write-Record from a queue pair to a plain socket; return its first datagram."""
@@ -337,7 +337,7 @@ def test_an_error_message_about_a_write_record_names_the_request_and_counts_once
 ) -> None:
     qp = rig.create_ud_qp(qkey=QKEY)
     wrongs = {
-        wr_id: post_write_record_and_receive(rig, qp, sender_socket, wr_id, 100_000)
+        wr_id: send_write_record_to_socket(rig, qp, sender_socket, wr_id, 100_000)
         for wr_id in range(1, 6)
     }
     for wr_id in (3, 1, 5):
@@ -371,7 +371,7 @@ def test_an_error_message_that_does_not_match_a_sent_write_record_is_stale(
     rig: Rig, sender_socket: PlainUDPSocket, change: dict[str, Any]
 ) -> None:
     qp = rig.create_ud_qp(qkey=QKEY)
-    wrong = post_write_record_and_receive(rig, qp, sender_socket, 1)
+    wrong = send_write_record_to_socket(rig, qp, sender_socket, 1)
     before = counter_value("err_stale")
     sender_socket.sendto(build_write_record_error(wrong, **change), qp.addr)
     with PlainUDPSocket() as another:  # a socket that is not the Write-Record's destination
@@ -387,7 +387,7 @@ def test_only_errors_about_the_latest_write_records_are_attributed_to_requests(
 ) -> None:
     with temporary_settings(err_window=4):
         qp = rig.create_ud_qp(qkey=QKEY)
-        wrongs = [post_write_record_and_receive(rig, qp, sender_socket, n, 10) for n in range(6)]
+        wrongs = [send_write_record_to_socket(rig, qp, sender_socket, n, 10) for n in range(6)]
     before = counter_value("err_stale")
     sender_socket.sendto(build_write_record_error(wrongs[0]), qp.addr)
     sender_socket.sendto(build_write_record_error(wrongs[1]), qp.addr)

@@ -168,7 +168,7 @@ def test_an_rc_queue_pair_in_sqd_receives_and_answers_reads_of_the_peer(
     two_device_wire: Wire,
 ) -> None:
     a, b = two_device_wire.connect()
-    # On this connection the responder may not send before the initiator has sent.
+    # On this connection the responder must not send before the initiator has sent.
     a.post(WRITE, 0, remote=b.mem.remote())
     a.qp.modify(QPAttr(qp_state=SQD))
     a.post_receive(wr_id=7, length=64)

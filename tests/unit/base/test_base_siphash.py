@@ -1,4 +1,4 @@
-"""SipHash-2-4, tested with the vector of its paper (appendix A) and by properties of hashes."""
+"""SipHash-2-4 returns the value of its paper (appendix A), and different values for other input."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ REVISION_1_PARAMS = [
 def test_an_mpa_request_of_revision_1_has_the_format_of_rfc_5044(
     wire: Wire, param: ConnParam, roce: bool
 ) -> None:
-    """A Request of revision 1 is a plain RFC 5044 Request, whatever the program sets.
+    """siwarp sends a plain RFC 5044 Request with revision 1, whatever the program sets.
 
     The Request has no S bit and no words for IRD and ORD, and no RTR follows.
     """

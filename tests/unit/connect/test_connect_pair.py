@@ -58,7 +58,7 @@ def test_queue_pairs_of_two_processes_connect_by_qpn_in_both_orders_of_qpns(
 def test_sends_to_a_killed_peer_complete_with_retry_exceeded(
     rig: Rig, other_process: Process
 ) -> None:
-    """tests/sim/test_sim_rc_pairing.py tests the time until a killed peer is detected."""
+    """The time until a killed peer is detected is tested in tests/sim/test_sim_rc_pairing.py."""
     mine = End(rig, persona=Persona.ROCE)
     (theirs,) = other_process.run_command("ids")
     mine.init_with_receives()

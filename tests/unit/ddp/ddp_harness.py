@@ -67,7 +67,7 @@ ALL_RIGHTS = (
     | lib.SIW_MEM_REMOTE_READ
     | lib.SIW_MEM_REMOTE_WRITE
 )
-Sge = tuple[int, int, int]  # address, length, key
+Sge = tuple[int, int, int]  # the address, length and key of a scatter/gather element
 
 
 @cache

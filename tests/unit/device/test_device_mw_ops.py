@@ -41,7 +41,7 @@ IMM = 0x01020304
 #: section 8.2).
 NO_STAG, BEYOND, NO_RIGHT, NOT_OF_STREAM = 0x000100, 0x000101, 0x000102, 0x000103
 MISALIGNED = 0x000207
-#: The layer, type and code of errors of Writes (RFC 5041 section 7.2).
+#: The layer, type and code of the errors that a Write may cause (RFC 5041 section 7.2).
 W_NO_STAG, W_BEYOND, W_NOT_OF_STREAM = 0x010100, 0x010101, 0x010102
 
 

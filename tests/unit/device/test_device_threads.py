@@ -68,10 +68,10 @@ class RepeatingThreads:
         self.threads.append(threading.Thread(target=call_until_stopped))
 
     def run_during_calls(self, seconds: float, least: int, call: Callable[[], object]) -> None:
-        """Run all threads while the calling thread calls `call` at least `least` times.
+        """Start all threads, call `call` at least `least` times, and stop the threads.
 
-        The calling thread repeats the calls for `seconds` under a sanitizer, which also reports
-        races without a visible effect, and for half as long otherwise.
+        The calls are repeated for `seconds` under a sanitizer, which also reports races without a
+        visible effect, and for half as long otherwise.
         """
         n = 0
         seconds /= 1 if "SANITIZER" in os.environ else 2

@@ -26,8 +26,8 @@ from unit.llp.llp_harness import (
 
 
 @pytest.fixture
-def helpers() -> SimpleNamespace:
-    """The helper functions and classes of ``llp_harness`` as attributes."""
+def llp_helpers() -> SimpleNamespace:
+    """Return a namespace with the helper functions and classes of ``llp_harness``."""
     return SimpleNamespace(
         siw_addr=siw_addr,
         port_of=port_of,

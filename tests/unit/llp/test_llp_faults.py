@@ -23,13 +23,13 @@ EXTRA_SECONDS = 5.0
 
 
 @contextlib.contextmanager
-def temporarily_install_fault_plan(helpers, text):
-    rv = helpers.lib.siw_faults_install(text.encode())
-    assert rv == 0, helpers.ffi.string(helpers.lib.siw_faults_error_text()).decode()
+def temporarily_install_fault_plan(llp_helpers, text):
+    rv = llp_helpers.lib.siw_faults_install(text.encode())
+    assert rv == 0, llp_helpers.ffi.string(llp_helpers.lib.siw_faults_error_text()).decode()
     try:
         yield
     finally:
-        assert helpers.lib.siw_faults_install(helpers.ffi.NULL) == 0
+        assert llp_helpers.lib.siw_faults_install(llp_helpers.ffi.NULL) == 0
 
 
 def receive_until_quiet(port, sock, quiet=0.15, most=10**6):
@@ -62,30 +62,30 @@ def numbered_datagrams(n):
     return [i.to_bytes(4, "big") for i in range(n)]
 
 
-def send_all(sock, dest, datagrams):
+def send_each_datagram(sock, dest, datagrams):
     for data in datagrams:
         assert sock.sendto(dest, data) == 0
 
 
-def test_an_invalid_fault_plan_is_refused_with_a_reason_and_changes_nothing(helpers):
-    with temporarily_install_fault_plan(helpers, "loss=1%"):
-        assert helpers.lib.siw_faults_install(b"loss=1%;delay=2") == -errno.EINVAL
-        why = helpers.ffi.string(helpers.lib.siw_faults_error_text()).decode()
+def test_an_invalid_fault_plan_is_refused_with_a_reason_and_changes_nothing(llp_helpers):
+    with temporarily_install_fault_plan(llp_helpers, "loss=1%"):
+        assert llp_helpers.lib.siw_faults_install(b"loss=1%;delay=2") == -errno.EINVAL
+        why = llp_helpers.ffi.string(llp_helpers.lib.siw_faults_error_text()).decode()
         assert why.startswith("clause 2, character 15: ")
-        out = helpers.ffi.new("char[64]")
-        assert helpers.lib.siw_faults_format_current_plan(out, 64) == 7
-        assert helpers.ffi.string(out) == b"loss=1%"
-    assert helpers.lib.siw_faults_format_current_plan(out, 64) == 0
+        out = llp_helpers.ffi.new("char[64]")
+        assert llp_helpers.lib.siw_faults_format_current_plan(out, 64) == 7
+        assert llp_helpers.ffi.string(out) == b"loss=1%"
+    assert llp_helpers.lib.siw_faults_format_current_plan(out, 64) == 0
 
 
 @pytest.mark.parametrize("way", ["tx", "rx"])
-def test_a_fault_plan_loses_the_same_datagrams_for_the_same_seed(port, helpers, way):
+def test_a_fault_plan_loses_the_same_datagrams_for_the_same_seed(port, llp_helpers, way):
     runs = []
     for seed in (7, 7, 8):
         a, b = port.open_udp(), port.open_udp()
-        counters = helpers.Counters()
-        with temporarily_install_fault_plan(helpers, f"{way}:loss=10%,seed={seed}"):
-            send_all(a, b.local_addr(), numbered_datagrams(1000))
+        counters = llp_helpers.Counters()
+        with temporarily_install_fault_plan(llp_helpers, f"{way}:loss=10%,seed={seed}"):
+            send_each_datagram(a, b.local_addr(), numbered_datagrams(1000))
             runs.append(receive_until_quiet(port, b))
         assert 1000 - len(runs[-1]) == counters["fault_loss"]
         # The number of losses lies within five standard deviations of the binomial distribution.
@@ -97,18 +97,18 @@ def test_a_fault_plan_loses_the_same_datagrams_for_the_same_seed(port, helpers, 
     assert runs[0] != runs[2]
 
 
-def test_a_fault_plan_has_no_effect_after_its_removal(port, helpers):
+def test_a_fault_plan_has_no_effect_after_its_removal(port, llp_helpers):
     a, b = port.open_udp(), port.open_udp()
-    with temporarily_install_fault_plan(helpers, "loss=100%"):
-        send_all(a, b.local_addr(), numbered_datagrams(10))
-    send_all(a, b.local_addr(), numbered_datagrams(10))
+    with temporarily_install_fault_plan(llp_helpers, "loss=100%"):
+        send_each_datagram(a, b.local_addr(), numbered_datagrams(10))
+    send_each_datagram(a, b.local_addr(), numbered_datagrams(10))
     assert receive_until_quiet(port, b, most=10) == numbered_datagrams(10)
 
 
-def test_a_burst_of_losses_drops_consecutive_datagrams(port, helpers):
+def test_a_burst_of_losses_drops_consecutive_datagrams(port, llp_helpers):
     a, b = port.open_udp(), port.open_udp()
-    with temporarily_install_fault_plan(helpers, "tx:loss=5%,burst=4"):
-        send_all(a, b.local_addr(), numbered_datagrams(1000))
+    with temporarily_install_fault_plan(llp_helpers, "tx:loss=5%,burst=4"):
+        send_each_datagram(a, b.local_addr(), numbered_datagrams(1000))
         got = {int.from_bytes(d, "big") for d in receive_until_quiet(port, b)}
     lost = "".join("." if i in got else "x" for i in range(1000))
     runs = [len(r) for r in lost[:-4].split(".") if r]
@@ -117,11 +117,11 @@ def test_a_burst_of_losses_drops_consecutive_datagrams(port, helpers):
 
 
 @pytest.mark.parametrize("way", ["tx", "rx"])
-def test_duplicates_arrive_directly_after_their_originals(port, helpers, way):
+def test_duplicates_arrive_directly_after_their_originals(port, llp_helpers, way):
     a, b = port.open_udp(), port.open_udp()
-    counters = helpers.Counters()
-    with temporarily_install_fault_plan(helpers, f"{way}:dup=20%"):
-        send_all(a, b.local_addr(), numbered_datagrams(500))
+    counters = llp_helpers.Counters()
+    with temporarily_install_fault_plan(llp_helpers, f"{way}:dup=20%"):
+        send_each_datagram(a, b.local_addr(), numbered_datagrams(500))
         got = receive_until_quiet(port, b)
     assert sorted(set(got)) == numbered_datagrams(500)
     assert len(got) == 500 + counters["fault_dup"]
@@ -130,11 +130,11 @@ def test_duplicates_arrive_directly_after_their_originals(port, helpers, way):
 
 
 @pytest.mark.parametrize("way", ["tx", "rx"])
-def test_a_reordered_datagram_is_overtaken_by_at_most_three_datagrams(port, helpers, way):
+def test_a_reordered_datagram_is_overtaken_by_at_most_three_datagrams(port, llp_helpers, way):
     a, b = port.open_udp(), port.open_udp()
-    counters = helpers.Counters()
-    with temporarily_install_fault_plan(helpers, f"{way}:reorder=10%"):
-        send_all(a, b.local_addr(), numbered_datagrams(500))
+    counters = llp_helpers.Counters()
+    with temporarily_install_fault_plan(llp_helpers, f"{way}:reorder=10%"):
+        send_each_datagram(a, b.local_addr(), numbered_datagrams(500))
         got = [int.from_bytes(d, "big") for d in receive_until_quiet(port, b, quiet=0.5)]
     assert sorted(got) == list(range(500))
     late = [n for at, n in enumerate(got) if any(m > n for m in got[:at])]
@@ -144,21 +144,23 @@ def test_a_reordered_datagram_is_overtaken_by_at_most_three_datagrams(port, help
     assert max(sum(m > n for m in got[:at]) for at, n in enumerate(got)) <= 3
 
 
-def test_a_reordered_datagram_without_successors_is_sent_after_a_time_out(port, helpers):
+def test_a_reordered_datagram_without_successors_is_sent_after_a_time_out(port, llp_helpers):
     a, b = port.open_udp(), port.open_udp()
-    with temporarily_install_fault_plan(helpers, "tx:reorder=100%"):
+    with temporarily_install_fault_plan(llp_helpers, "tx:reorder=100%"):
         began = time.monotonic()
-        send_all(a, b.local_addr(), [b"alone"])
+        send_each_datagram(a, b.local_addr(), [b"alone"])
         assert receive_until_quiet(port, b, quiet=EXTRA_SECONDS, most=1) == [b"alone"]
     assert time.monotonic() - began >= 0.05
 
 
 @pytest.mark.parametrize("fault", ["dup=100%", "reorder=100%"])
-def test_the_limit_of_a_fault_plan_counts_datagrams_without_their_duplicates(port, helpers, fault):
+def test_the_limit_of_a_fault_plan_counts_datagrams_without_their_duplicates(
+    port, llp_helpers, fault
+):
     a, b = port.open_udp(), port.open_udp()
-    counters = helpers.Counters()
-    with temporarily_install_fault_plan(helpers, f"tx:rate=8kbit,limit=3,{fault}"):
-        send_all(a, b.local_addr(), [bytes(1000)] * 10)
+    counters = llp_helpers.Counters()
+    with temporarily_install_fault_plan(llp_helpers, f"tx:rate=8kbit,limit=3,{fault}"):
+        send_each_datagram(a, b.local_addr(), [bytes(1000)] * 10)
         assert counters["fault_limit"] == 7
     # When the plan is removed, the datagrams that the plan holds are sent immediately.
     assert len(receive_until_quiet(port, b)) == (6 if fault.startswith("dup") else 3)
@@ -166,32 +168,32 @@ def test_the_limit_of_a_fault_plan_counts_datagrams_without_their_duplicates(por
 
 @pytest.mark.parametrize("delay", ["", ",delay=1us"])
 @pytest.mark.parametrize("way", ["tx", "rx"])
-def test_a_fault_plan_marks_only_ecn_capable_datagrams(port, helpers, way, delay):
+def test_a_fault_plan_marks_only_ecn_capable_datagrams(port, llp_helpers, way, delay):
     capable, plain, b = port.open_udp(), port.open_udp(), port.open_udp()
-    seg, source = helpers.ffi.new("uint32_t *"), helpers.ffi.new("struct siw_addr *")
-    room = helpers.ffi.new("char[]", 100)
-    assert helpers.lib.siw_llp_udp_enable_ecn(capable.c) == 0
-    assert helpers.lib.siw_llp_udp_enable_ecn(b.c) == 0
+    seg, source = llp_helpers.ffi.new("uint32_t *"), llp_helpers.ffi.new("struct siw_addr *")
+    room = llp_helpers.ffi.new("char[]", 100)
+    assert llp_helpers.lib.siw_llp_udp_enable_ecn(capable.c) == 0
+    assert llp_helpers.lib.siw_llp_udp_enable_ecn(b.c) == 0
 
     def send_and_check_ce_mark(sender):
         assert sender.sendto(b.local_addr(), b"x") == 0
-        while (rv := helpers.lib.siw_llp_udp_recv_with_gro(b.c, source, room, 100, seg)) < 0:
+        while (rv := llp_helpers.lib.siw_llp_udp_recv_with_gro(b.c, source, room, 100, seg)) < 0:
             assert rv == -errno.EAGAIN
             port.poll_until_ready(b)
-        return helpers.lib.siw_llp_udp_ce_received(b.c)
+        return llp_helpers.lib.siw_llp_udp_ce_received(b.c)
 
-    with temporarily_install_fault_plan(helpers, f"{way}:mark=100%{delay}"):
+    with temporarily_install_fault_plan(llp_helpers, f"{way}:mark=100%{delay}"):
         assert send_and_check_ce_mark(capable)
         assert not send_and_check_ce_mark(plain)
     assert not send_and_check_ce_mark(capable)
 
 
 @pytest.mark.parametrize("way", ["tx", "rx"])
-def test_a_fault_plan_changes_one_bit_of_a_corrupted_datagram(port, helpers, way):
+def test_a_fault_plan_changes_one_bit_of_a_corrupted_datagram(port, llp_helpers, way):
     a, b = port.open_udp(), port.open_udp()
-    counters = helpers.Counters()
-    with temporarily_install_fault_plan(helpers, f"{way}:corrupt=20%"):
-        send_all(a, b.local_addr(), [bytes(100)] * 300)
+    counters = llp_helpers.Counters()
+    with temporarily_install_fault_plan(llp_helpers, f"{way}:corrupt=20%"):
+        send_each_datagram(a, b.local_addr(), [bytes(100)] * 300)
         got = receive_until_quiet(port, b)
     bits = [sum(o.bit_count() for o in d) for d in got]
     assert len(got) == 300
@@ -200,12 +202,14 @@ def test_a_fault_plan_changes_one_bit_of_a_corrupted_datagram(port, helpers, way
 
 
 @pytest.mark.parametrize("way", ["tx", "rx"])
-def test_a_delayed_datagram_arrives_after_its_delay_and_wakes_a_waiting_thread(port, helpers, way):
+def test_a_delayed_datagram_arrives_after_its_delay_and_wakes_a_waiting_thread(
+    port, llp_helpers, way
+):
     a, b = port.open_udp(), port.open_udp()
-    counters = helpers.Counters()
-    with temporarily_install_fault_plan(helpers, f"{way}:delay=60ms"):
+    counters = llp_helpers.Counters()
+    with temporarily_install_fault_plan(llp_helpers, f"{way}:delay=60ms"):
         began = time.monotonic()
-        send_all(a, b.local_addr(), numbered_datagrams(5))
+        send_each_datagram(a, b.local_addr(), numbered_datagrams(5))
         assert receive_until_quiet(port, b, quiet=EXTRA_SECONDS, most=5) == numbered_datagrams(5)
         took = time.monotonic() - began
     assert 0.06 <= took < EXTRA_SECONDS
@@ -214,13 +218,13 @@ def test_a_delayed_datagram_arrives_after_its_delay_and_wakes_a_waiting_thread(p
     assert port.wait(1000) == 0, "the wait ended although no datagram was due"
 
 
-def test_a_wait_without_time_out_ends_when_a_delayed_datagram_is_due(port, helpers):
+def test_a_wait_without_time_out_ends_when_a_delayed_datagram_is_due(port, llp_helpers):
     a, b = port.open_udp(), port.open_udp()
     port.drain_ready_sockets()
-    with temporarily_install_fault_plan(helpers, "tx:delay=30ms"):
+    with temporarily_install_fault_plan(llp_helpers, "tx:delay=30ms"):
         port.arm()
         began = time.monotonic()
-        send_all(a, b.local_addr(), [b"x"])
+        send_each_datagram(a, b.local_addr(), [b"x"])
         while b not in port.poll():
             assert port.wait(-1) == 1
             assert time.monotonic() - began < EXTRA_SECONDS
@@ -228,76 +232,76 @@ def test_a_wait_without_time_out_ends_when_a_delayed_datagram_is_due(port, helpe
         port.disarm()
 
 
-def test_the_rate_of_a_fault_plan_spaces_datagrams(port, helpers):
+def test_the_rate_of_a_fault_plan_spaces_datagrams(port, llp_helpers):
     a, b = port.open_udp(), port.open_udp()
-    with temporarily_install_fault_plan(helpers, "tx:rate=4Mbit"):
+    with temporarily_install_fault_plan(llp_helpers, "tx:rate=4Mbit"):
         began = time.monotonic()
-        send_all(a, b.local_addr(), [bytes(1000)] * 50)
+        send_each_datagram(a, b.local_addr(), [bytes(1000)] * 50)
         assert len(receive_until_quiet(port, b, quiet=EXTRA_SECONDS, most=50)) == 50
         # 50 datagrams of 1000 octets at 4 Mbit/s take 100 ms.
         assert 0.1 <= time.monotonic() - began < EXTRA_SECONDS
 
 
-def test_datagrams_beyond_the_limit_of_a_rate_limited_fault_plan_are_dropped(port, helpers):
+def test_datagrams_beyond_the_limit_of_a_rate_limited_fault_plan_are_dropped(port, llp_helpers):
     a, b = port.open_udp(), port.open_udp()
-    counters = helpers.Counters()
-    with temporarily_install_fault_plan(helpers, "tx:rate=800kbit,limit=10"):
-        send_all(a, b.local_addr(), [bytes(1000)] * 50)
+    counters = llp_helpers.Counters()
+    with temporarily_install_fault_plan(llp_helpers, "tx:rate=800kbit,limit=10"):
+        send_each_datagram(a, b.local_addr(), [bytes(1000)] * 50)
         got = receive_until_quiet(port, b, quiet=0.5)
     assert len(got) + counters["fault_limit"] == 50
     assert 10 <= len(got) <= 20
 
 
-def test_a_blackout_drops_the_datagrams_in_its_period(port, helpers):
+def test_a_blackout_drops_the_datagrams_in_its_period(port, llp_helpers):
     a, b = port.open_udp(), port.open_udp()
-    counters = helpers.Counters()
-    with temporarily_install_fault_plan(helpers, "tx:blackout=100s@0s"):
-        send_all(a, b.local_addr(), numbered_datagrams(5))
+    counters = llp_helpers.Counters()
+    with temporarily_install_fault_plan(llp_helpers, "tx:blackout=100s@0s"):
+        send_each_datagram(a, b.local_addr(), numbered_datagrams(5))
         assert receive_until_quiet(port, b, quiet=0) == []
     assert counters["fault_blackout"] == 5
-    with temporarily_install_fault_plan(helpers, "tx:blackout=100s@100s"):
-        send_all(a, b.local_addr(), numbered_datagrams(5))
+    with temporarily_install_fault_plan(llp_helpers, "tx:blackout=100s@100s"):
+        send_each_datagram(a, b.local_addr(), numbered_datagrams(5))
         assert receive_until_quiet(port, b, most=5) == numbered_datagrams(5)
 
 
-def test_a_clause_of_a_fault_plan_applies_only_to_its_peer(port, helpers):
+def test_a_clause_of_a_fault_plan_applies_only_to_its_peer(port, llp_helpers):
     a, b, c = port.open_udp(), port.open_udp(), port.open_udp()
     with temporarily_install_fault_plan(
-        helpers, f"tx:loss=100%,peer=127.0.0.1:{helpers.port_of(b.local_addr())}"
+        llp_helpers, f"tx:loss=100%,peer=127.0.0.1:{llp_helpers.port_of(b.local_addr())}"
     ):
         for dest in (b, c):
-            send_all(a, dest.local_addr(), numbered_datagrams(5))
+            send_each_datagram(a, dest.local_addr(), numbered_datagrams(5))
         assert receive_until_quiet(port, c, most=5) == numbered_datagrams(5)
         assert receive_until_quiet(port, b, quiet=0) == []
 
 
-def test_removal_of_a_fault_plan_delivers_delayed_datagrams_immediately(port, helpers):
+def test_removal_of_a_fault_plan_delivers_delayed_datagrams_immediately(port, llp_helpers):
     a, b = port.open_udp(), port.open_udp()
-    with temporarily_install_fault_plan(helpers, "delay=1000s"):
-        send_all(a, b.local_addr(), numbered_datagrams(5))
+    with temporarily_install_fault_plan(llp_helpers, "delay=1000s"):
+        send_each_datagram(a, b.local_addr(), numbered_datagrams(5))
         assert receive_until_quiet(port, b, quiet=0) == []
     assert receive_until_quiet(port, b, quiet=EXTRA_SECONDS, most=5) == numbered_datagrams(5)
 
 
-def test_datagrams_delayed_by_a_fault_plan_are_dropped_when_their_socket_closes(port, helpers):
+def test_datagrams_delayed_by_a_fault_plan_are_dropped_when_their_socket_closes(port, llp_helpers):
     a, b = port.open_udp(), port.open_udp()
-    counters = helpers.Counters()
-    with temporarily_install_fault_plan(helpers, "tx:delay=1000s"):
-        send_all(a, b.local_addr(), numbered_datagrams(5))
+    counters = llp_helpers.Counters()
+    with temporarily_install_fault_plan(llp_helpers, "tx:delay=1000s"):
+        send_each_datagram(a, b.local_addr(), numbered_datagrams(5))
         a.close()
         assert counters["fault_closed"] == 5
         assert receive_until_quiet(port, b, quiet=0) == []
 
 
-def test_a_batch_is_refused_while_a_fault_plan_is_installed(port, helpers):
+def test_a_batch_is_refused_while_a_fault_plan_is_installed(port, llp_helpers):
     a, b = port.open_udp(), port.open_udp()
-    buf = helpers.ffi.from_buffer(bytes(3000))
+    buf = llp_helpers.ffi.from_buffer(bytes(3000))
 
     def send_batch():
-        return helpers.lib.siw_llp_udp_send_batch(a.c, b.local_addr(), buf, 3000, 1000)
+        return llp_helpers.lib.siw_llp_udp_send_batch(a.c, b.local_addr(), buf, 3000, 1000)
 
     assert send_batch() in (0, -errno.EOPNOTSUPP)
-    with temporarily_install_fault_plan(helpers, "loss=1%"):
+    with temporarily_install_fault_plan(llp_helpers, "loss=1%"):
         assert send_batch() == -errno.ECONNREFUSED
 
 
@@ -341,38 +345,38 @@ def timed_transfer(port, a, b, data, piece=50000, seconds=30.0):
     "text", ["short=40%", "delay=20ms", "jitter=5ms,delay=1ms", "delay=5ms,limit=20KB,short=50%"]
 )
 def test_under_a_fault_plan_the_octets_of_a_tcp_stream_arrive_complete_and_in_order(
-    port, helpers, way, text
+    port, llp_helpers, way, text
 ):
     a, b = port.connected_pair()
     data = os.urandom(400_000)
-    with temporarily_install_fault_plan(helpers, f"{way}:{text}"):
+    with temporarily_install_fault_plan(llp_helpers, f"{way}:{text}"):
         took = timed_transfer(port, a, b, data)
     if "delay" in text:
         assert took >= 0.001
 
 
 @pytest.mark.parametrize("way", ["tx", "rx"])
-def test_a_fault_plan_limits_the_rate_of_a_tcp_stream(port, helpers, way):
+def test_a_fault_plan_limits_the_rate_of_a_tcp_stream(port, llp_helpers, way):
     a, b = port.connected_pair()
-    with temporarily_install_fault_plan(helpers, f"{way}:rate=40Mbit"):
+    with temporarily_install_fault_plan(llp_helpers, f"{way}:rate=40Mbit"):
         # A megabyte at 40 Mbit/s takes 200 ms.
         assert 0.2 <= timed_transfer(port, a, b, os.urandom(1_000_000)) < 0.2 + EXTRA_SECONDS
 
 
 @pytest.mark.parametrize("way", ["tx", "rx"])
-def test_a_blackout_delays_the_octets_of_a_tcp_stream_until_its_end(port, helpers, way):
+def test_a_blackout_delays_the_octets_of_a_tcp_stream_until_its_end(port, llp_helpers, way):
     a, b = port.connected_pair()
-    with temporarily_install_fault_plan(helpers, f"{way}:blackout=100ms@0s"):
+    with temporarily_install_fault_plan(llp_helpers, f"{way}:blackout=100ms@0s"):
         assert 0.09 <= timed_transfer(port, a, b, os.urandom(100_000)) < 0.1 + EXTRA_SECONDS
 
 
 @pytest.mark.parametrize("way", ["tx", "rx"])
-def test_a_fault_plan_corrupts_octets_of_a_tcp_stream_and_counts_them(port, helpers, way):
+def test_a_fault_plan_corrupts_octets_of_a_tcp_stream_and_counts_them(port, llp_helpers, way):
     a, b = port.connected_pair()
-    counters = helpers.Counters()
+    counters = llp_helpers.Counters()
     data = bytes(500_000)
     with (
-        temporarily_install_fault_plan(helpers, f"{way}:corrupt=5%,short=10%"),
+        temporarily_install_fault_plan(llp_helpers, f"{way}:corrupt=5%,short=10%"),
         pytest.raises(AssertionError, match="wrong"),
     ):
         timed_transfer(port, a, b, data)
@@ -381,20 +385,20 @@ def test_a_fault_plan_corrupts_octets_of_a_tcp_stream_and_counts_them(port, help
 
 @pytest.mark.parametrize("way", ["tx", "rx"])
 @pytest.mark.parametrize("text", ["reset=100KB", "reset=50ms"])
-def test_a_reset_by_a_fault_plan_ends_the_tcp_stream_at_both_ends(port, helpers, way, text):
+def test_a_reset_by_a_fault_plan_ends_the_tcp_stream_at_both_ends(port, llp_helpers, way, text):
     a, b = port.connected_pair()
-    counters = helpers.Counters()
+    counters = llp_helpers.Counters()
     ended = set()
     # The fault plan applies to one end of the connection.
-    where = f"peer=127.0.0.1:{helpers.port_of(b.local_addr())}"
+    where = f"peer=127.0.0.1:{llp_helpers.port_of(b.local_addr())}"
     if way == "rx":
-        where = f"peer=127.0.0.1:{helpers.port_of(a.local_addr())}"
-    with temporarily_install_fault_plan(helpers, f"{way}:{text},{where}"):
+        where = f"peer=127.0.0.1:{llp_helpers.port_of(a.local_addr())}"
+    with temporarily_install_fault_plan(llp_helpers, f"{way}:{text},{where}"):
         end = time.monotonic() + 2 * EXTRA_SECONDS
         data = bytes(10000)
         # The plan starts to apply to an existing connection at the next send or receive.
         assert a.send(b"x") == 1
-        helpers.wait_until(lambda: b.recv()[0] == 1)
+        llp_helpers.wait_until(lambda: b.recv()[0] == 1)
         while len(ended) < 2:
             assert time.monotonic() < end, ended
             for s in port.poll():
@@ -411,12 +415,12 @@ def test_a_reset_by_a_fault_plan_ends_the_tcp_stream_at_both_ends(port, helpers,
     assert counters["fault_reset"] == 1
 
 
-def test_the_end_of_a_tcp_stream_arrives_after_the_delayed_octets(port, helpers):
+def test_the_end_of_a_tcp_stream_arrives_after_the_delayed_octets(port, llp_helpers):
     a, b = port.connected_pair()
     data = os.urandom(30_000)
-    with temporarily_install_fault_plan(helpers, "delay=30ms"):
+    with temporarily_install_fault_plan(llp_helpers, "delay=30ms"):
         assert a.send(data) == len(data)
-        assert helpers.lib.siw_llp_tcp_shutdown(a.c) == 0
+        assert llp_helpers.lib.siw_llp_tcp_shutdown(a.c) == 0
         got, end = b"", time.monotonic() + 2 * EXTRA_SECONDS
         while True:
             assert time.monotonic() < end
@@ -431,11 +435,11 @@ def test_the_end_of_a_tcp_stream_arrives_after_the_delayed_octets(port, helpers)
         assert got == data
 
 
-def test_waiting_for_delayed_octets_of_a_tcp_stream_uses_no_cpu_time(port, helpers):
+def test_waiting_for_delayed_octets_of_a_tcp_stream_uses_no_cpu_time(port, llp_helpers):
     a, b = port.connected_pair()
     port.drain_ready_sockets()
     data = os.urandom(200_000)
-    with temporarily_install_fault_plan(helpers, "rx:rate=4Mbit,limit=20KB"):
+    with temporarily_install_fault_plan(llp_helpers, "rx:rate=4Mbit,limit=20KB"):
         before = time.process_time()
         timed_transfer(port, a, b, data)
         # 200 KB at 4 Mbit/s take 400 ms, and the thread sleeps most of the time.
@@ -443,18 +447,18 @@ def test_waiting_for_delayed_octets_of_a_tcp_stream_uses_no_cpu_time(port, helpe
 
 
 def test_a_capture_under_a_fault_plan_has_the_packets_at_the_socket_and_their_drops(
-    port, helpers, tmp_path
+    port, llp_helpers, tmp_path
 ):
     a, b = port.open_udp(), port.open_udp()
     path = tmp_path / "faults.pcapng"
     with capture_to_file(path):
-        with temporarily_install_fault_plan(helpers, "tx:loss=100%"):
-            send_all(a, b.local_addr(), [b"never sent"])
-        with temporarily_install_fault_plan(helpers, "rx:loss=100%"):
-            send_all(a, b.local_addr(), [b"dropped here"])
+        with temporarily_install_fault_plan(llp_helpers, "tx:loss=100%"):
+            send_each_datagram(a, b.local_addr(), [b"never sent"])
+        with temporarily_install_fault_plan(llp_helpers, "rx:loss=100%"):
+            send_each_datagram(a, b.local_addr(), [b"dropped here"])
             assert receive_until_quiet(port, b, quiet=0) == []
-        with temporarily_install_fault_plan(helpers, "tx:delay=1000s"):
-            send_all(a, b.local_addr(), [b"late"])
+        with temporarily_install_fault_plan(llp_helpers, "tx:delay=1000s"):
+            send_each_datagram(a, b.local_addr(), [b"late"])
             assert receive_until_quiet(port, b, quiet=0) == []
         assert receive_until_quiet(port, b, quiet=EXTRA_SECONDS, most=1) == [b"late"]
     told = [(transport_payload(p), packet_comment(p)) for p in read_packets(path)]
@@ -463,19 +467,21 @@ def test_a_capture_under_a_fault_plan_has_the_packets_at_the_socket_and_their_dr
     assert [told[i][1] for i in (0, 2, 3)] == [None] * 3
 
 
-def test_a_datagram_that_a_fault_plan_corrupts_is_captured_as_transmitted(port, helpers, tmp_path):
+def test_a_datagram_that_a_fault_plan_corrupts_is_captured_as_transmitted(
+    port, llp_helpers, tmp_path
+):
     a, b = port.open_udp(), port.open_udp()
     path = tmp_path / "corrupt.pcapng"
-    with capture_to_file(path), temporarily_install_fault_plan(helpers, "tx:corrupt=100%"):
-        send_all(a, b.local_addr(), [bytes(50)])
+    with capture_to_file(path), temporarily_install_fault_plan(llp_helpers, "tx:corrupt=100%"):
+        send_each_datagram(a, b.local_addr(), [bytes(50)])
         got = receive_until_quiet(port, b, quiet=EXTRA_SECONDS, most=1)
     assert [transport_payload(p) for p in read_packets(path)] == got * 2
     assert got != [bytes(50)]
 
 
-def test_two_threads_send_and_receive_on_a_tcp_stream_in_order_under_a_fault_plan(helpers):
+def test_two_threads_send_and_receive_on_a_tcp_stream_in_order_under_a_fault_plan(llp_helpers):
     """A thread may send on a socket while another thread polls and receives."""
-    port = helpers.Port()
+    port = llp_helpers.Port()
     a, b = port.connected_pair()
     data = os.urandom(300_000)
     done = threading.Event()
@@ -488,7 +494,7 @@ def test_two_threads_send_and_receive_on_a_tcp_stream_in_order_under_a_fault_pla
                 at += rv
         done.set()
 
-    with temporarily_install_fault_plan(helpers, "tx:delay=1ms,limit=30KB; short=30%"):
+    with temporarily_install_fault_plan(llp_helpers, "tx:delay=1ms,limit=30KB; short=30%"):
         thread = threading.Thread(target=send_data)
         thread.start()
         got, end = b"", time.monotonic() + 6 * EXTRA_SECONDS

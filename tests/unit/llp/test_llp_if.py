@@ -15,10 +15,10 @@ def interfaces_by_name(most=64):
     return {ffi.string(out[i].name).decode(): out[i] for i in range(n)}, out
 
 
-def test_the_loopback_interface_is_listed_with_its_ipv4_addresses_first(helpers):
+def test_the_loopback_interface_is_listed_with_its_ipv4_addresses_first(llp_helpers):
     found, keep = interfaces_by_name()
     lo = found["lo"]
-    texts = [helpers.address_text(ffi.addressof(lo.addrs, i)) for i in range(lo.n_addrs)]
+    texts = [llp_helpers.address_text(ffi.addressof(lo.addrs, i)) for i in range(lo.n_addrs)]
     assert texts[0] == "127.0.0.1:0"
     assert "[::1]:0" in texts
     families = [lo.addrs[i].family for i in range(lo.n_addrs)]
@@ -27,7 +27,7 @@ def test_the_loopback_interface_is_listed_with_its_ipv4_addresses_first(helpers)
     del keep
 
 
-def test_the_listed_mtu_of_each_interface_equals_that_in_sysfs(helpers):
+def test_the_listed_mtu_of_each_interface_equals_that_in_sysfs(llp_helpers):
     found, keep = interfaces_by_name()
     assert found
     for name, i in found.items():
@@ -83,10 +83,10 @@ def test_listing_interfaces_with_a_capacity_of_zero_returns_none(most):
 
 
 @pytest.mark.parametrize(("dest", "source"), [("127.0.0.5", "127.0.0.1:0"), ("::1", "[::1]:0")])
-def test_the_source_address_towards_this_host_is_its_loopback_address(helpers, dest, source):
+def test_the_source_address_towards_this_host_is_its_loopback_address(llp_helpers, dest, source):
     found = ffi.new("struct siw_addr *")
-    assert lib.siw_llp_source_addr_for_dest(helpers.siw_addr(dest, 4791), found) == 0
-    assert helpers.address_text(found) == source
+    assert lib.siw_llp_source_addr_for_dest(llp_helpers.siw_addr(dest, 4791), found) == 0
+    assert llp_helpers.address_text(found) == source
 
 
 def test_the_source_address_follows_the_route(run_in_namespace):

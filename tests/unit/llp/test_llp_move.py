@@ -27,8 +27,8 @@ PAST, FAR_FUTURE = 1, 1 << 62
 
 
 @pytest.fixture
-def other_port(helpers: SimpleNamespace) -> Iterator[Port]:
-    p = helpers.Port()
+def other_port(llp_helpers: SimpleNamespace) -> Iterator[Port]:
+    p = llp_helpers.Port()
     yield p
     p.close()
 
@@ -61,7 +61,7 @@ def test_octets_that_arrived_before_a_move_are_reported_by_the_new_port(
     other_port.wait_until_ready(b)
     assert b.recv()[1] == b"unread"
     assert b.recv()[0] == -errno.EAGAIN
-    port.drain_ready_sockets()  # fails if the port still reports the socket
+    port.drain_ready_sockets()  # raises an exception if the old poller still reports the socket
 
 
 @EACH_STATE
@@ -234,15 +234,19 @@ def poll_until_reported(ports: list[Port], sock: LlpSocket) -> None:
 @pytest.mark.parametrize("way", ["tx", "rx"])
 @pytest.mark.parametrize("removed", [False, True])
 def test_octets_that_a_fault_plan_holds_back_move_with_their_socket(
-    port: Port, other_port: Port, helpers: SimpleNamespace, way: str, removed: bool
+    port: Port, other_port: Port, llp_helpers: SimpleNamespace, way: str, removed: bool
 ) -> None:
     """Check octets that become due, and octets that are released because the plan is removed."""
     a, b = port.connected_pair()
     port.drain_ready_sockets()
-    counters = helpers.Counters()
-    with temporarily_install_fault_plan(helpers, f"{way}:delay={'1000s' if removed else '100ms'}"):
+    counters = llp_helpers.Counters()
+    with temporarily_install_fault_plan(
+        llp_helpers, f"{way}:delay={'1000s' if removed else '100ms'}"
+    ):
         assert a.send(b"delayed") == 7
-        helpers.wait_until(lambda: b.recv()[0] == -errno.EAGAIN and counters["fault_delay"] == 1)
+        llp_helpers.wait_until(
+            lambda: b.recv()[0] == -errno.EAGAIN and counters["fault_delay"] == 1
+        )
         asleep = other_port.fill_waitset()
         (a if way == "tx" else b).move_to(other_port)
         assert other_port.lib.siw_llp_wait(asleep, -1, 10_000_000) == 1
@@ -256,11 +260,11 @@ def test_octets_that_a_fault_plan_holds_back_move_with_their_socket(
 
 
 def test_octets_that_are_held_back_are_dropped_if_their_socket_is_closed_in_no_port(
-    port: Port, helpers: SimpleNamespace
+    port: Port, llp_helpers: SimpleNamespace
 ) -> None:
     a, b = port.connected_pair()
-    counters = helpers.Counters()
-    with temporarily_install_fault_plan(helpers, "tx:delay=1000s"):
+    counters = llp_helpers.Counters()
+    with temporarily_install_fault_plan(llp_helpers, "tx:delay=1000s"):
         assert a.send(b"delayed") == 7
         a.leave_port()
         a.close()
@@ -273,7 +277,7 @@ def test_octets_that_are_held_back_are_dropped_if_their_socket_is_closed_in_no_p
     "plan", ["", "short=40%", "tx:delay=2ms", "rx:delay=2ms,limit=20KB,short=50%"]
 )
 def test_a_stream_whose_ends_move_between_ports_arrives_complete(
-    port: Port, other_port: Port, helpers: SimpleNamespace, plan: str
+    port: Port, other_port: Port, llp_helpers: SimpleNamespace, plan: str
 ) -> None:
     """Check that a wait on both ports ends whenever either end can make progress."""
     ports, ends = (port, other_port), port.connected_pair()
@@ -281,7 +285,7 @@ def test_a_stream_whose_ends_move_between_ports_arrives_complete(
     data = OCTETS * (1 + 2_000_000 // len(OCTETS))
     sent = turn = 0
     got = bytearray()
-    with temporarily_install_fault_plan(helpers, plan):
+    with temporarily_install_fault_plan(llp_helpers, plan):
         while len(got) < len(data):
             idle = True
             while sent < len(data) and (rv := a.send(data[sent : sent + 50000])) != -errno.EAGAIN:
@@ -343,7 +347,7 @@ def test_a_thread_that_sleeps_on_a_hot_socket_wakes_up_when_the_socket_leaves_th
 
 
 def test_a_port_whose_cold_sockets_have_left_calls_epoll_wait_rarely(
-    port: Port, other_port: Port, helpers: SimpleNamespace
+    port: Port, other_port: Port, llp_helpers: SimpleNamespace
 ) -> None:
     a, b = port.connected_pair()
     hot, sender = port.open_udp(), other_port.open_udp()
@@ -353,7 +357,7 @@ def test_a_port_whose_cold_sockets_have_left_calls_epoll_wait_rarely(
     port.drain_ready_sockets()
     for s in (a, b):
         s.move_to(other_port)
-    counters = helpers.Counters()
+    counters = llp_helpers.Counters()
     for _ in range(320):
         assert port.poll() == [hot]
     assert counters["epoll_waits"] == 10

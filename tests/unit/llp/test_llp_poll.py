@@ -40,28 +40,28 @@ def plain_sender():
 # ---- cost
 
 
-def test_without_hot_sockets_each_poll_calls_epoll_wait(port, helpers):
+def test_without_hot_sockets_each_poll_calls_epoll_wait(port, llp_helpers):
     port.open_udp()
-    c = helpers.Counters()
+    c = llp_helpers.Counters()
     assert all(port.poll() == [] for _ in range(100))
     assert c["epoll_waits"] == 100
 
 
 def test_a_hot_socket_is_reported_by_each_poll_and_epoll_called_by_every_32nd_poll(
-    port, helpers, plain_sender
+    port, llp_helpers, plain_sender
 ):
     a = port.open_udp()
     make_socket_hot(port, plain_sender, a)
-    c = helpers.Counters()
+    c = llp_helpers.Counters()
     assert all(port.poll() == [a] for _ in range(ASK_EVERY * 10))
     assert c["epoll_waits"] == 10
 
 
 def test_a_cold_socket_is_reported_within_microseconds_even_if_polls_are_rare(
-    helpers, plain_sender
+    llp_helpers, plain_sender
 ):
-    with helpers.temporary_setting("hot_sockets", 1):
-        port = helpers.Port()
+    with llp_helpers.temporary_setting("hot_sockets", 1):
+        port = llp_helpers.Port()
     flooded, quiet = port.open_udp(), port.open_udp()
     make_socket_hot(port, plain_sender, flooded)
     for _ in range(20):
@@ -87,11 +87,11 @@ def test_a_hot_socket_is_removed_from_the_epoll_set(port, plain_sender):
     assert len(watched) == 1, "the epoll set has more than the wake-up descriptor"
 
 
-def test_a_ping_pong_between_two_hot_sockets_rarely_calls_epoll_wait(port, helpers):
+def test_a_ping_pong_between_two_hot_sockets_rarely_calls_epoll_wait(port, llp_helpers):
     a, b = port.open_udp(), port.open_udp()
     a.sendto(b.local_addr(), b"x")
     make_socket_hot(port, b, a)
-    c = helpers.Counters()
+    c = llp_helpers.Counters()
     rounds = polls = 0
     while rounds < 1000:
         for s in port.poll():
@@ -102,11 +102,11 @@ def test_a_ping_pong_between_two_hot_sockets_rarely_calls_epoll_wait(port, helpe
     assert c["epoll_waits"] <= polls // ASK_EVERY + 1
 
 
-def test_the_interval_between_checks_of_idle_cold_sockets_grows(port, helpers, plain_sender):
+def test_the_interval_between_checks_of_idle_cold_sockets_grows(port, llp_helpers, plain_sender):
     """The interval between checks of an idle cold socket grows from 10 us to 20, 40 and 80 us."""
     hot, _cold = port.open_udp(), port.open_udp()
     make_socket_hot(port, plain_sender, hot)
-    c = helpers.Counters()
+    c = llp_helpers.Counters()
     began = time.monotonic()
     for _ in range(200):
         pause = time.monotonic() + 15e-6
@@ -121,9 +121,9 @@ def test_the_interval_between_checks_of_idle_cold_sockets_grows(port, helpers, p
 
 
 @pytest.mark.parametrize("most", [1, 4, 16])
-def test_no_more_sockets_are_hot_than_the_setting_says(helpers, plain_sender, most):
-    with helpers.temporary_setting("hot_sockets", most):
-        port = helpers.Port()
+def test_no_more_sockets_are_hot_than_the_setting_says(llp_helpers, plain_sender, most):
+    with llp_helpers.temporary_setting("hot_sockets", most):
+        port = llp_helpers.Port()
     socks = [port.open_udp() for _ in range(20)]
     for _ in range(5):
         for s in socks:
@@ -137,10 +137,10 @@ def test_no_more_sockets_are_hot_than_the_setting_says(helpers, plain_sender, mo
 
 
 def test_a_hot_socket_without_data_for_256_polls_gives_its_hot_slot_to_another_socket(
-    helpers, plain_sender
+    llp_helpers, plain_sender
 ):
-    with helpers.temporary_setting("hot_sockets", 2):
-        port = helpers.Port()
+    with llp_helpers.temporary_setting("hot_sockets", 2):
+        port = llp_helpers.Port()
     a, b, c = (port.open_udp() for _ in range(3))
     for s in (a, b):
         make_socket_hot(port, plain_sender, s)
@@ -190,9 +190,9 @@ def test_a_hot_socket_that_waits_for_buffer_space_stays_hot(port, plain_sender):
     a.want_write(False)
 
 
-def test_a_socket_with_an_unread_datagram_that_becomes_cold_is_reported(helpers, plain_sender):
-    with helpers.temporary_setting("hot_sockets", 1):
-        port = helpers.Port()
+def test_a_socket_with_an_unread_datagram_that_becomes_cold_is_reported(llp_helpers, plain_sender):
+    with llp_helpers.temporary_setting("hot_sockets", 1):
+        port = llp_helpers.Port()
     a, b = port.open_udp(), port.open_udp()
     make_socket_hot(port, plain_sender, a)
     for _ in range(STALE):
@@ -209,10 +209,10 @@ def test_a_socket_with_an_unread_datagram_that_becomes_cold_is_reported(helpers,
 
 
 @pytest.fixture
-def port_with_occupied_hot_slot(helpers, plain_sender):
+def port_with_occupied_hot_slot(llp_helpers, plain_sender):
     """A port whose only hot slot is occupied, so that all further sockets are cold."""
-    with helpers.temporary_setting("hot_sockets", 1):
-        port = helpers.Port()
+    with llp_helpers.temporary_setting("hot_sockets", 1):
+        port = llp_helpers.Port()
     port.hot = port.open_udp()
     make_socket_hot(port, plain_sender, port.hot)
     yield port
@@ -259,9 +259,9 @@ def test_polls_report_ready_cold_sockets_in_turn(port_with_occupied_hot_slot, pl
 
 
 @pytest.mark.parametrize("room", [1, 2, 3, 64])
-def test_hot_and_cold_sockets_both_get_a_share_of_each_poll(helpers, plain_sender, room):
-    with helpers.temporary_setting("hot_sockets", 4):
-        port = helpers.Port()
+def test_hot_and_cold_sockets_both_get_a_share_of_each_poll(llp_helpers, plain_sender, room):
+    with llp_helpers.temporary_setting("hot_sockets", 4):
+        port = llp_helpers.Port()
     hot, cold = [port.open_udp() for _ in range(4)], [port.open_udp() for _ in range(4)]
     for s in hot:
         make_socket_hot(port, plain_sender, s)
@@ -276,10 +276,10 @@ def test_hot_and_cold_sockets_both_get_a_share_of_each_poll(helpers, plain_sende
 @pytest.mark.parametrize("room", [4, 16, 64])
 @pytest.mark.parametrize("hot", [1, 4])
 def test_200_quiet_sockets_are_reported_beside_a_socket_with_constant_traffic(
-    helpers, plain_sender, room, hot
+    llp_helpers, plain_sender, room, hot
 ):
-    with helpers.temporary_setting("hot_sockets", hot):
-        port = helpers.Port()
+    with llp_helpers.temporary_setting("hot_sockets", hot):
+        port = llp_helpers.Port()
     flooding, quiet = port.open_udp(), [port.open_udp() for _ in range(200)]
     make_socket_hot(port, plain_sender, flooding)
     waiting, polls, served = set(quiet), 0, 0
@@ -309,21 +309,23 @@ def test_200_quiet_sockets_are_reported_beside_a_socket_with_constant_traffic(
 # ---- handlers and closing
 
 
-def test_the_handler_of_a_socket_can_be_changed(port, helpers, plain_sender):
+def test_the_handler_of_a_socket_can_be_changed(port, llp_helpers, plain_sender):
     a = port.open_udp()
     make_socket_hot(port, plain_sender, a)
     port.socks[777] = a
-    port.lib.siw_llp_set_handler(a.c, helpers.ffi.cast("void *", 777))
-    handlers = helpers.ffi.new("struct siw_io_handler *[]", 8)
+    port.lib.siw_llp_set_handler(a.c, llp_helpers.ffi.cast("void *", 777))
+    handlers = llp_helpers.ffi.new("struct siw_io_handler *[]", 8)
     assert port.lib.siw_llp_port_poll(port.c, handlers, 8) == 1
-    assert int(helpers.ffi.cast("intptr_t", handlers[0])) == 777
+    assert int(llp_helpers.ffi.cast("intptr_t", handlers[0])) == 777
     del port.socks[777]
 
 
 @pytest.mark.parametrize("hot", [1, 16])
-def test_sockets_may_be_closed_while_the_results_of_a_poll_are_handled(helpers, plain_sender, hot):
-    with helpers.temporary_setting("hot_sockets", hot):
-        port = helpers.Port()
+def test_sockets_may_be_closed_while_the_results_of_a_poll_are_handled(
+    llp_helpers, plain_sender, hot
+):
+    with llp_helpers.temporary_setting("hot_sockets", hot):
+        port = llp_helpers.Port()
     for turn in range(20):
         socks = [port.open_udp() for _ in range(30)]
         for s in socks:
@@ -353,16 +355,18 @@ def test_a_poll_of_a_port_without_sockets_reports_nothing(port):
     assert [port.poll() for _ in range(5)] == [[]] * 5
 
 
-def test_opening_a_thousand_sockets_and_a_hundred_ports_leaks_no_descriptor(helpers, plain_sender):
-    before = helpers.list_open_descriptors()
+def test_opening_a_thousand_sockets_and_a_hundred_ports_leaks_no_descriptor(
+    llp_helpers, plain_sender
+):
+    before = llp_helpers.list_open_descriptors()
     for _ in range(100):
-        port = helpers.Port()
+        port = llp_helpers.Port()
         socks = [port.open_udp() for _ in range(10)]
         for s in socks[:6]:
             make_socket_hot(port, plain_sender, s)
         port.arm()
         port.close()
-    assert helpers.list_open_descriptors() == before
+    assert llp_helpers.list_open_descriptors() == before
 
 
 def test_opening_a_port_without_free_descriptors_fails_with_emfile_without_a_leak(run_in_child):

@@ -17,15 +17,17 @@ BOTH_FAMILIES = pytest.mark.parametrize("family", ["v4", "v6"])
 
 
 @BOTH_FAMILIES
-def test_a_tcp_connection_carries_octets_in_both_directions(port, helpers, family):
-    listener = port.listen(helpers.loopback[family])
+def test_a_tcp_connection_carries_octets_in_both_directions(port, llp_helpers, family):
+    listener = port.listen(llp_helpers.loopback[family])
     a = port.connect(listener.local_addr())
     port.poll_until_ready(listener)
     b = port.accept(listener)
     port.poll_until_ready(a)
     assert a.connect_result() == 0
-    assert helpers.address_text(a.peer_addr()) == helpers.address_text(listener.local_addr())
-    assert helpers.address_text(b.peer_addr()) == helpers.address_text(a.local_addr())
+    assert llp_helpers.address_text(a.peer_addr()) == llp_helpers.address_text(
+        listener.local_addr()
+    )
+    assert llp_helpers.address_text(b.peer_addr()) == llp_helpers.address_text(a.local_addr())
     for x, y in [(a, b), (b, a)]:
         assert x.send(b"hello") == 5
         port.poll_until_ready(y)
@@ -33,9 +35,9 @@ def test_a_tcp_connection_carries_octets_in_both_directions(port, helpers, famil
         assert y.recv() == (-errno.EAGAIN, b"")
 
 
-def test_a_failed_tcp_connect_returns_the_same_error_each_time(port, helpers):
+def test_a_failed_tcp_connect_returns_the_same_error_each_time(port, llp_helpers):
     with socket.create_server(("127.0.0.1", 0)) as s:
-        dest = helpers.siw_addr(*s.getsockname())
+        dest = llp_helpers.siw_addr(*s.getsockname())
     a = port.connect(dest)
     port.poll_until_ready(a)
     assert [a.connect_result() for _ in range(3)] == [-errno.ECONNREFUSED] * 3
@@ -44,17 +46,17 @@ def test_a_failed_tcp_connect_returns_the_same_error_each_time(port, helpers):
     assert port.wait(1000) == 0, "the failed connect was reported twice"
 
 
-def test_a_tcp_connection_has_the_requested_source_address(port, helpers):
+def test_a_tcp_connection_has_the_requested_source_address(port, llp_helpers):
     listener = port.listen("127.0.0.1")
-    a = port.connect(listener.local_addr(), helpers.siw_addr("127.0.0.2"))
-    b = helpers.wait_until(lambda: port.accept_once(listener))
-    assert helpers.address_text(b.peer_addr()).startswith("127.0.0.2:")
-    assert helpers.address_text(a.local_addr()) == helpers.address_text(b.peer_addr())
+    a = port.connect(listener.local_addr(), llp_helpers.siw_addr("127.0.0.2"))
+    b = llp_helpers.wait_until(lambda: port.accept_once(listener))
+    assert llp_helpers.address_text(b.peer_addr()).startswith("127.0.0.2:")
+    assert llp_helpers.address_text(a.local_addr()) == llp_helpers.address_text(b.peer_addr())
 
 
-def test_connecting_from_an_address_of_another_host_is_refused(port, helpers):
+def test_connecting_from_an_address_of_another_host_is_refused(port, llp_helpers):
     with pytest.raises(OSError) as e:
-        port.connect(helpers.siw_addr("127.0.0.1", 9), helpers.siw_addr("192.0.2.1"))
+        port.connect(llp_helpers.siw_addr("127.0.0.1", 9), llp_helpers.siw_addr("192.0.2.1"))
     assert e.value.errno == errno.EADDRNOTAVAIL
 
 
@@ -71,25 +73,27 @@ def full_listener_address():
 
 
 def test_a_socket_with_a_pending_connect_stays_cold_and_is_not_reported(
-    port, helpers, full_listener_address
+    port, llp_helpers, full_listener_address
 ):
-    a = port.connect(helpers.siw_addr(*full_listener_address))
-    c = helpers.Counters()
+    a = port.connect(llp_helpers.siw_addr(*full_listener_address))
+    c = llp_helpers.Counters()
     assert all(port.poll() == [] for _ in range(300))
     assert c["epoll_waits"] == 300, "a socket was hot"
     assert a.connect_result() == -errno.EAGAIN
     assert port.wait(1000) == 0
 
 
-def test_a_socket_can_be_closed_while_its_connect_is_pending(port, helpers, full_listener_address):
+def test_a_socket_can_be_closed_while_its_connect_is_pending(
+    port, llp_helpers, full_listener_address
+):
     for _ in range(50):
-        port.connect(helpers.siw_addr(*full_listener_address)).close()
+        port.connect(llp_helpers.siw_addr(*full_listener_address)).close()
         assert port.poll() == []
 
 
-def test_octets_received_before_the_end_of_the_connect_was_noticed_are_reported(port, helpers):
+def test_octets_received_before_the_end_of_the_connect_was_noticed_are_reported(port, llp_helpers):
     with socket.create_server(("127.0.0.1", 0)) as server:
-        a = port.connect(helpers.siw_addr(*server.getsockname()))
+        a = port.connect(llp_helpers.siw_addr(*server.getsockname()))
         peer, _ = server.accept()
         with peer:
             peer.sendall(b"first words")
@@ -120,7 +124,7 @@ def test_a_listener_is_reported_until_its_last_connection_is_accepted(port):
         assert listener not in port.poll()
 
 
-def test_a_tcp_listener_never_becomes_hot(port, helpers):
+def test_a_tcp_listener_never_becomes_hot(port, llp_helpers):
     listener = port.listen()
     for _ in range(3):
         a = port.connect(listener.local_addr())
@@ -131,23 +135,25 @@ def test_a_tcp_listener_never_becomes_hot(port, helpers):
         assert port.hot_fds() == []
 
 
-def test_a_second_tcp_listener_on_the_same_port_is_refused(port, helpers):
+def test_a_second_tcp_listener_on_the_same_port_is_refused(port, llp_helpers):
     listener = port.listen()
     with pytest.raises(OSError) as e:
-        port.listen(port=helpers.port_of(listener.local_addr()))
+        port.listen(port=llp_helpers.port_of(listener.local_addr()))
     assert e.value.errno == errno.EADDRINUSE
 
 
-def test_a_tcp_port_can_be_listened_on_again_while_an_old_connection_is_in_time_wait(port, helpers):
+def test_a_tcp_port_can_be_listened_on_again_while_an_old_connection_is_in_time_wait(
+    port, llp_helpers
+):
     listener = port.listen()
-    number = helpers.port_of(listener.local_addr())
+    number = llp_helpers.port_of(listener.local_addr())
     a = port.connect(listener.local_addr())
-    b = helpers.wait_until(lambda: port.accept_once(listener))
+    b = llp_helpers.wait_until(lambda: port.accept_once(listener))
     # The end of a TCP connection that closes first keeps the port in TIME-WAIT.
     b.close()
     a.close()
     listener.close()
-    assert helpers.port_of(port.listen(port=number).local_addr()) == number
+    assert llp_helpers.port_of(port.listen(port=number).local_addr()) == number
 
 
 #: Code after which a connection is pending at a listener and no descriptor is free to accept it.
@@ -214,10 +220,10 @@ def test_tcp_sockets_are_nonblocking_close_on_exec_and_have_tcp_nodelay(port):
 # ---- the TCP stream
 
 
-def test_a_tcp_stream_arrives_in_order_with_any_lengths_of_sends_and_receives(port, helpers):
+def test_a_tcp_stream_arrives_in_order_with_any_lengths_of_sends_and_receives(port, llp_helpers):
     a, b = port.connected_pair()
     data = os.urandom(1_000_003) * 20
-    c = helpers.Counters()
+    c = llp_helpers.Counters()
     sent, got = 0, bytearray()
     while len(got) < len(data):
         while sent < len(data):
@@ -237,7 +243,7 @@ def test_a_tcp_stream_arrives_in_order_with_any_lengths_of_sends_and_receives(po
     assert c["tx_eagain"] > 0
 
 
-def fill_send_buffer(a):
+def fill_socket_send_buffer(a):
     total = 0
     while (rv := a.send(b"x" * 1_000_000)) > 0:
         total += rv
@@ -246,19 +252,19 @@ def fill_send_buffer(a):
 
 
 @pytest.mark.parametrize("state", ["cold", "hot", "armed"])
-def test_buffer_space_in_a_full_tcp_socket_wakes_a_waiting_thread(port, helpers, state):
+def test_buffer_space_in_a_full_tcp_socket_wakes_a_waiting_thread(port, llp_helpers, state):
     # The reader has its own port, so only buffer space in the writer's socket can end the wait.
-    other = helpers.Port()
+    other = llp_helpers.Port()
     listener = other.listen()
     a = port.connect(listener.local_addr())
-    b = helpers.wait_until(lambda: other.accept_once(listener))
-    helpers.wait_until(lambda: a in port.poll() and a.connect_result() == 0)
+    b = llp_helpers.wait_until(lambda: other.accept_once(listener))
+    llp_helpers.wait_until(lambda: a in port.poll() and a.connect_result() == 0)
     if state != "cold":
         b.send(b"x")
-        helpers.wait_until(lambda: a in port.poll() and a.receive_all())
+        llp_helpers.wait_until(lambda: a in port.poll() and a.receive_all())
         assert len(port.hot_fds()) == 1
     port.drain_ready_sockets()
-    total = fill_send_buffer(a)
+    total = fill_socket_send_buffer(a)
     if state == "armed":
         port.arm()
     assert port.wait(20_000) == 0, "the wait ended without buffer space"
@@ -266,36 +272,38 @@ def test_buffer_space_in_a_full_tcp_socket_wakes_a_waiting_thread(port, helpers,
     reader.start()
     assert port.wait(5_000_000) == 1
     reader.join()
-    helpers.wait_until(lambda: a in port.poll())
+    llp_helpers.wait_until(lambda: a in port.poll())
     a.want_write(False)
-    assert helpers.wait_until(lambda: (rv := a.send(b"y")) > 0 and rv) == 1
+    assert llp_helpers.wait_until(lambda: (rv := a.send(b"y")) > 0 and rv) == 1
     assert total > 100_000
-    helpers.wait_until(lambda: not b.receive_all())
+    llp_helpers.wait_until(lambda: not b.receive_all())
     other.close()
 
 
-def test_a_paused_tcp_socket_that_waits_for_buffer_space_ignores_received_octets(port, helpers):
-    other = helpers.Port()
+def test_a_paused_tcp_socket_that_waits_for_buffer_space_ignores_received_octets(port, llp_helpers):
+    other = llp_helpers.Port()
     listener = other.listen()
     a = port.connect(listener.local_addr())
-    b = helpers.wait_until(lambda: other.accept_once(listener))
-    helpers.wait_until(lambda: a in port.poll() and a.connect_result() == 0)
+    b = llp_helpers.wait_until(lambda: other.accept_once(listener))
+    llp_helpers.wait_until(lambda: a in port.poll() and a.connect_result() == 0)
     port.drain_ready_sockets()
-    fill_send_buffer(a)
-    helpers.lib.siw_llp_sock_pause(a.c)
+    fill_socket_send_buffer(a)
+    llp_helpers.lib.siw_llp_sock_pause(a.c)
     for _ in range(5):
         assert b.send(b"x") == 1
         assert not any(port.poll() for _ in range(100))
         assert port.wait(2000) == 0 or not port.poll()
     # After the reader has received everything, the writer's socket has buffer space.
-    helpers.wait_until(lambda: b.receive_all() is not None and a in port.poll())
+    llp_helpers.wait_until(lambda: b.receive_all() is not None and a in port.poll())
     a.want_write(False)
     other.close()
 
 
 @pytest.mark.parametrize("armed", [False, True])
 @pytest.mark.parametrize("hot", [False, True])
-def test_want_write_on_a_tcp_socket_with_buffer_space_reports_the_socket(port, helpers, hot, armed):
+def test_want_write_on_a_tcp_socket_with_buffer_space_reports_the_socket(
+    port, llp_helpers, hot, armed
+):
     a, b = port.connected_pair()
     if hot:
         b.send(b"x")
@@ -308,7 +316,7 @@ def test_want_write_on_a_tcp_socket_with_buffer_space_reports_the_socket(port, h
     asleep = port.fill_waitset()
     # The socket always had buffer space, so epoll reports no new event.
     a.want_write(True)
-    assert helpers.lib.siw_llp_wait(asleep, -1, 5_000_000) == 1, (
+    assert llp_helpers.lib.siw_llp_wait(asleep, -1, 5_000_000) == 1, (
         "a thread that waits already was not woken"
     )
     assert port.wait(5_000_000) == 1
@@ -316,14 +324,14 @@ def test_want_write_on_a_tcp_socket_with_buffer_space_reports_the_socket(port, h
     a.want_write(False)
 
 
-def test_buffer_space_without_want_write_is_not_reported(port, helpers):
+def test_buffer_space_without_want_write_is_not_reported(port, llp_helpers):
     a, b = port.connected_pair()
     b.send(b"x")
     port.drain_ready_sockets()
-    fill_send_buffer(a)
+    fill_socket_send_buffer(a)
     a.want_write(False)
     b.receive_all()
-    helpers.wait_until(lambda: b.receive_all() == 0)
+    llp_helpers.wait_until(lambda: b.receive_all() == 0)
     port.drain_ready_sockets()
     assert a.fd in port.hot_fds() or all(a not in port.poll() for _ in range(50))
 
@@ -349,7 +357,9 @@ def test_the_segment_size_of_a_udp_socket_is_an_error(port):
 
 
 @pytest.mark.parametrize("hot", [False, True])
-def test_receives_at_the_end_of_a_tcp_stream_return_0_and_waits_do_not_return(port, helpers, hot):
+def test_receives_at_the_end_of_a_tcp_stream_return_0_and_waits_do_not_return(
+    port, llp_helpers, hot
+):
     a, b = port.connected_pair()
     a.send(b"last words")
     if hot:
@@ -364,7 +374,7 @@ def test_receives_at_the_end_of_a_tcp_stream_return_0_and_waits_do_not_return(po
             assert s.receive_all() == 0
     # On a busy machine the acknowledgement of the FIN may arrive late and raise an event. If the
     # end of the stream woke the reader repeatedly, three consecutive waits would never time out.
-    helpers.wait_until(
+    llp_helpers.wait_until(
         lambda: (
             all(s.receive_all() == 0 for s in port.poll())
             and [port.wait(1000) for _ in range(3)] == [0, 0, 0]
@@ -376,7 +386,7 @@ def test_receives_at_the_end_of_a_tcp_stream_return_0_and_waits_do_not_return(po
     assert a.recv() == (6, b"answer")
 
 
-def test_an_aborted_tcp_stream_resets_the_peer(port, helpers):
+def test_an_aborted_tcp_stream_resets_the_peer(port, llp_helpers):
     a, b = port.connected_pair()
     port.lib.siw_llp_tcp_set_abortive_close(a.c)
     a.close()
@@ -385,7 +395,9 @@ def test_an_aborted_tcp_stream_resets_the_peer(port, helpers):
     for _ in range(40):
         for s in port.poll():
             assert s.recv()[0] == 0
-    helpers.wait_until(lambda: all(s.recv()[0] == 0 for s in port.poll()) and port.wait(1000) == 0)
+    llp_helpers.wait_until(
+        lambda: all(s.recv()[0] == 0 for s in port.poll()) and port.wait(1000) == 0
+    )
     assert port.wait(1000) == 0
 
 
@@ -422,13 +434,13 @@ def test_the_peer_address_of_a_listener_is_an_error(port):
 
 
 @BOTH_FAMILIES
-def test_a_thousand_tcp_connections_leak_no_descriptor(port, helpers, family):
-    listener = port.listen(helpers.loopback[family])
-    before = helpers.list_open_descriptors()
+def test_a_thousand_tcp_connections_leak_no_descriptor(port, llp_helpers, family):
+    listener = port.listen(llp_helpers.loopback[family])
+    before = llp_helpers.list_open_descriptors()
     for _ in range(1000):
         a = port.connect(listener.local_addr())
-        b = helpers.wait_until(lambda: port.accept_once(listener))
+        b = llp_helpers.wait_until(lambda: port.accept_once(listener))
         port.lib.siw_llp_tcp_set_abortive_close(a.c)
         a.close()
         b.close()
-    assert helpers.list_open_descriptors() == before
+    assert llp_helpers.list_open_descriptors() == before

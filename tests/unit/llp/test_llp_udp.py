@@ -14,17 +14,17 @@ BOTH_FAMILIES = pytest.mark.parametrize("family", ["v4", "v6"])
 
 @BOTH_FAMILIES
 @pytest.mark.parametrize("size", [0, 1, 64, 1473, 65507])
-def test_a_datagram_arrives_complete_with_its_source_address(port, helpers, family, size):
-    a, b = port.open_udp(helpers.loopback[family]), port.open_udp(helpers.loopback[family])
+def test_a_datagram_arrives_complete_with_its_source_address(port, llp_helpers, family, size):
+    a, b = port.open_udp(llp_helpers.loopback[family]), port.open_udp(llp_helpers.loopback[family])
     data = os.urandom(size)
     assert a.sendto(b.local_addr(), data) == 0
     port.poll_until_ready(b)
     rv, got, source = b.recvfrom()
     assert (rv, got) == (size, data)
-    assert helpers.address_text(source) == helpers.address_text(a.local_addr())
+    assert llp_helpers.address_text(source) == llp_helpers.address_text(a.local_addr())
     # The comparison covers all octets of the address, also those without a counterpart in a
     # sockaddr_in.
-    assert bytes(helpers.buffer(source)) == bytes(helpers.buffer(a.local_addr()))
+    assert bytes(llp_helpers.buffer(source)) == bytes(llp_helpers.buffer(a.local_addr()))
 
 
 @pytest.mark.parametrize("size", [0, 1, 10, 63])
@@ -44,48 +44,49 @@ def test_several_iovecs_are_sent_as_one_datagram(port):
     assert b.recvfrom()[0] == -errno.EAGAIN
 
 
-def test_a_datagram_longer_than_udp_allows_is_refused_and_counted(port, helpers):
+def test_a_datagram_longer_than_udp_allows_is_refused_and_counted(port, llp_helpers):
     a = port.open_udp()
-    c = helpers.Counters()
+    c = llp_helpers.Counters()
     assert a.sendto(a.local_addr(), b"x" * 65508) == -errno.EMSGSIZE
     assert c["send_errors"] == 1
 
 
-def test_a_destination_of_another_address_family_is_refused(port, helpers):
+def test_a_destination_of_another_address_family_is_refused(port, llp_helpers):
     assert (
-        port.open_udp("127.0.0.1").sendto(helpers.siw_addr("::1", 9), b"x") == -errno.EAFNOSUPPORT
+        port.open_udp("127.0.0.1").sendto(llp_helpers.siw_addr("::1", 9), b"x")
+        == -errno.EAFNOSUPPORT
     )
 
 
-def test_a_udp_port_cannot_be_bound_twice(port, helpers):
+def test_a_udp_port_cannot_be_bound_twice(port, llp_helpers):
     a = port.open_udp()
     with pytest.raises(OSError) as e:
-        port.open_udp(port=helpers.port_of(a.local_addr()))
+        port.open_udp(port=llp_helpers.port_of(a.local_addr()))
     assert e.value.errno == errno.EADDRINUSE
 
 
 @pytest.mark.clause("DGRAM-UD-17")
-def test_another_socket_cannot_bind_a_bound_udp_port_with_so_reuseaddr(port, helpers):
+def test_another_socket_cannot_bind_a_bound_udp_port_with_so_reuseaddr(port, llp_helpers):
     a = port.open_udp()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as thief:
         thief.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         with pytest.raises(OSError) as e:
-            thief.bind(("127.0.0.1", helpers.port_of(a.local_addr())))
+            thief.bind(("127.0.0.1", llp_helpers.port_of(a.local_addr())))
         assert e.value.errno == errno.EADDRINUSE
 
 
-def test_an_ipv6_socket_does_not_occupy_the_udp_port_for_ipv4(port, helpers):
+def test_an_ipv6_socket_does_not_occupy_the_udp_port_for_ipv4(port, llp_helpers):
     six = port.open_udp("::")
-    four = port.open_udp("0.0.0.0", helpers.port_of(six.local_addr()))
-    assert helpers.port_of(four.local_addr()) == helpers.port_of(six.local_addr())
+    four = port.open_udp("0.0.0.0", llp_helpers.port_of(six.local_addr()))
+    assert llp_helpers.port_of(four.local_addr()) == llp_helpers.port_of(six.local_addr())
 
 
-def test_binding_an_address_without_a_family_is_refused(port, helpers):
-    nowhere = helpers.siw_addr("127.0.0.1")
+def test_binding_an_address_without_a_family_is_refused(port, llp_helpers):
+    nowhere = llp_helpers.siw_addr("127.0.0.1")
     nowhere.family = 0
     with pytest.raises(OSError) as e:
-        helpers.LlpSocket(
-            port, lambda t, out: helpers.lib.siw_llp_udp_open(port.c, nowhere, t, out)
+        llp_helpers.LlpSocket(
+            port, lambda t, out: llp_helpers.lib.siw_llp_udp_open(port.c, nowhere, t, out)
         )
     assert e.value.errno == errno.EAFNOSUPPORT
 
@@ -102,8 +103,11 @@ def test_a_udp_socket_is_nonblocking_and_close_on_exec(port):
     assert fcntl.fcntl(fd, fcntl.F_GETFD) & fcntl.FD_CLOEXEC
 
 
-def test_udp_socket_buffers_have_the_sizes_of_the_settings(port, helpers):
-    with helpers.temporary_setting("rcvbuf", 20000), helpers.temporary_setting("sndbuf", 30000):
+def test_udp_socket_buffers_have_the_sizes_of_the_settings(port, llp_helpers):
+    with (
+        llp_helpers.temporary_setting("rcvbuf", 20000),
+        llp_helpers.temporary_setting("sndbuf", 30000),
+    ):
         fd = port.open_udp().fd
     with socket.socket(fileno=os.dup(fd)) as s:
         # The kernel doubles both values to account for its own overhead.
@@ -115,15 +119,15 @@ def test_udp_socket_buffers_have_the_sizes_of_the_settings(port, helpers):
 
 
 @BOTH_FAMILIES
-def test_a_bound_udp_socket_of_the_program_can_be_adopted(port, helpers, family):
+def test_a_bound_udp_socket_of_the_program_can_be_adopted(port, llp_helpers, family):
     s = socket.socket({"v4": socket.AF_INET, "v6": socket.AF_INET6}[family], socket.SOCK_DGRAM)
-    s.bind((helpers.loopback[family], 0))
+    s.bind((llp_helpers.loopback[family], 0))
     os.set_inheritable(s.fileno(), True)
     number, fd = s.getsockname()[1], s.detach()
-    mine, other = port.adopt_udp(fd), port.open_udp(helpers.loopback[family])
+    mine, other = port.adopt_udp(fd), port.open_udp(llp_helpers.loopback[family])
     assert fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_NONBLOCK
     assert fcntl.fcntl(fd, fcntl.F_GETFD) & fcntl.FD_CLOEXEC
-    assert helpers.port_of(mine.local_addr()) == number
+    assert llp_helpers.port_of(mine.local_addr()) == number
     assert other.sendto(mine.local_addr(), b"hello") == 0
     port.poll_until_ready(mine)
     assert mine.recvfrom()[1] == b"hello"
@@ -132,7 +136,7 @@ def test_a_bound_udp_socket_of_the_program_can_be_adopted(port, helpers, family)
         os.fstat(fd)
 
 
-def test_a_datagram_received_before_its_socket_was_adopted_is_reported(port, helpers):
+def test_a_datagram_received_before_its_socket_was_adopted_is_reported(port, llp_helpers):
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
         s.bind(("127.0.0.1", 0))
         s.sendto(b"early", s.getsockname())
@@ -195,36 +199,38 @@ def socket_to_closed_port(port):
     return port.adopt_udp(s.detach()), dest
 
 
-def test_sends_after_an_icmp_error_succeed(socket_to_closed_port, helpers):
+def test_sends_after_an_icmp_error_succeed(socket_to_closed_port, llp_helpers):
     mine, dest = socket_to_closed_port
-    c = helpers.Counters()
+    c = llp_helpers.Counters()
     # The ICMP error of each send arrives before the next send, so every send except the first
     # finds an error.
-    assert [mine.sendto(helpers.siw_addr(*dest), b"x") for _ in range(5)] == [0] * 5
+    assert [mine.sendto(llp_helpers.siw_addr(*dest), b"x") for _ in range(5)] == [0] * 5
     assert c["icmp_errors"] == 4
     assert c["send_errors"] == 0
 
 
-def test_a_receive_after_an_icmp_error_returns_eagain(socket_to_closed_port, helpers, port):
+def test_a_receive_after_an_icmp_error_returns_eagain(socket_to_closed_port, llp_helpers, port):
     mine, dest = socket_to_closed_port
-    c = helpers.Counters()
-    assert mine.sendto(helpers.siw_addr(*dest), b"x") == 0
+    c = llp_helpers.Counters()
+    assert mine.sendto(llp_helpers.siw_addr(*dest), b"x") == 0
     port.poll_until_ready(mine)
     assert mine.recvfrom()[0] == -errno.EAGAIN
     assert c["icmp_errors"] == 1
 
 
-def test_icmp_errors_are_not_reported_on_unconnected_sockets(port, helpers, socket_to_closed_port):
-    dest = helpers.siw_addr(*socket_to_closed_port[1])
+def test_icmp_errors_are_not_reported_on_unconnected_sockets(
+    port, llp_helpers, socket_to_closed_port
+):
+    dest = llp_helpers.siw_addr(*socket_to_closed_port[1])
     a = port.open_udp()
-    c = helpers.Counters()
+    c = llp_helpers.Counters()
     assert [a.sendto(dest, b"x") for _ in range(3)] == [0] * 3
     assert a.recvfrom()[0] == -errno.EAGAIN
     assert c["icmp_errors"] == 0
 
 
 def test_an_unread_socket_error_queue_does_not_keep_a_udp_socket_ready(
-    port, helpers, socket_to_closed_port
+    port, llp_helpers, socket_to_closed_port
 ):
     dest = socket_to_closed_port[1]
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
@@ -232,7 +238,7 @@ def test_an_unread_socket_error_queue_does_not_keep_a_udp_socket_ready(
         s.setsockopt(socket.IPPROTO_IP, 11, 1)  # IP_RECVERR
         s.sendto(b"x", dest)
         mine = port.adopt_udp(os.dup(s.fileno()))
-    mine.sendto(helpers.siw_addr(*dest), b"x")
+    mine.sendto(llp_helpers.siw_addr(*dest), b"x")
     for _ in range(40):
         for ready in port.poll():
             assert ready.recvfrom()[0] == -errno.EAGAIN
@@ -294,10 +300,10 @@ p.close()
 
 
 @pytest.mark.clause("DGRAM-UD-13")
-def test_datagrams_that_the_kernel_dropped_are_counted_when_the_socket_is_closed(port, helpers):
-    c = helpers.Counters()
+def test_datagrams_that_the_kernel_dropped_are_counted_when_the_socket_is_closed(port, llp_helpers):
+    c = llp_helpers.Counters()
     a = port.open_udp()
-    with helpers.temporary_setting("rcvbuf", 4096):
+    with llp_helpers.temporary_setting("rcvbuf", 4096):
         b = port.open_udp()
     for _ in range(100):
         assert a.sendto(b.local_addr(), b"x" * 1000) == 0
@@ -309,10 +315,10 @@ def test_datagrams_that_the_kernel_dropped_are_counted_when_the_socket_is_closed
     assert c["drop_rxq_overflow"] == 100 - got
 
 
-def test_datagrams_that_the_kernel_dropped_are_counted_by_occasional_polls(port, helpers):
-    c = helpers.Counters()
+def test_datagrams_that_the_kernel_dropped_are_counted_by_occasional_polls(port, llp_helpers):
+    c = llp_helpers.Counters()
     a = port.open_udp()
-    with helpers.temporary_setting("rcvbuf", 4096):
+    with llp_helpers.temporary_setting("rcvbuf", 4096):
         b = port.open_udp()
     for _ in range(100):
         a.sendto(b.local_addr(), b"x" * 1000)
@@ -326,8 +332,8 @@ def test_datagrams_that_the_kernel_dropped_are_counted_by_occasional_polls(port,
     assert c["drop_rxq_overflow"] == 100 - got
 
 
-def test_datagrams_dropped_before_a_socket_was_adopted_are_not_counted(port, helpers):
-    c = helpers.Counters()
+def test_datagrams_dropped_before_a_socket_was_adopted_are_not_counted(port, llp_helpers):
+    c = llp_helpers.Counters()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
         s.bind(("127.0.0.1", 0))
         s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
@@ -378,7 +384,7 @@ other.close()
 
 @pytest.mark.parametrize("shared", [True, False])
 def test_a_send_that_succeeds_on_a_shared_socket_wakes_blocked_senders(run_in_namespace, shared):
-    # Another thread may wait for buffer space, and no other event would wake this thread.
+    # A thread that waits for space in the socket's buffer is woken by no other event.
     run_in_namespace(
         SLOW_LOOPBACK,
         f"""
@@ -446,11 +452,11 @@ p.close()
 @BOTH_FAMILIES
 @pytest.mark.parametrize(("bits", "marked"), [(0, False), (1, False), (2, False), (3, True)])
 def test_datagrams_are_sent_with_ect_and_a_ce_mark_is_reported_with_its_datagram(
-    port, helpers, family, bits, marked
+    port, llp_helpers, family, bits, marked
 ):
-    mine = port.open_udp(helpers.loopback[family])
-    assert helpers.lib.siw_llp_udp_enable_ecn(mine.c) == 0
-    there = (helpers.loopback[family], helpers.port_of(mine.local_addr()))
+    mine = port.open_udp(llp_helpers.loopback[family])
+    assert llp_helpers.lib.siw_llp_udp_enable_ecn(mine.c) == 0
+    there = (llp_helpers.loopback[family], llp_helpers.port_of(mine.local_addr()))
     v6 = family == "v6"
     level = socket.IPPROTO_IPV6 if v6 else socket.IPPROTO_IP
     kind = socket.AF_INET6 if v6 else socket.AF_INET
@@ -460,10 +466,10 @@ def test_datagrams_are_sent_with_ect_and_a_ce_mark_is_reported_with_its_datagram
         s.settimeout(5)
         s.sendto(b"x", there)
         port.poll_until_ready(mine)
-        seg, source = helpers.ffi.new("uint32_t *"), helpers.ffi.new("struct siw_addr *")
-        room = helpers.ffi.new("char[]", 100)
-        assert helpers.lib.siw_llp_udp_recv_with_gro(mine.c, source, room, 100, seg) == 1
-        assert helpers.lib.siw_llp_udp_ce_received(mine.c) == marked
+        seg, source = llp_helpers.ffi.new("uint32_t *"), llp_helpers.ffi.new("struct siw_addr *")
+        room = llp_helpers.ffi.new("char[]", 100)
+        assert llp_helpers.lib.siw_llp_udp_recv_with_gro(mine.c, source, room, 100, seg) == 1
+        assert llp_helpers.lib.siw_llp_udp_ce_received(mine.c) == marked
         assert seg[0] == 1
         assert mine.sendto(source, b"y") == 0
         data, control, _, _ = s.recvmsg(10, 100)

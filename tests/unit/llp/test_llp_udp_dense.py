@@ -20,15 +20,15 @@ ROOM = 65536
 class ReceivingSocket:
     """A socket of the llp layer with a second descriptor for the test, and a sending socket."""
 
-    def __init__(self, port: Any, helpers: SimpleNamespace) -> None:
-        self.helpers, self.port = helpers, port
+    def __init__(self, port: Any, llp_helpers: SimpleNamespace) -> None:
+        self.llp_helpers, self.port = llp_helpers, port
         self.own = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.own.bind(("127.0.0.1", 0))
         self.sock = port.adopt_udp(os.dup(self.own.fileno()))
         self.sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.sender.connect(self.own.getsockname())
-        self.source = helpers.ffi.new("struct siw_addr *")
-        self.at = helpers.ffi.new("uint8_t **")
+        self.source = llp_helpers.ffi.new("struct siw_addr *")
+        self.at = llp_helpers.ffi.new("uint8_t **")
 
     def close(self) -> None:
         self.own.close()
@@ -40,7 +40,7 @@ class ReceivingSocket:
 
     @property
     def has_more_datagrams(self) -> bool:
-        return bool(self.helpers.lib.siw_llp_port_has_more_datagrams(self.port.c))
+        return bool(self.llp_helpers.lib.siw_llp_port_has_more_datagrams(self.port.c))
 
     def send_batch(self, *datagrams: bytes) -> None:
         control = [(socket.IPPROTO_UDP, UDP_SEGMENT, struct.pack("=H", len(datagrams[0])))]
@@ -49,12 +49,12 @@ class ReceivingSocket:
 
     def next_datagram(self) -> bytes | int:
         """Return the next datagram, which must be from the address of the sender, or -errno."""
-        n = self.helpers.lib.siw_llp_udp_recv_in_port_buffer(self.sock.c, self.source, self.at)
+        n = self.llp_helpers.lib.siw_llp_udp_recv_in_port_buffer(self.sock.c, self.source, self.at)
         if n < 0:
             return int(n)
         name = "{}:{}".format(*self.sender.getsockname())
-        assert self.helpers.address_text(self.source) == name
-        return bytes(self.helpers.buffer(self.at[0], n))
+        assert self.llp_helpers.address_text(self.source) == name
+        return bytes(self.llp_helpers.buffer(self.at[0], n))
 
     def send_dense_traffic(self) -> None:
         for i in range(DENSE):
@@ -70,8 +70,8 @@ class ReceivingSocket:
 
 
 @pytest.fixture
-def receiving_socket(port: Any, helpers: SimpleNamespace) -> Iterator[ReceivingSocket]:
-    w = ReceivingSocket(port, helpers)
+def receiving_socket(port: Any, llp_helpers: SimpleNamespace) -> Iterator[ReceivingSocket]:
+    w = ReceivingSocket(port, llp_helpers)
     yield w
     w.close()
 
@@ -132,19 +132,19 @@ def test_bursts_between_pauses_keep_coalescing_enabled(receiving_socket: Receivi
 
 @pytest.fixture(params=["faults", "a capture"])
 def disable_coalescing(
-    request: pytest.FixtureRequest, helpers: SimpleNamespace, tmp_path: Any
+    request: pytest.FixtureRequest, llp_helpers: SimpleNamespace, tmp_path: Any
 ) -> Iterator[Callable[[], None]]:
     """A function that disables coalescing by starting a fault plan or a capture."""
 
     def start_fault_plan_or_capture() -> None:
         if request.param == "faults":
-            assert helpers.lib.siw_faults_install(b"peer=192.0.2.1,loss=100%") == 0
+            assert llp_helpers.lib.siw_faults_install(b"peer=192.0.2.1,loss=100%") == 0
         else:
-            assert helpers.lib.siw_capture_open(f"{tmp_path}/x.pcapng".encode()) == 0
+            assert llp_helpers.lib.siw_capture_open(f"{tmp_path}/x.pcapng".encode()) == 0
 
     yield start_fault_plan_or_capture
-    helpers.lib.siw_faults_install(b"")
-    helpers.lib.siw_capture_close()
+    llp_helpers.lib.siw_faults_install(b"")
+    llp_helpers.lib.siw_capture_close()
 
 
 def test_a_fault_plan_or_a_capture_disables_coalescing(

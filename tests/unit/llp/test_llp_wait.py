@@ -29,8 +29,8 @@ def bring_socket_to_state(port, sender, sock, state):
 
 
 @pytest.fixture
-def second_llp_port(helpers):
-    p = helpers.Port()
+def second_llp_port(llp_helpers):
+    p = llp_helpers.Port()
     yield p
     p.close()
 
@@ -130,30 +130,33 @@ def test_a_wake_call_ends_every_wait_in_progress(port):
     assert port.wait(1000) == 0
 
 
-def test_an_event_on_an_additional_descriptor_ends_a_wait_for_sockets(port, helpers):
-    fd = helpers.lib.siw_llp_event_open()
+def test_an_event_on_an_additional_descriptor_ends_a_wait_for_sockets(port, llp_helpers):
+    fd = llp_helpers.lib.siw_llp_event_open()
     assert port.wait(1000, fd) == 0
-    helpers.lib.siw_llp_event_set(fd)
-    helpers.lib.siw_llp_event_set(fd)
+    llp_helpers.lib.siw_llp_event_set(fd)
+    llp_helpers.lib.siw_llp_event_set(fd)
     assert port.wait(-1, fd) == 1
-    helpers.lib.siw_llp_event_fd_clear(fd)
+    llp_helpers.lib.siw_llp_event_fd_clear(fd)
     # Clearing an event that is already clear does not block.
-    helpers.lib.siw_llp_event_fd_clear(fd)
+    llp_helpers.lib.siw_llp_event_fd_clear(fd)
     assert port.wait(1000, fd) == 0
     assert not os.get_inheritable(fd)
-    helpers.lib.siw_llp_event_close(fd)
+    llp_helpers.lib.siw_llp_event_close(fd)
     with pytest.raises(OSError):
         os.fstat(fd)
 
 
-def test_a_wait_with_an_empty_wait_set_ends_by_time_out_or_additional_descriptor(port, helpers):
-    nothing, fd = helpers.ffi.new("struct siw_llp_waitset *"), helpers.lib.siw_llp_event_open()
+def test_a_wait_with_an_empty_wait_set_ends_by_time_out_or_additional_descriptor(port, llp_helpers):
+    nothing, fd = (
+        llp_helpers.ffi.new("struct siw_llp_waitset *"),
+        llp_helpers.lib.siw_llp_event_open(),
+    )
     start = time.monotonic()
-    assert helpers.lib.siw_llp_wait(nothing, fd, 20_000) == 0
+    assert llp_helpers.lib.siw_llp_wait(nothing, fd, 20_000) == 0
     assert time.monotonic() - start >= 0.02
-    helpers.lib.siw_llp_event_set(fd)
-    assert helpers.lib.siw_llp_wait(nothing, fd, -1) == 1
-    helpers.lib.siw_llp_event_close(fd)
+    llp_helpers.lib.siw_llp_event_set(fd)
+    assert llp_helpers.lib.siw_llp_wait(nothing, fd, -1) == 1
+    llp_helpers.lib.siw_llp_event_close(fd)
 
 
 def test_a_signal_ends_a_wait_for_sockets_with_eintr(run_in_child):
@@ -167,14 +170,14 @@ p.close()
 
 
 def test_a_poll_after_a_wait_that_a_hot_socket_ended_does_not_call_epoll_wait(
-    port, helpers, second_llp_port
+    port, llp_helpers, second_llp_port
 ):
     sender, a = second_llp_port.open_udp(), port.open_udp()
     bring_socket_to_state(port, sender, a, "hot")
     for turn in range(321):
         if turn == 1:
             # The first iteration is not counted: no wait that a socket ended precedes it.
-            c = helpers.Counters()
+            c = llp_helpers.Counters()
         sender.sendto(a.local_addr(), b"x")
         assert port.wait(-1) == 1
         assert port.poll() == [a]
@@ -228,9 +231,9 @@ def test_a_socket_that_becomes_hot_during_a_wait_still_ends_the_wait(port, secon
 
 
 @pytest.mark.parametrize("armed", [False, True])
-def test_a_cold_socket_with_an_unread_datagram_ends_all_waits(helpers, second_llp_port, armed):
-    with helpers.temporary_setting("hot_sockets", 1):
-        port = helpers.Port()
+def test_a_cold_socket_with_an_unread_datagram_ends_all_waits(llp_helpers, second_llp_port, armed):
+    with llp_helpers.temporary_setting("hot_sockets", 1):
+        port = llp_helpers.Port()
     sender, hot, a = second_llp_port.open_udp(), port.open_udp(), port.open_udp()
     bring_socket_to_state(port, sender, hot, "armed" if armed else "hot")
     asleep = port.fill_waitset()
@@ -315,13 +318,13 @@ OPS = st.lists(
 )
 
 
-# The fixture `helpers` has no state, so all examples may share the fixture.
+# The fixture `llp_helpers` has no state, so all examples may share the fixture.
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(ops=OPS, hot=st.integers(1, 4))
-def test_no_order_of_polls_arming_and_waits_loses_a_datagram(helpers, ops, hot):
-    with helpers.temporary_setting("hot_sockets", hot):
-        port = helpers.Port()
-    other = helpers.Port()
+def test_no_order_of_polls_arming_and_waits_loses_a_datagram(llp_helpers, ops, hot):
+    with llp_helpers.temporary_setting("hot_sockets", hot):
+        port = llp_helpers.Port()
+    other = llp_helpers.Port()
     try:
         sender = other.open_udp()
         socks = [port.open_udp() for _ in range(N)]
@@ -439,11 +442,11 @@ class PortThreads:
                 t.join(0.01)
 
 
-def test_threads_that_send_poll_wait_and_wake_on_one_port_lose_no_datagram(helpers):
+def test_threads_that_send_poll_wait_and_wake_on_one_port_lose_no_datagram(llp_helpers):
     """Two threads wait, one polls with pauses, three send, and one requests writability."""
-    with helpers.temporary_setting("hot_sockets", 2):
-        port = helpers.Port()
-    outside = helpers.Port()
+    with llp_helpers.temporary_setting("hot_sockets", 2):
+        port = llp_helpers.Port()
+    outside = llp_helpers.Port()
     total, n = 1500, 3
     crowd = PortThreads(port, 8)
     senders = [
@@ -456,7 +459,7 @@ def test_threads_that_send_poll_wait_and_wake_on_one_port_lose_no_datagram(helpe
     for t in senders:
         t.join()
     try:
-        helpers.wait_until(lambda: sum(crowd.got) == total * n or crowd.failed, 20)
+        llp_helpers.wait_until(lambda: sum(crowd.got) == total * n or crowd.failed, 20)
     finally:
         crowd.stop_threads(others)
     assert not crowd.failed

@@ -18,16 +18,16 @@ EACH_PORT = pytest.mark.parametrize("which", [0, 1, 2])
 
 
 @pytest.fixture
-def three_ports(helpers: SimpleNamespace) -> Iterator[list[Port]]:
-    ports = [helpers.Port() for _ in range(3)]
+def three_ports(llp_helpers: SimpleNamespace) -> Iterator[list[Port]]:
+    ports = [llp_helpers.Port() for _ in range(3)]
     yield ports
     for p in ports:
         p.close()
 
 
 @pytest.fixture
-def sender(helpers: SimpleNamespace) -> Iterator[LlpSocket]:
-    port = helpers.Port()
+def sender(llp_helpers: SimpleNamespace) -> Iterator[LlpSocket]:
+    port = llp_helpers.Port()
     yield port.open_udp()
     port.close()
 
@@ -90,16 +90,16 @@ def change_by_a_timer(port: Port, sender: LlpSocket) -> None:
 def test_a_wait_ends_if_one_of_its_wait_sets_has_become_incomplete(
     three_ports: list[Port],
     sender: LlpSocket,
-    helpers: SimpleNamespace,
+    llp_helpers: SimpleNamespace,
     which: int,
     change: Callable[[Port, LlpSocket], None],
 ) -> None:
-    sets = helpers.ffi.new("struct siw_llp_waitset[]", 3)
+    sets = llp_helpers.ffi.new("struct siw_llp_waitset[]", 3)
     for i, p in enumerate(three_ports):
-        helpers.lib.siw_llp_waitset_fill(p.c, sets + i)
-    assert helpers.lib.siw_llp_wait_any(sets, 3, -1, SHORT) == 0
+        llp_helpers.lib.siw_llp_waitset_fill(p.c, sets + i)
+    assert llp_helpers.lib.siw_llp_wait_any(sets, 3, -1, SHORT) == 0
     change(three_ports[which], sender)
-    assert helpers.lib.siw_llp_wait_any(sets, 3, -1, LONG) == 1
+    assert llp_helpers.lib.siw_llp_wait_any(sets, 3, -1, LONG) == 1
 
 
 @EACH_PORT
@@ -114,45 +114,45 @@ def test_a_wait_ends_when_the_first_timer_of_any_port_is_due(
 
 
 def test_an_event_on_an_additional_descriptor_ends_a_wait_for_several_ports(
-    three_ports: list[Port], helpers: SimpleNamespace
+    three_ports: list[Port], llp_helpers: SimpleNamespace
 ) -> None:
-    fd = helpers.lib.siw_llp_event_open()
+    fd = llp_helpers.lib.siw_llp_event_open()
     assert wait_any(three_ports, SHORT, fd) == 0
-    helpers.lib.siw_llp_event_set(fd)
+    llp_helpers.lib.siw_llp_event_set(fd)
     assert wait_any(three_ports, LONG, fd) == 1
-    helpers.lib.siw_llp_event_close(fd)
+    llp_helpers.lib.siw_llp_event_close(fd)
 
 
 def test_a_wait_for_no_port_ends_by_time_out_or_additional_descriptor(
-    helpers: SimpleNamespace,
+    llp_helpers: SimpleNamespace,
 ) -> None:
-    fd = helpers.lib.siw_llp_event_open()
+    fd = llp_helpers.lib.siw_llp_event_open()
     assert wait_any([], SHORT, fd) == 0
-    helpers.lib.siw_llp_event_set(fd)
+    llp_helpers.lib.siw_llp_event_set(fd)
     assert wait_any([], LONG, fd) == 1
-    helpers.lib.siw_llp_event_close(fd)
+    llp_helpers.lib.siw_llp_event_close(fd)
 
 
 def test_an_empty_wait_set_among_others_has_no_effect(
-    three_ports: list[Port], helpers: SimpleNamespace
+    three_ports: list[Port], llp_helpers: SimpleNamespace
 ) -> None:
-    sets = helpers.ffi.new("struct siw_llp_waitset[]", 2)
-    helpers.lib.siw_llp_waitset_fill(three_ports[0].c, sets + 1)
-    assert helpers.lib.siw_llp_wait_any(sets, 2, -1, SHORT) == 0
+    sets = llp_helpers.ffi.new("struct siw_llp_waitset[]", 2)
+    llp_helpers.lib.siw_llp_waitset_fill(three_ports[0].c, sets + 1)
+    assert llp_helpers.lib.siw_llp_wait_any(sets, 2, -1, SHORT) == 0
     three_ports[0].wake()
-    assert helpers.lib.siw_llp_wait_any(sets, 2, -1, LONG) == 1
+    assert llp_helpers.lib.siw_llp_wait_any(sets, 2, -1, LONG) == 1
 
 
 def test_a_wait_covers_all_hot_sockets_of_the_maximum_number_of_ports(
-    helpers: SimpleNamespace, sender: LlpSocket
+    llp_helpers: SimpleNamespace, sender: LlpSocket
 ) -> None:
-    with helpers.temporary_setting("hot_sockets", MOST_HOT):
-        ports = [helpers.Port() for _ in range(MOST_PORTS)]
+    with llp_helpers.temporary_setting("hot_sockets", MOST_HOT):
+        ports = [llp_helpers.Port() for _ in range(MOST_PORTS)]
     last = [[open_hot_socket(p, sender) for _ in range(MOST_HOT)][-1] for p in ports]
     for p in ports:
         assert len(p.hot_fds()) == MOST_HOT
         p.drain_ready_sockets()
-    fd = helpers.lib.siw_llp_event_open()
+    fd = llp_helpers.lib.siw_llp_event_open()
     assert wait_any(ports, SHORT, fd) == 0
     for p, sock in zip(ports, last, strict=True):
         assert sender.sendto(sock.local_addr(), b"x") == 0
@@ -161,9 +161,9 @@ def test_a_wait_covers_all_hot_sockets_of_the_maximum_number_of_ports(
         assert sock.receive_all() == 1
         p.drain_ready_sockets()
     assert wait_any(ports, SHORT, fd) == 0
-    helpers.lib.siw_llp_event_set(fd)
+    llp_helpers.lib.siw_llp_event_set(fd)
     assert wait_any(ports, LONG, fd) == 1
-    helpers.lib.siw_llp_event_close(fd)
+    llp_helpers.lib.siw_llp_event_close(fd)
     for p in ports:
         p.close()
 

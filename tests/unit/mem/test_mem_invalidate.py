@@ -18,7 +18,7 @@ MIN_WAITING_INDEXES = 256  # minimum number of freed indexes that wait before on
 
 
 def may_invalidate_stag(world: DdpWorld, stag: int, stream: Stream) -> bool:
-    return bool(lib.siw_mem_stag_may_invalidate(world.mem, stag, stream.handle))
+    return bool(lib.siw_mem_peer_may_invalidate_stag(world.mem, stag, stream.handle))
 
 
 def invalidate_stag(world: DdpWorld, stag: int, stream: Stream) -> int:

@@ -375,7 +375,7 @@ class World:
         return self._listener
 
     def create_responder(self, *, rcvbuf: int = 0) -> Stream:
-        """Return a stream in responder mode to which the peer's socket has connected."""
+        """Return a stream in responder mode; its peer is a plain socket."""
         local = ffi.new("struct siw_addr *")
         check_result(lib.siw_llp_local_addr(self._open_listener(), local))
         sock = socket.socket()

@@ -346,7 +346,7 @@ def test_framing_and_receiving_fpdus_is_refused_before_start_up_has_ended(world:
         assert e.value.errno == errno.ENOTCONN
 
 
-def fill_send_buffer(stream: Stream) -> int:
+def fill_socket_send_buffer(stream: Stream) -> int:
     """Fill the send buffer of the stream's own socket with octets that the peer reads first.
 
     The buffer counts as full once it stays full: a window smaller than a segment is used only by
@@ -367,7 +367,7 @@ def fill_send_buffer(stream: Stream) -> int:
 
 def test_an_mpa_reply_that_does_not_fit_into_tcps_buffer_is_sent_later(world: World) -> None:
     stream, _ = world.create_responder_with_request(MPARequest(rev=2))
-    before = fill_send_buffer(stream)
+    before = fill_socket_send_buffer(stream)
     stream.send_reply(make_mpa_params(pdata=b"late"))
     assert stream.state == lib.SIW_MPA_ST_ACCEPTING
     stream.sock.sendall(build_fpdu(b"eager"))
@@ -388,7 +388,7 @@ def test_a_shutdown_waits_for_an_mpa_reply_that_tcp_has_not_accepted(
     world: World, rejected: int
 ) -> None:
     stream, _ = world.create_responder_with_request(MPARequest(rev=2))
-    before = fill_send_buffer(stream)
+    before = fill_socket_send_buffer(stream)
     stream.send_reply(make_mpa_params(rejected=rejected, pdata=b"late"))
     assert lib.siw_mpa_shutdown(stream.handle) == 0
     recv_exactly(stream.sock, before)
@@ -399,7 +399,7 @@ def test_a_shutdown_waits_for_an_mpa_reply_that_tcp_has_not_accepted(
 
 def test_an_mpa_request_that_does_not_fit_into_tcps_buffer_is_sent_later(world: World) -> None:
     stream = world.create_initiator(make_mpa_params(pdata=b"late"))
-    before = fill_send_buffer(stream)
+    before = fill_socket_send_buffer(stream)
     for _ in range(3):
         assert stream.continue_startup()[0] == lib.SIW_MPA_STARTING
     assert stream.state == lib.SIW_MPA_ST_SENDING_REQUEST
@@ -410,7 +410,7 @@ def test_an_mpa_request_that_does_not_fit_into_tcps_buffer_is_sent_later(world: 
 
 def test_a_peer_that_closes_before_it_has_read_the_mpa_reply_is_detected(world: World) -> None:
     stream, _ = world.create_responder_with_request(MPARequest(rev=2))
-    fill_send_buffer(stream)
+    fill_socket_send_buffer(stream)
     stream.send_reply(make_mpa_params())
     stream.sock.close()  # closes with unread input, so the connection is reset
     with pytest.raises(StreamError) as e:
@@ -496,7 +496,7 @@ def test_memory_is_returned_to_the_system_after_1024_streams_were_closed(world: 
     crowd = 1024  # the value of TRIM_MIN_OBJECTS in base/trim.c
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
-    lib.siw_trim_free_memory()  # releases memory that earlier tests have left
+    lib.siw_trim_free_memory()  # releases memory that earlier tests have freed
     asked, out = make_mpa_params(), ffi.new("struct siw_mpa_stream **")
     streams = []
     with socket.socket() as nobody:

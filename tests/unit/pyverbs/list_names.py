@@ -22,7 +22,7 @@ MODULES = [
 FOREIGN_NAMES = {"LOG_FORMAT", "LOG_LEVEL", "HUGE_PAGE_SIZE", "U32_MASK", "IntEnum", "IntFlag"}
 
 
-def class_member_names(name: str, kind: type) -> Iterator[str]:
+def public_names_in_class(name: str, kind: type) -> Iterator[str]:
     """Yield the name of a class, and the names of its own and inherited members."""
     yield name
     for member in sorted(dir(kind)):
@@ -30,7 +30,7 @@ def class_member_names(name: str, kind: type) -> Iterator[str]:
             yield f"{name}.{member}"
 
 
-def module_names(module: types.ModuleType) -> Iterator[str]:
+def public_names_in_module(module: types.ModuleType) -> Iterator[str]:
     """Yield the public names of a module, with members of classes and values of integers."""
     for name, value in sorted(vars(module).items()):
         hidden = name.startswith("_") and not name.startswith("_IBV_")
@@ -41,7 +41,7 @@ def module_names(module: types.ModuleType) -> Iterator[str]:
         elif inspect.isclass(value) and module.__name__.rsplit(".", 1)[1].endswith("enums"):
             yield name
         elif inspect.isclass(value):
-            yield from class_member_names(name, value)
+            yield from public_names_in_class(name, value)
         elif callable(value):
             yield name
 
@@ -49,7 +49,7 @@ def module_names(module: types.ModuleType) -> Iterator[str]:
 def list_public_names(package: str) -> list[str]:
     """Return all lines of the output for a package."""
     found = ((name, importlib.import_module(f"{package}.{name}")) for name in MODULES)
-    return [f"{name} {line}" for name, module in found for line in module_names(module)]
+    return [f"{name} {line}" for name, module in found for line in public_names_in_module(module)]
 
 
 if __name__ == "__main__":

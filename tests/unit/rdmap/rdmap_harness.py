@@ -487,5 +487,5 @@ class RdmapWorld(DdpStackWorld):
 
 
 def open_rdmap_world() -> AbstractContextManager[RdmapWorld]:
-    """Provide an RdmapWorld that is closed at the end of a with block."""
+    """Return a context manager that provides an RdmapWorld and closes it at the end."""
     return open_layer_world(RdmapWorld)

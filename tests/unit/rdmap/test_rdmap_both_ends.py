@@ -158,7 +158,7 @@ def test_writes_reads_and_sends_run_concurrently_in_both_directions(
     rounds, size = 40, 30_000
     with temporary_setting("mulpdu", mulpdu):
         a, b = connect_and_start_endpoints(world, rtr=rtr)
-        if not rtr:  # without an RTR the responder may not send first
+        if not rtr:  # without an RTR the responder must not send first
             a.send_operation(SEND)
             b.recvs.post(FIRST)
         source = {

@@ -1,4 +1,4 @@
-"""Credits of ADTS: all states of small windows, and random programs with large ones.
+"""The credits of ADTS, in all states with small windows and in random programs with large ones.
 
 A model has both ends and the units between them. It is searched completely for windows of a few
 receives: each unit finds a receive, no end is ever stuck, and the ends become silent when nothing
@@ -46,7 +46,7 @@ def receive(end: Credits, unit: Unit) -> None:
 
 @dataclass
 class World:
-    """Both ends, and the units on their way to each, the oldest first."""
+    """Both ends, and the units in flight to each, the oldest first."""
 
     ends: dict[Role, Credits]
     to: dict[Role, deque[Unit]] = field(default_factory=lambda: {I: deque(), A: deque()})
@@ -93,7 +93,7 @@ class World:
         return tuple(parts)
 
     def check(self) -> None:
-        """Each unit on its way has a receive: the peer's announced credits cover it."""
+        """Check that there is a posted receive for each unit in flight."""
         for role, end in self.ends.items():
             given_back = sum(
                 back - before
@@ -157,7 +157,7 @@ class Search:
     steps: list[list[int]]
 
     def without_end(self) -> int:
-        """Return the number of worlds from which the ends may exchange units for ever."""
+        """Return the number of worlds from which the ends may exchange units forever."""
         before: list[list[int]] = [[] for _ in self.steps]
         left = [len(after) for after in self.steps]
         for number, after in enumerate(self.steps):
@@ -193,10 +193,10 @@ def search(start: World, windows: range = range(0)) -> Search:
 
 
 def stuck(world: World) -> str | None:
-    """Return who can send nothing in a silent world although its peer could receive it."""
+    """Return the end that can send nothing in a silent world although its peer could receive."""
     initiator, acceptor = world.ends[I], world.ends[A]
     if acceptor._held >= acceptor.window:
-        return None  # the acceptor's program holds all: back-pressure
+        return None  # the acceptor's program holds all units, so the initiator must wait
     if not initiator.sendable:
         return "initiator"
     if not acceptor.sendable and initiator.window - initiator._held >= 3:
@@ -207,7 +207,7 @@ def stuck(world: World) -> str | None:
 CASES = [
     *((4, acceptor, range(0)) for acceptor in (1, 2, 3, 4)),
     *((6, acceptor, range(0)) for acceptor in (1, 2, 3)),
-    (4, 1, range(1, 3)),  # with RECLAIM, and the acceptor's window growing and shrinking
+    (4, 1, range(1, 3)),  # the acceptor's window grows and shrinks, and the acceptor sends RECLAIM
     (4, 3, range(1, 4)),
 ]
 
@@ -251,7 +251,7 @@ class UsesItsLastCredit(Credits):
 
 
 def test_the_search_finds_the_faults_of_simpler_rules() -> None:
-    """An endless exchange while the initiator holds units, and a deadlock."""
+    """The faults are an endless exchange while the initiator holds units, and a deadlock."""
     assert search(World.of_windows(4, 1, GrantsWhateverIsNew)).without_end() > 0
     found = search(World.of_windows(4, 1, UsesItsLastCredit))
     silent = [w for w, after in zip(found.worlds, found.steps, strict=True) if not after]
@@ -383,7 +383,7 @@ def test_a_grant_unit_follows_half_a_window_of_records_at_the_latest() -> None:
     acceptor = Credits(A, window=9, credit=4)
     for n in range(1, 5):
         acceptor.receive(4, 0, grant_unit=False)
-        assert not acceptor.grant_due  # the unit is held: there is nothing to announce
+        assert not acceptor.grant_due  # the unit is not released, so there is no credit to announce
         acceptor.release()
         assert acceptor.grant_due is (n == 4)
     assert acceptor.send() == (13, 0)
@@ -407,10 +407,11 @@ def test_the_initiator_grants_to_an_acceptor_with_one_credit_if_it_can_use_it() 
     for _ in range(7):
         initiator.receive(3, 0, grant_unit=False)
     assert not initiator.grant_due
-    initiator.release()  # one new credit for records, far from half of the window
+    initiator.release()  # one new credit for records, less than half of the window
     assert initiator.grant_due
     initiator.send()
-    # While it holds six of eight, it does not answer grant units: the acceptor could use none.
+    # While the initiator holds six of eight units, it does not answer grant units, because the
+    # acceptor could not use the credits.
     for granted in (4, 5):
         initiator.receive(granted, 0, grant_unit=True)
         assert not initiator.grant_due
@@ -544,12 +545,12 @@ def test_credits_that_are_not_used_can_be_asked_back() -> None:
     exchange(world, 3)
     acceptor.resize(2)
     assert acceptor.excess
-    assert acceptor.reserved == 13  # the peer still has so many
+    assert acceptor.reserved == 13  # the peer still has 13 credits
     receive(initiator, send(acceptor, 2))
     assert initiator.grant_due
     assert initiator.sendable == 3
     unit = send(initiator, GRANT)
-    assert unit[2] == 10  # 13, less the credit of this unit and two that remain
+    assert unit[2] == 10  # 13 credits minus the one for this unit and two that remain
     assert initiator.sendable == 2
     assert not initiator.grant_due
     receive(acceptor, unit)

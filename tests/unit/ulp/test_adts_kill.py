@@ -1,4 +1,4 @@
-"""The peer's process is killed by SIGKILL: the channel ends and says so, and everything is free."""
+"""When the peer's process is killed, its channel ends with an error and releases everything."""
 
 from __future__ import annotations
 
@@ -74,7 +74,8 @@ async def use_until_end(channel: Channel) -> ChannelEnded:
 def test_a_killed_peer_ends_the_channel_and_leaves_nothing_behind(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Only silence tells an RD queue pair that its peer is gone (a session has its rendezvous).
+    # An RD queue pair detects only by silence that its peer has ended. (A session also has a
+    # rendezvous.)
     monkeypatch.setattr(channel_rd, "SILENCE_S", 1.0)
     Context().close()  # the first device creates the counter page, which stays
 

@@ -1,4 +1,4 @@
-"""Pools of registered units: order of waiting tasks, cancellation, parts of units."""
+"""Pools of registered units serve waiting tasks in order, also if some are cancelled."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_waiting_tasks_get_units_in_order_and_cancelled_ones_lose_none() -> None
         tasks[0].cancel()
         await asyncio.sleep(0)
         assert pool.waiting == 4
-        held[0].release()  # goes to task 1, which is cancelled before it runs
+        held[0].release()  # task 1 gets the unit, but is cancelled before it runs
         tasks[1].cancel()
         await asyncio.gather(*tasks[:2], return_exceptions=True)
         assert pool.take_nowait() is None  # other tasks wait

@@ -1,4 +1,4 @@
-"""RC and RD channels on real sockets: units arrive, and closing leaves nothing behind."""
+"""RC and RD channels on real sockets: units arrive, and closing releases all resources."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The TCP channel on real sockets: units, files, back-pressure, ends, cancellation."""
+"""The TCP channel on real sockets: it carries units and files, and survives cancelled calls."""
 
 from __future__ import annotations
 

@@ -96,11 +96,11 @@ def test_symbolic_links_are_failures_unless_they_are_wanted(source: Path, target
     assert (target / "link").readlink() == Path("one")
 
 
-# ---- cuts
+# ---- interrupted transfers
 
 
 class Killed(BaseException):
-    """The end of a process at a system call."""
+    """Raised by a system call in place of a signal that kills the process."""
 
 
 class KilledDisk(SystemCalls):

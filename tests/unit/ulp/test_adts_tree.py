@@ -1,4 +1,4 @@
-"""The files of one root on a real file system: hostile paths, incomplete files, bad disks."""
+"""Tree refuses hostile paths, and handles incomplete files and errors of the disk."""
 
 from __future__ import annotations
 

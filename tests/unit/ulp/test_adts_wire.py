@@ -1,4 +1,4 @@
-"""The wire format of ADTS: octets as in spec/adts.md, and strict decoding of any octets."""
+"""The wire format of ADTS: encoding as in spec/adts.md, and strict decoding of any octets."""
 
 from __future__ import annotations
 
@@ -452,7 +452,7 @@ def test_the_largest_message_is_within_the_limit_of_a_body() -> None:
 
 
 def test_the_handshake_fits_into_its_units() -> None:
-    """With each field at its largest, a text included."""
+    """The test gives each field, including the text of an ERROR, its maximum length."""
     hello = wire.Hello(1, 1, bytes(16), (ChannelKind.UD,) * 16, 1 << 20, 1, 1, 1)
     channel = wire.UseChannel(ChannelKind.RD, bytes(16), 1, 1, 1 << 20, 1)
     for messages in (
@@ -470,7 +470,7 @@ def decode(octets: memoryview) -> Iterator[Record | Message]:
 
 
 def with_crcs(octets: bytearray) -> None:
-    """Correct the CRCs of a damaged unit, so that the checks behind them are reached."""
+    """Correct the CRCs of a damaged unit, so that the later checks are reached."""
     octets[20:24] = crc32c(bytes(octets[:20])).to_bytes(4, "big")
     at = 24
     while at + 32 <= len(octets):

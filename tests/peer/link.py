@@ -44,7 +44,7 @@ def receive_waiting_datagrams(sock: socket.socket) -> list[tuple[bytes, Address]
 
 @dataclass(frozen=True)
 class Faults:
-    """The fractions of datagrams that a test line loses, duplicates, reorders and damages."""
+    """The fractions of datagrams that an emulated link loses, duplicates, reorders and damages."""
 
     loss: float = 0.0
     double: float = 0.0
@@ -61,7 +61,7 @@ BAD = Faults(loss=0.08, double=0.05, reorder=0.1, damage=0.04)
 
 @dataclass
 class _Direction:
-    """One direction of a test line: the delayed datagrams, and the forwarded datagrams in order."""
+    """One direction of an emulated link: its delayed datagrams, and the forwarded ones in order."""
 
     faults: Faults
     rng: random.Random
@@ -71,10 +71,10 @@ class _Direction:
 
 
 class EmulatedLink:
-    """A test line with two sockets: siwarp sends to ``far`` as the address of its peer, the peer to
-    ``near``.
+    """An emulated link with two sockets. siwarp sends to ``far``, the address of its peer, and the
+    peer sends to ``near``.
 
-    The line has no background thread: ``forward_datagrams`` forwards the queued datagrams.
+    The link has no background thread: ``forward_datagrams`` forwards the queued datagrams.
     Therefore a seed always has the same effect on the same datagrams.
     """
 
@@ -88,7 +88,7 @@ class EmulatedLink:
         self.from_siwarp = _Direction(faults, random.Random(f"{seed}/from"))
 
     def close(self) -> None:
-        """Close both sockets of the test line."""
+        """Close both sockets of the emulated link."""
         self._near.close()
         self._far.close()
 
@@ -97,7 +97,7 @@ class EmulatedLink:
         self.to_siwarp.faults = self.from_siwarp.faults = CLEAN
 
     def sockets(self) -> list[socket.socket]:
-        """Return the sockets of the test line, for select()."""
+        """Return the sockets of the emulated link, for select()."""
         return [self._near, self._far]
 
     def set_multicast_interface(self, host: str) -> None:
@@ -117,7 +117,7 @@ class EmulatedLink:
         self._send_due_datagrams(self.from_siwarp, self._near, self.peer)
 
     def is_idle(self) -> bool:
-        """Return whether the line has no delayed datagrams, and its sockets no queued datagrams."""
+        """Return whether the link has no delayed datagrams, and its sockets no queued datagrams."""
         waits = select.select(self.sockets(), [], [], 0)[0]
         return not waits and not self.to_siwarp.held and not self.from_siwarp.held
 
@@ -129,7 +129,7 @@ class EmulatedLink:
             try:
                 sock.sendto(datagram, to)
             except ConnectionRefusedError:
-                # The ICMP error was caused by an earlier datagram, so the line sends the datagram
+                # The ICMP error was caused by an earlier datagram, so the link sends the datagram
                 # again.
                 sock.sendto(datagram, to)
 
