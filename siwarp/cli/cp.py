@@ -103,6 +103,9 @@ def cp(
     links: bool = typer.Option(
         False, "--links", "-l", help="Copy symbolic links as links; default: report them."
     ),
+    fsync: bool = typer.Option(
+        False, "--fsync", help="Write each file to stable storage before it counts as copied."
+    ),
     key: str | None = typer.Option(
         None, "--key", metavar="FILE", help="The file with the server's key; or ADTS_KEY."
     ),
@@ -145,6 +148,7 @@ def cp(
         "update": update,
         "delete": delete,
         "symlinks": links,
+        "sync": fsync,
         "digest": DigestKind[digest.value.upper()],
     }
     opened: list[Session] = []

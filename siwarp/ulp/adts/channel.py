@@ -11,12 +11,10 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
 
-from siwarp.base.buffer import Buffer
 from siwarp.ulp.adts.memory import POOL_SIZE, UNIT_SIZE, Unit
 from siwarp.verbs import Address
 
@@ -29,14 +27,10 @@ __all__ = [
     "Invitation",
     "Limits",
     "Received",
-    "Run",
 ]
 
 #: Seconds for which closing a channel waits until sent units have left this end.
 CLOSE_S = 2.0
-
-#: Runs a function outside of the event loop, and returns its result.
-Run = Callable[..., Awaitable[Any]]
 
 
 class Cause(Enum):
@@ -149,33 +143,17 @@ class Channel(ABC):
         """Return a unit to fill; ``None`` if ``buffer`` would wait."""
 
     @abstractmethod
-    async def send(self, unit: Unit, length: int, memory: Buffer | None = None) -> None:
-        """Send the first ``length`` octets of ``unit``, then the octets of ``memory``, as a unit.
+    async def send(self, unit: Unit, length: int) -> None:
+        """Send the first ``length`` octets of ``unit``.
 
         The channel writes the unit's header; the records begin behind it. Units arrive in the order
         of the calls. The channel releases ``unit`` when the transport has finished with it; on an
-        exception, too. ``memory`` is sent without a copy: change it only after ``flush``.
-        """
-
-    @abstractmethod
-    async def send_file(
-        self, header: bytes, fd: int, offset: int, length: int, run: Run | None = None
-    ) -> None:
-        """Send one unit: ``header``, then ``length`` octets of a file from ``offset``.
-
-        ``header`` is a unit header, which the channel may replace, and the records or parts of a
-        record in front of the octets of the file. On TCP the kernel sends the file; other channels
-        read it into a unit. ``run`` is used for the calls that access the file.
-
-        Raises:
-            OSError: the file cannot be read, or has fewer octets (EIO). On TCP the unit was sent,
-                with zeros for the octets that are missing. The channel stays usable.
-
+        exception, too.
         """
 
     @abstractmethod
     async def flush(self) -> None:
-        """Wait until the transport has finished with all sent units, and with their memory."""
+        """Wait until the transport has finished with all sent units."""
 
     # ---- receiving
 

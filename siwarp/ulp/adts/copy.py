@@ -65,6 +65,7 @@ async def copy_async(
     update: bool = False,
     delete: bool = False,
     symlinks: bool = False,
+    sync: bool = False,
     digest: DigestKind = DigestKind.CRC32C,
     progress: Callable[[Progress], None] | None = None,
     on_session: Callable[[Session], None] | None = None,
@@ -79,7 +80,7 @@ async def copy_async(
         sources, target: paths.
         key: the server's key.
         channels: names of channels, in the order in which they are tried.
-        recursive, update, delete, symlinks, digest, progress: as for ``Session.put``.
+        recursive, update, delete, symlinks, sync, digest, progress: as for ``Session.put``.
         on_session: called with the session, once it is open.
 
     Raises:
@@ -102,6 +103,7 @@ async def copy_async(
         "update": update,
         "delete": delete,
         "symlinks": symlinks,
+        "sync": sync,
         "digest": digest,
         "progress": progress,
     }

@@ -31,7 +31,7 @@ from siwarp.ulp.adts.channel_rd import RDChannel, RDPort, connect_rd
 from siwarp.ulp.adts.channel_tcp import TCPChannel, TCPListener, connect_tcp, listen_tcp
 from siwarp.ulp.adts.credit import Credits, Role
 from siwarp.ulp.adts.device import Device
-from siwarp.ulp.adts.receives import Receives
+from siwarp.ulp.adts.receives import Receives, Share
 from siwarp.ulp.adts.wire import HANDSHAKE_UNIT_SIZE, MIN_UNIT_SIZE
 from siwarp.verbs import WC, Address, Error, LimitError, source_toward
 
@@ -151,6 +151,7 @@ class _RCAcceptor(_Acceptor):
     def __init__(self, memory: _Memory, host: str, scarce: Callable[[bool], None] | None) -> None:
         super().__init__(memory)
         self._scarce = scarce
+        self._share = Share(memory.device)
         self._receives: dict[int, RCReceives] = {}
         self._listener = RCListener(memory.device, (host, 0), self._on_request)
 
@@ -161,6 +162,7 @@ class _RCAcceptor(_Acceptor):
                 self._memory.device.units(size),
                 self._memory.receive_limit(size),
                 self._scarce,
+                self._share,
             )
         return self._receives[size], self._listener.address[1], 0
 
@@ -199,6 +201,7 @@ class _RDAcceptor(_Acceptor):
         super().__init__(memory)
         self._host = host
         self._scarce = scarce
+        self._share = Share(memory.device)
         self._ports: dict[int, RDPort] = {}
 
     def _open(self, size: int) -> tuple[Receives, int, int]:
@@ -209,6 +212,7 @@ class _RDAcceptor(_Acceptor):
                 self._memory.device.units(size),
                 self._memory.receive_limit(size),
                 self._scarce,
+                self._share,
             )
             port = RDPort(self._memory.device, receives, (self._host, 0), admit=self._admit)
             self._ports[size] = port

@@ -298,7 +298,7 @@ class _Served:
             entries,
             base=path,
             prefix=path,
-            options=message.options & (Option.UPDATE | Option.RESUME),
+            options=message.options & (Option.UPDATE | Option.RESUME | Option.SYNC),
             digest=message.digest,
             request=request,
             symlinks=True,
