@@ -17,10 +17,10 @@ import typer
 from siwarp.cli.adts_key import VARIABLE, find_key, parse_channel_list
 from siwarp.cli.peer import call_at_stdin_end
 
-__all__ = ["serve"]
+__all__ = ["raise_descriptor_limit", "serve"]
 
 
-def _raise_descriptor_limit() -> None:
+def raise_descriptor_limit() -> None:
     """Raise the soft limit of descriptors: each file that is received needs two."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):
@@ -101,7 +101,7 @@ def serve(
         create_key_file(Path(key))
     found = find_key(key)
     options = {"writable": write, "channels": names}
-    _raise_descriptor_limit()
+    raise_descriptor_limit()
     asyncio.run(
         _serve_until_stopped(
             Path(directory), (addr, port), found or Key.random(), found is None, options, as_json,
