@@ -57,7 +57,7 @@ class Result:
     #: Octets of the transferred files, including those that an earlier transfer had left.
     octets: int = 0
     seconds: float = 0.0
-    #: "rd", "rc" or "tcp".
+    #: "rd", "rc", "ud" or "tcp".
     channel: str = ""
     failures: list[Failure] = field(default_factory=list)
 
@@ -383,6 +383,13 @@ class Session:
 
     @contextlib.asynccontextmanager
     async def _request(self, message: Message) -> AsyncIterator[tuple[int, _Request]]:
+        self._check_open()
+        if message.octets() > self._exchange.channel.unit_size - wire.UNIT_HEADER_SIZE:
+            raise ADTSError(
+                ErrorCode.NAME,
+                f"the path is too long for a channel of kind {self.channel.upper()}: use another "
+                "channel, or serve a directory nearer to the file",
+            )
         request = _Request()
         number = self._exchange.sender.take_id()
         self._exchange.requests[number] = request.take

@@ -292,8 +292,8 @@ class Sender:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a plan is not finished."""
-        return self._plan is not None or bool(self._plans)
+        """Whether a plan is not finished, or its last messages are not sent."""
+        return self._plan is not None or bool(self._plans) or bool(self._unsent)
 
     # ---- called by the disk thread
 
@@ -372,10 +372,13 @@ class Sender:
                     mode=found.mode,
                     target=os.fsencode(found.target),
                 )
-                if message.octets() > len(view) - at:
+                if message.octets() > len(view) - UNIT_HEADER_SIZE:
+                    plan.failed += 1  # no unit of this session has room for the path
+                elif message.octets() > len(view) - at:
                     return at
-                at = message.put(view, at, plan.request)
-                plan.files += 1
+                else:
+                    at = message.put(view, at, plan.request)
+                    plan.files += 1
             self._peeked = None
 
     def _put_files(self, view: memoryview, at: int) -> int:
@@ -449,7 +452,7 @@ class Sender:
         except wire.WireError as e:
             return Failure(path, ErrorCode.NAME, f"{path}: {e}")
         if needed > room:
-            text = f"{path}: the path does not fit into a unit of this session"
+            text = f"the path does not fit into a unit of this session: {path}"
             return Failure(path, ErrorCode.NAME, text)
         return entry
 

@@ -14,7 +14,7 @@ from unit.ulp.transfer_harness import Pump, as_unit, contents, copy, plan_of, un
 
 from siwarp.ulp.adts import wire
 from siwarp.ulp.adts.local import MAX_ZEROS, ObjectDestination
-from siwarp.ulp.adts.transfer import SMALL_FILE, Receiver, Sender
+from siwarp.ulp.adts.transfer import SMALL_FILE, ListPlan, Receiver, Sender
 from siwarp.ulp.adts.tree import Entry, SystemCalls, Tree
 from siwarp.ulp.adts.wire import DigestKind, ErrorCode, FileKind, Option
 
@@ -382,3 +382,16 @@ def test_holes_are_written_to_an_open_file_as_zeros_up_to_a_limit() -> None:
             file.hole(3_000_001, length)
         assert error.value.errno == errno.EFBIG
     assert len(written.getvalue()) == 3_000_001
+
+
+@pytest.mark.clause("ADTS-REQ-1")
+def test_an_answer_ends_with_request_done_however_full_the_last_unit_is() -> None:
+    entries = [Entry(f"{i}" * 10, FileKind.FILE, i) for i in range(9)]
+    for size in range(120, 400):
+        sender = Sender(1, 64)
+        sender.add(ListPlan(iter(entries), 1))
+        types: list[wire.Type] = []
+        while sender.is_busy:
+            for unit in units_of(sender, size):
+                types += [record.type for record in wire.records(unit)]
+        assert types == [wire.Type.ENTRY] * 9 + [wire.Type.REQUEST_DONE]
