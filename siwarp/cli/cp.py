@@ -174,7 +174,10 @@ def cp(
         DigestName, typer.Option("--digest", help="The digest that is compared for each file.")
     ] = DigestName.crc32c,
     channel: str = typer.Option(
-        "rd,rc,tcp", "--channel", metavar="LIST", help="The channels to try, in this order."
+        "rd,rc,tcp",
+        "--channel",
+        metavar="LIST",
+        help="The channels to try, in this order, out of rd, rc, ud and tcp.",
     ),
     as_json: bool = typer.Option(False, "--json", help="Print the result as JSON."),
 ) -> None:

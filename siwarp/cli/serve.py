@@ -80,7 +80,7 @@ def serve(
         "or a random key, which is printed.",
     ),
     channels: str = typer.Option(
-        "rd,rc,tcp", "--channels", metavar="LIST", help="The channels that peers may use."
+        "rd,rc,ud,tcp", "--channels", metavar="LIST", help="The channels that peers may use."
     ),
     as_json: bool = typer.Option(False, "--json", help="Print address and key as JSON."),
     until_eof: bool = typer.Option(False, "--until-eof", hidden=True),
@@ -91,8 +91,8 @@ def serve(
     of files are neither encrypted nor protected against tampering: on a network that you do not
     trust, use a tunnel such as WireGuard. Symbolic links in DIR are not followed.
 
-    Sessions begin on the TCP port; RD and RC use free ports, which the peer is told. Sessions that
-    begin, end or are refused are reported on standard error.
+    Sessions begin on the TCP port; RD, RC and UD use free ports, which the peer is told. Sessions
+    that begin, end or are refused are reported on standard error.
     """
     from siwarp.ulp.adts import Key, create_key_file
 

@@ -103,7 +103,7 @@ class Channel(ABC):
     ``receive`` first returns the units that had arrived before a peer ended the channel.
     """
 
-    #: "rd", "rc" or "tcp".
+    #: "rd", "rc", "ud" or "tcp".
     name: str
     #: The greatest number of octets of a unit, in both directions.
     unit_size: int
@@ -264,10 +264,11 @@ class Invitation:
 
     Attributes:
         token: the one-time token.
-        port: TCP port of the RC listener, or UDP port of the RD queue pair.
+        port: TCP port of the RC listener, or UDP port of the RD or UD queue pair.
         unit: octets of a unit, at most, in both directions.
-        window: the credits that the acceptor grants when the channel opens.
-        qkey: RD: the Q_Key.
+        window: the credits that the acceptor grants when the channel opens; UD: the units that each
+            end stores in each direction.
+        qkey: RD, UD: the Q_Key.
 
     """
 
@@ -281,7 +282,7 @@ class Invitation:
 class Acceptor(ABC):
     """A server's end of one transport: admits peers that present a token."""
 
-    #: "rd" or "rc".
+    #: "rd", "rc" or "ud".
     name: str
 
     @abstractmethod

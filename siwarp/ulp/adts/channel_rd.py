@@ -41,7 +41,7 @@ from siwarp.verbs import (
     SendWR,
 )
 
-__all__ = ["RDChannel", "RDPort", "connect_rd"]
+__all__ = ["RDChannel", "RDPort", "connect_rd", "random_qkey"]
 
 #: Requests in the send queue that all sessions share.
 QUEUE_DEPTH = 8192
@@ -71,7 +71,7 @@ class RDPort:
         self.device = device
         self.receives = receives
         #: The Q_Key: it is random for an acceptor, and known to the peers that were invited.
-        self.qkey = _random_qkey() if qkey is None else qkey
+        self.qkey = random_qkey() if qkey is None else qkey
         self._admit = admit
         self.channels: dict[_Source, RDChannel] = {}
         init = QPInitAttr(
@@ -194,7 +194,8 @@ def _token_of(view: memoryview) -> bytes | None:
         return None
 
 
-def _random_qkey() -> int:
+def random_qkey() -> int:
+    """Return a new Q_Key."""
     # The top bit of a Q_Key in a request means the Q_Key of the queue pair; 0 is no protection.
     return int.from_bytes(system.random_bytes(4), "big") & 0x7FFF_FFFF or 1
 

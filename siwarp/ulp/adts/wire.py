@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 """The wire format of ADTS: units, records and messages (spec/adts.md). No I/O.
 
-A *unit* is what one Send carries on RC and RD, and a block of a TCP stream: a unit header, and
+A *unit* is what one Send carries on RC, RD and UD, and a block of a TCP stream: a unit header, and
 records one behind the other, without padding. A unit without records only announces credits. A
 *record* is a record header and a body. A record is either DATA, whose body is octets of a file, or
 a control record, whose body is a sequence of fields: the classes derived from ``Message``.
@@ -113,6 +113,8 @@ _RECORD_HEAD_SIZE = _RECORD_HEAD.size
 #: Unit sizes, in octets, that two ends may agree on. 2 KiB holds each record of the handshake, and
 #: is the smallest unit that the study of unit sizes measures; 4 MiB is the largest.
 MIN_UNIT_SIZE, MAX_UNIT_SIZE = 2 << 10, 4 << 20
+#: Smallest unit of a channel: a datagram that each path for IPv6 carries has more octets.
+MIN_DATAGRAM_SIZE = 1 << 10
 #: Largest unit before the peer has proved that it knows the key: a stranger cannot make this end
 #: reserve more memory than that.
 HANDSHAKE_UNIT_SIZE = MIN_UNIT_SIZE
@@ -175,7 +177,7 @@ OPTIONAL = 0x80
 
 
 class ChannelKind(IntEnum):
-    """The transports of a channel. UD has a number, but no channel yet."""
+    """The transports of a channel."""
 
     TCP = 1
     RC = 2
@@ -719,12 +721,13 @@ class UseChannel(Message):
     kind: Annotated[ChannelKind, _Field(1, _Enum(ChannelKind))]
     #: One-time token; empty for the kind of the rendezvous, on which the session goes on.
     token: Annotated[bytes, _Field(2, _TOKEN)] = b""
-    #: RC: TCP port of the listener. RD: UDP port, and Q_Key.
+    #: RC: TCP port of the listener. RD, UD: UDP port, and Q_Key.
     port: Annotated[int, _Field(3, _Int(2, 0, _U16))] = 0
     qkey: Annotated[int, _Field(4, _Int(4, 0, _U32))] = 0
     #: Largest unit of the session in both directions, in octets.
-    unit_size: Annotated[int, _Field(5, _Int(4, MIN_UNIT_SIZE, MAX_UNIT_SIZE))] = 0
-    #: Credits that the acceptor grants when the channel opens; 0 on TCP.
+    unit_size: Annotated[int, _Field(5, _Int(4, MIN_DATAGRAM_SIZE, MAX_UNIT_SIZE))] = 0
+    #: Credits that the acceptor grants when the channel opens; UD: units that each end stores in
+    #: each direction, at most; 0 on TCP.
     window: Annotated[int, _Field(6, _Int(2, 0, MAX_WINDOW))] = 0
 
 
