@@ -47,6 +47,7 @@ _COMMANDS = {
     "env": ("siwarp.cli.run_command", "env"),
     "ftp": ("siwarp.cli.ftp", "app"),
     "cp": ("siwarp.cli.cp", "cp"),
+    "cp-far-end": ("siwarp.cli.far_end", "cp_far_end"),
     "serve": ("siwarp.cli.serve", "serve"),
     "wan": ("siwarp.cli.wan", "wan"),
     "sim": ("siwarp.cli.sim", "sim"),
@@ -54,6 +55,8 @@ _COMMANDS = {
     "bench": ("siwarp.bench.cli", "app"),
 }
 
+#: Commands that only other commands start.
+_HIDDEN = {"cp-far-end"}
 #: Arguments after the program that ``siwarp capture`` runs belong to that program.
 _CONTEXT_SETTINGS = {"capture": {"allow_interspersed_args": False}}
 
@@ -76,5 +79,6 @@ def build_app(wanted: str | None = None) -> typer.Typer:
         if isinstance(command, typer.Typer):
             app.add_typer(command, name=name, cls=Group)
         else:
-            app.command(name, context_settings=_CONTEXT_SETTINGS.get(name))(command)
+            settings = _CONTEXT_SETTINGS.get(name)
+            app.command(name, context_settings=settings, hidden=name in _HIDDEN)(command)
     return app

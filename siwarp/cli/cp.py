@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""``siwarp cp``: copies files to or from a ``siwarp serve``."""
+"""``siwarp cp``: copies files to or from a ``siwarp serve``, which it may start through ssh."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import sys
 from enum import Enum
@@ -15,7 +16,8 @@ from siwarp.cli import show
 from siwarp.cli.adts_key import VARIABLE, find_key, parse_channel_list
 
 if TYPE_CHECKING:
-    from siwarp.ulp.adts import ADTSError, Progress, Result, Session
+    from siwarp.cli.far_end import FarEnd
+    from siwarp.ulp.adts import ADTSError, Key, Progress, Result, Session
 
 __all__ = ["cp"]
 
@@ -71,9 +73,52 @@ async def _copy_with_progress(
     return shown_result
 
 
+def _start_far_end(
+    paths: list[str], rsh: str, program: str, channels: list[str]
+) -> tuple[FarEnd, list[int]] | None:
+    """Start the far end if one side is HOST:PATH; return it with the positions of its paths.
+
+    Raises:
+        ValueError: both sides are at other machines, or the sources are at several ones.
+        FarEndError: as for ``start_far_end``.
+
+    """
+    from siwarp.cli.far_end import parse_host_path, start_far_end
+
+    parsed = [parse_host_path(path) for path in paths]
+    there = [at for at, found in enumerate(parsed) if found is not None]
+    if not there:
+        return None
+    target = len(paths) - 1
+    if there not in ([target], list(range(target))):
+        raise ValueError("one side must be on this machine, and all paths of the other at one host")
+    found = [one for one in parsed if one is not None]
+    if len({one.host for one in found}) > 1:
+        raise ValueError("all sources must be at the same host")
+    far = start_far_end(
+        found[0].host,
+        [one.path for one in found],
+        write=there == [target],
+        rsh=rsh,
+        program=program,
+        channels=channels,
+    )
+    return far, there
+
+
 def _print_refused_channels(session: Session) -> None:
     for text in session.refused:
         print(f"siwarp cp: {text}; using {session.channel.upper()}", file=sys.stderr)
+
+
+def _find_key(file: str | None) -> Key:
+    found = find_key(file)
+    if found is None:
+        raise typer.BadParameter(
+            f"give the server's key: --key FILE, or {VARIABLE} as `siwarp serve` prints it",
+            param_hint="--key",
+        )
+    return found
 
 
 def _print_result(result: Result) -> None:
@@ -91,7 +136,10 @@ def _print_result(result: Result) -> None:
 def cp(
     paths: Annotated[
         list[str],
-        typer.Argument(metavar="SRC... DST", help="Local paths, or siw://HOST[:PORT]/PATH."),
+        typer.Argument(
+            metavar="SRC... DST",
+            help="Local paths, and for one side [USER@]HOST:PATH or siw://HOST[:PORT]/PATH.",
+        ),
     ],
     recursive: bool = typer.Option(False, "--recursive", "-r", help="Copy directories."),
     update: bool = typer.Option(
@@ -103,20 +151,45 @@ def cp(
     links: bool = typer.Option(
         False, "--links", "-l", help="Copy symbolic links as links; default: skip and report them."
     ),
+    fsync: bool = typer.Option(
+        False, "--fsync", help="Write each file to stable storage before it counts as copied."
+    ),
     key: str | None = typer.Option(
         None, "--key", metavar="FILE", help="The file with the server's key; or ADTS_KEY."
+    ),
+    rsh: str = typer.Option(
+        "ssh",
+        "--rsh",
+        "-e",
+        metavar="COMMAND",
+        help="For HOST:PATH: the command to use as ssh, with its options.",
+    ),
+    siwarp_path: str = typer.Option(
+        "siwarp",
+        "--siwarp-path",
+        metavar="PROGRAM",
+        help="For HOST:PATH: the siwarp command at HOST.",
     ),
     digest: Annotated[
         DigestName, typer.Option("--digest", help="The digest that is compared for each file.")
     ] = DigestName.crc32c,
     channel: str = typer.Option(
-        "rd,rc,tcp", "--channel", metavar="LIST", help="The channels to try, in this order."
+        "rd,rc,tcp",
+        "--channel",
+        metavar="LIST",
+        help="The channels to try, in this order, out of rd, rc, ud and tcp.",
     ),
     as_json: bool = typer.Option(False, "--json", help="Print the result as JSON."),
 ) -> None:
-    """Copy files to or from a `siwarp serve` over RD, RC or TCP, also on a lossy network.
+    """Copy files to or from another machine: over a bad line, over RD, RC or TCP.
 
         siwarp cp -r siw://10.0.0.2/results .
+
+        siwarp cp -r user@host:results .
+
+    siw:// names files of a `siwarp serve`, whose key is needed. With HOST:PATH, as with rsync, the
+    server is started through ssh for this copy, and its key comes through ssh; siwarp must be
+    installed at HOST. The files do not pass through ssh, and are not encrypted.
 
     A directory keeps its name in an existing DST; SRC/ means what is in the directory. A file has
     its final name only when it is complete; the same command continues an interrupted copy.
@@ -125,26 +198,21 @@ def cp(
     11 a local file or directory; 12 protocol; 20 interrupted; 23 some files failed; 30 no answer
     in time.
     """
-    from siwarp.ulp.adts import ADTSError, DigestKind
+    from siwarp.cli.far_end import FarEndError
+    from siwarp.ulp.adts import ADTSError, DigestKind, Key
 
     if len(paths) < 2:
         raise typer.BadParameter("give at least one SRC and DST", param_hint="SRC... DST")
     if delete and not recursive:
         raise typer.BadParameter("--delete needs -r", param_hint="--delete")
     names = parse_channel_list(channel)
-    found = find_key(key)
-    if found is None:
-        raise typer.BadParameter(
-            f"give the server's key: --key FILE, or {VARIABLE} as `siwarp serve` prints it",
-            param_hint="--key",
-        )
     options: dict[str, Any] = {
-        "key": found,
         "channels": names,
         "recursive": recursive,
         "update": update,
         "delete": delete,
         "symlinks": links,
+        "sync": fsync,
         "digest": DigestKind[digest.value.upper()],
     }
     opened: list[Session] = []
@@ -155,7 +223,20 @@ def cp(
 
     options["on_session"] = on_session
     try:
-        result = asyncio.run(_copy(paths[:-1], paths[-1], options, as_json))
+        with contextlib.ExitStack() as stack:
+            started = _start_far_end(paths, rsh, siwarp_path, names)
+            if started is not None:
+                far, there = started
+                stack.enter_context(far)
+                for at, url in zip(there, far.urls([paths[at] for at in there]), strict=True):
+                    paths[at] = url
+                options["key"] = Key.from_text(far.key)
+            else:
+                options["key"] = _find_key(key)
+            result = asyncio.run(_copy(paths[:-1], paths[-1], options, as_json))
+    except FarEndError as e:
+        print(f"siwarp cp: {e}", file=sys.stderr)
+        raise typer.Exit(CONNECTION) from None
     except ValueError as e:
         raise typer.BadParameter(str(e), param_hint="SRC... DST") from None
     except (KeyboardInterrupt, asyncio.CancelledError):

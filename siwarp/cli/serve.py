@@ -17,10 +17,10 @@ import typer
 from siwarp.cli.adts_key import VARIABLE, find_key, parse_channel_list
 from siwarp.cli.peer import call_at_stdin_end
 
-__all__ = ["serve"]
+__all__ = ["raise_descriptor_limit", "serve"]
 
 
-def _raise_descriptor_limit() -> None:
+def raise_descriptor_limit() -> None:
     """Raise the soft limit of descriptors: each file that is received needs two."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):
@@ -80,7 +80,7 @@ def serve(
         "or a random key, which is printed.",
     ),
     channels: str = typer.Option(
-        "rd,rc,tcp", "--channels", metavar="LIST", help="The channels that peers may use."
+        "rd,rc,ud,tcp", "--channels", metavar="LIST", help="The channels that peers may use."
     ),
     as_json: bool = typer.Option(False, "--json", help="Print address and key as JSON."),
     until_eof: bool = typer.Option(False, "--until-eof", hidden=True),
@@ -91,8 +91,8 @@ def serve(
     of files are neither encrypted nor protected against tampering: on a network that you do not
     trust, use a tunnel such as WireGuard. Symbolic links in DIR are not followed.
 
-    Sessions begin on the TCP port; RD and RC use free ports, which the peer is told. Sessions that
-    begin, end or are refused are reported on standard error.
+    Sessions begin on the TCP port; RD, RC and UD use free ports, which the peer is told. Sessions
+    that begin, end or are refused are reported on standard error.
     """
     from siwarp.ulp.adts import Key, create_key_file
 
@@ -101,7 +101,7 @@ def serve(
         create_key_file(Path(key))
     found = find_key(key)
     options = {"writable": write, "channels": names}
-    _raise_descriptor_limit()
+    raise_descriptor_limit()
     asyncio.run(
         _serve_until_stopped(
             Path(directory), (addr, port), found or Key.random(), found is None, options, as_json,

@@ -11,12 +11,10 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
 
-from siwarp.base.buffer import Buffer
 from siwarp.ulp.adts.memory import POOL_SIZE, UNIT_SIZE, Unit
 from siwarp.verbs import Address
 
@@ -29,14 +27,10 @@ __all__ = [
     "Invitation",
     "Limits",
     "Received",
-    "Run",
 ]
 
 #: Seconds for which closing a channel waits until sent units have left this end.
 CLOSE_S = 2.0
-
-#: Runs a function outside of the event loop, and returns its result.
-Run = Callable[..., Awaitable[Any]]
 
 
 class Cause(Enum):
@@ -109,7 +103,7 @@ class Channel(ABC):
     ``receive`` first returns the units that had arrived before a peer ended the channel.
     """
 
-    #: "rd", "rc" or "tcp".
+    #: "rd", "rc", "ud" or "tcp".
     name: str
     #: The greatest number of octets of a unit, in both directions.
     unit_size: int
@@ -149,33 +143,17 @@ class Channel(ABC):
         """Return a unit to fill; ``None`` if ``buffer`` would wait."""
 
     @abstractmethod
-    async def send(self, unit: Unit, length: int, memory: Buffer | None = None) -> None:
-        """Send the first ``length`` octets of ``unit``, then the octets of ``memory``, as a unit.
+    async def send(self, unit: Unit, length: int) -> None:
+        """Send the first ``length`` octets of ``unit``.
 
         The channel writes the unit's header, which the records follow. Units arrive in the order
         of the calls. The channel releases ``unit`` when the transport has finished with it; on an
-        exception, too. ``memory`` is sent without a copy: change it only after ``flush``.
-        """
-
-    @abstractmethod
-    async def send_file(
-        self, header: bytes, fd: int, offset: int, length: int, run: Run | None = None
-    ) -> None:
-        """Send one unit: ``header``, then ``length`` octets of a file from ``offset``.
-
-        ``header`` is a unit header, which the channel may replace, and the records or parts of a
-        record before the octets of the file. On TCP the kernel sends the file; other channels
-        read it into a unit. ``run`` is used for the calls that access the file.
-
-        Raises:
-            OSError: the file cannot be read, or has fewer octets (EIO). On TCP the unit was sent,
-                with zeros for the octets that are missing. The channel stays usable.
-
+        exception, too.
         """
 
     @abstractmethod
     async def flush(self) -> None:
-        """Wait until the transport has finished with all sent units, and with their memory."""
+        """Wait until the transport has finished with all sent units."""
 
     # ---- receiving
 
@@ -286,10 +264,11 @@ class Invitation:
 
     Attributes:
         token: the one-time token.
-        port: TCP port of the RC listener, or UDP port of the RD queue pair.
+        port: TCP port of the RC listener, or UDP port of the RD or UD queue pair.
         unit: octets of a unit, at most, in both directions.
-        window: the credits that the acceptor grants when the channel opens.
-        qkey: RD: the Q_Key.
+        window: the credits that the acceptor grants when the channel opens; UD: the units that each
+            end stores in each direction.
+        qkey: RD, UD: the Q_Key.
 
     """
 
@@ -303,7 +282,7 @@ class Invitation:
 class Acceptor(ABC):
     """A server's end of one transport: admits peers that present a token."""
 
-    #: "rd" or "rc".
+    #: "rd", "rc" or "ud".
     name: str
 
     @abstractmethod

@@ -17,7 +17,7 @@ from siwarp.ulp.adts.channel_rdma import SEND_DEPTH, RDMAChannel
 from siwarp.ulp.adts.credit import Credits, Role
 from siwarp.ulp.adts.device import CONTROL_SIZE, Device
 from siwarp.ulp.adts.memory import Units
-from siwarp.ulp.adts.receives import Receives
+from siwarp.ulp.adts.receives import Receives, Share
 from siwarp.verbs import (
     QP,
     WC,
@@ -49,8 +49,9 @@ class RCReceives(Receives):
         units: Units,
         limit: int,
         scarce: Callable[[bool], None] | None = None,
+        share: Share | None = None,
     ) -> None:
-        super().__init__(device, units, limit, scarce)
+        super().__init__(device, units, limit, scarce, share)
         self.channels: dict[int, RCChannel] = {}
         self.find = lambda wc: self.channels.get(wc.qp_num)
 
@@ -77,7 +78,7 @@ class RCChannel(RDMAChannel):
             scq=device.cq,
             rcq=device.cq,
             srq=receives.srq,
-            cap=QPCap(SEND_DEPTH + window_limit, 0, 2, 0, CONTROL_SIZE),
+            cap=QPCap(SEND_DEPTH + window_limit, 0, 1, 0, CONTROL_SIZE),
             keep_unexpected=True,
         )
         self._queue_pair = QP(device.pd, init)

@@ -41,7 +41,7 @@ from siwarp.verbs import (
     SendWR,
 )
 
-__all__ = ["RDChannel", "RDPort", "connect_rd"]
+__all__ = ["RDChannel", "RDPort", "connect_rd", "random_qkey"]
 
 #: Capacity of the send queue that all sessions share, in requests.
 QUEUE_DEPTH = 8192
@@ -71,7 +71,7 @@ class RDPort:
         self.device = device
         self.receives = receives
         #: The Q_Key: it is random for an acceptor, and known to the peers that were invited.
-        self.qkey = _random_qkey() if qkey is None else qkey
+        self.qkey = random_qkey() if qkey is None else qkey
         self._admit = admit
         self.channels: dict[_Source, RDChannel] = {}
         init = QPInitAttr(
@@ -80,7 +80,7 @@ class RDPort:
             rcq=device.cq,
             srq=receives.srq,
             addr=address,
-            cap=QPCap(QUEUE_DEPTH, 0, 2, 0, CONTROL_SIZE),
+            cap=QPCap(QUEUE_DEPTH, 0, 1, 0, CONTROL_SIZE),
             error_policy=ErrorPolicy.MESSAGE,
             peer_timeout=SILENCE_S,
             qkey=self.qkey,
@@ -194,7 +194,8 @@ def _token_of(view: memoryview) -> bytes | None:
         return None
 
 
-def _random_qkey() -> int:
+def random_qkey() -> int:
+    """Return a new Q_Key."""
     # The top bit of a Q_Key in a request means the Q_Key of the queue pair; 0 is no protection.
     return int.from_bytes(system.random_bytes(4), "big") & 0x7FFF_FFFF or 1
 

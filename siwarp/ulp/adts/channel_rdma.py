@@ -5,13 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 from abc import abstractmethod
 from collections.abc import Callable
-from functools import partial
 
-from siwarp.base.buffer import Buffer, octets
-from siwarp.ulp.adts.channel import CLOSE_S, Cause, Channel, ChannelEnded, Run
+from siwarp.ulp.adts.channel import CLOSE_S, Cause, Channel, ChannelEnded
 from siwarp.ulp.adts.credit import CreditError, Credits, Role
 from siwarp.ulp.adts.device import Device
 from siwarp.ulp.adts.memory import Unit, Units
@@ -27,7 +24,7 @@ from siwarp.ulp.adts.wire import (
     put_unit_header,
     records,
 )
-from siwarp.verbs import MR, QP, WC, AccessFlag, Address, Error, SendWR, WCStatus
+from siwarp.verbs import QP, WC, Address, Error, SendWR, WCStatus
 
 __all__ = ["SEND_DEPTH", "RDMAChannel"]
 
@@ -141,7 +138,7 @@ class RDMAChannel(Channel):
         self._filling -= 1
         self._wake_writers()
 
-    async def send(self, unit: Unit, length: int, memory: Buffer | None = None) -> None:
+    async def send(self, unit: Unit, length: int) -> None:
         """See ``Channel``; returns when the unit is posted."""
         try:
             self._check_open()
@@ -151,25 +148,14 @@ class RDMAChannel(Channel):
         except BaseException:
             unit.release()
             raise
-        self._post_unit(unit, length, memory)
+        self._post_unit(unit, length)
 
-    def _post_unit(self, unit: Unit, length: int, memory: Buffer | None) -> None:
-        mr: MR | None = None
+    def _post_unit(self, unit: Unit, length: int) -> None:
         try:
-            sg = [unit.sge(length)]
-            total = length
-            if memory is not None and (view := octets(memory)).nbytes:
-                # The registration lasts until the Send has completed.
-                mr = MR(self.device.pd, view, AccessFlag(0))
-                sg.append(mr.sge())
-                total += view.nbytes
-            put_unit_header(unit.view, total, *self.credits.send())
+            put_unit_header(unit.view, length, *self.credits.send())
             self._after_credits_changed()
-            wr = SendWR(sg=sg)
-            self._post(wr, lambda wc: self._on_unit_sent(wc, unit, mr))
+            self._post(SendWR(sg=[unit.sge(length)]), lambda wc: self._on_unit_sent(wc, unit))
         except BaseException as error:
-            if mr is not None:
-                mr.close()
             unit.release()
             if isinstance(error, Error):
                 self._end(f"sending to {self._peer_name()}: {error.strerror}", Cause.LOST)
@@ -180,15 +166,13 @@ class RDMAChannel(Channel):
         self._in_flight += 1
         if self.stalled_since is None:
             self.stalled_since = self._loop.time()
-        self.sent_octets += total
+        self.sent_octets += length
 
     def _post(self, wr: SendWR, on_completion: Callable[[WC], None]) -> None:
         self._address(wr)
         self._posted.add(self.device.post_send(self._qp, wr, on_completion))
 
-    def _on_unit_sent(self, wc: WC, unit: Unit, mr: MR | None) -> None:
-        if mr is not None:
-            mr.close()
+    def _on_unit_sent(self, wc: WC, unit: Unit) -> None:
         self._in_flight -= 1
         self.stalled_since = self._loop.time() if self._in_flight else None
         unit.release()
@@ -199,30 +183,6 @@ class RDMAChannel(Channel):
         if wc.status and self.ended is None:
             self._end_by_completion(wc)
         self._wake_writers()
-
-    async def send_file(
-        self, header: bytes, fd: int, offset: int, length: int, run: Run | None = None
-    ) -> None:
-        """See ``Channel``."""
-        unit = await self.buffer()
-        start = len(header)
-        unit.view[:start] = header
-        into = unit.view[start : start + length]
-        try:
-            if run is None:
-                _read_file(fd, into, offset)
-            else:
-                reading = asyncio.ensure_future(run(_read_file, fd, into, offset))
-                try:
-                    await asyncio.shield(reading)
-                except asyncio.CancelledError:
-                    # The thread still writes to the unit.
-                    reading.add_done_callback(partial(_release_after_reading, unit))
-                    raise
-        except OSError:
-            unit.release()
-            raise
-        await self.send(unit, start + length)
 
     async def flush(self) -> None:
         """See ``Channel``."""
@@ -381,24 +341,3 @@ class RDMAChannel(Channel):
             self.abort(reason)
         if self.owns_device:
             await self.device.wait_closed()
-
-
-def _release_after_reading(unit: Unit, reading: asyncio.Future[None]) -> None:
-    if not reading.cancelled():
-        reading.exception()  # nobody waits for the result any more
-    unit.release()
-
-
-def _read_file(fd: int, into: memoryview, offset: int) -> None:
-    """Read octets of a file until ``into`` is full.
-
-    Raises:
-        OSError: the file cannot be read, or has fewer octets (EIO).
-
-    """
-    done = 0
-    while done < len(into):
-        n = os.preadv(fd, [into[done:]], offset + done)
-        if not n:
-            raise OSError(5, f"the file ends at octet {offset + done}: it has shrunk")
-        done += n

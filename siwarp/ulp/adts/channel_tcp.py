@@ -12,14 +12,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import os
-import select
 import socket
 from collections.abc import Callable
-from functools import partial
 
-from siwarp.base.buffer import Buffer, octets
-from siwarp.ulp.adts.channel import CLOSE_S, Cause, Channel, ChannelEnded, Received, Run
+from siwarp.ulp.adts.channel import CLOSE_S, Cause, Channel, ChannelEnded, Received
 from siwarp.ulp.adts.memory import Pool, Unit
 from siwarp.ulp.adts.wire import (
     HANDSHAKE_UNIT_SIZE,
@@ -36,11 +32,11 @@ __all__ = ["TCPChannel", "TCPListener", "connect_tcp", "listen_tcp"]
 UNITS = 4
 #: Maximum number of calls of recv before other callbacks of the event loop run.
 READS_A_TURN = 4
-#: Seconds without an answer of the peer's host after which the connection is lost: more than a
-#: short failure of the network.
+#: Seconds without traffic and without an answer of the peer's host after which the connection is
+#: lost: more than a short failure of the network. While data is on its way, the session limits the
+#: time (session.py). TCP_USER_TIMEOUT is not set, because Linux counts the time in which a peer
+#: with a slow disk takes no data.
 SILENCE_S = 30
-#: The most zeros that are sent at a time for octets that a file does not have.
-_ZEROS = bytes(65536)
 
 
 class _ReceivedUnit(Received):
@@ -87,7 +83,6 @@ class TCPChannel(Channel):
             (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, SILENCE_S // 3),
             (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, SILENCE_S // 6),
             (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4),
-            (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SILENCE_S * 1000),
         )
         for level, option, value in options:
             self._sock.setsockopt(level, option, value)
@@ -118,95 +113,40 @@ class TCPChannel(Channel):
         self._check_open()
         return self._sends.take_nowait()
 
-    async def send(self, unit: Unit, length: int, memory: Buffer | None = None) -> None:
+    async def send(self, unit: Unit, length: int) -> None:
         """See ``Channel``; returns when the socket has accepted the unit."""
         try:
             self._check_open()
-            tail = memoryview(b"") if memory is None else octets(memory)
-            put_unit_header(unit.view, length + len(tail))
-            await self._write(unit.view[:length], tail)
+            put_unit_header(unit.view, length)
+            await self._write(unit.view[:length])
         finally:
             unit.release()
-
-    async def send_file(
-        self, header: bytes, fd: int, offset: int, length: int, run: Run | None = None
-    ) -> None:
-        """See ``Channel``."""
-        self._check_open()
-        if run is None:
-            await self._write_file(header, fd, offset, length)
-            return
-        # A thread sends the unit, because reading the file may take time.
-        sending = asyncio.ensure_future(run(self._write_file_blocking, header, fd, offset, length))
-        try:
-            await asyncio.shield(sending)
-        except asyncio.CancelledError:
-            self.abort("a file was being sent when its task was cancelled")
-            raise
-        except OSError as error:
-            if not _is_connection_error(error):
-                raise
-            self._end_by_error(error)
-            raise self._ended_error() from None
-        self.sent_octets += len(header) + length
 
     async def flush(self) -> None:
         """Return at once: sent units are in the socket."""
         self._check_open()
 
-    async def _write(self, *parts: memoryview) -> None:
+    async def _write(self, octets: memoryview) -> None:
         """Write all octets; if the task is cancelled after some of them, the channel ends."""
-        left = [part for part in parts if len(part)]
-        total = sum(map(len, left))
         done = 0
         try:
-            while left:
-                n = await self._try_to_write(partial(self._sock.sendmsg, left))
-                done += n
-                while left and n >= len(left[0]):
-                    n -= len(left.pop(0))
-                if n:
-                    left[0] = left[0][n:]
+            while done < len(octets):
+                done += await self._write_some(octets[done:])
         except asyncio.CancelledError:
             if done:
                 self.abort("a unit was being sent when its task was cancelled")
             raise
-        self.sent_octets += total
+        self.sent_octets += done
 
-    async def _write_file(self, header: bytes, fd: int, offset: int, length: int) -> None:
-        await self._write(memoryview(header))
-        end = offset + length
-        trouble: OSError | None = None
-        try:
-            while offset < end:
-                send = partial(os.sendfile, self._fd, fd, offset, end - offset)
-                try:
-                    n = await self._try_to_write(send)
-                except OSError as error:
-                    trouble, n = error, 0
-                if not n:
-                    break
-                offset += n
-                self.sent_octets += n
-        except asyncio.CancelledError:
-            self.abort("a file was being sent when its task was cancelled")
-            raise
-        if offset < end:
-            for at in range(offset, end, len(_ZEROS)):
-                await self._write(memoryview(_ZEROS)[: end - at])
-            raise trouble or _short_file_error(offset)
-
-    async def _try_to_write(self, write: Callable[[], int]) -> int:
-        """Return the result of ``write``, which is called whenever the socket is writable."""
+    async def _write_some(self, octets: memoryview) -> int:
+        """Write at least one octet, once the socket is writable; return how many."""
         while True:
             self._check_open()
             try:
-                return write()
+                return self._sock.send(octets)
             except (BlockingIOError, InterruptedError):
                 pass
             except OSError as error:
-                if not _is_connection_error(error):
-                    raise
                 self._end_by_error(error)
                 raise self._ended_error() from None
             self._loop.add_writer(self._fd, self._wake_writers)
@@ -215,37 +155,6 @@ class TCPChannel(Channel):
             finally:
                 if self.ended is None:
                     self._loop.remove_writer(self._fd)
-
-    def _write_file_blocking(self, header: bytes, fd: int, offset: int, length: int) -> None:
-        """Send a unit with a file's octets in a thread; the socket stays non-blocking."""
-        # The thread has a descriptor of its own, so that the end of the channel cannot give the
-        # number to another file.
-        sock = os.dup(self._fd)
-        try:
-            poll = select.poll()
-            poll.register(sock, select.POLLOUT)
-            left = memoryview(header)
-            while left:
-                left = left[_write_blocking(poll, partial(os.write, sock, left)) :]
-            end = offset + length
-            trouble: OSError | None = None
-            while offset < end and trouble is None:
-                try:
-                    n = _write_blocking(poll, partial(os.sendfile, sock, fd, offset, end - offset))
-                except OSError as error:
-                    if _is_connection_error(error):
-                        raise
-                    trouble, n = error, 0
-                if not n:
-                    trouble = trouble or _short_file_error(offset)
-                offset += n
-            while offset < end:
-                zeros = memoryview(_ZEROS)[: end - offset]
-                offset += _write_blocking(poll, partial(os.write, sock, zeros))
-            if trouble is not None:
-                raise trouble
-        finally:
-            os.close(sock)
 
     # ---- receiving
 
@@ -370,8 +279,8 @@ class TCPChannel(Channel):
     def _end_by_error(self, error: OSError) -> None:
         if error.errno == errno.ETIMEDOUT or isinstance(error, TimeoutError):
             self._end(
-                f"{self._peer_name()} has not answered for {SILENCE_S} seconds: check the network "
-                "and repeat the transfer",
+                f"{self._peer_name()} did not answer any more: check the network and repeat the "
+                "transfer",
                 Cause.TIMEOUT,
             )
         else:
@@ -405,34 +314,6 @@ class TCPChannel(Channel):
         if self._unit is not None:
             self._unit.release()
             self._unit = None
-
-
-#: Errors of a socket that end its connection and are no ConnectionError.
-_CONNECTION_ERRNOS = (
-    errno.ETIMEDOUT,
-    errno.EHOSTUNREACH,
-    errno.ENETUNREACH,
-    errno.ENETDOWN,
-    errno.ENOTCONN,
-    errno.EBADF,
-)
-
-
-def _is_connection_error(error: OSError) -> bool:
-    return isinstance(error, ConnectionError) or error.errno in _CONNECTION_ERRNOS
-
-
-def _short_file_error(offset: int) -> OSError:
-    return OSError(errno.EIO, f"the file ends at octet {offset}: it has shrunk while it was sent")
-
-
-def _write_blocking(poll: select.poll, write: Callable[[], int]) -> int:
-    while True:
-        try:
-            return write()
-        except BlockingIOError:
-            if not poll.poll(SILENCE_S * 1000):
-                raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT)) from None
 
 
 class TCPListener:

@@ -57,7 +57,7 @@ class Result:
     #: Octets of the transferred files, including those that an earlier transfer had left.
     octets: int = 0
     seconds: float = 0.0
-    #: "rd", "rc" or "tcp".
+    #: "rd", "rc", "ud" or "tcp".
     channel: str = ""
     failures: list[Failure] = field(default_factory=list)
 
@@ -223,6 +223,7 @@ class Session:
         update: bool = False,
         delete: bool = False,
         symlinks: bool = False,
+        sync: bool = False,
         digest: DigestKind = DigestKind.CRC32C,
         progress: Callable[[Progress], None] | None = None,
     ) -> Result:
@@ -235,6 +236,8 @@ class Session:
             update: skip files whose size and time are equal at the server.
             delete: delete what the source directory does not have; only if nothing has failed.
             symlinks: send symbolic links as such; otherwise they are failures.
+            sync: a file counts as transferred only when the server has written it, and its name, to
+                stable storage (fsync); otherwise a crash of the receiving machine may lose it.
             digest: the kind of digest that the server compares.
             progress: called after each unit.
 
@@ -244,12 +247,15 @@ class Session:
 
         """
         self._check_open()
-        options = Option.RESUME | (Option.UPDATE if update else Option(0))
+        options = _options(update=update, sync=sync)
         async with AsyncExitStack() as stack:
             origin = open_origin(source)
             total: int | None = None
             if origin is not None:
-                plan = FilePlan(origin, iter([origin.entry]), prefix=path, digest=digest)
+                options &= ~Option.UPDATE
+                plan = FilePlan(
+                    origin, iter([origin.entry]), prefix=path, options=options, digest=digest
+                )
                 total = origin.entry.size
             else:
                 tree, name = await self._open_tree(source)
@@ -258,7 +264,7 @@ class Session:
                 if first.kind == FileKind.DIRECTORY and not recursive:
                     raise ADTSError(ErrorCode.KIND, f"{source} is a directory: give -r to copy it")
                 if progress is not None:
-                    total = await self._disk.run(_total, tree, name)
+                    total = sum(e.size for e in await self._disk.run(_entries, tree, name))
                 plan = FilePlan(
                     tree,
                     entries_below(tree, name, True),
@@ -274,7 +280,8 @@ class Session:
                 before = await self._list_if_exists(path)
             await self._send(plan)
             if before and not result.failures:
-                await self._delete_others(path, before, tree, name, result)
+                here = await self._disk.run(_entries, tree, name)
+                await self._delete_all(_surplus(before, path, here, name), result)
             return result
 
     async def _send(self, plan: FilePlan) -> None:
@@ -310,6 +317,7 @@ class Session:
         update: bool = False,
         delete: bool = False,
         symlinks: bool = False,
+        sync: bool = False,
         digest: DigestKind = DigestKind.CRC32C,
         progress: Callable[[Progress], None] | None = None,
     ) -> Result:
@@ -318,9 +326,10 @@ class Session:
         Args:
             path: the path at the server, relative to its directory; ``""`` is this directory.
             target: the local path of the file or directory, an object with ``write``, or a
-                writable buffer.
-            recursive, update, delete, symlinks, digest, progress: as for ``put``, with the ends
-                exchanged.
+                writable buffer. To an object with ``write``, holes are written as zeros, of at
+                most 1 GiB.
+            recursive, update, delete, symlinks, sync, digest, progress: as for ``put``, with the
+                ends exchanged.
 
         Raises:
             ADTSError: the session has ended, or the server refuses the request.
@@ -328,9 +337,7 @@ class Session:
 
         """
         self._check_open()
-        options = Option.RESUME | (Option.UPDATE if update else Option(0))
-        if recursive:
-            options |= Option.RECURSIVE
+        options = _options(recursive=recursive, update=update, sync=sync)
         async with AsyncExitStack() as stack:
             tree: Tree | None = None
             name = ""
@@ -355,12 +362,10 @@ class Session:
             result = await stack.enter_async_context(self._transfer(progress, total))
             await self._receive(wire.Get(os.fsencode(path), options, digest), destination)
             if delete and recursive and tree is not None and not result.failures:
-                kept = {_below(entry.path, path) for entry in remote}
                 here = await self._disk.run(_entries, tree, name)
-                for entry in reversed(here):
-                    if _below(entry.path, name) not in kept:
-                        await self._disk.run(tree.delete, entry.path)
-                        result.deleted += 1
+                for surplus in _surplus(here, name, remote, path):
+                    await self._disk.run(tree.delete, surplus)
+                    result.deleted += 1
             return result
 
     async def _receive(
@@ -378,6 +383,13 @@ class Session:
 
     @contextlib.asynccontextmanager
     async def _request(self, message: Message) -> AsyncIterator[tuple[int, _Request]]:
+        self._check_open()
+        if message.octets() > self._exchange.channel.unit_size - wire.UNIT_HEADER_SIZE:
+            raise ADTSError(
+                ErrorCode.NAME,
+                f"the path is too long for a channel of kind {self.channel.upper()}: use another "
+                "channel, or serve a directory nearer to the file",
+            )
         request = _Request()
         number = self._exchange.sender.take_id()
         self._exchange.requests[number] = request.take
@@ -426,17 +438,12 @@ class Session:
                 return []
             raise
 
-    async def _delete_others(
-        self, path: str, before: list[Entry], tree: Tree, name: str, result: Result
-    ) -> None:
-        """Delete what the server has below ``path`` and the local directory does not have."""
-        here = await self._disk.run(_entries, tree, name)
-        kept = {_below(entry.path, name) for entry in here}
-        extra = [entry.path for entry in before if _below(entry.path, path) not in kept]
-        # Whatever is in a directory is deleted before the directory.
-        for i in range(len(extra), 0, -REQUESTS):
-            deleting = [self.delete(p) for p in reversed(extra[max(0, i - REQUESTS) : i])]
-            for done in await asyncio.gather(*deleting, return_exceptions=True):
+    async def _delete_all(self, paths: list[str], result: Result) -> None:
+        """Delete files and empty directories at the server, in the order of the paths."""
+        for i in range(0, len(paths), REQUESTS):
+            some = paths[i : i + REQUESTS]
+            deleted = await asyncio.gather(*map(self.delete, some), return_exceptions=True)
+            for path, done in zip(some, deleted, strict=True):
                 if isinstance(done, ADTSError):
                     result.failures.append(Failure(path, done.code, str(done.strerror)))
                 elif isinstance(done, BaseException):
@@ -445,16 +452,27 @@ class Session:
                     result.deleted += 1
 
 
+def _options(*, update: bool, sync: bool, recursive: bool = False) -> Option:
+    return (
+        Option.RESUME
+        | (Option.UPDATE if update else Option.NONE)
+        | (Option.SYNC if sync else Option.NONE)
+        | (Option.RECURSIVE if recursive else Option.NONE)
+    )
+
+
+def _surplus(entries: list[Entry], base: str, others: list[Entry], others_base: str) -> list[str]:
+    """Return the paths of entries that ``others`` lacks, a directory after what is in it."""
+    kept = {_below(entry.path, others_base) for entry in others}
+    return [entry.path for entry in reversed(entries) if _below(entry.path, base) not in kept]
+
+
 def _below(path: str, base: str) -> str:
     return path[len(base) :].lstrip("/")
 
 
 def _entries(tree: Tree, path: str) -> list[Entry]:
     return [entry for entry in entries_below(tree, path, True) if isinstance(entry, Entry)]
-
-
-def _total(tree: Tree, path: str) -> int:
-    return sum(entry.size for entry in _entries(tree, path))
 
 
 async def connect(

@@ -65,6 +65,7 @@ async def copy_async(
     update: bool = False,
     delete: bool = False,
     symlinks: bool = False,
+    sync: bool = False,
     digest: DigestKind = DigestKind.CRC32C,
     progress: Callable[[Progress], None] | None = None,
     on_session: Callable[[Session], None] | None = None,
@@ -79,7 +80,7 @@ async def copy_async(
         sources, target: paths.
         key: the server's key.
         channels: names of channels, in the order in which they are tried.
-        recursive, update, delete, symlinks, digest, progress: as for ``Session.put``.
+        recursive, update, delete, symlinks, sync, digest, progress: as for ``Session.put``.
         on_session: called with the session, once it is open.
 
     Raises:
@@ -102,6 +103,7 @@ async def copy_async(
         "update": update,
         "delete": delete,
         "symlinks": symlinks,
+        "sync": sync,
         "digest": digest,
         "progress": progress,
     }
@@ -184,7 +186,7 @@ class Client:
 
     @property
     def channel(self) -> str:
-        """The kind of the channel: "rd", "rc" or "tcp"."""
+        """The kind of the channel: "rd", "rc", "ud" or "tcp"."""
         return self._session.channel
 
     def put(self, source: Any, path: str, **options: Any) -> Result:

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import itertools
 from collections.abc import Callable, Coroutine
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from siwarp import aio
 from siwarp.cm import CMEventChannel
@@ -34,6 +34,9 @@ from siwarp.verbs import (
     SendWR,
     WCStatus,
 )
+
+if TYPE_CHECKING:
+    from siwarp.ulp.adts.receives import Share
 
 __all__ = ["CONTROL_SIZE", "Device"]
 
@@ -75,7 +78,9 @@ class Device:
             self.cq = CQ(self.context, CQ_SIZE, channel=CompChannel(self.context))
             self.cm = CMEventChannel(self.context)
             self.pool = Pool(self.pd, memory, unit)
-            #: Sources of smaller units. The key is the size of the units.
+            #: The parts of the pool that the receives of each transport hold (receives.py).
+            self.shares: list[Share] = []
+            #: Sources of smaller units, by their size.
             self.split: dict[int, SplitPool] = {}
             self.control = MR(self.pd, CONTROL_SIZE, AccessFlag(0))
         except BaseException:
@@ -151,7 +156,7 @@ class Device:
         return self._control_wr
 
     def watch_stalls(self) -> None:
-        """End channels whose peer takes no data, as long as tasks wait for memory."""
+        """End channels whose peer takes no data, as long as others wait for memory."""
         if self._stall_timer is None:
             self._stall_timer = self._loop.call_later(1, self._end_stalled)
 
@@ -165,7 +170,10 @@ class Device:
                     "need the memory: repeat the transfer",
                     Cause.TIMEOUT,
                 )
-        if self.pool.waiting:
+        if self.pool.free > self.pool.size // 4:
+            self.memory_short = False
+        stalls = any(member.stalled_since is not None for member in self.members)
+        if self.pool.waiting or (self.memory_short and stalls):
             self.watch_stalls()
 
     # ---- dispatch

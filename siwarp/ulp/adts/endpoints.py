@@ -29,18 +29,21 @@ from siwarp.ulp.adts.channel import (
 from siwarp.ulp.adts.channel_rc import RCListener, RCReceives, accept_rc, connect_rc
 from siwarp.ulp.adts.channel_rd import RDChannel, RDPort, connect_rd
 from siwarp.ulp.adts.channel_tcp import TCPChannel, TCPListener, connect_tcp, listen_tcp
+from siwarp.ulp.adts.channel_ud import UD_UNIT_SIZE, WINDOW, UDChannel, UDPort, connect_ud
 from siwarp.ulp.adts.credit import Credits, Role
 from siwarp.ulp.adts.device import Device
-from siwarp.ulp.adts.receives import Receives
+from siwarp.ulp.adts.receives import Receives, Share
 from siwarp.ulp.adts.wire import HANDSHAKE_UNIT_SIZE, MIN_UNIT_SIZE
 from siwarp.verbs import WC, Address, Error, LimitError, source_toward
 
 __all__ = ["Acceptors", "Listener", "connect", "listen", "open_acceptors", "open_channel", "use"]
 
-Kind = Literal["rd", "rc"]
+Kind = Literal["rd", "rc", "ud"]
 
 #: Octets of a unit of sessions that outnumber the large units.
 SMALL_UNIT = 64 << 10
+#: Units that an end of a UD channel stores in each direction, at least.
+LEAST_UD_WINDOW = 16
 #: The window of each end of a rendezvous on RC, and its memory.
 RENDEZVOUS_WINDOW = 4
 RENDEZVOUS_MEMORY = 4 << 20
@@ -151,6 +154,7 @@ class _RCAcceptor(_Acceptor):
     def __init__(self, memory: _Memory, host: str, scarce: Callable[[bool], None] | None) -> None:
         super().__init__(memory)
         self._scarce = scarce
+        self._share = Share(memory.device)
         self._receives: dict[int, RCReceives] = {}
         self._listener = RCListener(memory.device, (host, 0), self._on_request)
 
@@ -161,6 +165,7 @@ class _RCAcceptor(_Acceptor):
                 self._memory.device.units(size),
                 self._memory.receive_limit(size),
                 self._scarce,
+                self._share,
             )
         return self._receives[size], self._listener.address[1], 0
 
@@ -199,6 +204,7 @@ class _RDAcceptor(_Acceptor):
         super().__init__(memory)
         self._host = host
         self._scarce = scarce
+        self._share = Share(memory.device)
         self._ports: dict[int, RDPort] = {}
 
     def _open(self, size: int) -> tuple[Receives, int, int]:
@@ -209,6 +215,7 @@ class _RDAcceptor(_Acceptor):
                 self._memory.device.units(size),
                 self._memory.receive_limit(size),
                 self._scarce,
+                self._share,
             )
             port = RDPort(self._memory.device, receives, (self._host, 0), admit=self._admit)
             self._ports[size] = port
@@ -245,6 +252,68 @@ class _RDAcceptor(_Acceptor):
         return channel
 
 
+class _UDAcceptor(Acceptor):
+    name = "ud"
+
+    def __init__(self, memory: _Memory, host: str) -> None:
+        self._memory = memory
+        self._host = host
+        self._port: UDPort | None = None
+        # For each token its window, the function that gets the channel, and the timer of its end.
+        self._expected: dict[bytes, tuple[int, Callable[[Channel], None], asyncio.TimerHandle]] = {}
+        self._sessions = 0
+
+    def expect(
+        self,
+        token: bytes,
+        peer_unit: int,
+        peer_window: int,
+        accepted: Callable[[Channel], None],
+        lifetime: float = 30.0,
+    ) -> Invitation:
+        """See ``Acceptor``. Neither number of the peer matters on UD."""
+        if self._port is None:
+            device = self._memory.device
+            self._port = UDPort(device, (self._host, 0), admit=self._admit)
+        self._sessions += 1
+        # The sum over all sessions of what they store stays below the limit of the memory.
+        share = self._memory.limits.memory // (8 * UD_UNIT_SIZE * self._sessions)
+        window = max(LEAST_UD_WINDOW, min(WINDOW, share))
+        timer = asyncio.get_running_loop().call_later(lifetime, self.forget, token)
+        self._expected[token] = window, accepted, timer
+        return Invitation(token, self._port.address[1], UD_UNIT_SIZE, window, self._port.qkey)
+
+    def forget(self, token: bytes) -> None:
+        """See ``Acceptor``."""
+        found = self._expected.pop(token, None)
+        if found is not None:
+            found[2].cancel()
+            self._sessions -= 1
+
+    def _admit(self, token: bytes, port: UDPort, source: Address) -> UDChannel | None:
+        found = self._expected.pop(token, None)
+        if found is None:
+            return None
+        window, accepted, timer = found
+        timer.cancel()
+        try:
+            channel = UDChannel(port, token, window, source)
+        except Error:
+            self._sessions -= 1
+            return None
+        channel.on_released = self._on_released
+        accepted(channel)
+        return channel
+
+    def _on_released(self) -> None:
+        self._sessions -= 1
+
+    def close(self) -> None:
+        """See ``Acceptor``."""
+        for token in list(self._expected):
+            self.forget(token)
+
+
 class Acceptors:
     """The acceptors of a server at one local address, which share one device and one pool."""
 
@@ -257,13 +326,14 @@ class Acceptors:
         try:
             self.rc: Acceptor = _RCAcceptor(memory, host, scarce)
             self.rd: Acceptor = _RDAcceptor(memory, host, scarce)
+            self.ud: Acceptor = _UDAcceptor(memory, host)
         except BaseException:
             self._device.close_nowait()
             raise
 
     async def close(self) -> None:
         """Close the acceptors and all their channels; wait until the device is closed."""
-        for acceptor in (self.rc, self.rd):
+        for acceptor in (self.rc, self.rd, self.ud):
             acceptor.close()
         await self._device.close()
 
@@ -271,7 +341,7 @@ class Acceptors:
 async def open_acceptors(
     host: str, limits: Limits, scarce: Callable[[bool], None] | None = None
 ) -> Acceptors:
-    """Open a server's device at the numeric address ``host``, with free ports for RD and RC.
+    """Open a server's device at the numeric address ``host``, with free ports for RD, RC and UD.
 
     ``scarce(True)`` is called when receives run out (the limit event of a shared receive queue):
     the server should pause its fastest senders. ``scarce(False)`` is called when half of the
@@ -310,7 +380,7 @@ async def open_channel(kind: Kind, host: str, invitation: Invitation, limits: Li
     """
     address = host, invitation.port
     window, unit = limits.window, invitation.unit
-    # One half of the pool is posted as receives, and the other is for sends.
+    # One half of the pool is posted as receives, and the other is for sends; UD does not use it.
     memory = 2 * window * unit
     device, source = _open_client_device(address, limits.source, memory, unit)
     try:
@@ -325,6 +395,11 @@ async def open_channel(kind: Kind, host: str, invitation: Invitation, limits: Li
                 window,
                 invitation.window,
                 limits.timeout,
+            )
+        elif kind == "ud":
+            ud = UDPort(device, (source, 0), qkey=invitation.qkey)
+            opening = connect_ud(
+                ud, address, invitation.token, min(WINDOW, invitation.window), limits.timeout
             )
         else:
             shared = Receives(device, device.pool, window)

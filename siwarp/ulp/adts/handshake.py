@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from siwarp.base import system
-from siwarp.ulp.adts import auth, wire
+from siwarp.ulp.adts import auth, endpoints, wire
 from siwarp.ulp.adts.channel import Acceptor, Cause, Channel, ChannelEnded, Invitation, Limits
 from siwarp.ulp.adts.credit import MIN_INITIATOR_WINDOW, Role
 from siwarp.ulp.adts.endpoints import open_channel, use
@@ -32,9 +32,19 @@ from siwarp.verbs import Address, LimitError
 __all__ = ["CHANNELS", "HANDSHAKE_S", "Agreement", "admit", "initiate", "parse_channels"]
 
 #: Kinds of channels by name, preferred ones first.
-CHANNELS = {"rd": ChannelKind.RD, "rc": ChannelKind.RC, "tcp": ChannelKind.TCP}
-#: Seconds within which a peer must have proved that it knows the key: enough for two round trips
-#: over a slow network that loses some of the packets.
+CHANNELS = {
+    "rd": ChannelKind.RD,
+    "rc": ChannelKind.RC,
+    "ud": ChannelKind.UD,
+    "tcp": ChannelKind.TCP,
+}
+_NAMES: dict[ChannelKind, endpoints.Kind] = {
+    ChannelKind.RD: "rd",
+    ChannelKind.RC: "rc",
+    ChannelKind.UD: "ud",
+}
+#: Seconds within which a peer must have proved that it knows the key: two round trips of a bad
+#: line, with some lost packets.
 HANDSHAKE_S = 10.0
 #: Seconds within which the initiator must have opened a channel: its attempts of 3 s for each kind.
 CHANNEL_S = 30.0
@@ -66,7 +76,9 @@ def parse_channels(names: Sequence[str]) -> tuple[ChannelKind, ...]:
     unknown = [name for name in names if name not in CHANNELS]
     if unknown or not names:
         raise ValueError(
-            f"unknown channel {unknown[0]!r}: use rd, rc or tcp" if unknown else "give a channel"
+            f"unknown channel {unknown[0]!r}: use rd, rc, ud or tcp"
+            if unknown
+            else "give a channel"
         )
     return tuple(dict.fromkeys(CHANNELS[name] for name in names))
 
@@ -200,9 +212,7 @@ async def _open_first(
             invitation = Invitation(
                 offer.token, offer.port, offer.unit_size, offer.window, offer.qkey
             )
-            channel = await open_channel(
-                "rd" if kind == ChannelKind.RD else "rc", host, invitation, limits
-            )
+            channel = await open_channel(_NAMES[kind], host, invitation, limits)
             return replace(agreed, channel=channel, refused=tuple(refused))
         except ChannelEnded as e:
             if rendezvous.ended is not None:
@@ -251,7 +261,7 @@ async def admit(
         rendezvous: stays open on an error; the caller closes it.
         key: the key that both ends know.
         kinds: the kinds of channels of this server, preferred ones first.
-        acceptors: those for RD and RC.
+        acceptors: those for RD, RC and UD.
         limits: those of the channel.
         on_proof: called when the peer has proved that it knows the key; it may raise ADTSError.
 
@@ -328,7 +338,7 @@ async def _offer_until_open(
             await send_message(rendezvous, *first, wire.UseChannel(kind, unit_size=unit))
             use(rendezvous, unit)
             return rendezvous
-        if hello.window < MIN_INITIATOR_WINDOW:
+        if hello.window < MIN_INITIATOR_WINDOW and kind != ChannelKind.UD:
             raise wire.WireError(
                 f"HELLO grants {hello.window} credits: an {kind.name} channel needs at least "
                 f"{MIN_INITIATOR_WINDOW}"

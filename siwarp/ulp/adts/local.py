@@ -9,6 +9,7 @@ import io
 import os
 import shutil
 import tempfile
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +19,10 @@ from siwarp.ulp.adts.tree import Entry, Extent, Incoming, Tree
 from siwarp.ulp.adts.wire import FileKind
 
 __all__ = ["MemoryOrigin", "ObjectDestination", "TreeDestination", "open_origin"]
+
+#: Zeros that are written to an open file of the program for the holes of one file, at most. A
+#: sender announces a hole of any length in 32 octets, and this end would write for hours.
+MAX_ZEROS = 1 << 30
 
 
 class TreeDestination:
@@ -54,17 +59,17 @@ class TreeDestination:
         """Begin to receive a file."""
         return self._tree.begin(replace(entry, path=self._here(entry.path)), resume)
 
-    def make_directory(self, entry: Entry) -> None:
+    def make_directory(self, entry: Entry, *, sync: bool) -> None:
         """Create a directory, unless it exists."""
-        self._tree.make_directory(replace(entry, path=self._here(entry.path)))
+        self._tree.make_directory(replace(entry, path=self._here(entry.path)), sync=sync)
 
-    def make_symlink(self, entry: Entry) -> None:
+    def make_symlink(self, entry: Entry, *, sync: bool) -> None:
         """Create a symbolic link if links are wanted."""
         if not self._symlinks:
             raise OSError(
                 errno.ELOOP, f"{entry.path}: skipped, because it is a symbolic link (give --links)"
             )
-        self._tree.make_symlink(replace(entry, path=self._here(entry.path)))
+        self._tree.make_symlink(replace(entry, path=self._here(entry.path)), sync=sync)
 
 
 class ObjectDestination:
@@ -89,7 +94,7 @@ class ObjectDestination:
         if entry.path != self._base:
             raise OSError(errno.EPROTO, f"{entry.path}: {self._base} was asked for")
         if callable(getattr(self._into, "write", None)):
-            return _FileIncoming(self._into, entry)
+            return _ObjectIncoming(entry, self._write, MAX_ZEROS)
         view = octets(self._into)
         if view.readonly:
             raise OSError(errno.EINVAL, "the memory to receive into is read-only")
@@ -98,9 +103,18 @@ class ObjectDestination:
                 errno.ENOSPC,
                 f"{entry.path}: needs memory of {entry.size} octets, but {len(view)} were given",
             )
-        return _MemoryIncoming(view, entry)
 
-    def make_directory(self, entry: Entry) -> None:
+        def put(offset: int, data: memoryview) -> None:
+            view[offset : offset + len(data)] = data
+
+        return _ObjectIncoming(entry, put, entry.size)
+
+    def _write(self, offset: int, data: memoryview) -> None:
+        while len(data):  # a raw file may write a part
+            written = self._into.write(data)
+            data = data[len(data) if written is None else written :]
+
+    def make_directory(self, entry: Entry, *, sync: bool) -> None:
         """Refuse: memory has no directories."""
         raise OSError(errno.EISDIR, f"{entry.path} is a directory: give a local directory")
 
@@ -108,65 +122,52 @@ class ObjectDestination:
 
 
 class _ObjectIncoming:
-    """A received file that is not resumed."""
+    """A received file that is never resumed; the program decides when it is in stable storage.
 
-    def __init__(self, entry: Entry) -> None:
+    Args:
+        entry: the announced file.
+        put: called with the offset and the octets of each part, in order.
+        zeros: how many octets of holes are put as zeros, at most.
+
+    """
+
+    def __init__(self, entry: Entry, put: Callable[[int, memoryview], None], zeros: int) -> None:
         self.entry = entry
         self.position = 0
+        self._put = put
+        self._zeros = zeros
 
-    def extent(self, offset: int) -> Extent:
-        raise NotImplementedError
-
-    def read(self, into: memoryview, offset: int) -> None:
-        raise NotImplementedError
-
-    def restart(self) -> None:
-        raise NotImplementedError
+    def prefix(self) -> None:
+        pass
 
     def write(self, offset: int, data: memoryview) -> None:
         if offset != self.position or len(data) > self.entry.size - offset:
             raise OSError(errno.EPROTO, f"{self.entry.path}: octets for a wrong offset, {offset}")
-        self._put(data)
+        self._put(offset, data)
         self.position += len(data)
 
     def hole(self, offset: int, length: int) -> None:
         if offset != self.position or length > self.entry.size - offset:
             raise OSError(errno.EPROTO, f"{self.entry.path}: a hole at a wrong offset, {offset}")
+        if length > self._zeros:
+            raise OSError(
+                errno.EFBIG,
+                f"{self.entry.path}: has holes of more than {MAX_ZEROS} octets, which would be "
+                "written as zeros: give a local path, where holes take no space",
+            )
+        self._zeros -= length
         zeros = memoryview(bytes(min(length, 1 << 20)))
         while length:
             part = zeros[: min(length, len(zeros))]
             self.write(self.position, part)
             length -= len(part)
 
-    def finish(self) -> None:
+    def finish(self, *, sync: bool) -> None:
         if self.position != self.entry.size:
             raise OSError(errno.EPROTO, f"{self.entry.path}: octets are missing at its end")
 
     def abandon(self, *, keep: bool) -> None:
         pass
-
-    def _put(self, data: memoryview) -> None:
-        raise NotImplementedError
-
-
-class _MemoryIncoming(_ObjectIncoming):
-    def __init__(self, view: memoryview, entry: Entry) -> None:
-        super().__init__(entry)
-        self._view = view
-
-    def _put(self, data: memoryview) -> None:
-        self._view[self.position : self.position + len(data)] = data
-
-
-class _FileIncoming(_ObjectIncoming):
-    def __init__(self, file: Any, entry: Entry) -> None:
-        super().__init__(entry)
-        self._file = file
-
-    def _put(self, data: memoryview) -> None:
-        while len(data):  # a raw file may write a part
-            written = self._file.write(data)
-            data = data[len(data) if written is None else written :]
 
 
 class MemoryOrigin:

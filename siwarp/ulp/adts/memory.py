@@ -1,10 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Registered memory: pools of units for sends and receives.
-
-Memory of the program that is sent without a copy is registered for each Send (``Channel.send``): a
-registration costs about 10 us, less than 5% of the time in which a unit is sent, so that there is
-no cache of registrations, and a channel keeps no memory of the program after the Send.
-"""
+"""Registered memory: pools of units for sends and receives."""
 
 from __future__ import annotations
 

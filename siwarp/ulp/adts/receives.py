@@ -21,13 +21,18 @@ from siwarp.ulp.adts.device import Device
 from siwarp.ulp.adts.memory import Unit, Units
 from siwarp.verbs import SRQ, WC, EventType, LimitError, SrqAttr, StateError
 
-__all__ = ["Receive", "Receives"]
+__all__ = ["Receive", "Receives", "Share"]
 
 #: The window of a new channel, and the receives that are kept for further channels.
 FIRST_WINDOW = 4
 HEADROOM = 4
 #: The part of a pool's units that is kept for sends: 1 / FOR_SENDS.
 FOR_SENDS = 8
+#: Seconds after which another attempt to open a session may succeed, because sessions without
+#: progress have ended: more than STALL_S (device.py) and twice IDLE_S.
+RETRY_S = 30
+#: The part of a pool's units that is kept for each share: 1 / ASSURED.
+ASSURED = 4
 #: Seconds after which unused credits are asked back, and within which they must be given back.
 IDLE_S = 5.0
 
@@ -78,11 +83,38 @@ class Receive(Received):
         holder.on_release()
 
 
+class Share:
+    """The part of a device's pool that one transport's receives hold.
+
+    Of a pool with several shares, each may hold ``1 / ASSURED`` of the units whatever the others
+    hold: sessions over one transport never keep out those over another.
+    """
+
+    def __init__(self, device: Device) -> None:
+        self._pool = device.pool
+        self._all = device.shares
+        self._all.append(self)
+        #: Octets of receives.
+        self.held = 0
+
+    @property
+    def may_grow(self) -> bool:
+        """Whether the pool has a unit that is kept neither for sends nor for the other shares."""
+        pool = self._pool
+        others = sum(
+            max(0, pool.size // ASSURED - share.held // pool.unit)
+            for share in self._all
+            if share is not self
+        )
+        return pool.free > pool.size // FOR_SENDS + others
+
+
 class Receives:
     """The receives of one transport for units of one size.
 
     ``find`` returns the channel to which a completion belongs, or ``None``; ``unknown`` then gets
-    the unit, whose receive is posted again afterwards.
+    the unit, whose receive is posted again afterwards. The receives count as those of ``share``;
+    ``None``: of a share of their own.
     """
 
     def __init__(
@@ -91,8 +123,10 @@ class Receives:
         units: Units,
         limit: int,
         scarce: Callable[[bool], None] | None = None,
+        share: Share | None = None,
     ) -> None:
         self.device = device
+        self._share = share or Share(device)
         self._units = units
         self._limit = limit
         self.srq = SRQ(device.pd, SrqAttr(max_wr=limit))
@@ -137,6 +171,7 @@ class Receives:
         if (pool.waiting or self.device.memory_short) and self.available > HEADROOM:
             self.device.forget_receive(receive.wr)
             self.total -= 1
+            self._share.held -= self.unit
             receive.memory.release()
             if pool.free > 2 * pool.size // FOR_SENDS:
                 self.device.memory_short = False
@@ -153,16 +188,16 @@ class Receives:
         """Post receives until ``wanted`` of them are available; return whether they are."""
         before = self.total
         while self.available < wanted and self.total < self._limit:
-            unit = None
-            if self.device.pool.free > self.device.pool.size // FOR_SENDS:
-                unit = self._units.take_nowait()
+            unit = self._units.take_nowait() if self._share.may_grow else None
             if unit is None:
                 self.device.memory_short = True
+                self.device.watch_stalls()
                 break
             receive = Receive(self, unit)
             self.srq.post_recv(receive.wr)
             self.posted += 1
             self.total += 1
+            self._share.held += self.unit
         if self.total > before and self._scarce is not None and not self._is_scarce:
             self._arm_limit()
         return self.available >= wanted
@@ -202,8 +237,8 @@ class Receives:
         if self.available < 1:
             raise LimitError(
                 errno.ENOMEM,
-                f"all {self.total} receives of this server are granted to other sessions: try "
-                "again later",
+                f"other sessions use the memory of this server: try again in {RETRY_S} seconds, "
+                "when it will have ended those that do not use it",
             )
         got = max(1, min(wanted, self.available - HEADROOM))
         self.reserved += got

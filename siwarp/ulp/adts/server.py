@@ -113,9 +113,13 @@ class Server:
     async def _start(self, address: Address) -> None:
         host, port = address
         numeric = resolve_to_numeric(host)
-        if {ChannelKind.RD, ChannelKind.RC} & set(self._kinds):
+        if set(self._kinds) != {ChannelKind.TCP}:
             self._opened = await endpoints.open_acceptors(numeric, self._limits, self._throttle)
-            self._acceptors = {ChannelKind.RD: self._opened.rd, ChannelKind.RC: self._opened.rc}
+            self._acceptors = {
+                ChannelKind.RD: self._opened.rd,
+                ChannelKind.RC: self._opened.rc,
+                ChannelKind.UD: self._opened.ud,
+            }
         transport: Any = "rc" if system.simulated else "tcp"
         try:
             self._listener = await endpoints.listen(transport, (numeric, port), self._accept)
@@ -298,7 +302,7 @@ class _Served:
             entries,
             base=path,
             prefix=path,
-            options=message.options & (Option.UPDATE | Option.RESUME),
+            options=message.options & (Option.UPDATE | Option.RESUME | Option.SYNC),
             digest=message.digest,
             request=request,
             symlinks=True,
@@ -350,7 +354,7 @@ async def serve(
     *,
     key: Key,
     writable: bool = False,
-    channels: Sequence[str] = ("rd", "rc", "tcp"),
+    channels: Sequence[str] = ("rd", "rc", "ud", "tcp"),
     limits: Limits | None = None,
     on_event: Callable[[str], None] | None = None,
     calls: SystemCalls | None = None,
@@ -359,7 +363,7 @@ async def serve(
 
     Args:
         root: the directory; nothing outside of it is read or written.
-        address: the rendezvous; RD and RC use free ports of the same host.
+        address: the rendezvous; RD, RC and UD use free ports of the same host.
         key: admits only peers that know it.
         writable: whether peers may create, replace and delete files.
         channels: names of channels, preferred ones first.

@@ -39,6 +39,7 @@ __all__ = [
     "ListPlan",
     "Outcome",
     "OutgoingFile",
+    "Readable",
     "ReceivedFile",
     "Receiver",
     "Sender",
@@ -137,19 +138,23 @@ class Outcome:
 _NO_EXTENT = Extent(0, 0, False)
 
 
-# ---- sending
-
-
-class OutgoingFile(Protocol):
-    """A file that is sent: ``tree.Source``, or octets of the program."""
-
-    entry: Entry
+class Readable(Protocol):
+    """Octets of a file: one that is sent, or what has arrived of one."""
 
     def extent(self, offset: int) -> Extent:
         """Return the data or the hole that begins at an offset."""
 
     def read(self, into: memoryview, offset: int) -> None:
         """Fill a buffer with octets of the file. Raises OSError."""
+
+
+# ---- sending
+
+
+class OutgoingFile(Readable, Protocol):
+    """A file that is sent: ``tree.Source``, or octets of the program."""
+
+    entry: Entry
 
     def check_unchanged(self) -> None:
         """Raise OSError if the file was changed since it was opened."""
@@ -173,7 +178,7 @@ class FilePlan:
         origin: opens the files, by the path of their entry.
         entries: the files; an error stands for a file that cannot be read.
         base: the path of the first entry, for which the receiver has ``prefix``.
-        options: UPDATE and RESUME.
+        options: UPDATE, RESUME and SYNC.
         digest: the kind of digest.
         request: the id of the GET, or 0.
         symlinks: send symbolic links as such; otherwise they are reported as failures.
@@ -287,8 +292,8 @@ class Sender:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a plan is not finished."""
-        return self._plan is not None or bool(self._plans)
+        """Whether a plan is not finished, or its last messages are not sent."""
+        return self._plan is not None or bool(self._plans) or bool(self._unsent)
 
     # ---- called by the disk thread
 
@@ -367,10 +372,13 @@ class Sender:
                     mode=found.mode,
                     target=os.fsencode(found.target),
                 )
-                if message.octets() > len(view) - at:
+                if message.octets() > len(view) - UNIT_HEADER_SIZE:
+                    plan.failed += 1  # no unit of this session has room for the path
+                elif message.octets() > len(view) - at:
                     return at
-                at = message.put(view, at, plan.request)
-                plan.files += 1
+                else:
+                    at = message.put(view, at, plan.request)
+                    plan.files += 1
             self._peeked = None
 
     def _put_files(self, view: memoryview, at: int) -> int:
@@ -444,7 +452,7 @@ class Sender:
         except wire.WireError as e:
             return Failure(path, ErrorCode.NAME, f"{path}: {e}")
         if needed > room:
-            text = f"{path}: the path does not fit into a unit of this session"
+            text = f"the path does not fit into a unit of this session: {path}"
             return Failure(path, ErrorCode.NAME, text)
         return entry
 
@@ -465,7 +473,9 @@ class Sender:
             mode=entry.mode,
             kind=entry.kind,
             target=os.fsencode(entry.target),
-            options=Option.AT_ONCE if sending.at_once else plan.options,
+            options=Option.AT_ONCE | plan.options & Option.SYNC
+            if sending.at_once
+            else plan.options,
             digest=plan.digest,
             request=plan.request,
         )
@@ -602,18 +612,15 @@ class Sender:
 
 
 class ReceivedFile(Protocol):
-    """A file that is received: ``tree.Incoming``, or memory of the program."""
+    """A file that is received: ``tree.Incoming``, or memory of the program.
+
+    ``position``: the number of octets that have arrived, in this session and before.
+    """
 
     position: int
 
-    def extent(self, offset: int) -> Extent:
-        """Return the data or the hole that begins at an offset of what has arrived before."""
-
-    def read(self, into: memoryview, offset: int) -> None:
-        """Fill a buffer with octets that have arrived before. Raises OSError."""
-
-    def restart(self) -> None:
-        """Drop what has arrived. Raises OSError."""
+    def prefix(self) -> Readable | None:
+        """Return what has arrived before, if anything has."""
 
     def write(self, offset: int, data: memoryview) -> None:
         """Write the next octets. Raises OSError."""
@@ -621,8 +628,8 @@ class ReceivedFile(Protocol):
     def hole(self, offset: int, length: int) -> None:
         """Leave a hole. Raises OSError."""
 
-    def finish(self) -> None:
-        """Give the complete file its final name. Raises OSError."""
+    def finish(self, *, sync: bool) -> None:
+        """Give the complete file its final name; ``sync``: in stable storage. Raises OSError."""
 
     def abandon(self, *, keep: bool) -> None:
         """End the transfer without a complete file."""
@@ -635,13 +642,13 @@ class Destination(Protocol):
         """Return what has a path. Raises OSError."""
 
     def begin(self, entry: Entry, resume: bool) -> ReceivedFile:
-        """Begin to receive a file. Raises OSError."""
+        """Begin to receive a file; ``resume``: behind what has arrived before. Raises OSError."""
 
-    def make_directory(self, entry: Entry) -> None:
-        """Create a directory, unless it exists. Raises OSError."""
+    def make_directory(self, entry: Entry, *, sync: bool) -> None:
+        """Create a directory, unless it exists; ``sync``: in stable storage. Raises OSError."""
 
-    def make_symlink(self, entry: Entry) -> None:
-        """Create a symbolic link. Raises OSError."""
+    def make_symlink(self, entry: Entry, *, sync: bool) -> None:
+        """Create a symbolic link; ``sync``: in stable storage. Raises OSError."""
 
 
 @dataclass
@@ -649,9 +656,11 @@ class _Receiving:
     """A transfer that the peer has begun."""
 
     entry: Entry
+    destination: Destination
     file: ReceivedFile
     kind: DigestKind
     digest: Digest
+    sync: bool
     #: Whether no octets have arrived since the ACCEPT, so that the sender may begin at 0.
     fresh: bool = True
 
@@ -749,12 +758,13 @@ class Receiver:
         self, transfer: int, entry: Entry, destination: Destination, message: wire.Open
     ) -> None:
         replies = self.outcome.replies
+        sync = bool(message.options & Option.SYNC)
         if entry.kind == FileKind.DIRECTORY:
-            destination.make_directory(entry)
+            destination.make_directory(entry, sync=sync)
             replies.append((transfer, wire.Done()))
             return
         if entry.kind == FileKind.SYMLINK:
-            destination.make_symlink(entry)
+            destination.make_symlink(entry, sync=sync)
             replies.append((transfer, wire.Done()))
             return
         if message.options & Option.UPDATE and _is_same_version(destination, entry):
@@ -765,16 +775,16 @@ class Receiver:
         file = destination.begin(entry, resume)
         digest = make_digest(message.digest)
         try:
-            if file.position:
+            if (prefix := file.prefix()) is not None:
                 scratch = memoryview(bytearray(_PREFIX_STEP))
-                add_prefix(digest, file, file.position, scratch)
+                add_prefix(digest, prefix, file.position, scratch)
         except BaseException:
             file.abandon(keep=False)
             raise
-        self._open[transfer] = _Receiving(entry, file, message.digest, digest)
+        self._open[transfer] = _Receiving(entry, destination, file, message.digest, digest, sync)
         if not message.options & Option.AT_ONCE:
-            prefix = digest.value() if file.position else b""
-            replies.append((transfer, wire.Accept(file.position, prefix)))
+            value = digest.value() if file.position else b""
+            replies.append((transfer, wire.Accept(file.position, value)))
 
     def _advance(self, record: Record, receiving: _Receiving) -> None:
         file, digest = receiving.file, receiving.digest
@@ -782,7 +792,8 @@ class Receiver:
             if receiving.fresh:
                 receiving.fresh = False
                 if record.offset == 0 and file.position:  # the sender's prefix is another one
-                    file.restart()
+                    file.abandon(keep=False)
+                    file = receiving.file = receiving.destination.begin(receiving.entry, False)
                     digest = receiving.digest = make_digest(receiving.kind)
                 else:
                     self.outcome.octets += file.position
@@ -820,19 +831,13 @@ class Receiver:
                 f"{entry.path}: the {receiving.kind.name} digest of the received octets is "
                 f"{receiving.digest.value().hex()}, the sender's {end.digest.hex()}: send it again",
             )
-        receiving.file.finish()
+        receiving.file.finish(sync=receiving.sync)
         del self._open[transfer]
         self.outcome.done += 1
         self.outcome.replies.append((transfer, wire.Done()))
 
 
-class _Readable(Protocol):
-    def extent(self, offset: int) -> Extent: ...
-
-    def read(self, into: memoryview, offset: int) -> None: ...
-
-
-def add_prefix(digest: Digest, file: _Readable, length: int, scratch: memoryview) -> None:
+def add_prefix(digest: Digest, file: Readable, length: int, scratch: memoryview) -> None:
     """Add the first ``length`` octets of a file to a digest, holes without reading them."""
     at = 0
     while at < length:

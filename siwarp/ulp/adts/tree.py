@@ -94,6 +94,10 @@ class SystemCalls:
         """Set the size of a file."""
         os.ftruncate(fd, size)
 
+    def fsync(self, fd: int) -> None:
+        """Write a file or directory to stable storage."""
+        os.fsync(fd)
+
     def rename(self, old: str, new: str, directory: int) -> None:
         """Rename a file within a directory; an existing file is replaced."""
         os.rename(old, new, src_dir_fd=directory, dst_dir_fd=directory)
@@ -304,8 +308,10 @@ class Tree:
                 os.close(fd)
                 raise
 
-    def make_directory(self, entry: Entry) -> None:
+    def make_directory(self, entry: Entry, *, sync: bool = False) -> None:
         """Create a directory unless it exists, and set its mode and time.
+
+        ``sync``: return when its name is in stable storage.
 
         Raises:
             OSError: this end is read-only (EROFS), the path is refused, a file has the name
@@ -315,19 +321,20 @@ class Tree:
         parts = split_path(entry.path)
         self._check_writable(entry.path or self.root)
         if parts:
-            with (
-                self._directory(parts[:-1]) as above,
-                _naming(entry.path),
-                contextlib.suppress(FileExistsError),
-            ):
-                os.mkdir(parts[-1], 0o700, dir_fd=above)
+            with self._directory(parts[:-1]) as above, _naming(entry.path):
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(parts[-1], 0o700, dir_fd=above)
+                if sync:
+                    _sync_directory(self.calls, above)
         with self._directory(parts) as directory, _naming(entry.path or self.root):
             if parts:  # a peer must not change the mode of the root
                 Path(f"/proc/self/fd/{directory}").chmod(entry.mode & 0o777)
             _set_time(directory, entry.mtime_ns)
 
-    def make_symlink(self, entry: Entry) -> None:
+    def make_symlink(self, entry: Entry, *, sync: bool = False) -> None:
         """Create a symbolic link, in place of a file or link of that name.
+
+        ``sync``: return when it is in stable storage.
 
         Raises:
             OSError: this end is read-only (EROFS), the path is refused, a directory has the name,
@@ -350,6 +357,8 @@ class Tree:
             except BaseException:
                 os.unlink(temporary, dir_fd=directory)
                 raise
+            if sync:
+                _sync_directory(self.calls, directory)
 
     def delete(self, path: str) -> None:
         """Delete a file, a symbolic link or an empty directory.
@@ -494,6 +503,10 @@ class Incoming:
                 f"{self.entry.size} have arrived",
             )
 
+    def prefix(self) -> Incoming | None:
+        """Return the file if octets of it have arrived before."""
+        return self if self.position else None
+
     def extent(self, offset: int) -> Extent:
         """Return the data or the hole that begins at an offset below the position."""
         return self._extents.find(offset, self.position)
@@ -504,11 +517,6 @@ class Incoming:
             got = _read_all(self._calls, self._fd, into, offset)
         if got < len(into):
             raise _changed(self.entry.path, "another program has shortened the incomplete file")
-
-    def restart(self) -> None:
-        """Drop what has arrived."""
-        self._calls.truncate(self._fd, 0)
-        self.position = 0
 
     def write(self, offset: int, data: memoryview) -> None:
         """Write the next octets.
@@ -532,8 +540,10 @@ class Incoming:
             self._calls.truncate(self._fd, offset + length)
         self.position += length
 
-    def finish(self) -> None:
+    def finish(self, *, sync: bool = False) -> None:
         """Set mode and time, and rename the file to its final name.
+
+        ``sync``: return when the file and its name are in stable storage.
 
         Raises:
             OSError: octets are missing (EPROTO), or the file system refuses it; the temporary file
@@ -551,7 +561,11 @@ class Incoming:
                 os.fchmod(self._fd, self.entry.mode & 0o777)
                 _set_time(self._fd, self.entry.mtime_ns)
                 name = self.entry.path.rpartition("/")[2]
+                if sync:
+                    self._calls.fsync(self._fd)
                 self._calls.rename(self._temporary, name, self._directory)
+                if sync:
+                    _sync_directory(self._calls, self._directory)
         except BaseException:
             self.abandon(keep=False)
             raise
@@ -647,6 +661,15 @@ def _remove_other_versions(directory: int, name: str, temporary: str) -> None:
                 os.unlink(other, dir_fd=directory)
             finally:
                 os.close(held)
+
+
+def _sync_directory(calls: SystemCalls, directory: int) -> None:
+    """Write a directory to stable storage; its descriptor may be one of O_PATH."""
+    fd = os.open(".", os.O_RDONLY | _DIRECTORY, dir_fd=directory)
+    try:
+        calls.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def _names(fd: int) -> list[str]:

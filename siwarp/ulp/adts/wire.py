@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 """The wire format of ADTS: units, records and messages (spec/adts.md). No I/O.
 
-A *unit* is what one Send carries on RC and RD, and a block of a TCP stream: a unit header, and
-records one after the other, without padding. A unit without records only announces credits. A
+A *unit* is what one Send carries on RC, RD and UD, and a block of a TCP stream: a unit header, and
+records one behind the other, without padding. A unit without records only announces credits. A
 *record* is a record header and a body. A record is either DATA, whose body is octets of a file, or
 a control record, whose body is a sequence of fields: the classes derived from ``Message``.
 
@@ -25,7 +25,7 @@ from __future__ import annotations
 import dataclasses
 import struct
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar, get_type_hints
@@ -82,7 +82,6 @@ __all__ = [
     "UnitHeader",
     "UseChannel",
     "WireError",
-    "data_unit_header",
     "parse_message",
     "parse_unit_header",
     "put_data",
@@ -114,6 +113,8 @@ _RECORD_HEAD_SIZE = _RECORD_HEAD.size
 #: Unit sizes, in octets, that two ends may agree on. 2 KiB holds each record of the handshake, and
 #: is the smallest unit that the study of unit sizes measures; 4 MiB is the largest.
 MIN_UNIT_SIZE, MAX_UNIT_SIZE = 2 << 10, 4 << 20
+#: Smallest unit of a channel: a datagram that each path for IPv6 carries has more octets.
+MIN_DATAGRAM_SIZE = 1 << 10
 #: Largest unit before the peer has proved that it knows the key: a stranger cannot make this end
 #: reserve more memory than that.
 HANDSHAKE_UNIT_SIZE = MIN_UNIT_SIZE
@@ -176,7 +177,7 @@ OPTIONAL = 0x80
 
 
 class ChannelKind(IntEnum):
-    """The transports of a channel. UD has a number, but no channel yet."""
+    """The transports of a channel."""
 
     TCP = 1
     RC = 2
@@ -214,6 +215,8 @@ class Option(IntFlag):
     RESUME = 4
     #: OPEN: DATA follows at once, without an ACCEPT.
     AT_ONCE = 8
+    #: GET, OPEN: DONE says that the file is in stable storage.
+    SYNC = 16
 
 
 _ALL_OPTIONS = sum(Option)
@@ -335,28 +338,10 @@ def put_data(into: memoryview, at: int, *, transfer: int, offset: int, length: i
     if end > len(into):
         room = len(into) - at
         raise WireError(f"a DATA of {end - at} octets does not fit: {room} octets are left")
-    into[at : at + RECORD_HEADER_SIZE] = _data_header(transfer, offset, length)
-    return end
-
-
-def data_unit_header(*, transfer: int, offset: int, length: int) -> bytes:
-    """Return both headers of a unit that is one DATA record of `length` octets, without credits.
-
-    Raises:
-        WireError: the record reaches beyond ``MAX_OFFSET``.
-
-    """
-    unit = _UNIT_HEAD.pack(
-        MAGIC, VERSION, 0, 0, UNIT_HEADER_SIZE + RECORD_HEADER_SIZE + length, 0, 0
-    )
-    record = _data_header(transfer, offset, length)
-    return b"%b%b%b" % (unit, crc32c(unit).to_bytes(4, "big"), record)
-
-
-def _data_header(transfer: int, offset: int, length: int) -> bytes:
     _check_range("DATA", offset, length)
     head = _RECORD_HEAD.pack(Type.DATA, 0, 0, transfer, offset, 0, length)
-    return head + crc32c(head).to_bytes(4, "big")
+    into[at : at + RECORD_HEADER_SIZE] = head + crc32c(head).to_bytes(4, "big")
+    return end
 
 
 def _check_range(name: str, offset: int, length: int) -> None:
@@ -479,39 +464,26 @@ class _Channels(_Kind):
 
     def encode(self, value: tuple[ChannelKind, ...]) -> bytes:
         octets = bytes(value)
-        _check_length(octets, 1, _MAX_CHANNELS)
+        _check_size(octets, range(1, _MAX_CHANNELS + 1))
         return octets
 
     def decode(self, octets: memoryview) -> tuple[ChannelKind, ...]:
-        _check_length(octets, 1, _MAX_CHANNELS)
+        _check_size(octets, range(1, _MAX_CHANNELS + 1))
         return tuple(ChannelKind(octet) for octet in octets if octet in _CHANNELS)
 
 
 @dataclass(frozen=True)
 class _Octets(_Kind):
-    """Octets, at least `least` and at most `most` of them."""
+    """Octets, as many as one of `sizes`."""
 
-    least: int
-    most: int
+    sizes: Sequence[int]
 
     def encode(self, value: bytes) -> bytes:
-        _check_length(value, self.least, self.most)
+        _check_size(value, self.sizes)
         return value
 
     def decode(self, octets: memoryview) -> bytes:
-        _check_length(octets, self.least, self.most)
-        return bytes(octets)
-
-
-class _Digest(_Kind):
-    """A digest of one of the sizes of ``DigestKind``."""
-
-    def encode(self, value: bytes) -> bytes:
-        _check_size(value, _DIGEST_SIZES)
-        return value
-
-    def decode(self, octets: memoryview) -> bytes:
-        _check_size(octets, _DIGEST_SIZES)
+        _check_size(octets, self.sizes)
         return bytes(octets)
 
 
@@ -523,7 +495,7 @@ class _Text(_Kind):
         return octets[:MAX_TEXT].decode(errors="ignore").encode()
 
     def decode(self, octets: memoryview) -> str:
-        _check_length(octets, 0, MAX_TEXT)
+        _check_size(octets, range(MAX_TEXT + 1))
         try:
             text = str(octets, "utf-8")
         except UnicodeDecodeError as error:
@@ -533,17 +505,15 @@ class _Text(_Kind):
         return text
 
 
-def _check_size(octets: bytes | memoryview, sizes: tuple[int, ...]) -> None:
+def _check_size(octets: bytes | memoryview, sizes: Sequence[int]) -> None:
     if len(octets) not in sizes:
-        raise WireError(f"{len(octets)} octets instead of {' or '.join(map(str, sizes))}")
+        ranges = f"{sizes[0]} to {sizes[-1]}", " or ".join(map(str, sizes))
+        raise WireError(f"{len(octets)} octets instead of {ranges[not isinstance(sizes, range)]}")
 
 
-def _check_length(octets: bytes | memoryview, least: int, most: int) -> None:
-    if not least <= len(octets) <= most:
-        raise WireError(f"{len(octets)} octets: {least} to {most} are permitted")
-
-
-_PATH = _Octets(0, MAX_PATH)
+_PATH = _Octets(range(MAX_PATH + 1))
+_TOKEN = _Octets((TOKEN_SIZE,))
+_DIGEST = _Octets(_DIGEST_SIZES)
 _FILE_SIZE = _Int(8, 0, MAX_OFFSET)
 _TIME = _Int(8, -(1 << 63), MAX_OFFSET)
 _MODE = _Int(2, 0, 0o7777)
@@ -716,7 +686,7 @@ class Hello(Message):
     min_version: Annotated[int, _Field(1, _Int(1, 1, _U8))]
     max_version: Annotated[int, _Field(2, _Int(1, 1, _U8))]
     #: Random octets, new for each session.
-    nonce: Annotated[bytes, _Field(3, _Octets(NONCE_SIZE, NONCE_SIZE))]
+    nonce: Annotated[bytes, _Field(3, _Octets((NONCE_SIZE,)))]
     #: Kinds of channels that the sender offers, preferred ones first.
     channels: Annotated[tuple[ChannelKind, ...], _Field(4, _Channels())]
     #: Largest unit that the sender receives, in octets.
@@ -735,7 +705,7 @@ class Auth(Message):
     """AUTH: the proof that the sender knows the key (auth.py)."""
 
     TYPE = Type.AUTH
-    mac: Annotated[bytes, _Field(1, _Octets(MAC_SIZE, MAC_SIZE))]
+    mac: Annotated[bytes, _Field(1, _Octets((MAC_SIZE,)))]
 
 
 @dataclass(frozen=True)
@@ -750,13 +720,14 @@ class UseChannel(Message):
     TYPE = Type.CHANNEL
     kind: Annotated[ChannelKind, _Field(1, _Enum(ChannelKind))]
     #: One-time token; empty for the kind of the rendezvous, on which the session goes on.
-    token: Annotated[bytes, _Field(2, _Octets(TOKEN_SIZE, TOKEN_SIZE))] = b""
-    #: RC: TCP port of the listener. RD: UDP port, and Q_Key.
+    token: Annotated[bytes, _Field(2, _TOKEN)] = b""
+    #: RC: TCP port of the listener. RD, UD: UDP port, and Q_Key.
     port: Annotated[int, _Field(3, _Int(2, 0, _U16))] = 0
     qkey: Annotated[int, _Field(4, _Int(4, 0, _U32))] = 0
     #: Largest unit of the session in both directions, in octets.
-    unit_size: Annotated[int, _Field(5, _Int(4, MIN_UNIT_SIZE, MAX_UNIT_SIZE))] = 0
-    #: Credits that the acceptor grants when the channel opens; 0 on TCP.
+    unit_size: Annotated[int, _Field(5, _Int(4, MIN_DATAGRAM_SIZE, MAX_UNIT_SIZE))] = 0
+    #: Credits that the acceptor grants when the channel opens; UD: units that each end stores in
+    #: each direction, at most; 0 on TCP.
     window: Annotated[int, _Field(6, _Int(2, 0, MAX_WINDOW))] = 0
 
 
@@ -765,7 +736,7 @@ class Join(Message):
     """JOIN, the first record of the initiator on an RD channel."""
 
     TYPE = Type.JOIN
-    token: Annotated[bytes, _Field(1, _Octets(TOKEN_SIZE, TOKEN_SIZE))]
+    token: Annotated[bytes, _Field(1, _TOKEN)]
 
 
 @dataclass(frozen=True)
@@ -818,25 +789,26 @@ class Cancel(Message):
 
 
 @dataclass(frozen=True)
-class Get(Message):
-    """GET: a request to send files. Its id (`transfer`) is in the OPENs that answer it.
+class _Request(Message):
+    """A request about a path. An empty path is the directory that the acceptor serves."""
 
-    An empty path is the directory that the acceptor serves; also in the other messages.
-    """
-
-    TYPE = Type.GET
     path: Annotated[bytes, _Field(1, _PATH)]
     options: Annotated[Option, _Field(2, _Options())] = Option.NONE
+
+
+@dataclass(frozen=True)
+class Get(_Request):
+    """GET: a request to send files. Its id (`transfer`) is in the OPENs that answer it."""
+
+    TYPE = Type.GET
     digest: Annotated[DigestKind, _Field(3, _Enum(DigestKind))] = DigestKind.CRC32C
 
 
 @dataclass(frozen=True)
-class List(Message):
+class List(_Request):
     """LIST: a request for the ENTRY of a path, and with RECURSIVE of all that is below it."""
 
     TYPE = Type.LIST
-    path: Annotated[bytes, _Field(1, _PATH)]
-    options: Annotated[Option, _Field(2, _Options())] = Option.NONE
 
 
 @dataclass(frozen=True)
@@ -856,12 +828,10 @@ class Entry(Message):
 
 
 @dataclass(frozen=True)
-class Delete(Message):
+class Delete(_Request):
     """DELETE: a request to remove a file, or with RECURSIVE a directory."""
 
     TYPE = Type.DELETE
-    path: Annotated[bytes, _Field(1, _PATH)]
-    options: Annotated[Option, _Field(2, _Options())] = Option.NONE
 
 
 @dataclass(frozen=True)
@@ -900,7 +870,7 @@ class Accept(Message):
 
     TYPE = Type.ACCEPT
     offset: Annotated[int, _OFFSET] = 0
-    digest: Annotated[bytes, _Field(1, _Digest())] = b""
+    digest: Annotated[bytes, _Field(1, _DIGEST)] = b""
 
 
 @dataclass(frozen=True)
@@ -928,7 +898,7 @@ class End(Message):
 
     TYPE = Type.END
     size: Annotated[int, _InHeader("aux", MAX_OFFSET)]
-    digest: Annotated[bytes, _Field(1, _Digest())]
+    digest: Annotated[bytes, _Field(1, _DIGEST)]
 
 
 @dataclass(frozen=True)
@@ -938,6 +908,10 @@ class Done(Message):
     TYPE = Type.DONE
 
 
-_MESSAGES: dict[Type, type[Message]] = {cls.TYPE: cls for cls in Message.__subclasses__()}
+_MESSAGES: dict[Type, type[Message]] = {
+    cls.TYPE: cls
+    for cls in (*Message.__subclasses__(), *_Request.__subclasses__())
+    if cls is not _Request
+}
 for _message in _MESSAGES.values():
     _message._LAYOUT = _layout_of(_message)

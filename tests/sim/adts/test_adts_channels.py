@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 from collections.abc import Coroutine
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,11 +24,11 @@ from sim.adts.channel_harness import (
 )
 
 from siwarp.sim import World
-from siwarp.ulp.adts.channel import Cause, Channel, ChannelEnded, Limits
+from siwarp.ulp.adts.channel import Acceptor, Cause, Channel, ChannelEnded, Limits
 from siwarp.ulp.adts.channel_rdma import RDMAChannel
 from siwarp.ulp.adts.credit import Credits
 from siwarp.ulp.adts.endpoints import connect, listen, open_channel
-from siwarp.ulp.adts.wire import RECORD_HEADER_SIZE, UNIT_HEADER_SIZE, Bye, put_data, records
+from siwarp.ulp.adts.wire import RECORD_HEADER_SIZE, UNIT_HEADER_SIZE, Bye
 from siwarp.verbs import AH, LimitError, SendWR
 
 KINDS = pytest.mark.parametrize("kind", ["rc", "rd"])
@@ -379,6 +377,64 @@ def test_peers_that_take_no_data_lose_their_memory_to_others(world: World) -> No
 
 
 @KINDS
+def test_sessions_of_one_transport_leave_memory_to_those_of_the_other(
+    world: World, kind: str
+) -> None:
+    async def open_as_many_as_possible() -> None:
+        async with serve(kind, Limits(unit=1 << 20, memory=64 << 20)) as server:
+            tokens = (number.to_bytes(16, "big") for number in range(10_000))
+
+            def invite(acceptor: Acceptor) -> int:
+                return acceptor.expect(next(tokens), 1 << 20, 8, lambda _: None).window
+
+            with pytest.raises(LimitError, match="try again in 30 seconds"):
+                while True:
+                    invite(server.acceptor)
+            acceptors = server.acceptors
+            other = acceptors.rd if kind == "rc" else acceptors.rc
+            # A quarter of the pool, with a few receives in reserve.
+            assert sum(invite(other) for _ in range(3)) == 12
+
+    run(world, open_as_many_as_possible())
+
+
+def test_memory_of_peers_that_take_no_data_returns_for_a_session_of_another_transport(
+    world: World,
+) -> None:
+    silent_host = "10.0.0.3"
+    world.device(silent_host)
+
+    async def serve_beside_unreachable_peers() -> None:
+        async with serve("rd", Limits(unit=UNIT, memory=32 * UNIT)) as server:
+            silent = []
+            for _ in range(4):
+                invitation, accepted = server.invite()
+                limits = Limits(unit=UNIT, source=silent_host)
+                client = await open_channel("rd", B, invitation, limits)
+                silent.append((client, await accepted))
+            world.partition(silent_host, (A, B))
+            writers = [asyncio.create_task(send_units(one, 100)) for _, one in silent]
+            await asyncio.sleep(1)
+            # The rest of the pool is in use, too, by a task that waits for no memory.
+            held = []
+            while (unit := server.pool.take_nowait()) is not None:
+                held.append(unit)
+            rc = server.acceptors.rc
+            with pytest.raises(LimitError, match="try again in 30 seconds"):
+                rc.expect(b"t" * 16, UNIT, 8, lambda _: None)
+            await asyncio.sleep(25)  # less than RD's limit of silence
+            rc.expect(b"t" * 16, UNIT, 8, lambda _: None)
+            ends = await asyncio.gather(*writers, return_exceptions=True)
+            assert any("taken no data" in str(end) for end in ends)
+            for unit in held:
+                unit.release()
+            world.heal()
+            await asyncio.gather(*(client.close() for client, _ in silent))
+
+    run(world, serve_beside_unreachable_peers())
+
+
+@KINDS
 def test_sessions_that_outnumber_the_units_get_small_ones(world: World, kind: str) -> None:
     async def open_many() -> None:
         async with serve(kind, Limits(unit=1 << 20, memory=16 << 20)) as server:
@@ -463,7 +519,7 @@ def test_a_server_that_holds_its_receives_is_told_that_they_are_scarce(
                     while True:
                         held.append(await asyncio.wait_for(channel.receive(), 0.5))
 
-            with pytest.raises(LimitError, match="try again later"):
+            with pytest.raises(LimitError, match="try again in 30 seconds"):
                 while True:
                     a, b = await server.open_pair()
                     channels.append(a)
@@ -582,46 +638,6 @@ def test_a_channel_that_ends_wakes_its_tasks_and_frees_their_units(world: World,
             server.check_nothing_is_held()
 
     run(world, end_with_waiting_tasks())
-
-
-@KINDS
-def test_memory_of_the_program_and_files_are_sent_behind_the_records(
-    world: World, kind: str, tmp_path: Path
-) -> None:
-    octets = bytes(range(256)) * 40
-    (tmp_path / "file").write_bytes(octets)
-
-    async def send_memory_and_file() -> None:
-        async with serve(kind) as server:
-            a, b = await server.open_pair()
-            unit = await a.buffer()
-            put_data(unit.view, UNIT_HEADER_SIZE, transfer=1, offset=0, length=len(octets))
-            await a.send(unit, UNIT_HEADER_SIZE + RECORD_HEADER_SIZE, octets)
-            await a.flush()
-            header = bytearray(UNIT_HEADER_SIZE + RECORD_HEADER_SIZE + len(octets))
-            put_data(memoryview(header), UNIT_HEADER_SIZE, transfer=2, offset=0, length=len(octets))
-            fd = os.open(tmp_path / "file", os.O_RDONLY)
-            head = bytes(header[: UNIT_HEADER_SIZE + RECORD_HEADER_SIZE])
-            await a.send_file(head, fd, 0, len(octets))
-            with pytest.raises(OSError, match="shrunk"):
-                await a.send_file(head, fd, 1, len(octets))
-            os.close(fd)
-            await send_units(a, 1)
-            for number in (1, 2):
-                received = await b.receive()
-                (record,) = records(received.view)
-                assert (record.transfer, bytes(record.body)) == (number, octets)
-                record.body.release()
-                received.release()
-            await receive_units(b, 1)
-            assert isinstance(a, RDMAChannel)
-            await a.flush()
-            open_regions = [one for one in a.device.pd._list_open_children() if one._what == "MR"]
-            assert open_regions == [a.device.control, a.device.pool.mr]
-            await a.close()
-            server.check_nothing_is_held(sessions=kind == "rd")
-
-    run(world, send_memory_and_file())
 
 
 def test_a_rendezvous_on_rc_has_small_units(world: World) -> None:

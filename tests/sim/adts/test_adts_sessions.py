@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import errno
+import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -260,6 +262,22 @@ class FullDisk(SystemCalls):
         return super().pwrite(fd, data, offset)
 
 
+class SyncedDisk(SystemCalls):
+    """A disk that logs what is renamed, and what is written to stable storage."""
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+
+    def fsync(self, fd: int) -> None:
+        is_directory = stat.S_ISDIR(os.fstat(fd).st_mode)
+        self.log.append("directory" if is_directory else "file")
+        super().fsync(fd)
+
+    def rename(self, old: str, new: str, directory: int) -> None:
+        self.log.append("rename")
+        super().rename(old, new, directory)
+
+
 def test_a_full_disk_fails_the_file_and_the_session_goes_on(hosts: Hosts, source: Path) -> None:
     async def fill_the_disk() -> None:
         async with await hosts.serve(FullDisk(200_000)), await hosts.connect() as session:
@@ -306,6 +324,23 @@ def test_a_disk_that_stalls_pauses_its_sender_and_no_other_session(
         assert files_of(hosts.root / name) == files_of(source)
 
 
+@pytest.mark.parametrize(("seconds", "survives"), [(500, True), (700, False)])
+def test_a_session_waits_up_to_600_s_for_a_call_of_the_disk(
+    hosts: Hosts, seconds: float, survives: bool
+) -> None:
+    async def put_to_a_slow_disk() -> None:
+        async with await hosts.serve() as server:
+            server.make_disk = lambda: SlowDisk(seconds)
+            async with await hosts.connect() as session:
+                if survives:
+                    assert (await session.put(b"x", "file")).failures == []
+                else:
+                    with pytest.raises(ADTSError, match="not answered for 600 s: check the disk"):
+                        await session.put(b"x", "file")
+
+    hosts.run(put_to_a_slow_disk(), within=3600)
+
+
 # ---- mirror, memory
 
 
@@ -349,6 +384,29 @@ def test_memory_and_open_files_are_transferred(hosts: Hosts, tmp_path: Path) -> 
             assert [f.code for f in result.failures] == [ErrorCode.NO_SPACE]
 
     hosts.run(use_memory())
+
+
+@pytest.mark.clause("ADTS-FILE-11")
+def test_with_sync_a_file_is_done_when_it_and_its_name_are_in_stable_storage(
+    hosts: Hosts, source: Path, tmp_path: Path
+) -> None:
+    calls = {"server": SyncedDisk(), "client": SyncedDisk()}
+
+    async def put_and_get_with_sync() -> None:
+        async with (
+            await hosts.serve(calls["server"]),
+            await hosts.connect(calls["client"]) as session,
+        ):
+            await session.put(source, "unsynced", recursive=True)
+            assert calls["server"].log.count("file") == 0
+            await session.put(source, "copy", recursive=True, sync=True)
+            await session.get("copy", tmp_path / "back", recursive=True, sync=True)
+
+    hosts.run(put_and_get_with_sync())
+    for disk in calls.values():
+        synced = [at for at, step in enumerate(disk.log) if step == "file"]
+        assert len(synced) == len(SIZES)
+        assert all(disk.log[at + 1 : at + 3] == ["rename", "directory"] for at in synced)
 
 
 def test_progress_reports_octets_of_all_files(hosts: Hosts, source: Path) -> None:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
-from typing import Any
 
 import pytest
 from unit.aio.aio_harness import count_open_descriptors, run_in_event_loop
 
 from siwarp.ulp.adts.channel import Cause, Channel, ChannelEnded
-from siwarp.ulp.adts.channel_tcp import UNITS, TCPChannel, connect_tcp, listen_tcp
+from siwarp.ulp.adts.channel_tcp import (
+    SILENCE_S,
+    UNITS,
+    TCPChannel,
+    connect_tcp,
+    listen_tcp,
+)
 from siwarp.ulp.adts.endpoints import use
 from siwarp.ulp.adts.wire import (
     RECORD_HEADER_SIZE,
@@ -130,48 +133,19 @@ def test_a_paused_channel_reads_nothing() -> None:
     run_in_event_loop(pause)
 
 
-@pytest.mark.parametrize("in_thread", [False, True])
-def test_files_are_sent_by_the_kernel(tmp_path: Path, in_thread: bool) -> None:
-    octets = os.urandom(UNIT - START)
-    path = tmp_path / "file"
-    path.write_bytes(octets)
-    run: Any = asyncio.to_thread if in_thread else None
+def test_keepalive_ends_a_connection_and_no_limit_applies_while_a_peer_takes_no_data() -> None:
+    async def read_options() -> None:
+        async with open_pair() as (a, _):
 
-    async def send_files() -> None:
-        async with open_pair() as (a, b):
-            fd = os.open(path, os.O_RDONLY)
-            header = memoryview(bytearray(UNIT))
-            length = put_data(header, UNIT_HEADER_SIZE, transfer=1, offset=0, length=len(octets))
-            put_unit_header(header, length)
-            head = bytes(header[:START])
-            for _ in range(50):
-                sending = asyncio.create_task(a.send_file(head, fd, 0, len(octets), run))
-                assert await receive_unit(b) == (1, octets)
-                await sending
-            # A file that has shrunk: the unit is complete, and the channel stays usable.
-            sending = asyncio.create_task(a.send_file(head, fd, 1000, len(octets), run))
-            got = (await receive_unit(b))[1]
-            assert got == octets[1000:] + bytes(1000)
-            with pytest.raises(OSError, match="shrunk"):
-                await sending
-            os.close(fd)
-            await send_unit(a, 2, b"after")
-            assert await receive_unit(b) == (2, b"after")
+            def option(name: int) -> int:
+                return a._sock.getsockopt(socket.IPPROTO_TCP, name)
 
-    run_in_event_loop(send_files)
+            probes = option(socket.TCP_KEEPCNT) * option(socket.TCP_KEEPINTVL)
+            assert option(socket.TCP_KEEPIDLE) + probes == SILENCE_S
+            # Linux would count the time in which a paused peer reads nothing, up to 600 s.
+            assert option(socket.TCP_USER_TIMEOUT) == 0
 
-
-def test_memory_of_the_program_is_sent_behind_the_records() -> None:
-    async def send_memory() -> None:
-        async with open_pair() as (a, b):
-            octets = bytearray(os.urandom(50_000))
-            unit = await a.buffer()
-            put_data(unit.view, UNIT_HEADER_SIZE, transfer=7, offset=0, length=len(octets))
-            await a.send(unit, START, octets)
-            await a.flush()
-            assert await receive_unit(b) == (7, bytes(octets))
-
-    run_in_event_loop(send_memory)
+    run_in_event_loop(read_options)
 
 
 def test_a_peer_that_closes_between_units_ends_the_channel_in_order() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import random
 from dataclasses import replace
@@ -12,7 +13,8 @@ import pytest
 from unit.ulp.transfer_harness import Pump, as_unit, contents, copy, plan_of, units_of
 
 from siwarp.ulp.adts import wire
-from siwarp.ulp.adts.transfer import SMALL_FILE, Receiver, Sender
+from siwarp.ulp.adts.local import MAX_ZEROS, ObjectDestination
+from siwarp.ulp.adts.transfer import SMALL_FILE, ListPlan, Receiver, Sender
 from siwarp.ulp.adts.tree import Entry, SystemCalls, Tree
 from siwarp.ulp.adts.wire import DigestKind, ErrorCode, FileKind, Option
 
@@ -365,3 +367,31 @@ def test_the_tag_of_a_version_changes_with_path_size_and_time() -> None:
     others = [replace(one, path="b"), replace(one, size=2), replace(one, mtime_ns=TIME + 1)]
     assert len({entry.tag() for entry in (one, *others)}) == 4
     assert one.tag() == replace(one, mode=0o600).tag()
+
+
+def test_holes_are_written_to_an_open_file_as_zeros_up_to_a_limit() -> None:
+    written = io.BytesIO()
+    destination = ObjectDestination(written, "file")
+    entry = Entry("file", FileKind.FILE, 1 << 40)
+    file = destination.begin(entry, resume=False)
+    file.write(0, memoryview(b"x"))
+    file.hole(1, 3_000_000)
+    assert written.getvalue() == b"x" + bytes(3_000_000)
+    for length in (MAX_ZEROS, (1 << 40) - 3_000_001):
+        with pytest.raises(OSError, match="give a local path") as error:
+            file.hole(3_000_001, length)
+        assert error.value.errno == errno.EFBIG
+    assert len(written.getvalue()) == 3_000_001
+
+
+@pytest.mark.clause("ADTS-REQ-1")
+def test_an_answer_ends_with_request_done_however_full_the_last_unit_is() -> None:
+    entries = [Entry(f"{i}" * 10, FileKind.FILE, i) for i in range(9)]
+    for size in range(120, 400):
+        sender = Sender(1, 64)
+        sender.add(ListPlan(iter(entries), 1))
+        types: list[wire.Type] = []
+        while sender.is_busy:
+            for unit in units_of(sender, size):
+                types += [record.type for record in wire.records(unit)]
+        assert types == [wire.Type.ENTRY] * 9 + [wire.Type.REQUEST_DONE]

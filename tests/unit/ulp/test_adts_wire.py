@@ -170,8 +170,6 @@ def test_records_have_the_octets_of_figure_2_2() -> None:
     hole = record_of(36, transfer=7, offset=0x0102, aux=0x0304)
     data = record_of(35, b"abc", transfer=8, offset=9)
     assert bytes(view[:end]) == bytes(unit_of(hole, data))
-    header = wire.data_unit_header(transfer=8, offset=9, length=3)
-    assert header + b"abc" == bytes(unit_of(data))
 
 
 @pytest.mark.clause("ADTS-UNIT-4", "ADTS-REC-1")
@@ -336,17 +334,17 @@ def test_unknown_fields_are_ignored_and_absent_ones_have_their_defaults() -> Non
             pytest.param(kind, body, text, marks=pytest.mark.clause("ADTS-FIELD-3#b"))
             for kind, body, text in [
                 (Type.ERROR, field_of(1, b"\1"), "ERROR code: 1 octets instead of 2"),
-                (Type.AUTH, field_of(1, bytes(31)), "AUTH mac: 31 octets: 32 to 32 are permitted"),
+                (Type.AUTH, field_of(1, bytes(31)), "AUTH mac: 31 octets instead of 32"),
                 (Type.ACCEPT, field_of(1, bytes(5)), "ACCEPT digest: 5 octets instead of 4 or 32"),
                 (
                     Type.LIST,
                     field_of(1, bytes(4097)),
-                    "LIST path: 4097 octets: 0 to 4096 are permitted",
+                    "LIST path: 4097 octets instead of 0 to 4096",
                 ),
                 (
                     Type.ERROR,
                     field_of(1, b"\0\1") + field_of(2, bytes(1025)),
-                    "ERROR text: 1025 octets: 0 to 1024 are permitted",
+                    "ERROR text: 1025 octets instead of 0 to 1024",
                 ),
             ]
         ),
@@ -366,8 +364,8 @@ def test_unknown_fields_are_ignored_and_absent_ones_have_their_defaults() -> Non
                 (Type.CHANNEL, field_of(1, b"\x63"), "CHANNEL kind: 99 is unknown; known are 1"),
                 (
                     Type.GET,
-                    field_of(1, b"") + field_of(2, b"\0\0\0\x11"),
-                    "GET options: the options 0x10 are unknown",
+                    field_of(1, b"") + field_of(2, b"\0\0\0\x21"),
+                    "GET options: the options 0x20 are unknown",
                 ),
                 (
                     Type.ERROR,
@@ -408,8 +406,8 @@ def test_a_text_that_is_too_long_is_cut_between_two_characters() -> None:
 @pytest.mark.parametrize(
     ("message", "text"),
     [
-        (wire.Get(path=bytes(4097)), "GET path: 4097 octets: 0 to 4096 are permitted"),
-        (wire.Join(token=b""), "JOIN token: 0 octets: 16 to 16 are permitted"),
+        (wire.Get(path=bytes(4097)), "GET path: 4097 octets instead of 0 to 4096"),
+        (wire.Join(token=b""), "JOIN token: 0 octets instead of 16"),
         (wire.Reclaim(keep=4097), "RECLAIM keep: 4097 is not in the range 0 to 4096"),
         (wire.End(size=-1, digest=bytes(4)), "END size: -1 is not in the range 0 to"),
         (wire.RequestDone(files=-1), "REQUEST_DONE files: -1 is not in the range 0 to"),

@@ -1,0 +1,283 @@
+"""The UD channel in a simulated network: bad lines, blackouts, lies, silence."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sim.adts.adts_sim_harness import Hosts, files_of, make_files
+from sim.adts.channel_harness import UNIT, A, B, end_of, receive_units, send_units, serve
+
+from siwarp.sim import World
+from siwarp.ulp.adts import ADTSError
+from siwarp.ulp.adts.channel import Cause, Channel, ChannelEnded, Limits, Received
+from siwarp.ulp.adts.channel_ud import UD_UNIT_SIZE, UDChannel, UDPort
+from siwarp.ulp.adts.endpoints import open_channel
+from siwarp.ulp.adts.repeat import Report
+from siwarp.ulp.adts.wire import RECORD_HEADER_SIZE, UNIT_HEADER_SIZE, put_unit_header
+from siwarp.verbs import AH
+
+PAYLOAD = UD_UNIT_SIZE - UNIT_HEADER_SIZE - RECORD_HEADER_SIZE
+#: Headers of UD, UDP and IPv6, and the packet that each path for IPv6 carries.
+HEADERS, PACKET = 22 + 8 + 40, 1280
+
+
+@pytest.fixture
+def hosts(world: World, tmp_path: Path) -> Hosts:
+    return Hosts(world, tmp_path / "root", "ud")
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    root = tmp_path / "source"
+    make_files(root, {"empty": 0, "small": 100, "d/medium": 60_000, "d/e/large": 300_000})
+    return root
+
+
+async def put_and_get(hosts: Hosts, source: Path, back: Path) -> None:
+    async with await hosts.serve(), await hosts.connect() as session:
+        assert session.channel == "ud"
+        result = await session.put(source, "copy", recursive=True)
+        assert (result.files, result.failures) == (4, [])
+        result = await session.get("copy", back, recursive=True)
+        assert (result.files, result.failures) == (4, [])
+
+
+@pytest.mark.clause("ADTS-UD-3")
+@pytest.mark.parametrize("seed", range(3))
+def test_files_arrive_over_a_line_that_loses_reorders_and_duplicates(
+    tmp_path: Path, source: Path, seed: int
+) -> None:
+    with World(seed=seed, faults="loss=5%,delay=5ms,jitter=2ms,dup=2%,reorder=3%") as world:
+        hosts = Hosts(world, tmp_path / "root", "ud")
+        hosts.run(put_and_get(hosts, source, tmp_path / "back"))
+    assert files_of(tmp_path / "back") == files_of(hosts.root / "copy") == files_of(source)
+
+
+@pytest.mark.clause("ADTS-UD-5")
+def test_a_blackout_of_10_s_delays_a_transfer_and_does_not_end_it(
+    hosts: Hosts, source: Path, tmp_path: Path
+) -> None:
+    hosts.world.faults("rate=10Mbit,delay=5ms,blackout=10s@0.2s")
+    hosts.run(put_and_get(hosts, source, tmp_path / "back"))
+    assert hosts.world.now > 10
+    assert files_of(tmp_path / "back") == files_of(source)
+
+
+@pytest.mark.clause("ADTS-UD-1", "ADTS-UD-2")
+def test_a_datagram_has_one_unit_or_report_and_the_token_and_fits_each_path(
+    hosts: Hosts, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lengths: list[int] = []
+    tokens: set[bytes] = set()
+    send = UDPort.send
+
+    def note(port: UDPort, to: AH, octets: Any, token: bytes, number: int = 0) -> None:
+        lengths.append(len(octets))
+        tokens.add(token)
+        send(port, to, octets, token, number)
+
+    monkeypatch.setattr(UDPort, "send", note)
+    hosts.run(put_and_get(hosts, source, tmp_path / "back"))
+    assert max(lengths) == UD_UNIT_SIZE
+    assert UD_UNIT_SIZE + 24 + HEADERS <= PACKET
+    assert len(tokens) == 1 and len(tokens.pop()) == 16
+
+
+def test_a_path_that_no_unit_has_room_for_fails_and_the_session_goes_on(
+    hosts: Hosts, source: Path, tmp_path: Path
+) -> None:
+    long = "/".join(["d" * 200] * 6)
+    make_files(source, {f"{long}/file": 10})
+    make_files(hosts.root, {f"{long}/file": 10, "file": 10})
+
+    async def use_long_paths() -> None:
+        async with await hosts.serve(), await hosts.connect() as session:
+            result = await session.put(source, "copy", recursive=True)
+            assert result.files == 4
+            assert all("does not fit into a unit" in f.text for f in result.failures)
+            with pytest.raises(ADTSError, match="too long for a channel of kind UD"):
+                await session.stat(f"{long}/file")
+            paths = [entry.path for entry in await session.entries(recursive=True)]
+            assert "file" in paths and f"{long}/file" not in paths
+            result = await session.get("", tmp_path / "back", recursive=True)
+            assert any("does not fit into a unit" in f.text for f in result.failures)
+
+    hosts.run(use_long_paths())
+
+
+# ---- channels alone
+
+
+@pytest.fixture
+def line(world: World) -> World:
+    world.device(A)
+    world.device(B)
+    world.faults("delay=10ms")
+    return world
+
+
+def run(world: World, main: Coroutine[Any, Any, None], within: float = 600) -> None:
+    world.run(asyncio.wait_for(main, within))
+
+
+async def open_pair(server: Any) -> tuple[UDChannel, UDChannel]:
+    accepted = asyncio.get_running_loop().create_future()
+    invitation = server.acceptors.ud.expect(b"t" * 16, UNIT, 8, accepted.set_result)
+    a = await open_channel("ud", B, invitation, Limits())
+    b = await accepted
+    assert isinstance(a, UDChannel) and isinstance(b, UDChannel)
+    return a, b
+
+
+def test_units_arrive_in_order_in_both_directions_in_spite_of_loss(line: World) -> None:
+    line.faults("delay=10ms,loss=3%,dup=1%,reorder=2%")
+
+    async def exchange() -> None:
+        async with serve("rd") as server:
+            a, b = await open_pair(server)
+            await asyncio.gather(*(send_units(one, 600, PAYLOAD) for one in (a, b)),
+                                 *(receive_units(one, 600) for one in (a, b)))  # fmt: skip
+            await asyncio.gather(a.flush(), b.flush())
+            assert a.sent_octets == b.received_octets == b.sent_octets == a.received_octets
+            await a.close()
+            await b.close()
+
+    run(line, exchange())
+
+
+@pytest.mark.clause("ADTS-UD-4")
+def test_a_reader_that_holds_its_units_or_is_paused_stops_the_sender(line: World) -> None:
+    async def hold_units() -> None:
+        async with serve("rd") as server:
+            a, b = await open_pair(server)
+            sending = asyncio.create_task(send_units(a, 2000, PAYLOAD))
+            held: list[Received] = []
+            while len(held) < b._window:
+                held.append(await b.receive())
+            await asyncio.sleep(5)
+            assert b.receive_nowait() is None and not sending.done()
+            b.pause_granting()
+            for received in held:
+                received.release()
+            await asyncio.sleep(5)
+            assert b.receive_nowait() is None and not sending.done()
+            b.resume_granting()
+            await receive_units(b, 2000 - len(held), first=len(held))
+            await sending
+            await a.close()
+
+    run(line, hold_units())
+
+
+@pytest.mark.clause("ADTS-UD-2")
+def test_datagrams_of_strangers_and_of_other_addresses_change_nothing(line: World) -> None:
+    stranger_host = "10.0.0.3"
+    line.device(stranger_host)
+
+    async def receive_beside_strangers() -> None:
+        async with serve("rd") as server:
+            a, b = await open_pair(server)
+            accepted = asyncio.get_running_loop().create_future()
+            invitation = server.acceptors.ud.expect(b"s" * 16, UNIT, 8, accepted.set_result)
+            limits = Limits(source=stranger_host)
+            stranger = await open_channel("ud", B, invitation, limits)
+            assert isinstance(stranger, UDChannel)
+            for token in (b"t" * 16, b"x" * 16):
+                for octets in (Report(9, 9).pack(), b"", b"x" * 100):
+                    stranger._port.send(stranger._handle, octets, token)
+            await asyncio.gather(send_units(a, 50, PAYLOAD), receive_units(b, 50))
+            assert b.ended is None
+            await asyncio.gather(a.close(), stranger.close())
+
+    run(line, receive_beside_strangers())
+
+
+@pytest.mark.clause("ADTS-UD-7#a", "ADTS-UD-7#b", "ADTS-UD-7#c")
+@pytest.mark.parametrize("lie", ["report", "limit", "octets"])
+def test_a_peer_that_lies_is_closed(line: World, lie: str) -> None:
+    async def send_lie() -> None:
+        async with serve("rd") as server:
+            a, b = await open_pair(server)
+            if lie == "report":
+                a._port.send(a._handle, Report(7, 7).pack(), b"t" * 16)
+            elif lie == "limit":
+                unit = memoryview(bytearray(200))
+                put_unit_header(unit, 200)
+                a._port.send(a._handle, unit, b"t" * 16, b._window)
+            else:
+                a._port.send(a._handle, b"x" * 200, b"t" * 16, 0)
+            ended = await end_of(b)
+            assert ended.cause is Cause.PROTOCOL
+            await a.close()
+
+    run(line, send_lie())
+
+
+@pytest.mark.clause("ADTS-UD-2")
+@pytest.mark.parametrize("trouble", ["a wrong token", "a used token", "a late token", "no network"])
+def test_a_peer_that_is_not_admitted_or_not_answered_gives_up_after_3_s(
+    line: World, trouble: str
+) -> None:
+    async def open_in_vain() -> None:
+        async with serve("rd") as server:
+            accepted = asyncio.get_running_loop().create_future()
+            invitation = server.acceptors.ud.expect(
+                b"t" * 16, UNIT, 8, accepted.set_result, 3 if trouble == "a late token" else 30
+            )
+            opened: list[Channel] = []
+            if trouble == "a wrong token":
+                invitation = dataclasses.replace(invitation, token=b"w" * 16)
+            elif trouble == "a used token":
+                opened.append(await open_channel("ud", B, invitation, Limits()))
+            elif trouble == "a late token":
+                await asyncio.sleep(4)
+            else:
+                line.partition(A, B)
+            began = line.now
+            with pytest.raises(ChannelEnded, match="did not answer within 3 seconds") as error:
+                await open_channel("ud", B, invitation, Limits())
+            assert error.value.cause is Cause.TIMEOUT
+            assert 3 <= line.now - began < 7
+            await asyncio.gather(*(one.close() for one in opened))
+
+    run(line, open_in_vain())
+
+
+@pytest.mark.clause("ADTS-UD-5")
+def test_a_peer_that_falls_silent_is_lost_after_30_s_if_it_owes_a_report(line: World) -> None:
+    async def lose_the_peer() -> None:
+        async with serve("rd") as server:
+            a, b = await open_pair(server)
+            await asyncio.gather(send_units(a, 10, PAYLOAD), receive_units(b, 10))
+            await a.flush()
+            await asyncio.sleep(100)
+            assert a.ended is None and b.ended is None  # neither end owes anything
+            line.partition(A, B)
+            began = line.now
+            await send_units(a, 1, PAYLOAD, first=10)
+            ended = await end_of(a)
+            assert ended.cause is Cause.LOST
+            assert 29 <= line.now - began <= 33
+            line.heal()
+            await a.close()
+
+    run(line, lose_the_peer())
+
+
+def test_many_sessions_share_the_memory(line: World) -> None:
+    async def invite_many() -> None:
+        async with serve("rd", Limits(memory=4 << 20)) as server:
+            windows = [
+                server.acceptors.ud.expect(bytes([i]) * 16, UNIT, 8, lambda _: None).window
+                for i in range(100)
+            ]
+            assert windows == sorted(windows, reverse=True)
+            assert windows[0] > 256 and windows[-1] == 16
+            assert 2 * UD_UNIT_SIZE * sum(windows) < 8 << 20
+
+    run(line, invite_many())

@@ -1,0 +1,207 @@
+"""Numbered units and reports of the UD channel, without a network: loss, rates, lies."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+
+from siwarp.ulp.adts.repeat import LEAST_RATE, MOST_RANGES, REPORT_S, Inbound, Outbound, Report
+from siwarp.ulp.adts.wire import WireError
+
+
+def unpack(report: Report) -> Report:
+    return Report.unpack(memoryview(report.pack()))
+
+
+class Line:
+    """Two ends with a line between them that loses and reorders; time passes in steps of 1 ms."""
+
+    def __init__(self, seed: int, loss: float, window: int = 64, delay: float = 0.01) -> None:
+        self.draw = random.Random(seed)
+        self.loss = loss
+        self.delay = delay
+        self.now = 0.0
+        self.sender: Outbound[int] = Outbound()
+        self.receiver: Inbound[int] = Inbound(window)
+        self.sender.limit = window
+        self.flying: list[tuple[float, object]] = []
+        self.got: list[int] = []
+        self.transmissions = 0
+        self.reported_at = 0.0
+
+    def fly(self, what: object) -> None:
+        if self.draw.random() >= self.loss:
+            self.flying.append((self.now + self.delay * self.draw.uniform(1, 1.3), what))
+
+    def step(self) -> None:
+        self.now += 0.001
+        for number, unit in self.sender.due(self.now):
+            self.transmissions += 1
+            self.fly((number, unit))
+        if self.sender.unacknowledged and self.sender.must_ask(self.now):
+            self.fly(Report(0, 0, ask=True))
+        arrived = [what for at, what in self.flying if at <= self.now]
+        self.flying = [one for one in self.flying if one[0] > self.now]
+        for what in arrived:
+            if isinstance(what, Report):
+                if not what.ask:
+                    self.sender.take(what, self.now)
+            elif isinstance(what, tuple):
+                for unit in self.receiver.take(*what):
+                    self.got.append(unit)
+                    self.receiver.release(grant=True)
+        if self.now - self.reported_at >= REPORT_S:
+            self.reported_at = self.now
+            self.fly(unpack(self.receiver.report()))
+
+    def send(self, count: int, seconds: float) -> None:
+        """Send numbers until all have arrived, for a limited time."""
+        end = self.now + seconds
+        added = 0
+        while (len(self.got) < count or self.sender.unacknowledged) and self.now < end:
+            while added < count and self.sender.room > 0:
+                self.sender.add(added, self.now)
+                added += 1
+            self.step()
+
+
+@pytest.mark.clause("ADTS-UD-3", "ADTS-UD-4")
+@pytest.mark.parametrize("loss", [0, 0.01, 0.05, 0.3])
+def test_units_arrive_once_and_in_order_in_spite_of_loss(loss: float) -> None:
+    line = Line(7, loss)
+    line.send(2000, 300)
+    assert line.got == list(range(2000))
+    assert line.sender.unacknowledged == 0
+    # Little more is repeated than was lost.
+    assert line.transmissions <= 2000 * (1 + 2 * loss) + (0 if not loss else 50)
+
+
+@pytest.mark.clause("ADTS-UD-6")
+def test_the_rate_grows_without_loss_and_decreases_with_it() -> None:
+    line = Line(1, 0, window=4096)
+    line.send(4000, 60)
+    good = line.sender.rate
+    assert good > 1000
+    line.loss = 0.3
+    line.got.clear()
+    line.send(1000, 60)
+    assert line.sender.rate < good
+
+
+@pytest.mark.clause("ADTS-UD-6")
+def test_units_are_sent_at_the_rate_and_not_in_bursts() -> None:
+    sender: Outbound[int] = Outbound(rate=1000, limit=1000)
+    for unit in range(1000):
+        sender.add(unit, 0.0)
+    assert len(list(sender.due(0.0))) == 8
+    assert sender.delay() == pytest.approx(0.001)
+    sent = [len(list(sender.due(step / 100))) for step in range(1, 51)]
+    assert max(sent) <= 11 and sum(sent) == pytest.approx(500, abs=2)
+    # A timer that is a second late does not send what it has missed at once.
+    assert len(list(sender.due(1.5))) <= 1000 * REPORT_S
+
+
+@pytest.mark.clause("ADTS-UD-5")
+def test_without_reports_questions_are_asked_and_the_first_unit_is_repeated_at_half_the_rate() -> (
+    None
+):
+    sender: Outbound[int] = Outbound(rate=400, limit=10)
+    for unit in range(3):
+        sender.add(unit, 0.0)
+    assert [number for number, _ in sender.due(0.0)] == [0, 1, 2]
+    asked = []
+    for step in range(1, 1000):
+        now = step / 100
+        if sender.must_ask(now):
+            asked.append(now)
+            assert [number for number, _ in sender.due(now)] == [0]
+    waits = [b - a for a, b in itertools.pairwise(asked)]
+    assert waits == sorted(waits) and waits[-1] == pytest.approx(2.0, abs=0.02)
+    assert sender.rate == LEAST_RATE
+
+
+def test_a_report_lists_the_missing_ranges() -> None:
+    receiver: Inbound[int] = Inbound(1000)
+    assert receiver.take(0, 0) == [0]
+    for number in (3, 4, 7, 8, 3):
+        assert receiver.take(number, number) == []
+    assert unpack(receiver.report(ask=True)) == Report(1, 1000, 4, ((1, 2), (5, 2)), True)
+    assert receiver.has_gaps
+    assert receiver.take(1, 1) == [1]
+    assert receiver.take(2, 2) == [2, 3, 4]
+    for number in range(9, 500, 2):
+        receiver.take(number, number)
+    assert len(receiver.report().missing) == MOST_RANGES
+
+
+@pytest.mark.clause("ADTS-UD-4", "ADTS-UD-7#a")
+def test_the_limit_follows_the_units_that_were_released() -> None:
+    receiver: Inbound[int] = Inbound(4)
+    for number in range(4):
+        receiver.take(number, number)
+    assert receiver.report().limit == 4
+    assert not receiver.release(grant=True)
+    assert receiver.release(grant=True)  # half of the window
+    assert receiver.report().limit == 6
+    assert not receiver.release(grant=False)
+    assert receiver.report().limit == 6
+    receiver.grant()
+    assert receiver.report().limit == 7
+    with pytest.raises(WireError, match="unit 7 was sent, but the limit is 7"):
+        receiver.take(7, 7)
+
+
+@pytest.mark.clause("ADTS-UD-7#b")
+@pytest.mark.parametrize(
+    ("report", "words"),
+    [
+        (Report(4, 10), "unit 4, but 3 units were sent"),
+        (Report(0, 10, 0, ((1, 3),)), "unit 4, but 3 units were sent"),
+        (Report(0, 10, 5), "unit 5, but 3 units were sent"),
+        (Report(3, 10), "unit 2, which was not sent"),
+    ],
+)
+def test_a_report_about_units_that_were_not_sent_is_refused(report: Report, words: str) -> None:
+    sender: Outbound[int] = Outbound(limit=10)
+    for unit in range(2):
+        sender.add(unit, 0.0)
+    list(sender.due(0.0))
+    sender.add(2, 0.0)
+    sender._budget = 0
+    with pytest.raises(WireError, match=words):
+        sender.take(report, 0.1)
+
+
+def test_old_reports_change_nothing() -> None:
+    sender: Outbound[int] = Outbound(limit=10)
+    for unit in range(4):
+        sender.add(unit, 0.0)
+    list(sender.due(0.0))
+    arrived = sender.take(Report(3, 20), 0.1)
+    arrived += sender.take(Report(1, 15, 0, ((1, 2),)), 0.2)
+    assert arrived == [0, 1, 2]
+    assert sender.limit == 20
+    assert list(sender.due(0.2)) == []
+
+
+@pytest.mark.clause("ADTS-UD-7#c")
+@pytest.mark.parametrize(
+    "octets",
+    [
+        b"",
+        b"ADTR",
+        Report(0, 1).pack()[:-1],
+        b"ADTS" + Report(0, 1).pack()[4:],
+        Report(5, 9, 0, ((4, 1),)).pack(),
+        Report(5, 9, 0, ((5, 0),)).pack(),
+        Report(5, 9, 0, ((7, 2), (8, 1))).pack(),
+        Report(0, 1, 0, tuple((2 * i, 1) for i in range(MOST_RANGES + 1))).pack(),
+        Report((1 << 64) - 1, 1).pack(),
+        Report(0, 1, 0, (((1 << 64) - 1, 1),)).pack(),
+    ],
+)
+def test_octets_that_are_no_report_are_refused(octets: bytes) -> None:
+    with pytest.raises(WireError):
+        Report.unpack(memoryview(octets))
