@@ -22,7 +22,7 @@ from ftp.ftp_harness import (
 )
 
 from siwarp.ulp.adts.channel import Invitation
-from siwarp.ulp.ftp import tprt
+from siwarp.ulp.ftp import client, tprt
 from siwarp.ulp.ftp.client import FTP, FTPS
 
 KINDS = ("rd", "rc")
@@ -186,7 +186,7 @@ def test_a_stranger_with_another_token_is_not_admitted(
         host, port = ftp.makepasv()
         invitation = tprt.parse_reply(reply, kind.upper(), port)
         forged = Invitation(bytes(16), port, invitation.unit, invitation.window, invitation.qkey)
-        limits = Limits(unit=tprt.UNIT, window=tprt.WINDOW, timeout=1)
+        limits = Limits(unit=tprt.UNIT, window=tprt.WINDOW, timeout=0.2)
         with pytest.raises(OSError):
             loop.run(open_channel(kind, host, forged, limits))  # type: ignore[arg-type]
         loop.close()
@@ -235,7 +235,10 @@ def test_tls_for_data_excludes_channels(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_server_that_dies_in_mid_file_ends_the_transfer(tmp_path: Path, kind: str) -> None:
+def test_a_server_that_dies_in_mid_file_ends_the_transfer(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "OVERTAKEN_S", 0.1)
     with (tmp_path / "large").open("wb") as file:
         file.truncate(1 << 30)
     with serving(tmp_path, "--workers", "1") as server:

@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 #: Seconds between two looks at the control connection while a channel makes no progress, and for
 #: which a reply may overtake what the server has sent on the channel before.
-_WATCH_S, _OVERTAKEN_S = 0.25, 3.0
+_WATCH_S, OVERTAKEN_S = 0.25, 3.0
 
 
 class _Loop:
@@ -64,7 +64,7 @@ class _Loop:
         said = False
         try:
             while True:
-                step = _OVERTAKEN_S if said else _WATCH_S
+                step = OVERTAKEN_S if said else _WATCH_S
                 if end is not None:
                     step = min(step, max(0.0, end - time.monotonic()))
                 done, _ = concurrent.futures.wait([future], step)
@@ -221,6 +221,10 @@ class Connection:
             await self._sender.close()
         if orderly:
             await self._channel.close("the transfer is complete")
+        elif _is_readable(self._control):
+            # The server has ended the transfer, or its process has ended.
+            self._channel.abort("the transfer was aborted")
+            await self._channel.close()
         else:
             await stream.cancel(self._channel, "the transfer was aborted")
 

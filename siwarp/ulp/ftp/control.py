@@ -28,12 +28,15 @@ from siwarp.ulp.ftp import tprt
 from siwarp.ulp.ftp.bridge import Bridge, Relay
 from siwarp.ulp.ftp.files import File, FileSystem
 
-__all__ = ["Handler", "Listener", "TLSHandler"]
+__all__ = ["BACKLOG", "Handler", "Listener", "TLSHandler"]
 
 #: Seconds that a client has to log in.
 LOGIN_TIMEOUT = 30
 #: Clients of a worker that are not logged in.
 MAX_WAITING = 256
+#: Connections that the kernel accepts in advance. Of a client beyond these, the kernel drops the
+#: first packet, which TCP sends again after a second.
+BACKLOG = 1024
 #: Replies that wait until the client reads. A client that sends commands without waiting for
 #: replies stays below, because the kernel buffers some hundreds more.
 MAX_REPLIES = 64
@@ -220,6 +223,8 @@ class _Control:
     banner = "siwarp FTP server ready."
     abstracted_fs = FileSystem
     ac_in_buffer_size = _READ_SIZE
+    #: Seconds that a wrong password costs, so that passwords cannot be guessed fast.
+    auth_failed_timeout = 3
     #: Names that are not UTF-8 are the same octets in both directions.
     unicode_errors = "surrogateescape"
 
@@ -436,7 +441,7 @@ class Listener(FTPServer):  # type: ignore[misc]
     def __init__(self, sock: Any, handler: Any, ioloop: Any, max_sockets: int) -> None:
         #: The clients that are not logged in, oldest first.
         self.waiting: dict[Any, None] = {}
-        super().__init__(sock, handler, ioloop=ioloop)
+        super().__init__(sock, handler, ioloop=ioloop, backlog=BACKLOG)
         self.max_cons = max_sockets
         self._bridge: Bridge | None = None
 
