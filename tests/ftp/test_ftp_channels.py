@@ -5,6 +5,7 @@ from __future__ import annotations
 import ftplib
 import io
 import os
+import socket
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
@@ -159,16 +160,59 @@ def test_feat_lists_tprt_and_unknown_transports_are_refused(ftp: FTP) -> None:
         ftp.sendcmd("TPRT UD")
 
 
-def test_a_token_is_valid_for_one_channel_and_only_with_epsv(ftp: FTP) -> None:
+def test_a_token_is_valid_for_one_channel(ftp: FTP) -> None:
     kind = ftp.transports[0].upper()
     ftp.sendcmd(f"TPRT {kind}")
-    with pytest.raises(ftplib.error_perm, match=r"501 .* use EPSV"):
-        ftp.sendport("127.0.0.1", 5000)
     ftp.sendcmd("EPSV")
-    with pytest.raises(ftplib.error_temp, match=f"425 The token was used: send TPRT {kind}"):
+    used = f"425 The token was used or has expired: send TPRT {kind} again"
+    with pytest.raises(ftplib.error_temp, match=used):
         ftp.sendcmd("EPSV")
+    with pytest.raises(ftplib.error_temp, match=used):
+        ftp.sendport("127.0.0.1", 5000)
     assert ftp.sendcmd("TPRT TCP") == "200 TPRT TCP"
     ftp.sendcmd("EPSV")
+
+
+def test_in_active_mode_the_server_opens_the_channels(ftp: FTP, root: Path) -> None:
+    ftp.set_pasv(False)
+    data = random_octets(3_000_000)
+    ftp.storbinary("STOR active", io.BytesIO(data))
+    assert (root / "active").read_bytes() == data
+    assert read_file(ftp, "active") == data
+    assert read_file(ftp, "active", rest=2_999_990) == data[-10:]
+    assert "active" in ftp.nlst()
+    ftp.voidcmd("TYPE I")
+    connection: Any = ftp.transfercmd("RETR active")
+    connection.recv(1)
+    connection.abort()
+    with pytest.raises(ftplib.error_temp, match="426"):
+        ftp.voidresp()
+    ftp.set_pasv(True)
+    assert read_file(ftp, "active") == data
+    assert ftp.transport == ftp.transports[0]
+
+
+def test_port_and_eprt_name_only_the_address_of_the_client(ftp: FTP, root: Path) -> None:
+    (root / "file").write_bytes(b"content")
+    ftp.sendcmd(f"TPRT {ftp.transports[0].upper()}")
+    foreign = "501 Rejected data connection to foreign address 127.0.0.2"
+    with pytest.raises(ftplib.error_perm, match=foreign):
+        ftp.sendport("127.0.0.2", 5000)
+    with pytest.raises(ftplib.error_perm, match=foreign):
+        ftp.sendcmd("EPRT |1|127.0.0.2|5000|")
+    with pytest.raises(ftplib.error_perm, match="501 PORT against the privileged port"):
+        ftp.sendport("127.0.0.1", 22)
+    # The token was not used.
+    ftp.sendcmd("EPSV")
+
+
+def test_a_port_without_a_listener_is_reported_with_the_reason(server: ServerProcess) -> None:
+    with connect(server, "rc") as ftp, socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        ftp.sendcmd("TPRT RC")
+        with pytest.raises(ftplib.error_temp, match=r"425 Can't open data channel: .*127\.0\.0\.1"):
+            ftp.sendport("127.0.0.1", unused.getsockname()[1])
+        assert ftp.sendcmd("NOOP").startswith("200")
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -37,7 +37,7 @@ def test_curl_uses_tls_as_documented(tmp_path: Path) -> None:
 def test_siwarp_ftp_works_as_documented(tmp_path: Path) -> None:
     run_with_server(tmp_path, read_doc_block("docs/guides/ftp.md", "siwarp"))
     assert (tmp_path / "everything" / "users").read_text() == "ann:secret\n"
-    assert (tmp_path / "file").read_text() == "hello\n"
+    assert (tmp_path / "file").read_text() == (tmp_path / "again").read_text() == "hello\n"
 
 
 def test_the_documented_program_uses_rd(tmp_path: Path) -> None:

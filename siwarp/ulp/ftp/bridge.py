@@ -14,24 +14,15 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
-import secrets
 import socket
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar, cast
 
-from siwarp.ulp.adts.channel import (
-    CLOSE_S,
-    Acceptor,
-    Channel,
-    ChannelEnded,
-    Invitation,
-    Limits,
-)
-from siwarp.ulp.adts.endpoints import Acceptors, open_acceptors
-from siwarp.ulp.adts.wire import TOKEN_SIZE
-from siwarp.ulp.ftp import stream, tprt
+from siwarp.ulp.adts.channel import CLOSE_S, Channel, ChannelEnded, Invitation
+from siwarp.ulp.ftp import stream
+from siwarp.ulp.ftp.opening import Kind, ServerChannels
 
 __all__ = ["Bridge", "Relay"]
 
@@ -129,12 +120,16 @@ class Relay:
             await sender.close()
 
 
+#: Gets the relay of a new channel, and the socket for pyftpdlib.
+Opened = Callable[[Relay, socket.socket], None]
+
+
 class Bridge:
-    """The asyncio thread of a worker, with the acceptors of each local address."""
+    """The asyncio thread of a worker, with its channels."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
-        self._acceptors: dict[str, Acceptors] = {}
+        self._channels = ServerChannels()
         self._calls: deque[Callable[[], None]] = deque()
         #: Readable when ``run_calls`` has something to do.
         self.wakeup, self._waker = socket.socketpair()
@@ -188,48 +183,66 @@ class Bridge:
 
         self.call(start)
 
-    async def _expect(
-        self, kind: str, host: str, accepted: Callable[[Channel], None]
-    ) -> Invitation:
-        if host not in self._acceptors:
-            self._acceptors[host] = await open_acceptors(host, Limits(unit=tprt.UNIT))
-        acceptor: Acceptor = getattr(self._acceptors[host], kind)
-        token = secrets.token_bytes(TOKEN_SIZE)
-        return acceptor.expect(token, tprt.UNIT, tprt.WINDOW, accepted, tprt.LIFETIME)
-
     def expect(
-        self, kind: str, host: str, arrived: Callable[[Relay, socket.socket, str], None]
+        self, kind: Kind, host: str, client: str, opened: Opened, rejected: Callable[[str], None]
     ) -> Invitation:
-        """Expect one channel at a local address.
+        """Expect one channel from a client's address at a local address.
 
-        ``arrived`` is called in the thread of pyftpdlib with the relay of the channel, the socket
-        for pyftpdlib, and the address of the peer.
+        ``opened`` and ``rejected`` are called in the thread of pyftpdlib; ``rejected`` gets the
+        address of a stranger.
 
         Raises:
             OSError: no device can be opened, or there is no memory for one more channel.
 
         """
+        return self.wait_for(
+            self._channels.expect(
+                kind,
+                host,
+                client,
+                lambda channel: self._relay(channel, opened),
+                lambda stranger: self.post(lambda: rejected(stranger)),
+            )
+        )
 
-        def accept(channel: Channel) -> None:
-            ours, theirs = socket.socketpair()
-            ours.setblocking(False)
-            relay = Relay(channel, ours)
-            self.post(lambda: arrived(relay, theirs, channel.peer[0]))
+    def _relay(self, channel: Channel, opened: Opened) -> None:
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        relay = Relay(channel, ours)
+        self.post(lambda: opened(relay, theirs))
 
-        return self.wait_for(self._expect(kind, host, accept))
-
-    def forget(self, kind: str, host: str, token: bytes) -> None:
+    def forget(self, kind: Kind, host: str, token: bytes) -> None:
         """Let a token that was not used expire."""
-        self.call(lambda: getattr(self._acceptors[host], kind).forget(token))
+        self.call(self._channels.forget, kind, host, token)
+
+    def connect(
+        self,
+        kind: Kind,
+        host: str,
+        client: str,
+        invitation: Invitation,
+        opened: Opened,
+        failed: Callable[[str], None],
+    ) -> Callable[[], object]:
+        """Open a channel from a local address to a client; return a function that gives up.
+
+        ``opened`` and ``failed`` are called in the thread of pyftpdlib; ``failed`` gets the reason.
+        """
+
+        async def connect() -> None:
+            try:
+                channel = await self._channels.connect(kind, host, client, invitation)
+            except (ChannelEnded, OSError) as e:
+                reason = e.reason if isinstance(e, ChannelEnded) else e.strerror or str(e)
+                self.post(lambda: failed(reason))
+            else:
+                self._relay(channel, opened)
+
+        return asyncio.run_coroutine_threadsafe(connect(), self._loop).cancel
 
     def close(self) -> None:
         """End all channels and the thread."""
-
-        async def close() -> None:
-            for acceptors in self._acceptors.values():
-                await acceptors.close()
-
         with contextlib.suppress(TimeoutError):
-            self.wait_for(close())
+            self.wait_for(self._channels.close())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_OPENING)

@@ -68,6 +68,7 @@ def connect(
     tls: bool = False,
     ca: str | None = None,
     transports: Sequence[Kind] = ("tcp",),
+    active: bool = False,
 ) -> FTP:
     """Connect to the server, and log in.
 
@@ -76,6 +77,7 @@ def connect(
         tls: protect the control connection and the data connections (AUTH TLS, PROT P).
         ca: PEM file with the certificates to trust instead of the system's.
         transports: those that transfers try, in this order; with ``tls`` only TCP is possible.
+        active: the server opens the data connections (PORT, EPRT), and not this end.
 
     Raises:
         ftplib.Error: the server refuses the user, or has no TLS.
@@ -88,6 +90,7 @@ def connect(
     else:
         ftp = FTP(timeout=TIMEOUT)
     ftp.transports = transports
+    ftp.set_pasv(not active)
     try:
         ftp.connect(location.host, location.port)
         ftp.login(location.user, location.password)
