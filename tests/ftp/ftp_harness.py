@@ -25,13 +25,20 @@ _PROCESSES = multiprocessing.get_context("forkserver")
 _PROCESSES.set_forkserver_preload(["siwarp.cli.main", "siwarp.cli.ftp", "siwarp.ulp.ftp.server"])
 
 
-def _run_command(arguments: Sequence[str], output: Connection, file_size: int | None) -> None:
+def _run_command(
+    arguments: Sequence[str],
+    output: Connection,
+    file_size: int | None,
+    token_lifetime: float | None,
+) -> None:
     """Be the command `siwarp`, with standard output on ``output`` and shorter delays."""
     from siwarp.cli.main import main
-    from siwarp.ulp.ftp import control, workers
+    from siwarp.ulp.ftp import control, tprt, workers
 
     control.Handler.auth_failed_timeout = control.TLSHandler.auth_failed_timeout = 0
     workers.RESTART_PAUSE = 0.05
+    if token_lifetime is not None:
+        tprt.LIFETIME = token_lifetime
     if file_size is not None:
         hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
         resource.setrlimit(resource.RLIMIT_FSIZE, (file_size, hard))
@@ -44,12 +51,24 @@ def _run_command(arguments: Sequence[str], output: Connection, file_size: int | 
 class ServerProcess:
     """``siwarp ftp serve`` on a free port."""
 
-    def __init__(self, root: Path, *options: str, file_size: int | None = None) -> None:
-        """Start the server; ``file_size``: the largest file, in octets, that it may write."""
+    def __init__(
+        self,
+        root: Path,
+        *options: str,
+        file_size: int | None = None,
+        token_lifetime: float | None = None,
+    ) -> None:
+        """Start the server.
+
+        ``file_size``: the largest file, in octets, that it may write. ``token_lifetime``: seconds
+        for which a token is valid.
+        """
         arguments = ("ftp", "serve", str(root), "--port", "0", "--json", *options)
         reader, writer = _PROCESSES.Pipe(duplex=False)
         self.process = _PROCESSES.Process(
-            target=_run_command, args=(arguments, writer, file_size), daemon=True
+            target=_run_command,
+            args=(arguments, writer, file_size, token_lifetime),
+            daemon=True,
         )
         self.process.start()
         writer.close()

@@ -173,6 +173,16 @@ def test_a_token_is_valid_for_one_channel(ftp: FTP) -> None:
     ftp.sendcmd("EPSV")
 
 
+def test_a_token_that_has_expired_is_refused(tmp_path: Path) -> None:
+    with (
+        serving(tmp_path, "--workers", "1", token_lifetime=0) as server,
+        connect(server, "rc") as ftp,
+    ):
+        ftp.sendcmd("TPRT RC")
+        with pytest.raises(ftplib.error_temp, match="425 The token was used or has expired"):
+            ftp.sendcmd("EPSV")
+
+
 def test_in_active_mode_the_server_opens_the_channels(ftp: FTP, root: Path) -> None:
     ftp.set_pasv(False)
     data = random_octets(3_000_000)

@@ -43,6 +43,7 @@ class Relay:
         self._socket = sock
         self._task: asyncio.Task[None] | None = None
         self._ending = False
+        self._receiving = False
         #: Sending: set before the end of the stream if all octets were sent.
         self.complete = False
         #: Whether the peer has confirmed the end, or this end has: the transfer is complete.
@@ -53,7 +54,8 @@ class Relay:
     def start(self, receiving: bool) -> None:
         """Begin to move octets from the channel, or to it."""
         if self._task is None:
-            self._task = asyncio.ensure_future(self._run(receiving))
+            self._receiving = receiving
+            self._task = asyncio.ensure_future(self._run())
 
     def stop(self) -> None:
         """End the transfer and the channel, if that has not begun yet."""
@@ -67,9 +69,9 @@ class Relay:
         if not self._ending:  # the task was cancelled before its first step
             self._task = asyncio.ensure_future(self._end())
 
-    async def _run(self, receiving: bool) -> None:
+    async def _run(self) -> None:
         try:
-            await (self._receive() if receiving else self._send())
+            await (self._receive() if self._receiving else self._send())
         except ChannelEnded as e:
             self.failure = e.reason
         except OSError as e:
@@ -79,14 +81,14 @@ class Relay:
 
     async def _end(self) -> None:
         self._ending = True
-        if self.done:
+        if self.done and self._receiving:
             # BYE should arrive before the reply.
             with contextlib.suppress(ChannelEnded, asyncio.TimeoutError):
                 await asyncio.wait_for(self._channel.flush(), CLOSE_S)
         # Now pyftpdlib sees the end, reads the attributes and replies.
         self._socket.close()
         if self.done:
-            await self._channel.close("the transfer is complete")
+            await stream.end(self._channel, sent=not self._receiving)
         else:
             await stream.cancel(self._channel, self.failure)
 

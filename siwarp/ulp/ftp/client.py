@@ -222,7 +222,7 @@ class Connection:
         if self._sender is not None:
             await self._sender.close()
         if orderly:
-            await self._channel.close("the transfer is complete")
+            await stream.end(self._channel, sent=self._sender is not None)
         elif _is_readable(self._control):
             # The server has ended the transfer, or its process has ended.
             self._channel.abort("the transfer was aborted")
