@@ -47,6 +47,12 @@ _ChannelOption = Annotated[
         help="The transports to try, in this order, if the server is siwarp's: rd, rc, tcp.",
     ),
 ]
+_ActiveOption = Annotated[
+    bool,
+    typer.Option(
+        "--active", help="Let the server open the data connections, at a port of this machine."
+    ),
+]
 _JSONOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -154,6 +160,7 @@ def get(
         Path | None, typer.Argument(metavar="[FILE]", help="Default: the name in the URL.")
     ] = None,
     channel: _ChannelOption = "rd,rc,tcp",
+    active: _ActiveOption = False,
     tls: _TLSOption = False,
     ca: _CAOption = None,
     as_json: _JSONOption = False,
@@ -174,7 +181,7 @@ def get(
         file = (file or Path()) / name
     if not name or not file.name:
         raise typer.BadParameter("names a directory: see siwarp ftp mirror", param_hint="URL")
-    with _reporting_errors(), _connection(location, tls, ca, channel) as ftp:
+    with _reporting_errors(), _connection(location, tls, ca, channel, active) as ftp:
         remote = transfer.stat_file(ftp, location.path)
         with (
             Tree(file.parent, writable=True) as tree,
@@ -196,6 +203,7 @@ def put(
         help="Continue a shorter file at the server. Only the sizes are compared.",
     ),
     channel: _ChannelOption = "rd,rc,tcp",
+    active: _ActiveOption = False,
     tls: _TLSOption = False,
     ca: _CAOption = None,
     as_json: _JSONOption = False,
@@ -215,7 +223,7 @@ def put(
         _reporting_errors(),
         Tree(file.parent) as tree,
         contextlib.closing(tree.open_for_send(file.name)) as source,
-        _connection(location, tls, ca, channel) as ftp,
+        _connection(location, tls, ca, channel, active) as ftp,
         show.progress_bar(file.name, source.entry.size) as step,
     ):
         keep_time = "MFMT" in transfer.features(ftp)
@@ -233,6 +241,7 @@ def mirror(
         False, "--delete", help="Delete files that only the destination has."
     ),
     channel: _ChannelOption = "rd,rc,tcp",
+    active: _ActiveOption = False,
     tls: _TLSOption = False,
     ca: _CAOption = None,
     as_json: _JSONOption = False,
@@ -254,7 +263,10 @@ def mirror(
     with _reporting_errors():
         if down:
             directory.mkdir(exist_ok=True)
-        with Tree(directory, writable=down) as tree, _connection(location, tls, ca, channel) as ftp:
+        with (
+            Tree(directory, writable=down) as tree,
+            _connection(location, tls, ca, channel, active) as ftp,
+        ):
             job = transfer.Mirror(ftp, tree, delete=delete)
             path = location.path.rstrip("/") or "."
             if down:
@@ -287,7 +299,7 @@ def _parse(url: str) -> Location:
 
 @contextlib.contextmanager
 def _connection(
-    location: Location, tls: bool, ca: str | None, channel: str
+    location: Location, tls: bool, ca: str | None, channel: str, active: bool
 ) -> Iterator[ftplib.FTP]:
     """Yield a connection that is logged in; errors of connecting end the command."""
     from siwarp.ulp.ftp.url import connect
@@ -297,7 +309,7 @@ def _connection(
     channels: list[Any] = parse_channel_list(channel)
     where = f"{location.host}:{location.port}"
     try:
-        ftp = connect(location, tls, ca, channels)
+        ftp = connect(location, tls, ca, channels, active)
     except TimeoutError:
         _fail(TIMEOUT, f"{where}: no answer; check the address and the firewall")
     except ssl.SSLError as e:

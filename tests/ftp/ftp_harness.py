@@ -6,12 +6,13 @@ import contextlib
 import ftplib
 import ipaddress
 import json
+import multiprocessing
 import os
 import resource
 import socket
-import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -19,30 +20,70 @@ from typing import Any
 LIMIT = 60.0
 
 
+#: Starts servers by forking a process that has imported what a server needs.
+_PROCESSES = multiprocessing.get_context("forkserver")
+_PROCESSES.set_forkserver_preload(["siwarp.cli.main", "siwarp.cli.ftp", "siwarp.ulp.ftp.server"])
+
+
+def _run_command(
+    arguments: Sequence[str],
+    output: Connection,
+    file_size: int | None,
+    token_lifetime: float | None,
+) -> None:
+    """Be the command `siwarp`, with standard output on ``output`` and shorter delays."""
+    from siwarp.cli.main import main
+    from siwarp.ulp.ftp import control, tprt, workers
+
+    control.Handler.auth_failed_timeout = control.TLSHandler.auth_failed_timeout = 0
+    workers.RESTART_PAUSE = 0.05
+    if token_lifetime is not None:
+        tprt.LIFETIME = token_lifetime
+    if file_size is not None:
+        hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+        resource.setrlimit(resource.RLIMIT_FSIZE, (file_size, hard))
+    os.dup2(output.fileno(), 1)
+    output.close()
+    sys.argv = ["siwarp", *arguments]
+    main()
+
+
 class ServerProcess:
     """``siwarp ftp serve`` on a free port."""
 
-    def __init__(self, root: Path, *options: str, file_size: int | None = None) -> None:
-        """Start the server; ``file_size``: the largest file, in octets, that it may write."""
-        before = resource.getrlimit(resource.RLIMIT_FSIZE)
-        if file_size is not None:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (file_size, before[1]))
-        try:
-            self.process = subprocess.Popen(
-                [
-                    sys.executable, "-m", "siwarp.cli", "ftp", "serve", str(root),
-                    "--port", "0", "--json", *options,
-                ],
-                stdout=subprocess.PIPE,
-                text=True,
-            )  # fmt: skip
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, before)
-        assert self.process.stdout is not None
-        told = json.loads(self.process.stdout.readline() or "{}")
-        assert told, "the server has ended; its message is above"
+    def __init__(
+        self,
+        root: Path,
+        *options: str,
+        file_size: int | None = None,
+        token_lifetime: float | None = None,
+    ) -> None:
+        """Start the server.
+
+        ``file_size``: the largest file, in octets, that it may write. ``token_lifetime``: seconds
+        for which a token is valid.
+        """
+        arguments = ("ftp", "serve", str(root), "--port", "0", "--json", *options)
+        reader, writer = _PROCESSES.Pipe(duplex=False)
+        self.process = _PROCESSES.Process(
+            target=_run_command,
+            args=(arguments, writer, file_size, token_lifetime),
+            daemon=True,
+        )
+        self.process.start()
+        writer.close()
+        with os.fdopen(os.dup(reader.fileno())) as printed:
+            line = printed.readline()
+        reader.close()
+        assert line, "the server has ended; its message is above"
+        told = json.loads(line)
         self.host, self.port = told["addr"], told["port"]
         self.user, self.password = told.get("user", ""), told.get("password", "")
+
+    def kill(self) -> None:
+        """Kill the server, and wait until it has ended."""
+        self.process.kill()
+        self.process.join()
 
     @property
     def url(self) -> str:
@@ -77,10 +118,10 @@ def serving(root: Path, *options: str, **more: Any) -> Iterator[ServerProcess]:
     try:
         yield server
         server.process.terminate()
-        assert server.process.wait(LIMIT) == 0
+        server.process.join(LIMIT)
+        assert server.process.exitcode == 0
     finally:
-        server.process.kill()
-        server.process.communicate()
+        server.kill()
 
 
 def wait_until(condition: Callable[[], bool], describe: Callable[[], object]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ftplib
 import io
 import os
+import socket
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +23,7 @@ from ftp.ftp_harness import (
 )
 
 from siwarp.ulp.adts.channel import Invitation
-from siwarp.ulp.ftp import tprt
+from siwarp.ulp.ftp import client, tprt
 from siwarp.ulp.ftp.client import FTP, FTPS
 
 KINDS = ("rd", "rc")
@@ -159,16 +160,69 @@ def test_feat_lists_tprt_and_unknown_transports_are_refused(ftp: FTP) -> None:
         ftp.sendcmd("TPRT UD")
 
 
-def test_a_token_is_valid_for_one_channel_and_only_with_epsv(ftp: FTP) -> None:
+def test_a_token_is_valid_for_one_channel(ftp: FTP) -> None:
     kind = ftp.transports[0].upper()
     ftp.sendcmd(f"TPRT {kind}")
-    with pytest.raises(ftplib.error_perm, match=r"501 .* use EPSV"):
-        ftp.sendport("127.0.0.1", 5000)
     ftp.sendcmd("EPSV")
-    with pytest.raises(ftplib.error_temp, match=f"425 The token was used: send TPRT {kind}"):
+    used = f"425 The token was used or has expired: send TPRT {kind} again"
+    with pytest.raises(ftplib.error_temp, match=used):
         ftp.sendcmd("EPSV")
+    with pytest.raises(ftplib.error_temp, match=used):
+        ftp.sendport("127.0.0.1", 5000)
     assert ftp.sendcmd("TPRT TCP") == "200 TPRT TCP"
     ftp.sendcmd("EPSV")
+
+
+def test_a_token_that_has_expired_is_refused(tmp_path: Path) -> None:
+    with (
+        serving(tmp_path, "--workers", "1", token_lifetime=0) as server,
+        connect(server, "rc") as ftp,
+    ):
+        ftp.sendcmd("TPRT RC")
+        with pytest.raises(ftplib.error_temp, match="425 The token was used or has expired"):
+            ftp.sendcmd("EPSV")
+
+
+def test_in_active_mode_the_server_opens_the_channels(ftp: FTP, root: Path) -> None:
+    ftp.set_pasv(False)
+    data = random_octets(3_000_000)
+    ftp.storbinary("STOR active", io.BytesIO(data))
+    assert (root / "active").read_bytes() == data
+    assert read_file(ftp, "active") == data
+    assert read_file(ftp, "active", rest=2_999_990) == data[-10:]
+    assert "active" in ftp.nlst()
+    ftp.voidcmd("TYPE I")
+    connection: Any = ftp.transfercmd("RETR active")
+    connection.recv(1)
+    connection.abort()
+    with pytest.raises(ftplib.error_temp, match="426"):
+        ftp.voidresp()
+    ftp.set_pasv(True)
+    assert read_file(ftp, "active") == data
+    assert ftp.transport == ftp.transports[0]
+
+
+def test_port_and_eprt_name_only_the_address_of_the_client(ftp: FTP, root: Path) -> None:
+    (root / "file").write_bytes(b"content")
+    ftp.sendcmd(f"TPRT {ftp.transports[0].upper()}")
+    foreign = "501 Rejected data connection to foreign address 127.0.0.2"
+    with pytest.raises(ftplib.error_perm, match=foreign):
+        ftp.sendport("127.0.0.2", 5000)
+    with pytest.raises(ftplib.error_perm, match=foreign):
+        ftp.sendcmd("EPRT |1|127.0.0.2|5000|")
+    with pytest.raises(ftplib.error_perm, match="501 PORT against the privileged port"):
+        ftp.sendport("127.0.0.1", 22)
+    # The token was not used.
+    ftp.sendcmd("EPSV")
+
+
+def test_a_port_without_a_listener_is_reported_with_the_reason(server: ServerProcess) -> None:
+    with connect(server, "rc") as ftp, socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        ftp.sendcmd("TPRT RC")
+        with pytest.raises(ftplib.error_temp, match=r"425 Can't open data channel: .*127\.0\.0\.1"):
+            ftp.sendport("127.0.0.1", unused.getsockname()[1])
+        assert ftp.sendcmd("NOOP").startswith("200")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -186,7 +240,7 @@ def test_a_stranger_with_another_token_is_not_admitted(
         host, port = ftp.makepasv()
         invitation = tprt.parse_reply(reply, kind.upper(), port)
         forged = Invitation(bytes(16), port, invitation.unit, invitation.window, invitation.qkey)
-        limits = Limits(unit=tprt.UNIT, window=tprt.WINDOW, timeout=1)
+        limits = Limits(unit=tprt.UNIT, window=tprt.WINDOW, timeout=0.2)
         with pytest.raises(OSError):
             loop.run(open_channel(kind, host, forged, limits))  # type: ignore[arg-type]
         loop.close()
@@ -235,7 +289,10 @@ def test_tls_for_data_excludes_channels(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_server_that_dies_in_mid_file_ends_the_transfer(tmp_path: Path, kind: str) -> None:
+def test_a_server_that_dies_in_mid_file_ends_the_transfer(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "OVERTAKEN_S", 0.1)
     with (tmp_path / "large").open("wb") as file:
         file.truncate(1 << 30)
     with serving(tmp_path, "--workers", "1") as server:

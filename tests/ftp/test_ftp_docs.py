@@ -37,7 +37,7 @@ def test_curl_uses_tls_as_documented(tmp_path: Path) -> None:
 def test_siwarp_ftp_works_as_documented(tmp_path: Path) -> None:
     run_with_server(tmp_path, read_doc_block("docs/guides/ftp.md", "siwarp"))
     assert (tmp_path / "everything" / "users").read_text() == "ann:secret\n"
-    assert (tmp_path / "file").read_text() == "hello\n"
+    assert (tmp_path / "file").read_text() == (tmp_path / "again").read_text() == "hello\n"
 
 
 def test_the_documented_program_uses_rd(tmp_path: Path) -> None:
@@ -45,3 +45,8 @@ def test_the_documented_program_uses_rd(tmp_path: Path) -> None:
     said = run_with_server(tmp_path, "python program.py")
     assert "b'hello\\n'" in said
     assert said.rstrip().splitlines()[-1] == "rd"
+
+
+def test_the_documented_file_system_reads_a_range(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(read_doc_block("docs/guides/ftp.md", "fsspec"))
+    assert "b'ello'" in run_with_server(tmp_path, "python program.py")

@@ -30,6 +30,7 @@ PACKAGES = (
     "siwarp.cm",
     "siwarp.aio",
     "siwarp.ulp.adts",
+    "siwarp.ulp.ftp",
     "siwarp.testing",
     "siwarp.inspect",
 )

@@ -200,11 +200,17 @@ class _RCAcceptor(_Acceptor):
 class _RDAcceptor(_Acceptor):
     name = "rd"
 
-    def __init__(self, memory: _Memory, host: str, scarce: Callable[[bool], None] | None) -> None:
+    def __init__(
+        self,
+        memory: _Memory,
+        host: str,
+        scarce: Callable[[bool], None] | None,
+        qkey: int | None,
+    ) -> None:
         super().__init__(memory)
         self._host = host
         self._scarce = scarce
-        self._share = Share(memory.device)
+        self._qkey = qkey
         self._ports: dict[int, RDPort] = {}
 
     def _open(self, size: int) -> tuple[Receives, int, int]:
@@ -217,7 +223,7 @@ class _RDAcceptor(_Acceptor):
                 self._scarce,
                 self._share,
             )
-            port = RDPort(self._memory.device, receives, (self._host, 0), admit=self._admit)
+            port = RDPort(self._memory.device, receives, (self._host, 0), self._qkey, self._admit)
             self._ports[size] = port
         return port.receives, port.address[1], port.qkey
 
@@ -318,15 +324,18 @@ class Acceptors:
     """The acceptors of a server at one local address, which share one device and one pool."""
 
     def __init__(
-        self, host: str, limits: Limits, scarce: Callable[[bool], None] | None = None
+        self,
+        host: str,
+        limits: Limits,
+        scarce: Callable[[bool], None] | None = None,
+        qkey: int | None = None,
     ) -> None:
         """See ``open_acceptors``."""
         self._device = Device(host, limits.memory, limits.unit)
         memory = _Memory(self._device, limits)
         try:
             self.rc: Acceptor = _RCAcceptor(memory, host, scarce)
-            self.rd: Acceptor = _RDAcceptor(memory, host, scarce)
-            self.ud: Acceptor = _UDAcceptor(memory, host)
+            self.rd: Acceptor = _RDAcceptor(memory, host, scarce, qkey)
         except BaseException:
             self._device.close_nowait()
             raise
@@ -339,19 +348,22 @@ class Acceptors:
 
 
 async def open_acceptors(
-    host: str, limits: Limits, scarce: Callable[[bool], None] | None = None
+    host: str,
+    limits: Limits,
+    scarce: Callable[[bool], None] | None = None,
+    qkey: int | None = None,
 ) -> Acceptors:
     """Open a server's device at the numeric address ``host``, with free ports for RD, RC and UD.
 
     ``scarce(True)`` is called when receives run out (the limit event of a shared receive queue):
     the server should pause its fastest senders. ``scarce(False)`` is called when half of the
-    receives are posted again.
+    receives are posted again. ``qkey`` is the Q_Key of RD queue pairs, if not a random one.
 
     Raises:
         Error: ``host`` is not an address of this machine, or a resource is exhausted.
 
     """
-    return Acceptors(host, limits, scarce)
+    return Acceptors(host, limits, scarce, qkey)
 
 
 def _open_client_device(

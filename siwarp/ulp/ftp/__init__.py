@@ -2,12 +2,26 @@
 """FTP: a server for ordinary clients, whose transfers may also use RD and RC, and a client.
 
 - ``FTP`` and ``FTPS`` are ftplib's classes with transfers over RD and RC, if the server has TPRT.
+- ``FileSystem`` is fsspec's file system on them. It needs the extra ``siwarp[fsspec]``.
 - ``server.Server`` serves a directory. It needs the extra ``siwarp[ftp]``.
 - ``transfer`` copies files and directories over a connection, with resume.
 
 ``siwarp ftp`` is the command.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from siwarp.ulp.ftp.client import FTP, FTPS
 
-__all__ = ["FTP", "FTPS"]
+if TYPE_CHECKING:
+    from siwarp.ulp.ftp.filesystem import FileSystem
+
+__all__ = ["FTP", "FTPS", "FileSystem"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "FileSystem":
+        from siwarp.ulp.ftp.filesystem import FileSystem
+
+        return FileSystem
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -14,24 +14,15 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
-import secrets
 import socket
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar, cast
 
-from siwarp.ulp.adts.channel import (
-    CLOSE_S,
-    Acceptor,
-    Channel,
-    ChannelEnded,
-    Invitation,
-    Limits,
-)
-from siwarp.ulp.adts.endpoints import Acceptors, open_acceptors
-from siwarp.ulp.adts.wire import TOKEN_SIZE
-from siwarp.ulp.ftp import stream, tprt
+from siwarp.ulp.adts.channel import CLOSE_S, Channel, ChannelEnded, Invitation
+from siwarp.ulp.ftp import stream
+from siwarp.ulp.ftp.opening import Kind, ServerChannels
 
 __all__ = ["Bridge", "Relay"]
 
@@ -52,7 +43,8 @@ class Relay:
         self._socket = sock
         self._task: asyncio.Task[None] | None = None
         self._ending = False
-        #: Sending: the owner sets this before it closes its socket if it has sent all octets.
+        self._receiving = False
+        #: Sending: set before the end of the stream if all octets were sent.
         self.complete = False
         #: Whether the transfer is complete, which its receiver has confirmed.
         self.done = False
@@ -62,7 +54,8 @@ class Relay:
     def start(self, receiving: bool) -> None:
         """Begin to move octets from the channel, or to it."""
         if self._task is None:
-            self._task = asyncio.ensure_future(self._run(receiving))
+            self._receiving = receiving
+            self._task = asyncio.ensure_future(self._run())
 
     def stop(self) -> None:
         """End the transfer and the channel if no octets have been moved yet."""
@@ -76,9 +69,9 @@ class Relay:
         if not self._ending:  # the task was cancelled before its first step
             self._task = asyncio.ensure_future(self._end())
 
-    async def _run(self, receiving: bool) -> None:
+    async def _run(self) -> None:
         try:
-            await (self._receive() if receiving else self._send())
+            await (self._receive() if self._receiving else self._send())
         except ChannelEnded as e:
             self.failure = e.reason
         except OSError as e:
@@ -88,14 +81,14 @@ class Relay:
 
     async def _end(self) -> None:
         self._ending = True
-        if self.done:
-            # BYE should arrive before the reply on the control connection.
+        if self.done and self._receiving:
+            # BYE should arrive before the reply.
             with contextlib.suppress(ChannelEnded, asyncio.TimeoutError):
                 await asyncio.wait_for(self._channel.flush(), CLOSE_S)
         # Now pyftpdlib sees the end, reads the attributes and replies.
         self._socket.close()
         if self.done:
-            await self._channel.close("the transfer is complete")
+            await stream.end(self._channel, sent=not self._receiving)
         else:
             await stream.cancel(self._channel, self.failure)
 
@@ -129,12 +122,16 @@ class Relay:
             await sender.close()
 
 
+#: Gets the relay of a new channel, and the socket for pyftpdlib.
+Opened = Callable[[Relay, socket.socket], None]
+
+
 class Bridge:
-    """The asyncio thread of a worker, with the acceptors of each local address."""
+    """The asyncio thread of a worker, with its channels."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
-        self._acceptors: dict[str, Acceptors] = {}
+        self._channels = ServerChannels()
         self._calls: deque[Callable[[], None]] = deque()
         #: Readable when ``run_calls`` has something to do.
         self.wakeup, self._waker = socket.socketpair()
@@ -188,48 +185,66 @@ class Bridge:
 
         self.call(start)
 
-    async def _expect(
-        self, kind: str, host: str, accepted: Callable[[Channel], None]
-    ) -> Invitation:
-        if host not in self._acceptors:
-            self._acceptors[host] = await open_acceptors(host, Limits(unit=tprt.UNIT))
-        acceptor: Acceptor = getattr(self._acceptors[host], kind)
-        token = secrets.token_bytes(TOKEN_SIZE)
-        return acceptor.expect(token, tprt.UNIT, tprt.WINDOW, accepted, tprt.LIFETIME)
-
     def expect(
-        self, kind: str, host: str, arrived: Callable[[Relay, socket.socket, str], None]
+        self, kind: Kind, host: str, client: str, opened: Opened, rejected: Callable[[str], None]
     ) -> Invitation:
-        """Expect one channel at a local address.
+        """Expect one channel from a client's address at a local address.
 
-        ``arrived`` is called in the thread of pyftpdlib with the relay of the channel, the socket
-        for pyftpdlib, and the address of the peer.
+        ``opened`` and ``rejected`` are called in the thread of pyftpdlib; ``rejected`` gets the
+        address of a stranger.
 
         Raises:
             OSError: no device can be opened, or there is no memory for one more channel.
 
         """
+        return self.wait_for(
+            self._channels.expect(
+                kind,
+                host,
+                client,
+                lambda channel: self._relay(channel, opened),
+                lambda stranger: self.post(lambda: rejected(stranger)),
+            )
+        )
 
-        def accept(channel: Channel) -> None:
-            ours, theirs = socket.socketpair()
-            ours.setblocking(False)
-            relay = Relay(channel, ours)
-            self.post(lambda: arrived(relay, theirs, channel.peer[0]))
+    def _relay(self, channel: Channel, opened: Opened) -> None:
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        relay = Relay(channel, ours)
+        self.post(lambda: opened(relay, theirs))
 
-        return self.wait_for(self._expect(kind, host, accept))
-
-    def forget(self, kind: str, host: str, token: bytes) -> None:
+    def forget(self, kind: Kind, host: str, token: bytes) -> None:
         """Let a token that was not used expire."""
-        self.call(lambda: getattr(self._acceptors[host], kind).forget(token))
+        self.call(self._channels.forget, kind, host, token)
+
+    def connect(
+        self,
+        kind: Kind,
+        host: str,
+        client: str,
+        invitation: Invitation,
+        opened: Opened,
+        failed: Callable[[str], None],
+    ) -> Callable[[], object]:
+        """Open a channel from a local address to a client; return a function that gives up.
+
+        ``opened`` and ``failed`` are called in the thread of pyftpdlib; ``failed`` gets the reason.
+        """
+
+        async def connect() -> None:
+            try:
+                channel = await self._channels.connect(kind, host, client, invitation)
+            except (ChannelEnded, OSError) as e:
+                reason = e.reason if isinstance(e, ChannelEnded) else e.strerror or str(e)
+                self.post(lambda: failed(reason))
+            else:
+                self._relay(channel, opened)
+
+        return asyncio.run_coroutine_threadsafe(connect(), self._loop).cancel
 
     def close(self) -> None:
         """End all channels and the thread."""
-
-        async def close() -> None:
-            for acceptors in self._acceptors.values():
-                await acceptors.close()
-
         with contextlib.suppress(TimeoutError):
-            self.wait_for(close())
+            self.wait_for(self._channels.close())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_OPENING)

@@ -21,18 +21,17 @@ from collections.abc import Coroutine, Iterator, Sequence
 from typing import IO, Any, Literal, TypeVar, cast
 
 from siwarp.base.buffer import Buffer, octets
-from siwarp.ulp.adts.channel import Cause, Channel, ChannelEnded, Invitation, Limits
-from siwarp.ulp.adts.endpoints import open_channel
-from siwarp.ulp.ftp import stream, tprt
+from siwarp.ulp.adts.channel import Cause, Channel, ChannelEnded
+from siwarp.ulp.ftp import opening, stream, tprt
 
 __all__ = ["FTP", "FTPS", "Connection", "Kind", "NoTransportError"]
 
 Kind = Literal["rd", "rc", "tcp"]
 T = TypeVar("T")
 
-#: While a channel makes no progress: seconds between two checks of the control connection, and
-#: seconds that data on the channel may arrive later than a reply that the server sent after it.
-_WATCH_S, _OVERTAKEN_S = 0.25, 3.0
+#: Seconds between two looks at the control connection while a channel makes no progress, and for
+#: which a reply may overtake what the server has sent on the channel before.
+_WATCH_S, OVERTAKEN_S = 0.25, 3.0
 
 
 class _Loop:
@@ -64,7 +63,7 @@ class _Loop:
         said = False
         try:
             while True:
-                step = _OVERTAKEN_S if said else _WATCH_S
+                step = OVERTAKEN_S if said else _WATCH_S
                 if end is not None:
                     step = min(step, max(0.0, end - time.monotonic()))
                 done, _ = concurrent.futures.wait([future], step)
@@ -107,8 +106,11 @@ class Connection:
         control: socket.socket,
         sending: bool,
         timeout: float | None,
+        listener: opening.Listener | None = None,
     ) -> None:
+        """``listener``: in active mode, the end that has admitted the channel."""
         self._loop = loop
+        self._listener = listener
         self._channel = channel
         self._control = control
         self._timeout = timeout
@@ -220,9 +222,15 @@ class Connection:
         if self._sender is not None:
             await self._sender.close()
         if orderly:
-            await self._channel.close("the transfer is complete")
+            await stream.end(self._channel, sent=self._sender is not None)
+        elif _is_readable(self._control):
+            # The server has ended the transfer, or its process has ended.
+            self._channel.abort("the transfer was aborted")
+            await self._channel.close()
         else:
             await stream.cancel(self._channel, "the transfer was aborted")
+        if self._listener is not None:
+            await self._listener.close()
 
     def __enter__(self) -> Connection:
         return self
@@ -257,8 +265,8 @@ class FTP(ftplib.FTP):
     """ftplib.FTP with transfers over RD, RC or TCP, whichever of ``transports`` works first.
 
     The arguments are those of ftplib.FTP. A server without TPRT, and one whose channels cannot be
-    reached, is used over TCP if ``transports`` has "tcp". In active mode (``set_pasv``) only TCP is
-    possible.
+    reached, is used over TCP if ``transports`` has "tcp". In active mode (``set_pasv(False)``) the
+    server opens the data connection, on every transport.
 
     Attributes:
         transports: the transports that a transfer tries, in this order.
@@ -271,7 +279,7 @@ class FTP(ftplib.FTP):
     #: Transports that the server or the network does not have.
     _unusable: frozenset[str] = frozenset()
     #: Why the last channel could not be opened.
-    _refusal = "use the passive mode without TLS for data, and a server of siwarp"
+    _refusal = "use a server of siwarp, and no TLS for data"
     #: Whether the server has TPRT; None: not yet known.
     _has_tprt: bool | None = None
     #: Whether TPRT has selected another transport than TCP at the server.
@@ -289,8 +297,7 @@ class FTP(ftplib.FTP):
     ) -> tuple[socket.socket, int | None]:
         """Begin a transfer; see ftplib. The first value is a socket, or a ``Connection``."""
         kinds = [kind for kind in self.transports if kind not in self._unusable]
-        possible = self.passiveserver and not self._protects_data()
-        if set(kinds) != {"tcp"} and not (possible and self.has_tprt()):
+        if set(kinds) != {"tcp"} and (self._protects_data() or not self.has_tprt()):
             kinds = [kind for kind in kinds if kind == "tcp"]
         for kind in kinds:
             if kind == "tcp":
@@ -299,10 +306,10 @@ class FTP(ftplib.FTP):
                     self._selected = False
                 self.transport = "tcp"
                 return super().ntransfercmd(cmd, rest)
-            channel = self._open(kind)
-            if channel is not None:
+            opened = self._open(kind)
+            if opened is not None:
                 self.transport = kind
-                connection = self._begin(channel, cmd, rest)
+                connection = self._begin(*opened, cmd, rest)
                 return cast("tuple[socket.socket, int | None]", connection)
         raise NoTransportError(
             f"none of the transports {', '.join(self.transports)} is possible: {self._refusal}"
@@ -322,7 +329,7 @@ class FTP(ftplib.FTP):
         """Return whether TLS protects data connections, which is possible only on TCP."""
         return False
 
-    def _open(self, kind: Literal["rd", "rc"]) -> Channel | None:
+    def _open(self, kind: opening.Kind) -> tuple[Channel, opening.Listener | None] | None:
         """Open a channel; return None if the server or the network does not have the transport."""
         try:
             reply = self.sendcmd(f"TPRT {kind.upper()}")
@@ -334,29 +341,56 @@ class FTP(ftplib.FTP):
             self._refusal = str(e)
             return None
         self._selected = True
-        host, port = self.makepasv()
+        assert self.sock is not None
+        host, port = self.makepasv() if self.passiveserver else (self.sock.getpeername()[0], 0)
         try:
             invitation = tprt.parse_reply(reply, kind.upper(), port)
         except ValueError as e:
             raise ftplib.error_proto(str(e)) from None
         if self._loop is None:
             self._loop = _Loop()
-        assert self.sock is not None
         source = self.sock.getsockname()[0]  # the server admits the address that it knows
         try:
-            return self._loop.run(_connect(kind, host, invitation, source))
+            if self.passiveserver:
+                return self._loop.run(opening.connect(kind, host, invitation, source)), None
+            listener = self._loop.run(opening.listen(kind, host, invitation, source))
         except OSError as e:
             self._unusable |= {kind}
             self._refusal = str(e)
             return None
+        return self._await_server(kind, listener, source)
+
+    def _await_server(
+        self, kind: opening.Kind, listener: opening.Listener, source: str
+    ) -> tuple[Channel, opening.Listener] | None:
+        """Let the server open a channel to this end; return None if it cannot."""
+        assert self._loop is not None
+        channel = None
+        try:
+            if self.af == socket.AF_INET6:
+                self.sendeprt(source, listener.port)
+            else:
+                self.sendport(source, listener.port)
+            channel = self._loop.run(listener.accept())
+        except (ftplib.error_perm, ftplib.error_temp) as e:
+            self._unusable |= {kind}
+            self._refusal = str(e)
+        finally:
+            if channel is None:
+                self._loop.run(listener.close())
+        return None if channel is None else (channel, listener)
 
     def _begin(
-        self, channel: Channel, cmd: str, rest: int | str | None
+        self,
+        channel: Channel,
+        listener: opening.Listener | None,
+        cmd: str,
+        rest: int | str | None,
     ) -> tuple[Connection, int | None]:
         assert self._loop is not None and self.sock is not None
         sending = cmd.split(" ")[0].upper() in {"STOR", "APPE"}
         timeout = self.timeout if isinstance(self.timeout, (int, float)) else None
-        connection = Connection(self._loop, channel, self.sock, sending, timeout)
+        connection = Connection(self._loop, channel, self.sock, sending, timeout, listener)
         try:
             if rest is not None:
                 self.sendcmd(f"REST {rest}")
@@ -405,10 +439,3 @@ class FTPS(FTP, ftplib.FTP_TLS):
 
     def _protects_data(self) -> bool:
         return self._prot_p
-
-
-async def _connect(
-    kind: Literal["rd", "rc"], host: str, invitation: Invitation, source: str
-) -> Channel:
-    limits = Limits(unit=tprt.UNIT, window=tprt.WINDOW, source=source)
-    return await open_channel(kind, host, invitation, limits)

@@ -15,6 +15,7 @@ import os
 import socket
 import sys
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 from OpenSSL import SSL
@@ -28,14 +29,17 @@ from siwarp.ulp.ftp import tprt
 from siwarp.ulp.ftp.bridge import Bridge, Relay
 from siwarp.ulp.ftp.files import File, FileSystem
 
-__all__ = ["Handler", "Listener", "TLSHandler"]
+__all__ = ["BACKLOG", "Handler", "Listener", "TLSHandler"]
 
 #: Seconds after which a client that has not logged in is disconnected.
 LOGIN_TIMEOUT = 30
 #: Maximum number of clients of a worker that are not logged in.
 MAX_WAITING = 256
-#: Limit of the replies that wait until the client reads. A client that sends commands without
-#: waiting for replies stays below it, because the kernel buffers some hundreds of replies.
+#: Connections that the kernel accepts in advance. Of a client beyond these, the kernel drops the
+#: first packet, which TCP sends again after a second.
+BACKLOG = 1024
+#: Replies that wait until the client reads. A client that sends commands without waiting for
+#: replies stays below, because the kernel buffers some hundreds more.
 MAX_REPLIES = 64
 #: Octets of commands that are read at a time, so that one client with very many commands does not
 #: delay the others.
@@ -171,47 +175,90 @@ class _ChannelData(_Data, DTPHandler):  # type: ignore[misc]
 
 
 class _Offer:
-    """A token for one channel of a session; in the place of pyftpdlib's passive listener."""
+    """A token for one channel of a session.
+
+    It takes the place of pyftpdlib's passive listener after EPSV and PASV, and of its connector
+    after EPRT and PORT.
+    """
 
     def __init__(self, session: Any, kind: str) -> None:
         self._session = session
         self._kind = tprt.KINDS[kind]
         self._host = session.socket.getsockname()[0]
         self._bridge: Bridge = session.server.bridge
-        self.invitation = self._bridge.expect(self._kind, self._host, self._on_arrival)
+        #: Gives up the attempt to open a channel to the client, if there is one.
+        self._give_up: Callable[[], object] | None = None
+        self.invitation = self._bridge.expect(
+            self._kind, self._host, session.remote_ip, self._on_opened, self._on_rejected
+        )
+        self._timer = session.call_later(tprt.LIFETIME, self._on_timeout)
 
-    def _on_arrival(self, relay: Relay, sock: socket.socket, peer: str) -> None:
-        """Handle the client's channel."""
+    def open(self, port: int) -> None:
+        """Begin to open the channel to a port of the client."""
+        self._forget_token()
+        self._give_up = self._bridge.connect(
+            self._kind,
+            self._host,
+            self._session.remote_ip,
+            tprt.active_invitation(self.invitation, port),
+            self._on_opened,
+            self._on_failure,
+        )
+
+    def _on_opened(self, relay: Relay, sock: socket.socket) -> None:
+        """Handle the channel."""
         session = self._session
-        if session._closed or session._dtp_acceptor is not self:
+        why = "the session has ended"
+        if session._closed:
+            pass
+        elif self not in (session._dtp_acceptor, session._dtp_connector):
             why = "no command has asked for this channel"
-        elif peer != session.remote_ip:
-            why = f"Rejected data connection from foreign address {peer}."
-            session.respond_w_warning(f"425 {why}")
         else:
+            if session._dtp_connector is self:
+                session._dtp_connector = None
+                self.close()
+                session.respond("200 Active data connection established.")
             handler = _ChannelData(sock, session, relay)
             if handler.connected:
                 session.data_channel = handler
                 session._on_dtp_connection()
                 return
-            why = "the session has ended"
         relay.failure = why
         self._bridge.call(relay.stop)
         sock.close()
 
-    def await_channel(self) -> None:
-        """Begin to wait for the channel, as pyftpdlib's listener does for a connection."""
-        self._session.call_later(tprt.LIFETIME, self._on_timeout)
+    def _on_rejected(self, stranger: str) -> None:
+        if self._session._dtp_acceptor is self:
+            self._session.respond_w_warning(
+                f"425 Rejected data connection from foreign address {stranger}."
+            )
+
+    def _on_failure(self, reason: str) -> None:
+        """Report that the channel to the client could not be opened."""
+        if self._session._dtp_connector is self:
+            self._session._dtp_connector = None
+            self._session.respond(f"425 Can't open data channel: {reason}.", logfun=logger.info)
 
     def _on_timeout(self) -> None:
-        if self._session._dtp_acceptor is self:
-            self._session._dtp_acceptor = None
+        session = self._session
+        if session._offer is self:
+            session._withdraw_offer()
+        elif session._dtp_acceptor is self:
+            session._dtp_acceptor = None
             self.close()
-            self._session.respond("421 Passive data channel timed out.", logfun=logger.info)
+            session.respond("421 Passive data channel timed out.", logfun=logger.info)
+
+    def _forget_token(self) -> None:
+        self._bridge.forget(self._kind, self._host, self.invitation.token)
 
     def close(self) -> None:
-        """Let the token expire."""
-        self._bridge.forget(self._kind, self._host, self.invitation.token)
+        """Let the token expire, and give up opening the channel; an open channel is not ended."""
+        if not self._timer.cancelled:
+            self._timer.cancel()
+        if self._give_up is not None:
+            self._give_up()
+        else:
+            self._forget_token()
 
 
 class _Control:
@@ -220,6 +267,8 @@ class _Control:
     banner = "siwarp FTP server ready."
     abstracted_fs = FileSystem
     ac_in_buffer_size = _READ_SIZE
+    #: Seconds that a wrong password costs, so that passwords cannot be guessed fast.
+    auth_failed_timeout = 3
     #: Names that are not UTF-8 are the same octets in both directions.
     unicode_errors = "surrogateescape"
 
@@ -235,7 +284,7 @@ class _Control:
     def __init__(self: Any, conn: Any, server: Any, ioloop: Any = None) -> None:
         #: The transport that TPRT has selected; None: TCP.
         self._kind: str | None = None
-        #: The token that TPRT has given out, until EPSV.
+        #: The token that TPRT has given out, until it is used or expires.
         self._offer: _Offer | None = None
         super().__init__(conn, server, ioloop)  # type: ignore[call-arg]
         self._extra_feats = [*self._extra_feats, "TPRT RD;RC;TCP;"]
@@ -329,18 +378,24 @@ class _Control:
         self._kind = kind
         self.respond(tprt.format_reply(kind, self._offer.invitation))
 
+    def _take_offer(self: Any) -> _Offer | None:
+        """Return the token for one channel, or reply that there is none."""
+        offer: _Offer | None = self._offer
+        self._offer = None
+        if offer is None:
+            self.respond(f"425 The token was used or has expired: send TPRT {self._kind} again.")
+        return offer
+
     def _make_epasv(self: Any, extmode: bool = False) -> None:
         """Handle PASV and EPSV."""
         if self._kind is None:
             super()._make_epasv(extmode)  # type: ignore[misc]
             return
         self._end_data_connections()
-        offer, self._offer = self._offer, None
+        offer = self._take_offer()
         if offer is None:
-            self.respond(f"425 The token was used: send TPRT {self._kind} again.")
             return
         self._dtp_acceptor = offer
-        offer.await_channel()
         port = offer.invitation.port
         if extmode:
             self.respond(f"229 Entering extended passive mode (|||{port}|).")
@@ -348,12 +403,14 @@ class _Control:
             host = self.socket.getsockname()[0].replace(".", ",")
             self.respond(f"227 Entering passive mode ({host},{port // 256},{port % 256}).")
 
-    def _make_eport(self: Any, ip: str, port: int) -> None:
-        """Handle PORT and EPRT."""
+    def active_dtp(self: Any, ip: str, port: int, session: Any) -> Any:
+        """Begin to open a data connection to the client, whose address pyftpdlib has checked."""
         if self._kind is None:
-            super()._make_eport(ip, port)  # type: ignore[misc]
-        else:
-            self.respond(f"501 On {self._kind} the client opens the channel: use EPSV.")
+            return FTPHandler.active_dtp(ip, port, session)
+        offer = self._take_offer()
+        if offer is not None:
+            offer.open(port)
+        return offer
 
     def ftp_STOR(self: Any, file: str, mode: str = "w") -> str | None:
         """Receive a file (STOR, APPE). On RD and RC it gets its name when it is complete."""
@@ -436,7 +493,7 @@ class Listener(FTPServer):  # type: ignore[misc]
     def __init__(self, sock: Any, handler: Any, ioloop: Any, max_sockets: int) -> None:
         #: The clients that are not logged in, oldest first.
         self.waiting: dict[Any, None] = {}
-        super().__init__(sock, handler, ioloop=ioloop)
+        super().__init__(sock, handler, ioloop=ioloop, backlog=BACKLOG)
         self.max_cons = max_sockets
         self._bridge: Bridge | None = None
 

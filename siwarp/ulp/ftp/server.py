@@ -18,7 +18,7 @@ from OpenSSL import SSL
 from pyftpdlib.ioloop import AsyncChat, IOLoop
 
 from siwarp.base.stop import StopRequest
-from siwarp.ulp.ftp.control import Handler, Listener, TLSHandler
+from siwarp.ulp.ftp.control import BACKLOG, Handler, Listener, TLSHandler
 from siwarp.ulp.ftp.users import Users
 from siwarp.ulp.ftp.workers import run_workers
 
@@ -85,7 +85,7 @@ class Server:
         kind: Any = Handler if tls is None else TLSHandler
         self._handler = type("Handler", (kind,), attributes)
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._socket = socket.create_server((host, port), family=family, backlog=1024)
+        self._socket = socket.create_server((host, port), family=family, backlog=BACKLOG)
         #: The listening address.
         self.address: tuple[str, int] = self._socket.getsockname()[:2]
 

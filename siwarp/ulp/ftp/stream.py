@@ -30,7 +30,7 @@ from siwarp.ulp.adts.wire import (
     records,
 )
 
-__all__ = ["Sender", "cancel", "receive"]
+__all__ = ["Sender", "cancel", "end", "receive"]
 
 #: The id of the transfer of a channel.
 _TRANSFER = 1
@@ -169,6 +169,17 @@ async def receive(channel: Channel) -> AsyncGenerator[memoryview, None]:
             raise ChannelEnded(f"the peer has violated the protocol: {e}", Cause.PROTOCOL) from None
         finally:
             received.release()
+
+
+async def end(channel: Channel, *, sent: bool) -> None:
+    """End a channel after a transfer that is complete at both ends.
+
+    The end that has sent the octets has received BYE, after which the peer takes nothing: on RD, a
+    grant that this end still sends would never be acknowledged.
+    """
+    if sent:
+        channel.abort("the transfer is complete")
+    await channel.close("the transfer is complete")
 
 
 async def cancel(channel: Channel, reason: str) -> None:

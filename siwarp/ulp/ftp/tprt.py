@@ -13,27 +13,45 @@
 After TPRT RD and TPRT RC, EPSV and PASV name the port of that transport. The client opens one
 channel there (siwarp.ulp.adts) within ``LIFETIME`` seconds, with the token, which is valid for one
 channel: the client sends TPRT again before each transfer. The ends grant each other ``WINDOW``
-units of at most ``UNIT`` octets when the channel opens. PORT and EPRT are refused, since the server
-cannot learn the parameters of a channel at the client from them. After TPRT TCP, data connections
-are FTP's own again.
+units of at most ``UNIT`` octets when the channel opens. After TPRT TCP, data connections are FTP's
+own again.
+
+In active mode the server opens the channel to the port of the client's address that EPRT or PORT
+names, with the token and the Q_Key of its reply to TPRT. The units have at most ``ACTIVE_UNIT``
+octets, and not more than the reply says; the client grants ``ACTIVE_WINDOW`` of them when the
+channel opens. The reply to EPRT or PORT follows when the channel is open.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import re
+from typing import Literal
 
 from siwarp.ulp.adts.channel import Invitation
 from siwarp.ulp.adts.wire import MIN_UNIT_SIZE
 
-__all__ = ["KINDS", "LIFETIME", "UNIT", "WINDOW", "format_reply", "parse_reply", "partial_path"]
+__all__ = [
+    "ACTIVE_UNIT",
+    "KINDS",
+    "LIFETIME",
+    "UNIT",
+    "WINDOW",
+    "active_invitation",
+    "format_reply",
+    "parse_reply",
+    "partial_path",
+]
 
 #: The kinds of channels, as TPRT and as endpoints.py name them.
-KINDS = {"RD": "rd", "RC": "rc"}
+KINDS: dict[str, Literal["rd", "rc"]] = {"RD": "rd", "RC": "rc"}
 #: Seconds for which a token is valid.
 LIFETIME = 30.0
 #: The largest unit of the client, and the credits that it grants when the channel opens.
 UNIT, WINDOW = 1 << 20, 8
-#: The largest window that is accepted from a server.
+#: The same in active mode, where each channel of the server has memory of its own.
+ACTIVE_UNIT, ACTIVE_WINDOW = 256 << 10, 4
+#: The largest window of a server that makes sense.
 MAX_WINDOW = 1 << 16
 
 _REPLY = re.compile(
@@ -67,6 +85,12 @@ def parse_reply(reply: str, kind: str, port: int) -> Invitation:
             f"from 1 to {MAX_WINDOW}, or a qkey of more than 32 bits: {reply!r}"
         )
     return Invitation(bytes.fromhex(match[2]), port, unit, window, qkey)
+
+
+def active_invitation(offered: Invitation, port: int) -> Invitation:
+    """Return the invitation to the client's port in active mode, from that of the reply to TPRT."""
+    unit = min(offered.unit, ACTIVE_UNIT)
+    return dataclasses.replace(offered, port=port, unit=unit, window=ACTIVE_WINDOW)
 
 
 def partial_path(path: str) -> str:

@@ -68,6 +68,9 @@ def connect(
     tls: bool = False,
     ca: str | None = None,
     transports: Sequence[Kind] = ("tcp",),
+    active: bool = False,
+    timeout: float = TIMEOUT,
+    encoding: str = "utf-8",
 ) -> FTP:
     """Connect to the server, and log in.
 
@@ -76,6 +79,9 @@ def connect(
         tls: protect the control connection and the data connections (AUTH TLS, PROT P).
         ca: PEM file with the certificates to trust instead of the system's.
         transports: those that transfers try, in this order; with ``tls`` only TCP is possible.
+        active: the server opens the data connections (PORT, EPRT), and not this end.
+        timeout: seconds without an answer after which a call fails.
+        encoding: that of the names of files.
 
     Raises:
         ftplib.Error: the server refuses the user, or has no TLS.
@@ -84,10 +90,11 @@ def connect(
     """
     if tls:
         context = ssl.create_default_context(cafile=ca)
-        ftp: FTP = FTPS(context=context, timeout=TIMEOUT)
+        ftp: FTP = FTPS(context=context, timeout=timeout, encoding=encoding)
     else:
-        ftp = FTP(timeout=TIMEOUT)
+        ftp = FTP(timeout=timeout, encoding=encoding)
     ftp.transports = transports
+    ftp.set_pasv(not active)
     try:
         ftp.connect(location.host, location.port)
         ftp.login(location.user, location.password)

@@ -18,8 +18,8 @@ from siwarp.base.stop import StopRequest
 __all__ = ["run_workers"]
 
 #: Seconds between two starts of the same worker, so that a worker that always fails uses no CPU.
-_PAUSE = 1.0
-#: Seconds after which workers that have not ended are killed.
+RESTART_PAUSE = 1.0
+#: Seconds that workers have to end.
 _PATIENCE = 5.0
 
 
@@ -59,7 +59,7 @@ def run_workers(count: int, work: Callable[[socket.socket], None], stop: StopReq
             start()
         while not stop.is_set():
             missing = count - len(workers)
-            for fd, _ in poll.poll(_PAUSE * 1000 if missing else None):
+            for fd, _ in poll.poll(RESTART_PAUSE * 1000 if missing else None):
                 if fd in workers:
                     reap(fd)
             if missing and not stop.is_set():
