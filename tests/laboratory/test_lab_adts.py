@@ -9,7 +9,8 @@ import pytest
 from laboratory.lab_harness import run_lab
 from namespaces import wan_harness
 
-from lab.papers.adts import figures, report, summary
+from lab.papers.adts import __main__ as command_line
+from lab.papers.adts import figures, page, paper, report, summary
 from lab.papers.adts.lines import LineShape
 from siwarp.bench.runner import BenchError
 
@@ -116,3 +117,42 @@ def test_each_ratio_is_printed_with_its_limit(capsys: pytest.CaptureFixture[str]
     assert "110 (105 to 115, rounds: 3) Mbit/s" in shown
     assert "must: 0.8, MISSED" in shown
     assert "unreliable: a doubt" in shown
+
+
+def test_the_page_has_each_figure_of_the_paper_and_the_promised_figures() -> None:
+    points = [[x, summary.summarize_values([x, 2 * x])] for x in (1.0, 4.0)]
+    curves = {"line": "put", "axis": "MiB", "unit": "s", "curves": {"rd": points, "tcp": points}}
+    found = {
+        "machine": {"CPU": "a <fast> one"},
+        "put-size": {**curves, "ratios": [], "unreliable": []},
+        "lan": {
+            "line": "loopback",
+            "mbit_s": {"put rd": summary.summarize_values([100.0])},
+            "ratios": [summary.judge_ratio("RC to TCP", [3.0], [4.0], 0.8)],
+            "unreliable": ["a doubt"],
+        },
+    }
+    shown = page.make_page(found)
+    for figure in paper.FIGURES:
+        assert f"Figure {figure.number}: " in shown
+        assert figure.verdict in {
+            "same shape",
+            "other shape",
+            "cannot be shown in software",
+        }, figure.number
+        assert figure.stated and figure.why
+    assert "a &lt;fast&gt; one" in shown and "unreliable: a doubt" in shown
+    assert "The part get-size was not measured." in shown
+    assert "<td>missed</td>" in shown
+    assert shown.count("<svg ") == 1
+
+
+def test_a_page_needs_results() -> None:
+    done = run_lab("papers.adts", "--page", "page.html")
+    assert done.returncode == 2
+    assert "needs --results" in done.stderr
+
+
+def test_each_part_of_the_papers_figures_exists() -> None:
+    parts = command_line._make_parts(1, 1 << 20, 1.0, print)
+    assert {name for figure in paper.FIGURES for name in figure.parts} <= set(parts)

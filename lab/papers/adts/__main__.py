@@ -13,7 +13,7 @@ from typing import Any
 import typer
 
 from lab import command
-from lab.papers.adts import figures, immediate, musts
+from lab.papers.adts import figures, immediate, musts, outside
 from lab.papers.adts.lines import KINDS
 from lab.papers.adts.page import make_page
 from lab.papers.adts.report import print_results
@@ -22,9 +22,13 @@ from siwarp.bench.machine import describe_machine
 from siwarp.bench.sizes import parse_octet_count
 from siwarp.bench.trust import cpu_load_warning
 
-#: Octets of the file on a line: for TCP with CUBIC on a lossy line less, because it takes long.
-LINE_SIZE = 32 << 20
-LOSSY_SIZE = 8 << 20
+#: Octets of the file on a line by its delay in ms: on a long line, the first seconds, in which the
+#: rate grows, must be a small part of the time. TCP with CUBIC takes long on a lossy line, and has
+#: a smaller file there.
+LINE_SIZES = {13: 32 << 20, 81: 96 << 20}
+LOSSY_SIZES = {13: 8 << 20, 81: 16 << 20}
+#: Seconds for which two flows share a line.
+SHARE_S = 30
 #: Octets of the trace.
 TRACE = 128 << 20
 
@@ -39,11 +43,13 @@ def _make_parts(rounds: int, octets: int, scale: float, told: Told) -> dict[str,
         return max(1, int(number * scale))
 
     parts: dict[str, Part] = {"lan": lambda: musts.measure_lan(octets, rounds, told)}
+    parts["outside"] = lambda: outside.measure_outside(octets, rounds, told)
     for kind in KINDS:
         for shape in (*musts.LOSSY, *musts.CLEAN):
-            sizes = dict.fromkeys(("rd", "cubic", "bbr"), scaled(LINE_SIZE))
+            delay = int(shape.delay_ms)
+            sizes = dict.fromkeys(("rd", "cubic", "bbr"), scaled(LINE_SIZES[delay]))
             if shape.loss:
-                sizes["cubic"] = scaled(LOSSY_SIZE)
+                sizes["cubic"] = scaled(LOSSY_SIZES[delay])
             word = "lossy" if shape.loss else "clean"
             parts[f"{kind}-{word}-{shape.delay_ms:g}ms"] = (
                 lambda kind=kind, shape=shape, sizes=sizes: musts.measure_line(  # type: ignore[misc]
@@ -53,7 +59,7 @@ def _make_parts(rounds: int, octets: int, scale: float, told: Told) -> dict[str,
         for shape in musts.CLEAN:
             parts[f"{kind}-share-{shape.delay_ms:g}ms"] = lambda kind=kind, shape=shape: (
                 musts.measure_share(  # type: ignore[misc]
-                    kind, shape, 20 * scale, rounds, told
+                    kind, shape, SHARE_S * scale, rounds, told
                 )
             )
     parts["small"] = lambda: musts.measure_small(
@@ -98,11 +104,11 @@ def main(
     """The file transfer ADTS: promised figures, and the figures of the paper.
 
     Put and get without delay, lines with delay and loss, a TCP flow beside RD, and small files.
-    Parts: lan, small, and for the lines of `siwarp wan` (wan) and of the kernel (kernel, as root)
-    KIND-lossy-13ms, KIND-lossy-81ms, KIND-clean-13ms, KIND-clean-81ms, KIND-share-13ms and
-    KIND-share-81ms; for the paper's figures put-size, get-size, get-delay-32, get-delay-256,
-    put-unit-0ms, put-unit-1ms, put-unit-10ms, features, trace, cpu, immediate. Exit status 1 if a
-    promised figure is missed.
+    Parts: lan, outside (vsftpd and curl) and small; for the lines of `siwarp wan` (wan) and of the
+    kernel (kernel, as root) KIND-lossy-13ms, KIND-lossy-81ms, KIND-clean-13ms, KIND-clean-81ms,
+    KIND-share-13ms and KIND-share-81ms; for the paper's figures put-size, get-size, get-delay-32,
+    get-delay-256, put-unit-0ms, put-unit-1ms, put-unit-10ms, features, trace, cpu and immediate.
+    Exit status 1 if a promised figure is missed.
     """
     try:
         octets = parse_octet_count(size)

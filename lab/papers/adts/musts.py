@@ -155,7 +155,7 @@ def measure_line(
 
 
 def measure_share(
-    kind: str, shape: LineShape, seconds: float, rounds: int, told: Told, settle: float = 5
+    kind: str, shape: LineShape, seconds: float, rounds: int, told: Told, settle: float = 10
 ) -> dict[str, Any]:
     """Measure a copy over RD and one over TCP with CUBIC at the same time, on one line.
 
