@@ -24,7 +24,7 @@ from lab.papers.adts.lines import Line, LineShape, open_line
 from lab.papers.adts.summary import judge_ratio, measure_rounds, summarize_values
 from siwarp.bench.runner import BenchError
 from siwarp.cm import connect, listen
-from siwarp.verbs import MR, RemoteBuffer, SendFlag, SendWR, WROpcode
+from siwarp.verbs import MR, AccessFlag, RemoteBuffer, SendFlag, SendWR, WROpcode
 
 __all__ = ["measure_immediate"]
 
@@ -46,7 +46,7 @@ def _serve(host: str, op: str, unit: int) -> None:
     with conn, contextlib.suppress(TimeoutError):
         memory = conn.register(WINDOW * unit)
         places = [memory.remote(i * unit, unit).pack() for i in range(WINDOW)]
-        grants = MR(conn.pd, b"".join(places))
+        grants = MR(conn.pd, b"".join(places), AccessFlag(0))
         free = deque(range(WINDOW))
         for _ in range(WINDOW):  # the first grants
             _grant(conn, grants, free.popleft())
