@@ -15,6 +15,7 @@ from lab.papers.adts.ends import Copied, EndOptions, Ends
 from lab.papers.adts.lines import LineShape, Loopback, open_line
 from lab.papers.adts.musts import fill, open_folder
 from lab.papers.adts.summary import measure_rounds, summarize_values
+from siwarp.ulp.adts import handshake
 
 __all__ = [
     "CHANNELS",
@@ -30,8 +31,9 @@ __all__ = [
 Told = Callable[[str], None]
 MIB = 1 << 20
 
-#: The channels in the figures.
+#: The channels in the figures, and those in the figures of the transports: all that ADTS has.
 CHANNELS = ("rd", "rc", "tcp")
+TRANSPORTS = tuple(handshake.CHANNELS)
 #: Delays of one direction in ms: those of the paper, without its 10 us, which the relay exceeds.
 DELAYS = (0.0, 0.1, 1.0, 10.0)
 #: Sizes of files in MiB.
@@ -54,12 +56,16 @@ def _collect(
 
 
 def _copies(
-    ends: Ends, names: Sequence[str], way: str, of: Callable[[Copied], float]
+    ends: Ends,
+    names: Sequence[str],
+    way: str,
+    of: Callable[[Copied], float],
+    channels: Sequence[str] = CHANNELS,
 ) -> dict[str, Callable[[], float]]:
     """Return a run for each channel that copies files, and returns a property of the copy."""
     return {
         channel: lambda channel=channel: of(ends.copy(channel, way, names, sessions="new"))  # type: ignore[misc]
-        for channel in CHANNELS
+        for channel in channels
     }
 
 
@@ -84,7 +90,7 @@ def measure_delays(size: int, rounds: int, scale: float, told: Told) -> dict[str
             line = stack.enter_context(open_line("wan", LineShape(10_000, delay)))
             ends = stack.enter_context(Ends(line, folder, EndOptions(congestion="cubic")))
             fill(ends.there / "file", int(size * MIB * scale))
-            runs = _copies(ends, ["file"], "get", lambda copied: copied.mbit_s)
+            runs = _copies(ends, ["file"], "get", lambda copied: copied.mbit_s, TRANSPORTS)
             # The chart's axis is logarithmic: no delay is shown as 10 us.
             points.append((delay or 0.01, measure_rounds(runs, rounds, told)))
     return _collect(

@@ -78,8 +78,7 @@ FIGURES: tuple[PaperFigure, ...] = (
         ("get-delay-256",),
         "other shape",
         "the relay, not the transport, limits the rate, to about 2 Gbit/s, and TCP no longer "
-        "falls at 10 ms: Linux adapts its windows. ADTS has no channel over UD yet; FTP-UDP is "
-        "the raw UDP of the part lan.",
+        "falls at 10 ms: Linux adapts its windows. UD is a curve where ADTS has that channel.",
     ),
     PaperFigure(
         "8",
