@@ -39,7 +39,7 @@ def use_congestion_control(name: str) -> None:
         channel._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name.encode())
 
     if name:
-        setattr(channel_tcp.TCPChannel, "_set_options", set_options)  # noqa: B010 - replaced
+        channel_tcp.TCPChannel._set_options = set_options  # type: ignore[assignment, method-assign]
 
 
 def use_no_disk_thread() -> None:
@@ -64,7 +64,6 @@ class End:
         self._limits = adts.Limits(**options["limits"])
         self._stack = contextlib.AsyncExitStack()
         self._session: adts.Session | None = None
-        self._kind = ""
         self._copying: asyncio.Task[dict[str, Any]] | None = None
         self._octets = 0
 
@@ -97,7 +96,7 @@ class End:
         channel: str,
         way: str,
         files: list[tuple[str, str]],
-        sessions: str = "kept",
+        sessions: str = "one",
         recursive: bool = False,
         watched: bool = False,
     ) -> dict[str, Any]:
@@ -108,8 +107,7 @@ class End:
             channel: the channel's kind.
             way: ``put`` or ``get``.
             files: for each transfer the local path and the path at the server.
-            sessions: ``kept``: use the session of the request before if it has this kind of
-                channel; ``new``: a new one for this request; ``each``: one for each transfer.
+            sessions: ``one``: a session for all transfers; ``each``: one for each of them.
             recursive: the paths are directories.
             watched: count the octets for ``do_progress``.
 
@@ -117,8 +115,7 @@ class End:
         connecting = transferring = 0.0
         octets = count = 0
         cpu = cpu_seconds()
-        if sessions == "new":
-            await self._end_session()
+        await self._end_session()  # of the request before
         # A progress callback costs a request for the total, so it is used only by ``do_begin``.
         options: dict[str, Any] = {
             "recursive": recursive,
@@ -174,12 +171,10 @@ class End:
         return {"octets": self._octets, "time": time.monotonic()}
 
     async def _open_session(self, address: tuple[str, int], channel: str) -> adts.Session:
-        if self._session is None or self._kind != channel:
-            await self._end_session()
+        if self._session is None:
             self._session = await adts.connect(
                 address, key=self._key, channels=[channel], limits=self._limits
             )
-            self._kind = channel
         return self._session
 
     async def _end_session(self) -> None:

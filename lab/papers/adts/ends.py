@@ -175,7 +175,7 @@ class Ends:
         channel: str,
         way: str,
         names: Sequence[str],
-        sessions: str = "kept",
+        sessions: str = "one",
         recursive: bool = False,
         limit: float = LIMIT_S,
     ) -> Copied:

@@ -64,7 +64,7 @@ def _copies(
 ) -> dict[str, Callable[[], float]]:
     """Return a run for each channel that copies files, and returns a property of the copy."""
     return {
-        channel: lambda channel=channel: of(ends.copy(channel, way, names, sessions="new"))  # type: ignore[misc]
+        channel: lambda channel=channel: of(ends.copy(channel, way, names))  # type: ignore[misc]
         for channel in channels
     }
 
@@ -149,7 +149,7 @@ def measure_features(rounds: int, scale: float, told: Told) -> dict[str, Any]:
                     (pair.there / str(count)).mkdir(exist_ok=True)
                     done = pair.copy("rd", "put", names, sessions="each")
                 else:
-                    done = pair.copy("rd", "put", [str(count)], sessions="new", recursive=True)
+                    done = pair.copy("rd", "put", [str(count)], recursive=True)
                 copied[name].append(done)
                 return done.seconds
 
@@ -180,7 +180,7 @@ def measure_trace(total: int, rounds: int, scale: float, told: Told) -> dict[str
                 fill(ends.here / "trace" / str(i), size)
 
             def copy(channel: str, ends: Ends = ends) -> float:
-                return ends.copy(channel, "put", ["trace"], "new", recursive=True).seconds
+                return ends.copy(channel, "put", ["trace"], recursive=True).seconds
 
             runs: dict[str, Callable[[], float]] = {
                 channel: lambda channel=channel: copy(channel)  # type: ignore[misc]
@@ -204,7 +204,7 @@ def measure_cpu(rounds: int, scale: float, told: Told) -> dict[str, Any]:
             copied: dict[str, list[Copied]] = {channel: [] for channel in CHANNELS}
 
             def copy(channel: str, copied: Any = copied) -> float:
-                copied[channel].append(ends.copy(channel, "put", ["file"], sessions="new"))
+                copied[channel].append(ends.copy(channel, "put", ["file"]))
                 return float(copied[channel][-1].transferring)
 
             runs: dict[str, Callable[[], float]] = {

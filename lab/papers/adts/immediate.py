@@ -47,9 +47,8 @@ def _serve(host: str, op: str, unit: int) -> None:
         memory = conn.register(WINDOW * unit)
         places = [memory.remote(i * unit, unit).pack() for i in range(WINDOW)]
         grants = MR(conn.pd, b"".join(places), AccessFlag(0))
-        free = deque(range(WINDOW))
-        for _ in range(WINDOW):  # the first grants
-            _grant(conn, grants, free.popleft())
+        for place in range(WINDOW):  # the first grants
+            _grant(conn, grants, place)
         while True:
             for wc in conn.rcq.wait(LIMIT_S, WINDOW):
                 if wc.status:

@@ -29,6 +29,7 @@ __all__ = [
     "measure_line",
     "measure_share",
     "measure_small",
+    "open_folder",
 ]
 
 Told = Callable[[str], None]
@@ -79,7 +80,7 @@ def measure_lan(size: int, rounds: int, told: Told) -> dict[str, Any]:
 
         def copy(channel: str, way: str) -> float:
             name = "file" if way == "put" else "got"
-            return ends.copy(channel, way, [name], sessions="new").mbit_s
+            return ends.copy(channel, way, [name]).mbit_s
 
         def copy_raw() -> float:
             return size * 8e-6 / copy_over_raw_udp(ends.here / "file", ends.there / "raw")
@@ -132,7 +133,7 @@ def measure_line(
         def copy(name: str) -> float:
             pair = ends["cubic" if name == "rd" else name]
             channel = "rd" if name == "rd" else "tcp"
-            return pair.copy(channel, "put", [f"for-{name}"], sessions="new").mbit_s
+            return pair.copy(channel, "put", [f"for-{name}"]).mbit_s
 
         for name, size in sizes.items():
             fill(ends["cubic" if name == "rd" else name].here / f"for-{name}", size)
@@ -194,7 +195,6 @@ def _share_once(pairs: dict[str, Ends], settle: float, seconds: float) -> dict[s
             channel="rd" if name == "rd" else "tcp",
             way="put",
             files=[(str(pair.here / "file"), "file")],
-            sessions="new",
         )
     time.sleep(settle)
     before = {name: pair.client.ask("progress") for name, pair in pairs.items()}
@@ -234,7 +234,7 @@ def measure_small(
         names = [f"{i:05}" for i in range(each)]
 
         def keep_session(channel: str) -> float:
-            copied = ends.copy(channel, "put", ["all"], sessions="new", recursive=True)
+            copied = ends.copy(channel, "put", ["all"], recursive=True)
             return files / copied.seconds
 
         def open_session_a_file(channel: str) -> float:

@@ -104,7 +104,7 @@ def measure_outside(size: int, rounds: int, told: Callable[[str], None]) -> dict
 
         def copy(channel: str, way: str) -> float:
             name = "file" if way == "put" else "got"
-            return ends.copy(channel, way, [name], sessions="new").mbit_s
+            return ends.copy(channel, way, [name]).mbit_s
 
         runs: dict[str, Callable[[], float]] = {
             f"{way} {channel}": lambda channel=channel, way=way: copy(channel, way)  # type: ignore[misc]
