@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -125,6 +126,7 @@ def test_the_page_has_each_figure_of_the_paper_and_the_promised_figures() -> Non
     found = {
         "machine": {"CPU": "a <fast> one"},
         "put-size": {**curves, "ratios": [], "unreliable": []},
+        "get-delay-256": {**curves, "ratios": [], "unreliable": []},  # in two figures
         "lan": {
             "line": "loopback",
             "mbit_s": {"put rd": summary.summarize_values([100.0])},
@@ -134,7 +136,7 @@ def test_the_page_has_each_figure_of_the_paper_and_the_promised_figures() -> Non
     }
     shown = page.make_page(found)
     for figure in paper.FIGURES:
-        assert f"Figure {figure.number}: " in shown
+        assert f"<h2>{figure.name}: " in shown
         assert figure.verdict in {
             "same shape",
             "other shape",
@@ -144,7 +146,9 @@ def test_the_page_has_each_figure_of_the_paper_and_the_promised_figures() -> Non
     assert "a &lt;fast&gt; one" in shown and "unreliable: a doubt" in shown
     assert "The part get-size was not measured." in shown
     assert "<td>missed</td>" in shown
-    assert shown.count("<svg ") == 1
+    assert shown.count("<svg ") == 3
+    ids = re.findall(r' id="([^"]*)"', shown)
+    assert len(ids) == len(set(ids))
 
 
 def test_a_page_needs_results() -> None:

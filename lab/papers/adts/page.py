@@ -64,8 +64,8 @@ def _format_number(value: float) -> str:
     return f"{value:.3g}"
 
 
-def _make_part(name: str, part: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the chart and the tables of a part."""
+def _make_part(section: str, name: str, part: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the chart and the tables of a part, which several sections may have."""
     yield f"<h3>{escape(name)}: {escape(part['line'])}</h3>"
     yield from (f'<p class="warn">unreliable: {escape(doubt)}</p>' for doubt in part["unreliable"])
     curves = part.get("curves", {})
@@ -75,7 +75,9 @@ def _make_part(name: str, part: Mapping[str, Any]) -> Iterator[str]:
             for curve, points in curves.items()
         ]
         labels = part["axis"], part["unit"]
-        chart = draw_curves(name, name, labels, drawn, (_format_number, _format_number))
+        chart = draw_curves(
+            f"{section}-{name}", name, labels, drawn, (_format_number, _format_number)
+        )
         yield f"<figure>{chart}</figure>"
         rows = [
             [curve, f"{x:g}", *_cells(values)]
@@ -101,8 +103,9 @@ def _make_part(name: str, part: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _make_figure(figure: PaperFigure, found: Mapping[str, Any]) -> Iterator[str]:
-    yield f'<section id="figure-{escape(figure.number)}">'
-    yield f"<h2>Figure {escape(figure.number)}: {escape(figure.title)}</h2>"
+    section = f"figure-{figure.number}"
+    yield f'<section id="{escape(section)}">'
+    yield f"<h2>{escape(figure.name)}: {escape(figure.title)}</h2>"
     yield _table(
         ("", ""),
         [
@@ -113,7 +116,7 @@ def _make_figure(figure: PaperFigure, found: Mapping[str, Any]) -> Iterator[str]
     )
     for name in figure.parts:
         if name in found:
-            yield from _make_part(name, found[name])
+            yield from _make_part(section, name, found[name])
         else:
             yield f'<p class="warn">The part {escape(name)} was not measured.</p>'
     yield "</section>"
@@ -140,6 +143,6 @@ def make_page(found: Mapping[str, Any]) -> str:
     parts.append('<section id="promised"><h2>Promised figures</h2>')
     for name, part in found.items():
         if name not in used:
-            parts += _make_part(name, part)
+            parts += _make_part("promised", name, part)
     parts.append("</section></main></body></html>\n")
     return "\n".join(parts)

@@ -16,10 +16,10 @@ TITLE = (
 
 @dataclass(frozen=True)
 class PaperFigure:
-    """A figure of the paper.
+    """A figure of the paper, or a section with a statement that was measured.
 
     Attributes:
-        number: the number in the paper.
+        number: the number of the figure or section.
         title: what it shows.
         stated: the numbers and trends that the paper states, in words.
         parts: the parts of this study that repeat it.
@@ -34,6 +34,11 @@ class PaperFigure:
     parts: tuple[str, ...]
     verdict: str
     why: str
+
+    @property
+    def name(self) -> str:
+        """What is numbered, and the number."""
+        return f"{'Figure' if self.number.isdigit() else 'Section'} {self.number}"
 
 
 FIGURES: tuple[PaperFigure, ...] = (
