@@ -12,7 +12,7 @@ ARGS ?=
 # ARGS="-n 0".
 SHARED := -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help build check ci-full coverage demo sim lanes batching soak test test-all wheel wheel-check dist lint format asan tsan strict stress fuzz mutate plants timing abi abi-gate abi-all abi-container abi-symbols docs site interop tshark lab-verbs lab-abi lab-aio lab-mpi lab-wan lab-walk lab-test bench bench-check spec fresh clean
+.PHONY: help build check ci-full coverage demo sim lanes batching soak test test-all wheel wheel-check dist lint format asan tsan strict stress fuzz mutate plants timing abi abi-gate abi-all abi-container abi-symbols docs site interop tshark lab-verbs lab-abi lab-adts lab-aio lab-mpi lab-wan lab-walk lab-test bench bench-check spec fresh clean
 
 ci-full: ## Everything, including the checks that the gate (.ci/run) leaves out; about two hours, as root; RESUME=1 skips steps that have passed on this commit
 	@tools/ci-full $(if $(RESUME),--resume) $(ARGS)
@@ -165,6 +165,10 @@ lab-verbs: ## Measure figures of queue pairs that make bench leaves out, with li
 lab-abi: ## Compare perftest and UCX on siwarp with raw sockets, and measure the cost of libibverbs.so.1; ARGS="--part translation"
 	@tools/setup
 	@$(PY) -m lab.abi $(ARGS)
+
+lab-adts: ## Measure file transfers over RD, RC and TCP: promised figures, and those of the paper; ARGS="--part all", as root
+	@tools/setup
+	@$(PY) -m lab.papers.adts $(ARGS)
 
 lab-aio: ## Compare siwarp.aio with asyncio's own streams
 	@tools/setup

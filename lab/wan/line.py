@@ -2,8 +2,8 @@
 """A bottleneck made with the kernel's traffic control: namespaces a and b, and a router between.
 
 Toward namespace b the router has a token bucket with a short or a long queue (``tc tbf``). Packets
-from b return through the relay of `siwarp wan`, which adds the complete round trip delay. A
-bottleneck needs root.
+from b return through the relay of `siwarp wan`, which adds the complete round trip delay. Random
+losses are those of ``iptables`` in the router, and of the relay. A bottleneck needs root.
 """
 
 from __future__ import annotations
@@ -52,11 +52,15 @@ def _run_command(*command: str) -> str:
 
 
 class Line:
-    """A link between namespaces a and b through the router r, created on entry, removed on exit."""
+    """A link between namespaces a and b through the router r, created on entry, removed on exit.
 
-    def __init__(self, rtt_ms: float) -> None:
+    ``loss``: the percentage of the packets that are lost in each direction.
+    """
+
+    def __init__(self, rtt_ms: float, loss: float = 0) -> None:
         self._names = {end: f"siwarp-line-{os.getpid()}-{end}" for end in "arb"}
         self._rtt_ms = rtt_ms
+        self._loss = loss
         self._relay: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> Line:
@@ -72,6 +76,11 @@ class Line:
             _run_command(
                 "ip", "-n", self._names["b"], "route", "add", "10.78.1.0/24", "dev", "wan0"
             )
+            if self._loss:
+                self.run_in_namespace(
+                    *("r", "iptables", "-A", "FORWARD", "-m", "statistic", "--mode", "random"),
+                    *("--probability", f"{self._loss / 100:.6f}", "-j", "DROP"),
+                )
         except (BenchError, OSError):
             self.__exit__()
             raise
@@ -85,8 +94,9 @@ class Line:
 
     def _start_relay(self) -> None:
         command = [sys.executable, "-m", "siwarp.cli", "wan", "--faults"]
+        plan = f"rx:delay={self._rtt_ms}ms" + (f",loss={self._loss:g}%" if self._loss else "")
         self._relay = subprocess.Popen(
-            [*command, f"rx:delay={self._rtt_ms}ms", "--", "sh", "-c", _WATCH],
+            [*command, plan, "--", "sh", "-c", _WATCH],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

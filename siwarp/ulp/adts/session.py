@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from siwarp.base import system
@@ -52,7 +53,7 @@ _DISK_END_S = 5.0
 #: Seconds between the end of the rendezvous and the end of the session, in which a BYE or ERROR
 #: that the peer has sent on the channel arrives.
 _LAST_WORDS_S = 0.5
-#: Maximum number of received units that wait for the disk; further units wait in the channel.
+#: Received units that the disk has not stored; further units wait in the channel.
 _RING = 4
 #: Messages that wait to be sent, above which no more units are received.
 _UNSENT = 1024
@@ -170,8 +171,10 @@ class Exchange:
         #: Whether fewer than _UNSENT messages wait to be sent.
         self._has_room = asyncio.Event()
         self._has_room.set()
-        # Answers are sent after the files that were received before them.
-        self._ring: asyncio.Queue[tuple[Received, list[Record]] | Record] = asyncio.Queue(_RING)
+        # Answers wait behind the files that were received before them.
+        self._ring: asyncio.Queue[asyncio.Future[Outcome] | Record] = asyncio.Queue(_RING)
+        # Whether the peer has sent records that are invalid; set by the disk thread.
+        self._is_violated = False
         self._last_id = 0
         self._paused_by_peer = False
         #: Why the peer was asked to send no files.
@@ -269,10 +272,6 @@ class Exchange:
                     return
 
     async def _close_files(self) -> None:
-        while not self._ring.empty():
-            item = self._ring.get_nowait()
-            if not isinstance(item, Record):
-                item[0].release()
         closing = [self._disk.run(self.sender.close), self._disk.run(self.receiver.close)]
         await asyncio.wait(closing, timeout=_DISK_END_S)
         self._disk.close()
@@ -300,7 +299,10 @@ class Exchange:
                 received.release()
                 raise
             if records:
-                await self._ring.put((received, records))
+                done = self._disk.run(self._process, records)
+                # The disk uses the unit even if this task is cancelled meanwhile.
+                done.add_done_callback(partial(_release_after_processing, received))
+                await self._ring.put(done)
             else:
                 received.release()
             for answer in answers:
@@ -358,6 +360,16 @@ class Exchange:
             raise wire.WireError(f"{kind.name} is not expected from this end in a session")
         return False
 
+    def _process(self, records: list[Record]) -> Outcome:
+        """Carry out the records of a unit, unless those of an earlier unit were invalid."""
+        if self._is_violated:
+            return Outcome()
+        try:
+            return self.receiver.process(records)
+        except wire.WireError:
+            self._is_violated = True
+            raise
+
     async def _store(self) -> None:
         while True:
             item = await self._ring.get()
@@ -365,11 +377,7 @@ class Exchange:
                 if item.transfer in self.requests:
                     self.requests[item.transfer](item)
                 continue
-            received, records = item
-            done = self._disk.run(self.receiver.process, records)
-            # The disk uses the unit even if this task is cancelled meanwhile.
-            done.add_done_callback(lambda _, received=received: received.release())  # type: ignore[misc]
-            outcome = await asyncio.shield(done)
+            outcome = await asyncio.shield(item)
             for transfer, message in outcome.replies:
                 self.post(message, transfer)
             self._report(outcome, False)
@@ -491,6 +499,12 @@ class Exchange:
         if stalls:
             self._last_active = now
         return stalls
+
+
+def _release_after_processing(received: Received, done: asyncio.Future[Outcome]) -> None:
+    if not done.cancelled():
+        done.exception()  # the session may have ended, so that nobody else looks at it
+    received.release()
 
 
 async def _cancel(tasks: Iterable[asyncio.Future[Any]]) -> None:

@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""The figures of the paper, repeated with ADTS: seconds or rates by size, delay and unit.
+
+Each function returns ``line`` (what was measured, in words), ``axis``, ``unit``, ``curves`` (for
+each curve its points: x and the summary of the rounds) and ``ratios``, which is empty.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from lab.papers.adts.ends import Copied, EndOptions, Ends
+from lab.papers.adts.lines import LineShape, Loopback, open_line
+from lab.papers.adts.musts import fill, open_folder
+from lab.papers.adts.summary import measure_rounds, summarize_values
+from siwarp.ulp.adts import handshake
+
+__all__ = [
+    "CHANNELS",
+    "measure_cpu",
+    "measure_delays",
+    "measure_features",
+    "measure_sizes",
+    "measure_trace",
+    "measure_units",
+    "zipf_sizes",
+]
+
+Told = Callable[[str], None]
+MIB = 1 << 20
+
+#: The channels in the figures, and those in the figures of the transports: all that ADTS has.
+CHANNELS = ("rd", "rc", "tcp")
+TRANSPORTS = tuple(handshake.CHANNELS)
+#: Delays of one direction in ms: those of the paper, without its 10 us, which the relay exceeds.
+DELAYS = (0.0, 0.1, 1.0, 10.0)
+#: Sizes of files in MiB.
+SIZES = (1, 4, 16, 64, 256)
+#: Octets of a unit.
+UNITS = (2 << 10, 8 << 10, 32 << 10, 128 << 10, 512 << 10, 1 << 20, 4 << 20)
+#: The exponent of the Zipf trace, and its number of files.
+ALPHA, TRACE_FILES = 1.2, 32
+
+
+def _collect(
+    line: str, axis: str, unit: str, points: Sequence[tuple[float, dict[str, list[float]]]]
+) -> dict[str, Any]:
+    """Return a figure whose curves have a point for each x."""
+    curves: dict[str, list[Any]] = {}
+    for x, found in points:
+        for name, values in found.items():
+            curves.setdefault(name, []).append([x, summarize_values(values)])
+    return {"line": line, "axis": axis, "unit": unit, "curves": curves, "ratios": []}
+
+
+def _copies(
+    ends: Ends,
+    names: Sequence[str],
+    way: str,
+    of: Callable[[Copied], float],
+    channels: Sequence[str] = CHANNELS,
+) -> dict[str, Callable[[], float]]:
+    """Return a run for each channel that copies files, and returns a property of the copy."""
+    return {
+        channel: lambda channel=channel: of(ends.copy(channel, way, names))  # type: ignore[misc]
+        for channel in channels
+    }
+
+
+def measure_sizes(way: str, rounds: int, scale: float, told: Told) -> dict[str, Any]:
+    """Measure the seconds of put or get by the size of the file, without delay."""
+    points = []
+    with open_folder() as folder, Ends(Loopback(), folder) as ends:
+        for size in SIZES:
+            fill((ends.here if way == "put" else ends.there) / "file", int(size * MIB * scale))
+            runs = _copies(ends, ["file"], way, lambda copied: copied.transferring)
+            points.append((float(size), measure_rounds(runs, rounds, told)))
+    return _collect(f"{way} of one file on loopback", "MiB", "s", points)
+
+
+def measure_delays(size: int, rounds: int, scale: float, told: Told) -> dict[str, Any]:
+    """Measure the rate of get by the delay of the line, for files of ``size`` MiB."""
+    points = []
+    for delay in DELAYS:
+        with contextlib.ExitStack() as stack:
+            folder = stack.enter_context(open_folder())
+            # A rate no relay reaches: the line of the first point has a relay, too.
+            line = stack.enter_context(open_line("wan", LineShape(10_000, delay)))
+            ends = stack.enter_context(Ends(line, folder, EndOptions(congestion="cubic")))
+            fill(ends.there / "file", int(size * MIB * scale))
+            runs = _copies(ends, ["file"], "get", lambda copied: copied.mbit_s, TRANSPORTS)
+            # The chart's axis is logarithmic: no delay is shown as 10 us.
+            points.append((delay or 0.01, measure_rounds(runs, rounds, told)))
+    return _collect(
+        f"get of one file of {size} MiB over the relay of siwarp wan",
+        "ms each way",
+        "Mbit/s",
+        points,
+    )
+
+
+def measure_units(delay: float, rounds: int, scale: float, told: Told) -> dict[str, Any]:
+    """Measure the rate of put by the octets of a unit; each session has 8 MiB for units."""
+    points = []
+    for unit in UNITS:
+        with contextlib.ExitStack() as stack:
+            folder = stack.enter_context(open_folder())
+            shape = LineShape(10_000, delay) if delay else LineShape()
+            line = stack.enter_context(open_line("wan", shape))
+            window = min(256, max(4, 8 * MIB // unit))
+            options = EndOptions(congestion="cubic", unit=unit, window=window)
+            ends = stack.enter_context(Ends(line, folder, options))
+            # Small units are slow: a smaller file takes long enough.
+            fill(ends.here / "file", int(min(64 * MIB, 4096 * unit) * scale))
+            runs = _copies(ends, ["file"], "put", lambda copied: copied.mbit_s)
+            del runs["tcp"]
+            points.append((unit / 1024, measure_rounds(runs, rounds, told)))
+    words = f"{delay:g} ms each way" if delay else "loopback"
+    return _collect(f"put of one file, {words}", "KiB", "Mbit/s", points)
+
+
+def measure_features(rounds: int, scale: float, told: Told) -> dict[str, Any]:
+    """Measure the seconds for connecting and for data by the number of files of 1 MiB.
+
+    Basic: a session for each file, no disk thread, and the smallest window, four units. Optimized:
+    one session, a disk thread, and a window of eight units. The line has 1 ms each way.
+    """
+    points = []
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(open_folder())
+        line = stack.enter_context(open_line("wan", LineShape(10_000, 1)))
+        basic = EndOptions(window=4, disk_thread=False)
+        pairs = {
+            "basic": stack.enter_context(Ends(line, folder / "basic", basic)),
+            "optimized": stack.enter_context(Ends(line, folder / "optimized")),
+        }
+        for count in (1, 2, 4, 8, 16):
+            for pair in pairs.values():
+                for i in range(count):
+                    fill(pair.here / str(count) / str(i), int(MIB * scale))
+            copied: dict[str, list[Copied]] = {name: [] for name in pairs}
+
+            def copy(name: str, count: int = count, copied: Any = copied) -> float:
+                pair = pairs[name]
+                if name == "basic":
+                    names = [f"{count}/{i}" for i in range(count)]
+                    (pair.there / str(count)).mkdir(exist_ok=True)
+                    done = pair.copy("rd", "put", names, sessions="each")
+                else:
+                    done = pair.copy("rd", "put", [str(count)], recursive=True)
+                copied[name].append(done)
+                return done.seconds
+
+            measure_rounds({name: lambda name=name: copy(name) for name in pairs}, rounds, told)  # type: ignore[misc]
+            found = {}
+            for name, every in copied.items():
+                found[f"{name}, connecting"] = [done.connecting for done in every]
+                found[f"{name}, data"] = [done.transferring for done in every]
+            points.append((float(count), found))
+    return _collect("put of files of 1 MiB over RD, 1 ms each way", "files", "s", points)
+
+
+def zipf_sizes(total: int, files: int = TRACE_FILES, alpha: float = ALPHA) -> list[int]:
+    """Return the sizes of the files of a trace, the largest first: file i has 1 / i ** alpha."""
+    weights = [1 / (i + 1) ** alpha for i in range(files)]
+    return [max(1, int(total * weight / sum(weights))) for weight in weights]
+
+
+def measure_trace(total: int, rounds: int, scale: float, told: Told) -> dict[str, Any]:
+    """Measure the seconds for replicating the files of a Zipf trace by the delay of the line."""
+    points = []
+    for delay in DELAYS:
+        with contextlib.ExitStack() as stack:
+            folder = stack.enter_context(open_folder())
+            line = stack.enter_context(open_line("wan", LineShape(10_000, delay)))
+            ends = stack.enter_context(Ends(line, folder, EndOptions(congestion="cubic")))
+            for i, size in enumerate(zipf_sizes(int(total * scale))):
+                fill(ends.here / "trace" / str(i), size)
+
+            def copy(channel: str, ends: Ends = ends) -> float:
+                return ends.copy(channel, "put", ["trace"], recursive=True).seconds
+
+            runs: dict[str, Callable[[], float]] = {
+                channel: lambda channel=channel: copy(channel)  # type: ignore[misc]
+                for channel in CHANNELS
+            }
+            points.append((delay or 0.01, measure_rounds(runs, rounds, told)))
+    return _collect(
+        f"put of {TRACE_FILES} files with {total // MIB} MiB, sizes by Zipf's law (alpha {ALPHA})",
+        "ms each way",
+        "s",
+        points,
+    )
+
+
+def measure_cpu(rounds: int, scale: float, told: Told) -> dict[str, Any]:
+    """Measure the CPU time for each MiB of put, client and server, by the size of the file."""
+    points = []
+    with open_folder() as folder, Ends(Loopback(), folder) as ends:
+        for size in (128, 256, 512):
+            fill(ends.here / "file", int(size * MIB * scale))
+            copied: dict[str, list[Copied]] = {channel: [] for channel in CHANNELS}
+
+            def copy(channel: str, copied: Any = copied) -> float:
+                copied[channel].append(ends.copy(channel, "put", ["file"]))
+                return float(copied[channel][-1].transferring)
+
+            runs: dict[str, Callable[[], float]] = {
+                channel: lambda channel=channel: copy(channel)  # type: ignore[misc]
+                for channel in CHANNELS
+            }
+            measure_rounds(runs, rounds, told)
+            found = {}
+            for channel, every in copied.items():
+                for end in ("client", "server"):
+                    found[f"{channel}, {end}"] = [
+                        1e3 * getattr(done, f"{end}_cpu") * MIB / done.octets for done in every
+                    ]
+            points.append((float(size), found))
+    return _collect("put of one file on loopback", "MiB", "ms of CPU time for each MiB", points)

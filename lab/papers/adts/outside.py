@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""Another transfer for comparison: vsftpd and curl, over the kernel's TCP, without a digest."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from lab.papers.adts.ends import Ends
+from lab.papers.adts.lines import Loopback
+from lab.papers.adts.musts import fill, open_folder
+from lab.papers.adts.summary import judge_ratio, measure_rounds, summarize_values
+from siwarp.bench.runner import BenchError
+
+__all__ = ["measure_outside"]
+
+_SETTINGS = """\
+listen=YES
+listen_address=127.0.0.1
+listen_port={port}
+background=NO
+run_as_launching_user=YES
+seccomp_sandbox=NO
+anonymous_enable=YES
+no_anon_password=YES
+write_enable=YES
+anon_upload_enable=YES
+anon_world_readable_only=NO
+anon_root={root}
+secure_chroot_dir={empty}
+"""
+
+
+@contextlib.contextmanager
+def _serve(folder: Path) -> Iterator[str]:
+    """Serve the directory ``ftp``, which is created, with vsftpd; yield its URL."""
+    program = shutil.which("vsftpd", path=f"{os.environ['PATH']}:/usr/sbin")
+    if program is None or shutil.which("curl") is None:
+        raise BenchError("vsftpd or curl is missing: apt-get install vsftpd curl")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    root, empty, settings = folder / "ftp", folder / "empty", folder / "vsftpd.conf"
+    for directory in (root, empty):
+        directory.mkdir()
+    settings.write_text(_SETTINGS.format(port=port, root=root, empty=empty), "utf-8")
+    server = subprocess.Popen([program, str(settings)])
+    try:
+        for _ in range(100):
+            with contextlib.suppress(ConnectionRefusedError):
+                socket.create_connection(("127.0.0.1", port)).close()
+                break
+            time.sleep(0.05)
+        yield f"ftp://127.0.0.1:{port}/"
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def _run_curl(*words: str) -> float:
+    """Run curl; return the seconds that it took by its own clock."""
+    done = subprocess.run(
+        ["curl", "--silent", "--show-error", "--write-out", "%{stderr}%{time_total}", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    if done.returncode:
+        raise BenchError(f"curl: {done.stderr.strip()}")
+    return float(done.stderr)
+
+
+def measure_outside(size: int, rounds: int, told: Callable[[str], None]) -> dict[str, Any]:
+    """Measure put and get of one file on loopback with vsftpd and curl, beside ADTS.
+
+    Raises:
+        BenchError: vsftpd or curl is missing or failed, or another run of the first round.
+
+    """
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(open_folder())
+        url = stack.enter_context(_serve(folder))
+        ends = stack.enter_context(Ends(Loopback(), folder / "adts"))
+        public = folder / "ftp"
+        for path in (ends.here / "file", ends.there / "got", public / "got"):
+            fill(path, size)
+        (public / "got").chmod(0o644)
+
+        def put() -> float:
+            (public / "file").unlink(missing_ok=True)
+            return size * 8e-6 / _run_curl("--upload-file", str(ends.here / "file"), f"{url}file")
+
+        def get() -> float:
+            target = folder / "curl"
+            target.unlink(missing_ok=True)
+            return size * 8e-6 / _run_curl("--output", os.fspath(target), f"{url}got")
+
+        def copy(channel: str, way: str) -> float:
+            name = "file" if way == "put" else "got"
+            return ends.copy(channel, way, [name]).mbit_s
+
+        runs: dict[str, Callable[[], float]] = {
+            f"{way} {channel}": lambda channel=channel, way=way: copy(channel, way)  # type: ignore[misc]
+            for way in ("put", "get")
+            for channel in ("tcp", "rc", "rd")
+        }
+        found = measure_rounds({"put curl": put, "get curl": get, **runs}, rounds, told)
+    judged = [
+        judge_ratio(
+            f"{way}: {channel.upper()} to vsftpd and curl",
+            found[f"{way} {channel}"],
+            found[f"{way} curl"],
+            None,
+        )
+        for way in ("put", "get")
+        for channel in ("tcp", "rc", "rd")
+    ]
+    rates = {name: summarize_values(values) for name, values in found.items()}
+    return {"line": f"loopback, {size >> 20} MiB", "mbit_s": rates, "ratios": judged}
