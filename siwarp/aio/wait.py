@@ -6,7 +6,8 @@ from __future__ import annotations
 import asyncio
 import errno
 import weakref
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from typing import TypeVar
 
 from siwarp.base import system
 from siwarp.cm import CMEvent, CMEventChannel
@@ -14,6 +15,8 @@ from siwarp.verbs import CQ, WC, AsyncEvent, CompChannel, Context, Error, StateE
 from siwarp.verbs._ffi import Waitable
 
 __all__ = ["EVENTS_A_TURN", "async_event", "cm_event", "completions", "running_loop", "wait"]
+
+T = TypeVar("T")
 
 #: Number of events handled before the loop continues with other work.
 EVENTS_A_TURN = 64
@@ -132,16 +135,11 @@ async def completions(cq: CQ, num_entries: int = 16) -> AsyncIterator[list[WC]]:
         yield await wait(cq, num_entries)
 
 
-async def cm_event(channel: CMEventChannel) -> CMEvent:
-    """Wait for the next connection manager event. Cancellation loses no event.
-
-    Raises:
-        StateError: the channel is closed, possibly while waiting.
-
-    """
+async def _next_event(channel: Waitable, get_event: Callable[[], T | None]) -> T:
+    """Wait for the next event; ``get_event`` returns one without waiting, or None."""
     while True:
         if system.readable_now(channel.fileno()):
-            event = channel.get_event(0)
+            event = get_event()
             if event is not None:
                 return event
         mine = _Wait(channel)
@@ -149,6 +147,16 @@ async def cm_event(channel: CMEventChannel) -> CMEvent:
             await mine.wait_for_event()
         finally:
             mine.deregister()
+
+
+async def cm_event(channel: CMEventChannel) -> CMEvent:
+    """Wait for the next connection manager event. Cancellation loses no event.
+
+    Raises:
+        StateError: the channel is closed, possibly while waiting.
+
+    """
+    return await _next_event(channel, lambda: channel.get_event(0))
 
 
 async def async_event(context: Context) -> AsyncEvent:
@@ -161,16 +169,7 @@ async def async_event(context: Context) -> AsyncEvent:
         StateError: the device is closed, possibly while waiting.
 
     """
-    while True:
-        if system.readable_now(context.fileno()):
-            event = context.get_async_event(0)
-            if event is not None:
-                return event
-        mine = _Wait(context)
-        try:
-            await mine.wait_for_event()
-        finally:
-            mine.deregister()
+    return await _next_event(context, lambda: context.get_async_event(0))
 
 
 def running_loop() -> asyncio.AbstractEventLoop:

@@ -37,6 +37,7 @@ from siwarp.inspect.messages import (
     header_fields,
     is_quoted_header_of,
     message_kind,
+    message_of_datagram,
     parse_header,
     record_terminate_fields,
 )
@@ -266,14 +267,9 @@ def _message_from_llp_datagram(packet: Packet, kind: str, sound: bool) -> Messag
     segment = octets[begin:-CRC_LEN] if kind in ("UC", "RECORD", "RD_DATA") else b""
     header = parse_header(segment)
     size = begin + (header.size if header is not None else 0) + CRC_LEN
-    message = Message(
-        when_ns=packet.when,
-        began_ns=packet.when,
-        frame=packet.frame,
-        first_frame=packet.frame,
-        transport="rd" if reliable else "uc" if kind.startswith("UC") else "ud",
-        source=address_text(packet.source, packet.source_port),
-        dest=address_text(packet.dest, packet.dest_port),
+    message = message_of_datagram(
+        packet,
+        "rd" if reliable else "uc" if kind.startswith("UC") else "ud",
         kind=_llp_message_kind(kind, header),
         length=max(len(octets) - size, 0),
         fields={
@@ -289,11 +285,7 @@ def _message_from_llp_datagram(packet: Packet, kind: str, sound: bool) -> Messag
         message.fields |= header_fields(header, b"") | {"last": int(header.last)}
         if not header.tagged:
             message.fields["mo"] = header.mo
-    if packet.missing:
-        message.whole = False
-        message.note = packet.missing_description
     if packet.comment is not None:
-        message.dropped = packet.comment
         message.record_error(f"dropped by the receiver: {packet.comment}", None)
     elif not packet.missing and not sound:
         message.record_error("wrong CRC", "RFC5041-3-07")
@@ -338,24 +330,15 @@ def _message_from_datagram(packet: Packet, sound: bool) -> tuple[Message, Header
     if header is not None and header.tagged:
         header = None
     payload = octets[UD_HEADER_LEN : max(len(octets) - CRC_LEN, UD_HEADER_LEN)]
-    message = Message(
-        when_ns=packet.when,
-        began_ns=packet.when,
-        frame=packet.frame,
-        first_frame=packet.frame,
-        transport="ud",
-        source=address_text(packet.source, packet.source_port),
-        dest=address_text(packet.dest, packet.dest_port),
+    message = message_of_datagram(
+        packet,
+        "ud",
         kind=message_kind(header) if header is not None else PART if packet.fragmented else BROKEN,
         length=len(payload) if header is not None else len(octets),
         fields=header_fields(header, payload, ud=True) if header is not None else {},
     )
-    if packet.missing:
-        message.whole = False
-        message.note = packet.missing_description
     if packet.comment is not None:
         word = packet.comment.partition(":")[0]
-        message.dropped = packet.comment
         clause = DROP_CLAUSES.get(word)
         if word == "drop_version" and header is not None and header.dv == 1:
             clause = RDMAP_VERSION_CLAUSE

@@ -21,6 +21,7 @@ from siwarp.inspect.names import (
     TermLayer,
     term_reason,
 )
+from siwarp.inspect.packets import Packet
 from siwarp.inspect.wire import parse_terminate
 
 #: The clause that lists the errors of each layer that a Terminate can name.
@@ -294,3 +295,27 @@ def is_quoted_header_of(quoted: Header, message: Message) -> bool:
 def address_text(host: str, port: int) -> str:
     """Return an IP address and port as text, an IPv6 address in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def message_of_datagram(
+    packet: Packet, transport: str, *, kind: str, length: int, fields: dict[str, int | str]
+) -> Message:
+    """Return the message of a UDP datagram, without a check for errors.
+
+    The message is not whole if the capture lacks octets of the datagram.
+    """
+    return Message(
+        when_ns=packet.when,
+        began_ns=packet.when,
+        frame=packet.frame,
+        first_frame=packet.frame,
+        transport=transport,
+        source=address_text(packet.source, packet.source_port),
+        dest=address_text(packet.dest, packet.dest_port),
+        kind=kind,
+        length=length,
+        fields=fields,
+        whole=not packet.missing,
+        dropped=packet.comment,
+        note=packet.missing_description if packet.missing else None,
+    )

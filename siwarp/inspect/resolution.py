@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from ipaddress import IPv6Address
 
 from siwarp.inspect.crc import crc32c
-from siwarp.inspect.messages import BROKEN, Message, address_text
+from siwarp.inspect.messages import BROKEN, Message, message_of_datagram
 from siwarp.inspect.packets import Packet
 from siwarp.inspect.wire import (
     CRC_LEN,
@@ -96,23 +96,14 @@ def message_from_sidr_frame(packet: Packet) -> Message:
     octets = packet.payload
     known = is_sidr_frame(octets) and len(octets) >= _HEAD.size
     kind = _sidr_frame_kind(octets[4], octets[5]) if known else BROKEN
-    message = Message(
-        when_ns=packet.when,
-        began_ns=packet.when,
-        frame=packet.frame,
-        first_frame=packet.frame,
-        transport="ud",
-        source=address_text(packet.source, packet.source_port),
-        dest=address_text(packet.dest, packet.dest_port),
+    message = message_of_datagram(
+        packet,
+        "ud",
         kind=kind,
         length=len(octets) if kind == BROKEN else min(octets[7], SIDR_DATA_LEN),
         fields=_sidr_frame_fields(kind, octets) if kind != BROKEN else {},
     )
-    if packet.missing:
-        message.whole = False
-        message.note = packet.missing_description
     if packet.comment is not None:
-        message.dropped = packet.comment
         message.record_error(f"dropped by the receiver: {packet.comment}", None)
     elif not packet.missing:
         _check_sidr_frame(message, octets)
