@@ -211,6 +211,7 @@ class _RDAcceptor(_Acceptor):
         self._host = host
         self._scarce = scarce
         self._qkey = qkey
+        self._share = Share(memory.device)
         self._ports: dict[int, RDPort] = {}
 
     def _open(self, size: int) -> tuple[Receives, int, int]:
@@ -336,6 +337,7 @@ class Acceptors:
         try:
             self.rc: Acceptor = _RCAcceptor(memory, host, scarce)
             self.rd: Acceptor = _RDAcceptor(memory, host, scarce, qkey)
+            self.ud: Acceptor = _UDAcceptor(memory, host)
         except BaseException:
             self._device.close_nowait()
             raise
