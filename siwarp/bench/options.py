@@ -9,6 +9,7 @@ from typing import Any
 
 import typer
 
+from siwarp.base.removed_option import declare_removed_option
 from siwarp.bench.hosts import PORT
 
 __all__ = ["HOSTS", "OPTIONS", "REMOVED", "STREAM", "TIMES", "with_options"]
@@ -24,17 +25,6 @@ def _make_shell_completion_of_list(*words: str) -> Callable[[str], list[str]]:
         return [before + comma + word for word in words if word.startswith(begun)]
 
     return complete_word_for_shell
-
-
-def _declare_removed_option(option: str, instead: str) -> Any:
-    """Return a hidden option that was removed; its use is refused with the replacement to type."""
-
-    def refuse_value(value: str) -> str:
-        if value:
-            raise typer.BadParameter(f"this option was removed: {instead}")
-        return value
-
-    return typer.Option("", option, hidden=True, callback=refuse_value)
 
 
 #: The options of measurements: type and typer declaration of each.
@@ -229,11 +219,11 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
     ),
     "persona": (
         str,
-        _declare_removed_option("--persona", "type siwarp --persona roce bench ... (or iwarp)"),
+        declare_removed_option("--persona", "type siwarp --persona roce bench ... (or iwarp)"),
     ),
     "plot": (
         str,
-        _declare_removed_option("--plot", "write the points with --csv, and draw that file"),
+        declare_removed_option("--plot", "write the points with --csv, and draw that file"),
     ),
 }
 

@@ -7,40 +7,22 @@ line.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 import json
 import mmap
-import select
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import siwarp
-from siwarp.cli.ping_server import handle_completions
-from siwarp.verbs import (
-    AH,
-    CQ,
-    MR,
-    PD,
-    QP,
-    WC,
-    CompChannel,
-    Context,
-    Error,
-    QPCap,
-    QPInitAttr,
-    QPType,
-    RecvWR,
-    SendWR,
-    WCOpcode,
-)
+from siwarp import aio
+from siwarp.verbs import Context, Error, QPType
 
-#: Number of receives of the echo server, and the capacity of its queue pair.
-_SLOTS = 32
-_CAP = QPCap(max_send_wr=64, max_recv_wr=64)
-_RELIABLE_OCTETS = 4096
+#: Number of receives of the echo server, and octets of a reliable message.
+_RECEIVES, _RELIABLE_OCTETS = 32, 4096
 
 
 def _print_json(value: Any) -> None:
@@ -76,53 +58,22 @@ def serve_file(path: Path) -> None:
             _print_json({"sha256": hashlib.sha256(memory).hexdigest()})
 
 
-class _StdinStop:
-    """A stop flag that is set when the demo sends the message that ends a part."""
-
-    def is_set(self) -> bool:
-        """Return whether the demo's message has arrived on standard input."""
-        return bool(select.select([sys.stdin], [], [], 0)[0]) and bool(_read_json())
-
-    def fileno(self) -> int:
-        """Return the descriptor on which the demo's message arrives: standard input."""
-        return sys.stdin.fileno()
-
-
-def echo_datagrams(kind: QPType) -> None:
+async def echo_datagrams(kind: QPType) -> None:
     """Send every datagram back to its sender until the demo ends this part."""
-    with (
-        Context() as context,
-        PD(context) as pd,
-        CQ(context, 256, channel=CompChannel(context)) as cq,
-    ):
+    with Context() as context:
         size = context.query_device().max_ud_msg if kind == QPType.UD else _RELIABLE_OCTETS
-        init = QPInitAttr(kind, scq=cq, cap=_CAP, addr=("127.0.0.1", 0))
-        ways: dict[Any, AH] = {}
-        with MR(pd, _SLOTS * size) as mr, QP(pd, init) as qp:
-            qp.to_rts()
-            recvs = [RecvWR(i, sg=[mr.sge(i * size, size)]) for i in range(_SLOTS)]
-            qp.post_recv(recvs)
-
-            def return_messages_to_senders(wcs: list[WC]) -> None:
-                for wc in wcs:
-                    if wc.check().opcode == WCOpcode.SEND:
-                        # The echo was sent (UD) or received by the peer (RD): its memory is free
-                        # again.
-                        qp.post_recv(recvs[wc.wr_id])
-                        continue
-                    # The completion names the sender of the message, which is the destination of
-                    # the echo.
-                    if wc.source not in ways:
-                        ways[wc.source] = AH(pd, wc=wc)
-                    ah = ways[wc.source]
-                    back = [mr.sge(wc.wr_id * size, wc.byte_len)]
-                    qp.post_send(SendWR(wc.wr_id, sg=back, ah=ah))
-
-            _print_json({"port": qp.qp_num, "size": size})
-            handle_completions(cq, return_messages_to_senders, _StdinStop())
-        for ah in ways.values():
-            ah.close()
+    open_endpoint = aio.open_ud if kind == QPType.UD else aio.open_rd
+    async with open_endpoint(recv_size=size, recv_depth=_RECEIVES) as endpoint:
+        _print_json({"port": endpoint.address[1], "size": size})
+        echo = asyncio.ensure_future(_send_messages_back(endpoint))
+        await asyncio.to_thread(_read_json)
+        echo.cancel()
     _print_json("closed")
+
+
+async def _send_messages_back(endpoint: aio.UDEndpoint | aio.RDEndpoint) -> None:
+    async for message in endpoint:
+        await endpoint.send(message.data, message.source)
 
 
 def offer_page_and_refuse_invalid_keys() -> None:
@@ -146,8 +97,8 @@ def main() -> int:
     """Run the peer's parts of the demo one after another."""
     try:
         serve_file(Path(sys.argv[1]))
-        echo_datagrams(QPType.UD)
-        echo_datagrams(QPType.RD)
+        asyncio.run(echo_datagrams(QPType.UD))
+        asyncio.run(echo_datagrams(QPType.RD))
         offer_page_and_refuse_invalid_keys()
     except OSError as e:  # includes siwarp.Error, whose message names the remedy
         print(f"siwarp demo's peer: {e.strerror or e}", file=sys.stderr)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -17,7 +18,7 @@ import siwarp
 from siwarp.base.closing import Closing
 from siwarp.verbs.qkey import qkey_environment
 
-__all__ = ["Peer", "call_at_stdin_end"]
+__all__ = ["Peer", "call_at_stdin_end", "call_at_stop"]
 
 
 class Peer(Closing):
@@ -94,3 +95,21 @@ def call_at_stdin_end(call: Callable[[], None]) -> None:
             call()
 
     threading.Thread(target=watch_stdin, name="siwarp-stdin", daemon=True).start()
+
+
+def call_at_stop(call: Callable[[], object], until_eof: bool) -> None:
+    """Call ``call`` in the running event loop at SIGTERM or SIGINT and, if ``until_eof``, when
+    standard input ends.
+    """
+    import asyncio
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, call)
+    if until_eof:
+
+        def call_in_loop() -> None:
+            with contextlib.suppress(RuntimeError):  # a signal has already ended the loop
+                loop.call_soon_threadsafe(call)
+
+        call_at_stdin_end(call_in_loop)

@@ -7,7 +7,6 @@ import asyncio
 import contextlib
 import json
 import resource
-import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 import typer
 
 from siwarp.cli.adts_key import VARIABLE, find_key, parse_channel_list
-from siwarp.cli.peer import call_at_stdin_end
+from siwarp.cli.peer import call_at_stop
 
 __all__ = ["serve"]
 
@@ -37,15 +36,7 @@ async def _serve_until_stopped(
         print(f"siwarp serve: {text}", file=sys.stderr, flush=True)
 
     stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    if until_eof:
-
-        def stop_at_eof() -> None:
-            loop.call_soon_threadsafe(stop.set)
-
-        call_at_stdin_end(stop_at_eof)
+    call_at_stop(stop.set, until_eof)
     async with await serve_directory(root, address, key=key, on_event=tell, **options) as server:
         host, port = server.address
         shown = f"[{host}]" if ":" in host else host

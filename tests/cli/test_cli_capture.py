@@ -21,6 +21,7 @@ from cli.cli_harness import (
     run_siwarp,
     run_siwarp_in_process,
 )
+from harness.rc_traffic import capture_rc_messages
 from harness.verbs_harness import wait_until
 from scapy.utils import rdpcap
 
@@ -70,9 +71,11 @@ def test_words_after_the_captured_program_are_arguments_of_the_program(tmp_path:
 
 
 @pytest.mark.parametrize("op", ["send", "write", "read"])
-def test_every_fpdu_of_an_rc_ping_is_captured_with_a_good_crc(tmp_path: Path, op: str) -> None:
+def test_every_fpdu_of_an_rc_connection_is_captured_with_a_good_crc(
+    tmp_path: Path, op: str
+) -> None:
     file = tmp_path / "rc.pcapng"
-    capture_ping(file, "rc", "-n", 20, "-s", 100_000, "--op", op)
+    capture_rc_messages(file, op, count=20, size=100_000)
     streams = {d: split_stream(o) for d, o in tcp_streams(rdpcap(str(file))).items()}
     assert len(streams) == 2
     fpdus: list[FPDU] = []
@@ -86,7 +89,9 @@ def test_every_fpdu_of_an_rc_ping_is_captured_with_a_good_crc(tmp_path: Path, op
     assert messages[1]["answers"] == 1
     assert sum(m["segments"] for m in messages[2:]) == len(fpdus)
     assert all(m["whole"] and m["error"] is None for m in messages)
-    kinds = [m["kind"] for m in messages[2:]]
+    # The initiator begins with an empty Write, which shows that it is ready to receive.
+    assert (messages[2]["kind"], messages[2]["length"]) == ("RDMA_WRITE", 0)
+    kinds = [m["kind"] for m in messages[3:]]
     expected = {
         "send": ("SEND", 40),
         "write": ("RDMA_WRITE", 20),
@@ -94,12 +99,12 @@ def test_every_fpdu_of_an_rc_ping_is_captured_with_a_good_crc(tmp_path: Path, op
     }
     kind, count = expected[op]
     assert kinds.count(kind) == count
-    assert {m["length"] for m in messages if m["kind"] == kind} == {100_000}
+    assert {m["length"] for m in messages[3:] if m["kind"] == kind} == {100_000}
 
 
 def test_dissect_links_read_requests_and_their_responses(tmp_path: Path) -> None:
     file = tmp_path / "rc.pcapng"
-    capture_ping(file, "rc", "-n", 7, "--op", "read")
+    capture_rc_messages(file, "read", count=7, size=64)
     messages = {m["number"]: m for m in dissect_to_json(file)}
     requests = [m for m in messages.values() if m["kind"] == "RDMA_READ_REQUEST"]
     assert len(requests) == 7

@@ -276,6 +276,10 @@ def test_counters_prints_the_counters_of_another_process() -> None:
             run_siwarp_json("ping", "127.0.0.1", "-p", port, "-n", 25, *qkey_options())["received"]
             == 25
         )
+        # The server sleeps. It adds its last answer to the counters when a datagram wakes it.
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+            s.sendto(b"short", ("127.0.0.1", port))
+        wait_until(lambda: run_siwarp_json("counters", process.pid)["counters"]["drop_short"])
         found = run_siwarp_json("counters", process.pid)
         assert found["pid"] == process.pid
         assert found["counters"]["rx_msgs"] == 25

@@ -136,7 +136,7 @@ def test_tables_break_lines_only_between_words(
 @pytest.mark.parametrize(
     ("arguments", "last"),
     [
-        ("ping -n 5 --percentiles 50,99 --histogram", r" #+"),
+        ("ping -n 5", r"round trip in us: min .* max\s+[\d.]+"),
         ("ping -n 5 --qp rc", r"round trip in us: min .* max\s+[\d.]+"),
         ("demo --size 1 --no-bench", r"Next: siwarp ping; [^.]+\.py"),
         (
@@ -167,7 +167,7 @@ def test_requirements_are_printed_with_their_tests_below(columns: int) -> None:
 
 
 def test_a_long_word_in_the_last_column_is_not_broken() -> None:
-    with run_ping_server("--addr", "127.0.0.1", "--device", "siw_lo") as (_port, process):
+    with run_ping_server("--addr", "127.0.0.1") as (_port, process):
         said = run_on_terminal(40, "counters")
     assert str(process.pid) in said
     assert Path(COMMAND[0]).name in said

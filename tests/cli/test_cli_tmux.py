@@ -23,7 +23,7 @@ SHOWN_COMMANDS = [
     "spec dgram",
     "spec adts",
     f"dissect {shlex.quote(str(CAPTURE))}",
-    "ping -n 5 --percentiles 50,99 --histogram",
+    "ping -n 5",
     "demo --size 1 --no-bench",
     "bench lat -n 50 --rounds 2 --qp rc --markers",
 ]

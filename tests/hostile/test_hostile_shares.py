@@ -25,7 +25,7 @@ from pace import scale_limit
 from unit.cm.ud_harness import SidrEndpoints, build_sidr_query, plain_udp_socket
 
 from siwarp import aio
-from siwarp.cli.ping_client import MAX_SIZE, MEMORY, Pinger, PingRequest
+from siwarp.cli.ping_client import Pinger
 from siwarp.cm import CMEventType
 from siwarp.inspect import Opcode
 from siwarp.inspect.rd import RDFlag, RDType, make_ack_body
@@ -151,7 +151,7 @@ def test_a_ping_server_serves_a_good_client_during_each_attack(attack: str, sour
         with run_attack(attack, to, source):
             for _ in range(3):
                 began = time.monotonic()
-                with Pinger(to, "rd", "send", 64) as pinger:
+                with Pinger(to, "rd", 64) as pinger:
                     assert [pinger.ping(i) for i in range(5)] == [True] * 5
                 assert time.monotonic() - began < scale_limit(SERVED)
 
@@ -195,37 +195,12 @@ def test_closed_clients_do_not_prevent_new_clients_of_the_same_address() -> None
     ):
         for i in range(8):
             began = time.monotonic()
-            with Pinger(("127.0.0.1", port), "rd", "send", 64) as pinger:
+            with Pinger(("127.0.0.1", port), "rd", 64) as pinger:
                 assert pinger.ping(i)
             assert time.monotonic() - began < scale_limit(SERVED)
 
 
-def test_lent_memory_in_use_survives_greedy_sources_and_a_new_client_is_lent_memory() -> None:
-    asked = bytes([MEMORY]) + PingRequest("write", MAX_SIZE).pack()
-    with (
-        temporary_settings(qkey=QKEY),
-        run_ping_server("--qp", "rd", "--addr", "127.0.0.1", env={"SIWARP_QKEY": str(QKEY)}) as (
-            port,
-            _,
-        ),
-        contextlib.ExitStack() as stack,
-    ):
-        to = ("127.0.0.1", port)
-        pinger = stack.enter_context(Pinger(to, "rd", "write", 64))
-        assert pinger.ping(0)
-        for i in range(5):
-            for one in stack.enter_context(connect_attackers(8, to, f"127.0.2.{1 + i}")):
-                one.send_segment(asked)
-        assert [pinger.ping(i) for i in range(1, 6)] == [True] * 5
-        began = time.monotonic()
-        another = stack.enter_context(Pinger(to, "rd", "write", 64))
-        assert another.ping(0)
-        assert time.monotonic() - began < scale_limit(SERVED)
-
-
-@pytest.mark.parametrize("op", ["write", "read"])
-def test_repeated_requests_for_much_memory_of_a_ping_server_delay_no_other_client(op: str) -> None:
-    asked = bytes([MEMORY]) + PingRequest(op, MAX_SIZE).pack()
+def test_unacknowledged_answers_of_many_long_pings_take_little_memory_of_a_ping_server() -> None:
     with (
         temporary_settings(qkey=QKEY),
         run_ping_server("--qp", "rd", "--addr", "127.0.0.1", env={"SIWARP_QKEY": str(QKEY)}) as (
@@ -236,14 +211,14 @@ def test_repeated_requests_for_much_memory_of_a_ping_server_delay_no_other_clien
         to = ("127.0.0.1", port)
         with connect_attackers(2, to, "127.0.0.9") as attackers:
             for one in attackers:
-                for _ in range(20):
-                    one.send_segment(asked)
-        began = time.monotonic()
-        with Pinger(to, "rd", "send", 64) as pinger:
-            assert pinger.ping(0)
-        took = time.monotonic() - began
+                for _ in range(600):
+                    one.send_segment(b"Q" + bytes(1000))
+            began = time.monotonic()
+            with Pinger(to, "rd", 64) as pinger:
+                assert pinger.ping(0)
+            took = time.monotonic() - began
         if "SANITIZER" in os.environ:
-            return  # a sanitizer build fills memory more slowly and uses more of it
+            return  # a sanitizer build is slower and uses more memory
         assert took < scale_limit(SERVED)
         lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
         peak = next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))

@@ -20,12 +20,11 @@ from typing import Any
 
 import pytest
 from cli.cli_harness import (
-    COMMAND,
     environment_without_sanitizer,
-    run_ping_server,
     run_siwarp,
     run_siwarp_json,
 )
+from harness.rc_traffic import capture_rc_messages
 from tshark.tshark_harness import (
     check_fpdus,
     check_packet_checksums,
@@ -46,19 +45,11 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_tshark_shows_a_good_crc_for_every_fpdu_of_an_rc_capture(
     tmp_path: Path, op: str, size: int, host: str
 ) -> None:
-    ours, theirs = tmp_path / "client.pcapng", tmp_path / "server.pcapng"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SIWARP_CAPTURE", str(theirs))
-        with run_ping_server("--qp", "rc", "--addr", host) as (port, _):
-            done = run_siwarp(
-                "capture", "-o", ours, "--", *COMMAND,
-                "ping", host, "-p", port, "-n", 50, "-s", size, "--qp", "rc", "--op", op,
-            )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    for file in (ours, theirs):
-        fpdus = count_segments(run_siwarp_json("dissect", file))
-        assert fpdus >= 100
-        check_fpdus(file, fpdus)
+    file = tmp_path / "rc.pcapng"
+    capture_rc_messages(file, op, count=50, size=size, host=host)
+    fpdus = count_segments(run_siwarp_json("dissect", file))
+    assert fpdus >= 100
+    check_fpdus(file, fpdus)
 
 
 def count_segments(messages: list[dict[str, Any]]) -> int:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 from cli.cli_harness import COMMAND, qkey_options, run_ping_server, run_siwarp, run_siwarp_json
+from harness.rc_traffic import capture_rc_messages
+from harness.verbs_harness import temporary_settings
 from scapy.packet import Raw
 from tshark.tshark_harness import (
     check_packet_checksums,
@@ -174,26 +176,18 @@ def test_fpdus_with_markers_are_shown_with_good_crcs_for_any_tcp_segmentation(
 def test_connections_of_siwarp_with_markers_are_shown_with_good_crcs(
     tmp_path: Path, op: str
 ) -> None:
-    ours, theirs = tmp_path / "client.pcapng", tmp_path / "server.pcapng"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SIWARP_MARKERS", "1")
-        patch.setenv("SIWARP_CAPTURE", str(theirs))
-        with run_ping_server("--qp", "rc", "--addr", "127.0.0.1") as (port, _):
-            done = run_siwarp(
-                "capture", "-o", ours, "--", *COMMAND,
-                "ping", "127.0.0.1", "-p", port, "-n", 6, "-s", 70_000, "--qp", "rc", "--op", op,
-            )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    for file in (ours, theirs):
-        messages = run_siwarp_json("dissect", file)
-        assert {m["error"] for m in messages} == {None}
-        (stream,) = run_siwarp_json("dissect", file, "--summary")
-        assert set(stream["markers"].values()) == {True}
-        fpdus = sum(m["segments"] for m in messages if not m["kind"].startswith("MPA_"))
-        words = run_tshark(file, *lua_options(), "-V")
-        assert words.count("(Good CRC32)") == fpdus > 6
-        assert "does not point" not in words
-        assert "Bad CRC32" not in words
+    file = tmp_path / "rc.pcapng"
+    with temporary_settings(markers=1):
+        capture_rc_messages(file, op, count=6, size=70_000)
+    messages = run_siwarp_json("dissect", file)
+    assert {m["error"] for m in messages} == {None}
+    (stream,) = run_siwarp_json("dissect", file, "--summary")
+    assert set(stream["markers"].values()) == {True}
+    fpdus = sum(m["segments"] for m in messages if not m["kind"].startswith("MPA_"))
+    words = run_tshark(file, *lua_options(), "-V")
+    assert words.count("(Good CRC32)") == fpdus > 6
+    assert "does not point" not in words
+    assert "Bad CRC32" not in words
 
 
 def test_a_marker_with_a_wrong_pointer_and_a_wrong_crc_are_reported(tmp_path: Path) -> None:
@@ -291,7 +285,7 @@ def test_delivery_counts_of_siwarp_connections_are_shown(tmp_path: Path, every: 
         with run_ping_server("--qp", "rc", "--addr", "127.0.0.1") as (port, _):
             done = run_siwarp(
                 "capture", "-o", file, "--", *COMMAND,
-                "ping", "127.0.0.1", "-p", port, "-n", 6, "-s", 64, "--qp", "rc", "--op", "send",
+                "ping", "127.0.0.1", "-p", port, "-n", 6, "-s", 64, "--qp", "rc",
             )  # fmt: skip
     assert done.returncode == 0, done.stderr
     told = [m["fields"] for m in run_siwarp_json("dissect", file) if m["kind"] == "PRIVATE"]

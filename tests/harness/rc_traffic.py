@@ -1,0 +1,27 @@
+"""Captures of RC messages between two ends in this process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import siwarp
+from siwarp.testing import pair
+
+
+def capture_rc_messages(
+    file: Path, op: str, count: int, size: int, host: str = "127.0.0.1"
+) -> None:
+    """Capture ``count`` Sends with their answers ("send"), Writes that are each confirmed by a Read
+    of the last octet ("write"), or Reads ("read"), all of ``size`` octets.
+    """
+    with siwarp.capture(file), pair("rc", host, size=size, recv_size=size) as (a, b):
+        for _ in range(count):
+            if op == "send":
+                a.send(bytes(size))
+                b.send(b.recv())
+                assert a.recv() == bytes(size)
+            elif op == "write":
+                a.write(b"w" * size)
+                assert a.read(1, size - 1) == b"w"
+            else:
+                assert a.read(size) == bytes(size)
