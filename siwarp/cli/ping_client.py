@@ -179,7 +179,9 @@ class Pinger(Closing):
         self._id.connect(self._dest, ConnParam(private_data=pack_hello()))
         event = events.get_event(30)
         if event is None:
-            raise Timeout(errno.ETIMEDOUT, f"connecting to {self._there}: no answer")
+            raise Timeout(
+                errno.ETIMEDOUT, f"connecting to {self._dest[0]} port {self._dest[1]}: no answer"
+            )
         if unpack_hello(event.check().private_data) is None:
             raise OSError(
                 f"{self._there} is not a siwarp ping server of this release: start `siwarp ping "

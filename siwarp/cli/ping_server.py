@@ -141,9 +141,11 @@ async def _answer_rc_clients(listener: aio.Listener) -> None:
         if unpack_hello(request.private_data) is not None and len(tasks) < _CLIENTS:
             _start_task(tasks, answer_client(request))
             continue
-        full = b"the server is full: try again later"
+        why = b"this is a siwarp ping server: use siwarp ping of the same release"
+        if len(tasks) == _CLIENTS:
+            why = b"the server is full: try again later"
         with contextlib.suppress(Error):  # the client has closed the connection
-            request.reject(full if len(tasks) == _CLIENTS else b"this is a siwarp ping server")
+            request.reject(why)
 
 
 async def serve_pings(
