@@ -181,7 +181,7 @@ def cp(
     ),
     as_json: bool = typer.Option(False, "--json", help="Print the result as JSON."),
 ) -> None:
-    """Copy files to or from another machine: over a bad line, over RD, RC or TCP.
+    """Copy files to or from another machine, at full rate also over long and lossy links.
 
         siwarp cp -r siw://10.0.0.2/results .
 

@@ -20,7 +20,7 @@ import socket
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 from urllib.parse import quote
 
 import typer
@@ -34,8 +34,8 @@ __all__ = ["FarEnd", "FarEndError", "HostPath", "cp_far_end", "parse_host_path",
 #: What the far end's line on standard output begins with. Other lines are from the login scripts of
 #: the remote shell.
 _MARK = "siwarp-cp-far-end "
-#: Lines of login scripts that are skipped, at most.
-_MOST_LINES = 1000
+#: Lines of login scripts that are skipped, at most, and characters of a line.
+_MOST_LINES, _LONGEST_LINE = 1000, 1 << 20
 #: Seconds for which the far end may take to end after the copy.
 _END_S = 5
 #: Seconds within which the port of the far end must answer.
@@ -80,18 +80,43 @@ class FarEndError(Exception):
     """The far end could not be started; the text says why and what to do."""
 
 
+class _Answer(NamedTuple):
+    """What the far end prints when it is ready."""
+
+    #: The address and the port on which it listens.
+    host: str
+    port: int
+    #: The text of the key.
+    key: str
+    #: The paths of the command below the directory that the far end serves.
+    paths: list[str]
+
+    @classmethod
+    def parse(cls, answer: dict[str, Any], paths: int) -> _Answer:
+        """Return the answer in a parsed line; it must have so many ``paths``.
+
+        Raises:
+            KeyError, TypeError, ValueError: the line is of another form.
+
+        """
+        from siwarp.ulp.adts import Key
+
+        found = cls(
+            str(answer["host"]), int(answer["port"]), str(answer["key"]), list(answer["paths"])
+        )
+        Key.from_text(found.key)
+        if len(found.paths) != paths or not 0 < found.port < 1 << 16:
+            raise ValueError("wrong paths or port")
+        return found
+
+
 class FarEnd:
     """A far end that runs; made by ``start_far_end``."""
 
-    def __init__(self, process: subprocess.Popen[str], host: str, told: dict[str, Any]) -> None:
+    def __init__(self, process: subprocess.Popen[str], host: str, answer: _Answer) -> None:
         self._process = process
         self._host = host.rpartition("@")[2]
-        self._listens_on: str = told["host"]
-        self._port: int = told["port"]
-        #: The paths of ``start_far_end`` below the directory that the far end serves.
-        self._paths: list[str] = told["paths"]
-        #: The text of the key.
-        self.key: str = told["key"]
+        self._listens_on, self._port, self.key, self._paths = answer
 
     def urls(self, given: list[str]) -> list[str]:
         """Return the URLs of the paths, which are ``given`` as in the call of ``start_far_end``.
@@ -179,7 +204,7 @@ def start_far_end(
             "--rsh; or run `siwarp serve` at the far end, and copy with siw://HOST/PATH"
         ) from None
     try:
-        return FarEnd(process, host, _read_answer(process, shell[0], host, program))
+        return FarEnd(process, host, _read_answer(process, shell[0], host, program, len(paths)))
     except BaseException:
         process.terminate()
         process.communicate()
@@ -187,17 +212,23 @@ def start_far_end(
 
 
 def _read_answer(
-    process: subprocess.Popen[str], shell: str, host: str, program: str
-) -> dict[str, Any]:
+    process: subprocess.Popen[str], shell: str, host: str, program: str, paths: int
+) -> _Answer:
     """Read the far end's line. ssh may ask for a password meanwhile, so there is no time limit."""
     assert process.stdout is not None
     for _ in range(_MOST_LINES):
-        line = process.stdout.readline()
+        line = process.stdout.readline(_LONGEST_LINE)
         if line.startswith(_MARK):
-            told: dict[str, Any] = json.loads(line[len(_MARK) :])
-            if "error" in told:
-                raise FarEndError(f"{host}: {told['error']}")
-            return told
+            try:
+                answer = json.loads(line[len(_MARK) :])
+                if "error" not in answer:
+                    return _Answer.parse(answer, paths)
+            except (KeyError, TypeError, ValueError):
+                raise FarEndError(
+                    f"{program} at {host} sent an answer of another form: install the same release "
+                    "of siwarp at both ends"
+                ) from None
+            raise FarEndError(f"{host}: {answer['error']}")
         if not line:
             break
     status = process.wait() if not line else None
@@ -265,11 +296,11 @@ async def _serve_until_stdin_ends(paths: list[str], write: bool, channels: list[
         root, address, key=key, writable=write, channels=channels
     ) as server:
         host, port = server.address
-        _tell({"host": host, "port": port, "key": key.text, "paths": relative})
+        _print_answer({"host": host, "port": port, "key": key.text, "paths": relative})
         await stop.wait()
 
 
-def _tell(answer: dict[str, Any]) -> None:
+def _print_answer(answer: dict[str, Any]) -> None:
     print(_MARK + json.dumps(answer), flush=True)
 
 
@@ -285,5 +316,5 @@ def cp_far_end(
         asyncio.run(_serve_until_stdin_ends(paths, write, names))
     except OSError as e:
         where = f"{e.filename}: " if e.filename is not None else ""
-        _tell({"error": f"{where}{e.strerror or e}"})
+        _print_answer({"error": f"{where}{e.strerror or e}"})
         raise typer.Exit(1) from None

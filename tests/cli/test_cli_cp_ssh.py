@@ -27,6 +27,8 @@ echo "Welcome to this machine."
 exec /bin/sh -c "$*"
 """
 
+KEY = "00" * 32
+
 
 class Ssh:
     """A directory with `ssh` and `siwarp`, and the home directory at the far end."""
@@ -129,7 +131,7 @@ def test_a_port_that_cannot_be_reached_and_a_shell_that_is_not_ssh_say_so(ssh: S
     # The far end listens on an address of its own, which this end is not told.
     env = ssh.environment()
     ssh.add("siwarp", '#!/bin/sh\necho \'siwarp-cp-far-end {"host": "127.0.0.1", "port": 1, '
-            '"key": "", "paths": ["x"]}\'\nread line\n')  # fmt: skip
+            f'"key": "{KEY}", "paths": ["x"]}}\'\nread line\n')  # fmt: skip
     done = ssh.cp("127.0.0.1:x", ".", env=env)
     assert done.returncode == 10
     assert "TCP port 1 of 127.0.0.1 cannot be reached" in done.stderr
@@ -139,6 +141,26 @@ def test_a_port_that_cannot_be_reached_and_a_shell_that_is_not_ssh_say_so(ssh: S
                   env=ssh.environment(""))  # fmt: skip
     assert done.returncode == 10
     assert "SSH_CONNECTION" in done.stderr and "siwarp serve" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "[]",
+        "{",
+        '{"host": "127.0.0.1", "port": 1, "key": "", "paths": ["x"]}',
+        f'{{"host": "127.0.0.1", "port": 1, "key": "{KEY}", "paths": []}}',
+        f'{{"host": "127.0.0.1", "port": 65536, "key": "{KEY}", "paths": ["x"]}}',
+        f'{{"host": "127.0.0.1", "port": null, "key": "{KEY}", "paths": ["x"]}}',
+    ],
+)
+def test_an_answer_of_another_form_is_refused(ssh: Ssh, answer: str) -> None:
+    ssh.add("siwarp", f"#!/bin/sh\necho 'siwarp-cp-far-end {answer}'\nread line\n")
+    done = ssh.cp("far:x", ".")
+    assert done.returncode == 10
+    assert "sent an answer of another form" in done.stderr
+    assert "Traceback" not in done.stderr
+    ssh.check_that_far_ends_have_ended()
 
 
 def test_paths_of_hosts_are_told_from_local_ones_as_rsync_does() -> None:
