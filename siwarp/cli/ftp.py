@@ -44,7 +44,7 @@ _ChannelOption = Annotated[
     typer.Option(
         "--channel",
         metavar="LIST",
-        help="The transports to try, in this order, if the server is siwarp's: rd, rc, tcp.",
+        help="The transports to try, in this order, if the server is siwarp's: rd, rc, ud, tcp.",
     ),
 ]
 _ActiveOption = Annotated[

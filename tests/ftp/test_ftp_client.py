@@ -19,7 +19,7 @@ from siwarp.ulp.ftp import tprt, transfer
 from siwarp.ulp.ftp.client import FTP
 from siwarp.ulp.ftp.url import Location, parse_url
 
-TRANSPORTS = ("tcp", "rc", "rd")
+TRANSPORTS = ("tcp", "rc", "rd", "ud")
 
 
 class CutError(Exception):

@@ -23,7 +23,7 @@ A, B, C = "10.0.0.1", "10.0.0.2", "10.0.0.3"
 #: A file of many units.
 DATA = random.Random(1).randbytes(500_000)
 
-KINDS = pytest.mark.parametrize("kind", ["rd", "rc"])
+KINDS = pytest.mark.parametrize("kind", ["rd", "rc", "ud"])
 MODES = pytest.mark.parametrize("mode", ["passive", "active"])
 UPLOADS = pytest.mark.parametrize("upload", [False, True], ids=["download", "upload"])
 
@@ -86,7 +86,7 @@ class Offer:
 
     async def call(self, port: int) -> Channel:
         """Open the channel in active mode."""
-        invitation = tprt.active_invitation(self.invitation, port)
+        invitation = tprt.active_invitation(self.kind, self.invitation, port)
         return await self.server.connect(self.kind, B, A, invitation)
 
 
@@ -400,7 +400,7 @@ def test_a_client_in_active_mode_admits_only_the_server(world: World, kind: str)
         async with serve() as server:
             offer = await Offer(server, kind).make()
             listener = await offer.listen()
-            invitation = tprt.active_invitation(offer.invitation, listener.port)
+            invitation = tprt.active_invitation(offer.kind, offer.invitation, listener.port)
             forged = dataclasses.replace(invitation, token=bytes(16))
             with pytest.raises(ChannelEnded):
                 await opening.connect(offer.kind, A, forged, C)

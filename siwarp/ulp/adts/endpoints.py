@@ -262,9 +262,10 @@ class _RDAcceptor(_Acceptor):
 class _UDAcceptor(Acceptor):
     name = "ud"
 
-    def __init__(self, memory: _Memory, host: str) -> None:
+    def __init__(self, memory: _Memory, host: str, qkey: int | None) -> None:
         self._memory = memory
         self._host = host
+        self._qkey = qkey
         self._port: UDPort | None = None
         # For each token its window, the function that gets the channel, and the timer of its end.
         self._expected: dict[bytes, tuple[int, Callable[[Channel], None], asyncio.TimerHandle]] = {}
@@ -281,7 +282,7 @@ class _UDAcceptor(Acceptor):
         """See ``Acceptor``. Neither number of the peer matters on UD."""
         if self._port is None:
             device = self._memory.device
-            self._port = UDPort(device, (self._host, 0), admit=self._admit)
+            self._port = UDPort(device, (self._host, 0), self._qkey, self._admit)
         self._sessions += 1
         # The sum over all sessions of what they store stays below the limit of the memory.
         share = self._memory.limits.memory // (8 * UD_UNIT_SIZE * self._sessions)
@@ -337,10 +338,14 @@ class Acceptors:
         try:
             self.rc: Acceptor = _RCAcceptor(memory, host, scarce)
             self.rd: Acceptor = _RDAcceptor(memory, host, scarce, qkey)
-            self.ud: Acceptor = _UDAcceptor(memory, host)
+            self.ud: Acceptor = _UDAcceptor(memory, host, qkey)
         except BaseException:
             self._device.close_nowait()
             raise
+
+    def of(self, kind: Kind) -> Acceptor:
+        """Return the acceptor of a transport."""
+        return {"rd": self.rd, "rc": self.rc, "ud": self.ud}[kind]
 
     async def close(self) -> None:
         """Close the acceptors and all their channels; wait until the device is closed."""
@@ -359,7 +364,7 @@ async def open_acceptors(
 
     ``scarce(True)`` is called when receives run out (the limit event of a shared receive queue):
     the server should pause its fastest senders. ``scarce(False)`` is called when half of the
-    receives are posted again. ``qkey`` is the Q_Key of RD queue pairs, if not a random one.
+    receives are posted again. ``qkey`` is the Q_Key of RD and UD queue pairs, if not a random one.
 
     Raises:
         Error: ``host`` is not an address of this machine, or a resource is exhausted.

@@ -182,6 +182,8 @@ class Outbound(Generic[T]):
     #: The time of the last report or question, and the seconds until the next question.
     _heard_at: float = 0.0
     _wait: float = FIRST_WAIT_S
+    #: Whether a question was asked after the last report.
+    _has_asked: bool = False
 
     @property
     def unacknowledged(self) -> int:
@@ -242,12 +244,18 @@ class Outbound(Generic[T]):
         if report.next > self._acked or report.limit > self.limit:
             self._wait = self._question_wait()
         self.limit = max(self.limit, report.limit)
-        self._measure(report.latest - 1, now)
+        missing = report.missing
+        is_answer, self._has_asked = self._has_asked, False
+        if not is_answer:
+            self._measure(report.latest - 1, now)
+        elif not missing and report.next < self._next:
+            # Of the units that were sent before the question, none has arrived from the next on.
+            missing = ((report.next, self._next - report.next),)
         arrived = self._drop(report.next - self._acked)
         lost = 0
         # Behind the last missing range, and in front of it, units have arrived, but they stay
         # until all in front of them have, because a report names only the first ranges.
-        for first, count in report.missing:
+        for first, count in missing:
             for number in range(max(first, self._acked), first + count):
                 sent = self._units[number]
                 patience = 1.25 * (self._round_trip or FIRST_WAIT_S)
@@ -303,6 +311,7 @@ class Outbound(Generic[T]):
         if now - self._heard_at < self._wait:
             return False
         self._heard_at = now
+        self._has_asked = True
         self._wait = min(MOST_WAIT_S, 2 * self._wait)
         first = self._units.get(self._acked)
         if first is not None and first.times:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""FTP: a server for ordinary clients, whose transfers may also use RD and RC, and a client.
+"""FTP: a server for ordinary clients, whose transfers may also use RD, RC and UD, and a client.
 
-- ``FTP`` and ``FTPS`` are ftplib's classes with transfers over RD and RC, if the server has TPRT.
+- ``FTP`` and ``FTPS`` are ftplib's classes with transfers over RD, RC and UD, if the server has
+  TPRT.
 - ``FileSystem`` is fsspec's file system on them. It needs the extra ``siwarp[fsspec]``.
 - ``server.Server`` serves a directory. It needs the extra ``siwarp[ftp]``.
 - ``transfer`` copies files and directories over a connection, with resume.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""FTP and FTPS: ftplib's classes, whose data connections may be channels on RD or RC.
+"""FTP and FTPS: ftplib's classes, whose data connections may be channels on RD, RC or UD.
 
 Everything of ftplib works as with TCP: the channel of a transfer is an object with the methods of a
 socket that ftplib uses. A thread with an asyncio loop, one for each connection to a server that has
@@ -26,7 +26,7 @@ from siwarp.ulp.ftp import opening, stream, tprt
 
 __all__ = ["FTP", "FTPS", "Connection", "Kind", "NoTransportError"]
 
-Kind = Literal["rd", "rc", "tcp"]
+Kind = Literal["rd", "rc", "ud", "tcp"]
 T = TypeVar("T")
 
 #: Seconds between two looks at the control connection while a channel makes no progress, and for
@@ -126,7 +126,7 @@ class Connection:
 
     @property
     def transport(self) -> str:
-        """The transport: ``rd`` or ``rc``."""
+        """The transport: ``rd``, ``rc`` or ``ud``."""
         return self._channel.name
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
@@ -262,7 +262,7 @@ class NoTransportError(OSError):
 
 
 class FTP(ftplib.FTP):
-    """ftplib.FTP with transfers over RD, RC or TCP, whichever of ``transports`` works first.
+    """ftplib.FTP with transfers over RD, RC, UD or TCP, whichever of ``transports`` works first.
 
     The arguments are those of ftplib.FTP. A server without TPRT, and one whose channels cannot be
     reached, is used over TCP if ``transports`` has "tcp". In active mode (``set_pasv(False)``) the
@@ -407,9 +407,9 @@ class FTP(ftplib.FTP):
     def partial_path(self, path: str) -> str:
         """Return the path at which the server stores an upload until it is complete.
 
-        It is ``path`` itself on TCP, and ``.NAME.part`` on RD and RC.
+        It is ``path`` itself on TCP, and ``.NAME.part`` on the other transports.
         """
-        uses_channels = {"rd", "rc"} & (set(self.transports) - self._unusable)
+        uses_channels = set(self.transports) - self._unusable - {"tcp"}
         return tprt.partial_path(path) if uses_channels and self.has_tprt() else path
 
     def has_tprt(self) -> bool:

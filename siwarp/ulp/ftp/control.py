@@ -99,7 +99,7 @@ class _TLSDataHandler(_Data, TLS_DTPHandler):  # type: ignore[misc]
 
 
 class _ChannelData(_Data, DTPHandler):  # type: ignore[misc]
-    """A data connection on RD or RC: the socket is connected to a relay (bridge.py)."""
+    """A data connection on RD, RC or UD: the socket is connected to a relay (bridge.py)."""
 
     ac_in_buffer_size = ac_out_buffer_size = 1 << 18
     #: Whether all was sent to the relay, and the peer has not yet confirmed it.
@@ -200,7 +200,7 @@ class _Offer:
             self._kind,
             self._host,
             self._session.remote_ip,
-            tprt.active_invitation(self.invitation, port),
+            tprt.active_invitation(self._kind, self.invitation, port),
             self._on_opened,
             self._on_failure,
         )
@@ -277,7 +277,7 @@ class _Control:
             "perm": None,
             "auth": True,
             "arg": True,
-            "help": "Syntax: TPRT <SP> RD|RC|TCP (select the transport of data connections).",
+            "help": "Syntax: TPRT <SP> RD|RC|UD|TCP (select the transport of data connections).",
         }
     }
 
@@ -287,7 +287,7 @@ class _Control:
         #: The token that TPRT has given out, until it is used or expires.
         self._offer: _Offer | None = None
         super().__init__(conn, server, ioloop)  # type: ignore[call-arg]
-        self._extra_feats = [*self._extra_feats, "TPRT RD;RC;TCP;"]
+        self._extra_feats = [*self._extra_feats, "TPRT RD;RC;UD;TCP;"]
         self._login_timer: Any = None
         if self.connected:
             self._await_login()
@@ -364,7 +364,7 @@ class _Control:
             self.respond("200 TPRT TCP")
             return
         if kind not in tprt.KINDS:
-            self.respond(f"504 Unsupported transport {kind}: use RD, RC or TCP.")
+            self.respond(f"504 Unsupported transport {kind}: use RD, RC, UD or TCP.")
             return
         if getattr(self, "_prot", False):
             self.respond(f"536 TLS does not protect data on {kind}: use PROT C or TPRT TCP.")
@@ -413,7 +413,7 @@ class _Control:
         return offer
 
     def ftp_STOR(self: Any, file: str, mode: str = "w") -> str | None:
-        """Receive a file (STOR, APPE). On RD and RC it gets its name when it is complete."""
+        """Receive a file (STOR, APPE). On channels it gets its name when it is complete."""
         if self._kind is None:
             stored: str | None = super().ftp_STOR(file, mode)  # type: ignore[misc]
             return stored

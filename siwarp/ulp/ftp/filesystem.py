@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""An fsspec file system over FTP, whose transfers may use RD and RC.
+"""An fsspec file system over FTP, whose transfers may use RD, RC and UD.
 
 ::
 
@@ -40,7 +40,7 @@ class FileSystem(FTPFileSystem):  # type: ignore[misc]  # fsspec has no types
     """fsspec's FTPFileSystem over ``siwarp.ulp.ftp.FTP``.
 
     A file that is written has a connection of its own. It gets its name on the server when it is
-    closed, if the transfer uses RD or RC.
+    closed, if the transfer uses RD, RC or UD.
 
     Args:
         host: the server.

@@ -20,7 +20,7 @@ from siwarp.ulp.ftp import tprt
 
 __all__ = ["Listener", "ServerChannels", "connect", "listen"]
 
-Kind = Literal["rd", "rc"]
+Kind = Literal["rd", "rc", "ud"]
 
 #: Channels that a server opens in active mode, at most, at a time. Each has memory of its own, 4
 #: MiB, while all channels of passive mode share one pool.
@@ -37,8 +37,7 @@ class ServerChannels:
         self._opening = 0
 
     def _acceptor(self, kind: Kind, host: str) -> Acceptor:
-        acceptors = self._acceptors[host]
-        return acceptors.rd if kind == "rd" else acceptors.rc
+        return self._acceptors[host].of(kind)
 
     async def expect(
         self,
@@ -158,11 +157,12 @@ async def listen(kind: Kind, host: str, invitation: Invitation, source: str) -> 
         OSError: no device can be opened.
 
     """
-    unit = tprt.active_invitation(invitation, 0).unit
+    # On UD the unit only determines the size of the memory, and with it the window.
+    unit = tprt.ACTIVE_UNIT if kind == "ud" else tprt.active_invitation(kind, invitation, 0).unit
     # An acceptor posts half of the units as receives, and keeps some of these for other channels,
     # so a window of tprt.WINDOW needs twice as many.
     limits = Limits(unit=unit, window=tprt.WINDOW, memory=4 * tprt.WINDOW * unit)
-    qkey = invitation.qkey if kind == "rd" else None
+    qkey = None if kind == "rc" else invitation.qkey
     acceptors = await open_acceptors(source, limits, qkey=qkey)
     opened: asyncio.Future[Channel] = asyncio.get_running_loop().create_future()
 
@@ -172,9 +172,10 @@ async def listen(kind: Kind, host: str, invitation: Invitation, source: str) -> 
         else:
             channel.abort(f"the token arrived from {channel.peer[0]}, and not from {host}")
 
-    acceptor = acceptors.rd if kind == "rd" else acceptors.rc
     try:
-        expected = acceptor.expect(invitation.token, unit, tprt.WINDOW, check, tprt.LIFETIME)
+        expected = acceptors.of(kind).expect(
+            invitation.token, unit, tprt.WINDOW, check, tprt.LIFETIME
+        )
     except BaseException:
         await acceptors.close()
         raise

@@ -175,9 +175,10 @@ async def end(channel: Channel, *, sent: bool) -> None:
     """End a channel after a transfer that is complete at both ends.
 
     The end that has sent the octets has received BYE, after which the peer takes nothing: on RD, a
-    grant that this end still sends would never be acknowledged.
+    grant that this end still sends would never be acknowledged. On UD the peer waits for the report
+    that BYE has arrived.
     """
-    if sent:
+    if sent and channel.name != "ud":
         channel.abort("the transfer is complete")
     await channel.close("the transfer is complete")
 

@@ -3,14 +3,14 @@
 
 ::
 
-    TPRT RD                          (or RC)
+    TPRT RD                          (or RC, UD)
     200 TPRT RD token=0123456789abcdef0123456789abcdef unit=1048576 window=8 qkey=1234
     EPSV
     229 Entering extended passive mode (|||40001|).
     TPRT TCP
     200 TPRT TCP
 
-After TPRT RD and TPRT RC, EPSV and PASV name the port of that transport. The client opens one
+After TPRT RD, RC and UD, EPSV and PASV name the port of that transport. The client opens one
 channel there (siwarp.ulp.adts) within ``LIFETIME`` seconds, with the token, which is valid for one
 channel: the client sends TPRT again before each transfer. The ends grant each other ``WINDOW``
 units of at most ``UNIT`` octets when the channel opens. After TPRT TCP, data connections are FTP's
@@ -20,6 +20,9 @@ In active mode the server opens the channel to the port of the client's address 
 names, with the token and the Q_Key of its reply to TPRT. The units have at most ``ACTIVE_UNIT``
 octets, and not more than the reply says; the client grants ``ACTIVE_WINDOW`` of them when the
 channel opens. The reply to EPRT or PORT follows when the channel is open.
+
+On UD, where every datagram carries the token, units have ``UD_UNIT_SIZE`` octets, and the window of
+the reply is that of both modes: each end stores at most as many units in each direction.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ import re
 from typing import Literal
 
 from siwarp.ulp.adts.channel import Invitation
+from siwarp.ulp.adts.channel_ud import UD_UNIT_SIZE
 from siwarp.ulp.adts.wire import MIN_UNIT_SIZE
 
 __all__ = [
@@ -44,7 +48,7 @@ __all__ = [
 ]
 
 #: The kinds of channels, as TPRT and as endpoints.py name them.
-KINDS: dict[str, Literal["rd", "rc"]] = {"RD": "rd", "RC": "rc"}
+KINDS: dict[str, Literal["rd", "rc", "ud"]] = {"RD": "rd", "RC": "rc", "UD": "ud"}
 #: Seconds for which a token is valid.
 LIFETIME = 30.0
 #: The largest unit of the client, and the credits that it grants when the channel opens.
@@ -78,23 +82,29 @@ def parse_reply(reply: str, kind: str, port: int) -> Invitation:
     if match is None or match[1] != kind:
         raise ValueError(f"a reply to TPRT {kind} without token, unit, window and qkey: {reply!r}")
     unit, window, qkey = map(int, match.group(3, 4, 5))
+    least = UD_UNIT_SIZE if kind == "UD" else MIN_UNIT_SIZE
     # This end reserves memory in proportion to the unit.
-    if not MIN_UNIT_SIZE <= unit <= UNIT or not 0 < window <= MAX_WINDOW or qkey >> 32:
+    if not least <= unit <= UNIT or not 0 < window <= MAX_WINDOW or qkey >> 32:
         raise ValueError(
-            f"a reply to TPRT {kind} with a unit not from {MIN_UNIT_SIZE} to {UNIT}, a window not "
-            f"from 1 to {MAX_WINDOW}, or a qkey of more than 32 bits: {reply!r}"
+            f"a reply to TPRT {kind} with a unit not from {least} to {UNIT}, a window not from "
+            f"1 to {MAX_WINDOW}, or a qkey of more than 32 bits: {reply!r}"
         )
     return Invitation(bytes.fromhex(match[2]), port, unit, window, qkey)
 
 
-def active_invitation(offered: Invitation, port: int) -> Invitation:
-    """Return the invitation to the client's port in active mode, from that of the reply to TPRT."""
+def active_invitation(kind: str, offered: Invitation, port: int) -> Invitation:
+    """Return the invitation to the client's port in active mode, from that of the reply to TPRT.
+
+    ``kind`` is one of the values of ``KINDS``.
+    """
+    if kind == "ud":
+        return dataclasses.replace(offered, port=port)
     unit = min(offered.unit, ACTIVE_UNIT)
     return dataclasses.replace(offered, port=port, unit=unit, window=ACTIVE_WINDOW)
 
 
 def partial_path(path: str) -> str:
-    """Return the path of an incomplete upload over RD or RC: ``.NAME.part`` beside its file.
+    """Return the path of an incomplete upload over RD, RC or UD: ``.NAME.part`` beside its file.
 
     An interrupted upload continues with REST and STOR at the size of this file (command SIZE).
     """

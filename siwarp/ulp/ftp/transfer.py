@@ -226,7 +226,7 @@ def put(
         source: the file.
         path: its path at the server.
         resume: continue an interrupted upload, which has left a shorter file at the server, or on
-            RD and RC an incomplete one (``FTP.partial_path``). Only the size is compared.
+            RD, RC and UD an incomplete one (``FTP.partial_path``). Only the size is compared.
         keep_time: set the modification time (MFMT) at the server.
         progress: called with octets as they are sent.
 

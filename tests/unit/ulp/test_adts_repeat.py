@@ -122,6 +122,20 @@ def test_without_reports_questions_are_asked_and_the_first_unit_is_repeated_at_h
     assert sender.rate == LEAST_RATE
 
 
+@pytest.mark.clause("ADTS-UD-5")
+def test_an_answer_without_ranges_lacks_all_that_was_sent_before_the_question() -> None:
+    sender: Outbound[int] = Outbound(limit=8)
+    for unit in range(8):
+        sender.add(unit, 0.0)
+    assert len(list(sender.due(0.0))) == 8
+    # The others may still be on their way.
+    assert sender.take(Report(1, 8, 1), 0.02) == [0]
+    assert list(sender.due(0.04)) == []
+    assert sender.must_ask(1.0)
+    assert sender.take(Report(2, 8, 2), 1.02) == [1]
+    assert [number for number, _ in sender.due(2.0)] == [2, 3, 4, 5, 6, 7]
+
+
 def test_a_report_lists_the_missing_ranges() -> None:
     receiver: Inbound[int] = Inbound(1000)
     assert receiver.take(0, 0) == [0]
