@@ -106,7 +106,7 @@ class _Answer(NamedTuple):
         )
         Key.from_text(found.key)
         if len(found.paths) != paths or not 0 < found.port < 1 << 16:
-            raise ValueError("wrong paths or port")
+            raise ValueError(answer)
         return found
 
 
