@@ -381,15 +381,13 @@ async def connect_ud(
     """
     channel = UDChannel(port, token, window, address)
     channel.owns_device = True
-    deadline = asyncio.get_running_loop().time() + timeout
     try:
-        wait = 0.2
-        while not channel.answered.done():
+        waited, wait = 0.0, 0.2
+        while not channel.answered.done() and waited < timeout:
             channel.ask()
-            left = deadline - asyncio.get_running_loop().time()
-            if left <= 0:
-                break
-            await asyncio.wait([channel.answered], timeout=min(wait, left))
+            wait = min(wait, timeout - waited)
+            await asyncio.wait([channel.answered], timeout=wait)
+            waited += wait
             wait *= 2
     except BaseException:
         channel.abort("connecting was cancelled")

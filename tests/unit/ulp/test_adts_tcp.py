@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 import pytest
 from unit.aio.aio_harness import count_open_descriptors, run_in_event_loop
 
+from siwarp.ulp.adts import ADTSError, ErrorCode, Key, client, handshake
 from siwarp.ulp.adts.channel import Cause, Channel, ChannelEnded
 from siwarp.ulp.adts.channel_tcp import (
     SILENCE_S,
@@ -247,6 +248,21 @@ def test_connecting_without_a_listener_says_so() -> None:
         assert error.value.cause is Cause.REFUSED
 
     run_in_event_loop(connect_to_nobody)
+
+
+def test_a_server_that_accepts_and_answers_nothing_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(handshake, "HANDSHAKE_S", 0.01)
+
+    async def connect_to_silent_server() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            key = Key(bytes(32))
+            with pytest.raises(ADTSError, match="is `siwarp serve` running there") as error:
+                await client.connect(silent.getsockname(), key=key)
+            assert error.value.code == ErrorCode.TIMEOUT
+
+    run_in_event_loop(connect_to_silent_server)
 
 
 def test_a_cancelled_send_ends_the_channel_only_in_mid_unit() -> None:
