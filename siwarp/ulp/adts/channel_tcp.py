@@ -379,6 +379,13 @@ async def listen_tcp(address: Address, accepted: Callable[[TCPChannel], None]) -
         sock.bind(where)
         sock.listen(1024)
         return TCPListener(sock, accepted)
+    except OSError as error:
+        sock.close()
+        raise OSError(
+            error.errno,
+            f"cannot listen at {address[0]} port {address[1]}: {error.strerror}: choose an address "
+            "of this machine and a free port",
+        ) from None
     except BaseException:
         sock.close()
         raise
