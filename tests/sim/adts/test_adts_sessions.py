@@ -368,6 +368,8 @@ def test_a_mirror_deletes_what_the_source_does_not_have(
 def test_memory_and_open_files_are_transferred(hosts: Hosts, tmp_path: Path) -> None:
     import io
 
+    import numpy as np
+
     octets = bytes(range(256)) * 2000
 
     async def use_memory() -> None:
@@ -377,6 +379,14 @@ def test_memory_and_open_files_are_transferred(hosts: Hosts, tmp_path: Path) -> 
             into = bytearray(len(octets))
             await session.get("bytes", into)
             assert into == octets
+            array = np.arange(50_000, dtype=np.float64).reshape(250, 200)
+            await session.put(array, "array")
+            await session.put(memoryview(octets)[:1000], "view")
+            copy = np.zeros_like(array)
+            await session.get("array", copy)
+            assert np.array_equal(copy, array)
+            await session.get("view", memoryview(into)[5:1005])
+            assert into[5:1005] == octets[:1000]
             written = io.BytesIO()
             await session.get("file", written)
             assert written.getvalue() == octets
