@@ -273,9 +273,6 @@ class TCPChannel(Channel):
 
     # ---- the end
 
-    def _peer_name(self) -> str:
-        return f"the peer at {self.peer[0]} port {self.peer[1]}"
-
     def _end_by_error(self, error: OSError) -> None:
         if error.errno == errno.ETIMEDOUT or isinstance(error, TimeoutError):
             self._end(

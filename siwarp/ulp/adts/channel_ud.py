@@ -337,9 +337,6 @@ class UDChannel(Channel):
 
     # ---- the end
 
-    def _peer_name(self) -> str:
-        return f"the peer at {self.peer[0]} port {self.peer[1]}"
-
     def _end(self, reason: str, cause: Cause) -> None:
         self._port.device.members.pop(self, None)
         super()._end(reason, cause)
