@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sim.adts.adts_sim_harness import Hosts, files_of, make_files
+from sim.adts.adts_sim_harness import Hosts, make_files, put_and_get
 from sim.adts.channel_harness import UNIT, A, B, end_of, receive_units, send_units, serve
 
 from siwarp.sim import World
@@ -36,36 +36,6 @@ def source(tmp_path: Path) -> Path:
     root = tmp_path / "source"
     make_files(root, {"empty": 0, "small": 100, "d/medium": 60_000, "d/e/large": 300_000})
     return root
-
-
-async def put_and_get(hosts: Hosts, source: Path, back: Path) -> None:
-    async with await hosts.serve(), await hosts.connect() as session:
-        assert session.channel == "ud"
-        result = await session.put(source, "copy", recursive=True)
-        assert (result.files, result.failures) == (4, [])
-        result = await session.get("copy", back, recursive=True)
-        assert (result.files, result.failures) == (4, [])
-
-
-@pytest.mark.clause("ADTS-UD-3")
-@pytest.mark.parametrize("seed", range(3))
-def test_files_arrive_over_a_line_that_loses_reorders_and_duplicates(
-    tmp_path: Path, source: Path, seed: int
-) -> None:
-    with World(seed=seed, faults="loss=5%,delay=5ms,jitter=2ms,dup=2%,reorder=3%") as world:
-        hosts = Hosts(world, tmp_path / "root", "ud")
-        hosts.run(put_and_get(hosts, source, tmp_path / "back"))
-    assert files_of(tmp_path / "back") == files_of(hosts.root / "copy") == files_of(source)
-
-
-@pytest.mark.clause("ADTS-UD-5")
-def test_a_blackout_of_10_s_delays_a_transfer_and_does_not_end_it(
-    hosts: Hosts, source: Path, tmp_path: Path
-) -> None:
-    hosts.world.faults("rate=10Mbit,delay=5ms,blackout=10s@0.2s")
-    hosts.run(put_and_get(hosts, source, tmp_path / "back"))
-    assert hosts.world.now > 10
-    assert files_of(tmp_path / "back") == files_of(source)
 
 
 @pytest.mark.clause("ADTS-UD-1", "ADTS-UD-2")
