@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import itertools
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
@@ -185,7 +186,7 @@ def test_a_report_follows_every_20_ms_while_units_arrive_and_for_1_s_while_some_
             a.abort("the end of the test")
 
     def check_intervals() -> None:
-        for before, after in zip(reports, reports[1:], strict=False):
+        for before, after in itertools.pairwise(reports):
             assert after - before == pytest.approx(0.02, abs=1e-3)
 
     run(line, lose_a_unit())
