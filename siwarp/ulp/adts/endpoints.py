@@ -15,7 +15,8 @@ import asyncio
 import contextlib
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Generic, Literal, NamedTuple, TypeVar
 
 from siwarp.cm import CMEvent
 from siwarp.ulp.adts.channel import (
@@ -49,12 +50,15 @@ RENDEZVOUS_WINDOW = 4
 RENDEZVOUS_MEMORY = 4 << 20
 
 
-class _Expected(NamedTuple):
-    """A peer that was invited, with the receives that are reserved for it."""
+R = TypeVar("R")
 
-    receives: Receives
-    credits: Credits
+
+@dataclass(frozen=True)
+class _Expected(Generic[R]):
+    """A peer that was invited, with what is reserved for it."""
+
     accepted: Callable[[Channel], None]
+    reserved: R
     timer: asyncio.TimerHandle
 
 
@@ -83,12 +87,12 @@ class _Memory:
         return whole // 2 if size == self.limits.unit else whole * (self.limits.unit // size)
 
 
-class _Acceptor(Acceptor):
-    """What the acceptors of RC and RD have in common: tokens."""
+class _Acceptor(Acceptor, Generic[R]):
+    """What all acceptors have in common: the tokens of expected peers."""
 
     def __init__(self, memory: _Memory) -> None:
         self._memory = memory
-        self._expected: dict[bytes, _Expected] = {}
+        self._expected: dict[bytes, _Expected[R]] = {}
 
     def expect(
         self,
@@ -99,6 +103,50 @@ class _Acceptor(Acceptor):
         lifetime: float = 30.0,
     ) -> Invitation:
         """See ``Acceptor``."""
+        reserved, invitation = self._reserve(token, peer_unit, peer_window)
+        timer = asyncio.get_running_loop().call_later(lifetime, self.forget, token)
+        self._expected[token] = _Expected(accepted, reserved, timer)
+        return invitation
+
+    @abstractmethod
+    def _reserve(self, token: bytes, peer_unit: int, peer_window: int) -> tuple[R, Invitation]:
+        """Reserve what a channel needs, and return it with what the peer is told."""
+
+    @abstractmethod
+    def _give_back(self, reserved: R) -> None:
+        """Release what was reserved for a channel that has not opened."""
+
+    def _take(self, token: bytes) -> _Expected[R] | None:
+        expected = self._expected.pop(token, None)
+        if expected is not None:
+            expected.timer.cancel()
+        return expected
+
+    def forget(self, token: bytes) -> None:
+        """See ``Acceptor``."""
+        expected = self._take(token)
+        if expected is not None:
+            self._give_back(expected.reserved)
+
+    def close(self) -> None:
+        """See ``Acceptor``."""
+        for token in list(self._expected):
+            self.forget(token)
+
+
+class _Reserved(NamedTuple):
+    """The receives for a peer, and its credits."""
+
+    receives: Receives
+    credits: Credits
+
+
+class _RDMAAcceptor(_Acceptor[_Reserved]):
+    """What the acceptors of RC and RD have in common: shared receives."""
+
+    def _reserve(
+        self, token: bytes, peer_unit: int, peer_window: int
+    ) -> tuple[_Reserved, Invitation]:
         size = self._memory.unit_size(peer_unit)
         receives, port, qkey = self._open(size)
         try:
@@ -115,40 +163,23 @@ class _Acceptor(Acceptor):
         except BaseException:
             receives.reserved -= window
             raise
-        loop = asyncio.get_running_loop()
-        timer = loop.call_later(lifetime, self.forget, token)
-        self._expected[token] = _Expected(receives, credits, accepted, timer)
         self._count(receives, 1)
-        return Invitation(token, port, size, window, qkey)
+        return _Reserved(receives, credits), Invitation(token, port, size, window, qkey)
 
     @abstractmethod
     def _open(self, size: int) -> tuple[Receives, int, int]:
         """Return the receives for units of a size, the port, and the Q_Key."""
 
-    def forget(self, token: bytes) -> None:
-        """See ``Acceptor``."""
-        expected = self._take(token)
-        if expected is not None:
-            expected.receives.reserved -= expected.credits.reserved
-            self._count(expected.receives, -1)
-
-    def _take(self, token: bytes) -> _Expected | None:
-        expected = self._expected.pop(token, None)
-        if expected is not None:
-            expected.timer.cancel()
-        return expected
+    def _give_back(self, reserved: _Reserved) -> None:
+        reserved.receives.reserved -= reserved.credits.reserved
+        self._count(reserved.receives, -1)
 
     def _count(self, receives: Receives, by: int) -> None:
         if receives.unit == self._memory.limits.unit:
             self._memory.large += by
 
-    def close(self) -> None:
-        """See ``Acceptor``."""
-        for token in list(self._expected):
-            self.forget(token)
 
-
-class _RCAcceptor(_Acceptor):
+class _RCAcceptor(_RDMAAcceptor):
     name = "rc"
 
     def __init__(self, memory: _Memory, host: str, scarce: Callable[[bool], None] | None) -> None:
@@ -181,7 +212,7 @@ class _RCAcceptor(_Acceptor):
         if expected is None:
             _reject(event)
             return
-        receives = expected.receives
+        receives, credits = expected.reserved
         if not isinstance(receives, RCReceives):
             raise AssertionError("the receives of an RC acceptor")
         with contextlib.suppress(Error):
@@ -190,14 +221,14 @@ class _RCAcceptor(_Acceptor):
                 self._memory.device,
                 receives,
                 self._memory.device.units(receives.unit),
-                expected.credits,
+                credits,
                 self._memory.limits.window,
                 expected.accepted,
                 lambda: self._count(receives, -1),
             )
 
 
-class _RDAcceptor(_Acceptor):
+class _RDAcceptor(_RDMAAcceptor):
     name = "rd"
 
     def __init__(
@@ -236,22 +267,23 @@ class _RDAcceptor(_Acceptor):
 
     def _admit(self, token: bytes, port: RDPort, wc: WC) -> RDChannel | None:
         expected = self._expected.get(token)
-        if expected is None or expected.receives is not port.receives or wc.source is None:
+        if expected is None or wc.source is None:
+            return None
+        receives, credits = reserved = expected.reserved
+        if receives is not port.receives:
             return None
         self._take(token)
-        receives = expected.receives
         try:
             channel = RDChannel(
                 port,
                 self._memory.device.units(receives.unit),
-                expected.credits,
+                credits,
                 Role.ACCEPTOR,
                 self._memory.limits.window,
                 wc.source,
             )
         except Error:
-            receives.reserved -= expected.credits.reserved
-            self._count(receives, -1)
+            self._give_back(reserved)
             return None
         channel.on_released = lambda: self._count(receives, -1)
         channel.on_joined = lambda: expected.accepted(channel)
@@ -259,27 +291,19 @@ class _RDAcceptor(_Acceptor):
         return channel
 
 
-class _UDAcceptor(Acceptor):
+class _UDAcceptor(_Acceptor[int]):
+    """Reserves nothing but a window."""
+
     name = "ud"
 
     def __init__(self, memory: _Memory, host: str, qkey: int | None) -> None:
-        self._memory = memory
+        super().__init__(memory)
         self._host = host
         self._qkey = qkey
         self._port: UDPort | None = None
-        # For each token its window, the function that gets the channel, and the timer of its end.
-        self._expected: dict[bytes, tuple[int, Callable[[Channel], None], asyncio.TimerHandle]] = {}
         self._sessions = 0
 
-    def expect(
-        self,
-        token: bytes,
-        peer_unit: int,
-        peer_window: int,
-        accepted: Callable[[Channel], None],
-        lifetime: float = 30.0,
-    ) -> Invitation:
-        """See ``Acceptor``. Neither number of the peer matters on UD."""
+    def _reserve(self, token: bytes, peer_unit: int, peer_window: int) -> tuple[int, Invitation]:
         if self._port is None:
             device = self._memory.device
             self._port = UDPort(device, (self._host, 0), self._qkey, self._admit)
@@ -287,39 +311,25 @@ class _UDAcceptor(Acceptor):
         # The sum over all sessions of what they store stays below the limit of the memory.
         share = self._memory.limits.memory // (8 * UD_UNIT_SIZE * self._sessions)
         window = max(LEAST_UD_WINDOW, min(WINDOW, share))
-        timer = asyncio.get_running_loop().call_later(lifetime, self.forget, token)
-        self._expected[token] = window, accepted, timer
-        return Invitation(token, self._port.address[1], UD_UNIT_SIZE, window, self._port.qkey)
+        port = self._port
+        return window, Invitation(token, port.address[1], UD_UNIT_SIZE, window, port.qkey)
 
-    def forget(self, token: bytes) -> None:
-        """See ``Acceptor``."""
-        found = self._expected.pop(token, None)
-        if found is not None:
-            found[2].cancel()
-            self._sessions -= 1
+    def _give_back(self, reserved: int) -> None:
+        self._sessions -= 1
 
     def _admit(self, token: bytes, port: UDPort, source: Address) -> UDChannel | None:
-        found = self._expected.pop(token, None)
-        if found is None:
+        expected = self._take(token)
+        if expected is None:
             return None
-        window, accepted, timer = found
-        timer.cancel()
+        window = expected.reserved
         try:
             channel = UDChannel(port, token, window, source)
         except Error:
-            self._sessions -= 1
+            self._give_back(window)
             return None
-        channel.on_released = self._on_released
-        accepted(channel)
+        channel.on_released = lambda: self._give_back(window)
+        expected.accepted(channel)
         return channel
-
-    def _on_released(self) -> None:
-        self._sessions -= 1
-
-    def close(self) -> None:
-        """See ``Acceptor``."""
-        for token in list(self._expected):
-            self.forget(token)
 
 
 class Acceptors:

@@ -30,13 +30,11 @@ class Server:
         self.kind: Any = kind
         self._tokens = itertools.count()
 
-    def invite(
-        self, window: int = 8, lifetime: float = 30
-    ) -> tuple[Invitation, asyncio.Future[Any]]:
+    def invite(self, window: int = 8) -> tuple[Invitation, asyncio.Future[Any]]:
         """Return an invitation, and the future of the accepted channel."""
         accepted = asyncio.get_running_loop().create_future()
         token = next(self._tokens).to_bytes(16, "big")
-        invitation = self.acceptor.expect(token, UNIT, window, accepted.set_result, lifetime)
+        invitation = self.acceptor.expect(token, UNIT, window, accepted.set_result)
         return invitation, accepted
 
     async def open_pair(self, window: int = 8) -> tuple[Channel, Channel]:
