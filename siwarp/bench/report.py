@@ -22,6 +22,7 @@ from siwarp.bench.compare import summarize_ratio
 from siwarp.bench.machine import describe_machine, non_default_settings
 from siwarp.bench.plan import RD_FLOOR, Plan, make_plan
 from siwarp.bench.runner import (
+    FIRST,
     ITERS,
     BenchError,
     Progress,
@@ -41,6 +42,9 @@ ROUNDS = 30
 #: Time limit of the measurement in seconds. No run starts after it, and no round starts that would
 #: exceed it.
 LIMIT_S = 14 * 60
+#: Octets of the first, short run of a figure, at most, and the maximum length of a run, in multiples
+#: of the planned length.
+PROBE_OCTETS, LONGEST = 1 << 25, 7
 #: A figure that has failed this often is not measured again.
 MOST_FAILURES = 2
 #: A longer list of floors that are not reliable is not printed.
@@ -155,10 +159,10 @@ class _BenchRun:
         """Measure."""
         if not self._planned:
             probe, least, most = ITERS[self._plan.kind]
-            self._set_iterations(probe)
+            # Large messages take so long that even the least number takes too much time.
+            self._set_iterations(min(probe, max(FIRST, PROBE_OCTETS // self._plan.size)))
             each = seconds_per_message(self._plan, self._run()["value"])
-            # A message of 1 MiB may take so long that even the least number takes too much time.
-            least = min(least, max(1, int(1 / each)))
+            least = min(least, max(1, int(LONGEST * self._seconds / each)))
             self._set_iterations(max(least, min(most, int(self._seconds / each))))
             self._planned = True
         return self._run()

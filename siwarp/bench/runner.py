@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 __all__ = [
+    "FIRST",
     "ITERS",
     "BenchError",
     "LostError",

@@ -120,7 +120,7 @@ static void move_ids_with_two_threads(void)
 {
 	pthread_t movers[2];
 
-	for (int i = 0; i < CONNECTIONS; i++) {
+	for (int i = 0; i < CONNECTIONS / 2; i++) {
 		struct siw_cm_id *first;
 		struct siw_cm_event event;
 

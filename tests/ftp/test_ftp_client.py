@@ -12,7 +12,14 @@ from typing import Any
 
 import pace
 import pytest
-from ftp.ftp_harness import LIMIT, ServerProcess, random_octets, serving, wait_until
+from ftp.ftp_harness import (
+    LIMIT,
+    ServerProcess,
+    random_octets,
+    scale_octets,
+    serving,
+    wait_until,
+)
 
 from siwarp.ulp.adts.tree import Tree
 from siwarp.ulp.ftp import tprt, transfer
@@ -29,11 +36,12 @@ class CutError(Exception):
 class Cut:
     """A progress callback that raises CutError after a number of octets.
 
-    It first waits until the file that the server writes, if one is given, has some of them.
+    It first waits until the file that the server writes, if one is given, has a third of them.
     """
 
     def __init__(self, octets: int, written: Path | None = None) -> None:
         self.left = octets
+        self.some = octets // 3
         self.written = written
 
     def __call__(self, step: int) -> None:
@@ -45,7 +53,7 @@ class Cut:
 
     def has_some(self) -> bool:
         return self.written is None or (
-            self.written.exists() and self.written.stat().st_size > 1_000_000
+            self.written.exists() and self.written.stat().st_size > self.some
         )
 
 
@@ -73,18 +81,19 @@ def connect(server: ServerProcess, transport: str) -> FTP:
 def test_a_download_that_was_cut_continues_where_it_was(
     server: ServerProcess, root: Path, tmp_path: Path, transport: str
 ) -> None:
-    data = random_octets(5_000_000)
+    data = random_octets(scale_octets(transport, 5_000_000))
+    cut = len(data) * 2 // 5
     (root / "file").write_bytes(data)
     with Tree(tmp_path, writable=True) as tree:
         with pytest.raises(CutError), closing(connect(server, transport)) as ftp:
-            transfer.get(ftp, "file", tree, "got", progress=Cut(2_000_000))
+            transfer.get(ftp, "file", tree, "got", progress=Cut(cut))
         assert not (tmp_path / "got").exists()
         steps: list[int] = []
         with connect(server, transport) as ftp:
             assert transfer.get(ftp, "file", tree, "got", progress=steps.append) == len(data)
             assert ftp.transport == transport
     # The first step reports the octets that had arrived before.
-    assert steps[0] > 1_000_000
+    assert steps[0] > cut // 2
     assert sum(steps) == len(data)
     assert (tmp_path / "got").read_bytes() == data
 
@@ -108,20 +117,21 @@ def test_another_version_of_a_file_is_not_continued(
 def test_an_upload_that_was_cut_continues(
     server: ServerProcess, root: Path, tmp_path: Path, transport: str
 ) -> None:
-    data = random_octets(5_000_000)
+    data = random_octets(scale_octets(transport, 5_000_000))
+    cut = len(data) * 3 // 5
     (tmp_path / "file").write_bytes(data)
     with Tree(tmp_path) as tree:
         source = tree.open_for_send("file")
         written = root / ("file" if transport == "tcp" else ".file.part")
         with pytest.raises(CutError), closing(connect(server, transport)) as ftp:
-            transfer.put(ftp, source, "file", progress=Cut(3_000_000, written))
+            transfer.put(ftp, source, "file", progress=Cut(cut, written))
         # An interrupted upload has its final name only on TCP.
         assert (root / "file").exists() == (transport == "tcp")
         steps: list[int] = []
         with connect(server, transport) as ftp:
             transfer.put(ftp, source, "file", resume=True, progress=steps.append)
         source.close()
-    assert steps[0] > 1_000_000
+    assert steps[0] > cut // 3
     assert sum(steps) == len(data)
     assert (root / "file").read_bytes() == data
 
@@ -132,7 +142,8 @@ def test_an_upload_that_the_file_system_refuses_says_why(
 ) -> None:
     with (tmp_path / "file").open("wb") as file:
         file.truncate(40 << 20)
-    with serving(root, "--write", "--workers", "1", file_size=8 << 20) as server:
+    limit = scale_octets(transport, 8 << 20)
+    with serving(root, "--write", "--workers", "1", file_size=limit) as server:
         with Tree(tmp_path) as tree, closing(connect(server, transport)) as ftp:
             source = tree.open_for_send("file")
             with pytest.raises(ftplib.error_perm, match="552 File too large"):

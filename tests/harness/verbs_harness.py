@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -100,13 +101,15 @@ def multiply_pauses_temporarily(factor: int = 100) -> Iterator[None]:
 
 def wait_until(ready: Callable[[], Any], limit: float = LIMIT) -> Any:
     """Return the first true value of ``ready()``; fail after ``limit`` seconds."""
-    began = net.now()
+    began, turns = net.now(), 0
     while True:
         value = ready()
         if value:
             return value
         assert not limit_exceeded(began, limit), f"the condition was not met within {limit} s"
-        if net.SIMULATED:
+        turns += 1
+        # At first without a pause, because most conditions are met soon.
+        if net.SIMULATED or turns > 100:
             net.sleep(1e-5)
 
 
@@ -126,7 +129,14 @@ def assert_no_completion(cq: CQ, seconds: float = 0.02) -> None:
 
 def octet_pattern(n: int, seed: int = 1) -> bytes:
     """Return ``n`` octets whose order can be verified."""
-    return bytes((i * 7 + (i >> 8) * 13 + seed * 31) & 0xFF for i in range(n))
+    rows = (_octet_row((block * 13 + seed * 31) & 0xFF) for block in range((n >> 8) + 1))
+    return b"".join(rows)[:n]
+
+
+@functools.cache
+def _octet_row(first: int) -> bytes:
+    """Return 256 octets of ``octet_pattern``, from the given one on."""
+    return bytes((first + i * 7) & 0xFF for i in range(256))
 
 
 def errno_raised_by(call: Callable[..., Any], *args: Any, **kwargs: Any) -> int | None:

