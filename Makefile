@@ -152,7 +152,7 @@ tshark: ## Test that stock tshark reads siwarp's captures
 
 bench: ## Print latency and bandwidth beside the raw sockets; fails if a figure misses its limit
 	@tools/setup
-	@$(PY) -m siwarp.bench
+	@$(PY) -m siwarp.cli bench table $(ARGS)
 
 bench-check: ## Compare the ratios to the raw socket with the committed ones; fails after a loss, or if a result is partial or unreliable; 2 minutes
 	@tools/setup

@@ -16,6 +16,13 @@ def include_dir() -> Path:
     return Path(__file__).resolve().parent / "include"
 
 
+def _c_module_folder() -> Path:
+    """Return the folder of the C module, which is located, but not loaded: that needs cffi."""
+    spec = importlib.util.find_spec("siwarp._siwarp")
+    assert spec is not None and spec.origin is not None
+    return Path(spec.origin).resolve().parent
+
+
 def library_path() -> Path:
     """Return the shared library that this installation's Python uses.
 
@@ -26,14 +33,11 @@ def library_path() -> Path:
         FileNotFoundError: the installation has no such library.
 
     """
-    from siwarp import _siwarp
-
-    assert _siwarp.__file__ is not None
-    beside = Path(_siwarp.__file__).resolve().parent
+    beside = _c_module_folder()
     for found in (beside / "lib" / LIBRARY, beside / LIBRARY):
         if found.is_file():
             return found
-    raise FileNotFoundError(f"no {LIBRARY} beside {_siwarp.__file__}")
+    raise FileNotFoundError(f"no {LIBRARY} in {beside}: install siwarp again")
 
 
 def rdma_core_abi_dir() -> Path:
@@ -41,19 +45,16 @@ def rdma_core_abi_dir() -> Path:
 
     In an installed package it is ``siwarp/lib/abi``; in an editable installation ``siwarp/abi`` in
     the build folder. The library uses the same ``libsiwarp.so.0`` as this installation's Python.
-    The C module is located, but not loaded.
 
     Raises:
         FileNotFoundError: the installation was built without that library (``-Dabi=disabled``).
 
     """
-    spec = importlib.util.find_spec("siwarp._siwarp")
-    assert spec is not None and spec.origin is not None
-    beside = Path(spec.origin).resolve().parent
+    beside = _c_module_folder()
     for found in (beside / "lib" / "abi", beside / "siwarp" / "abi"):
         if (found / VERBS).is_file():
             return found
-    raise FileNotFoundError(f"no {VERBS} beside {spec.origin}: built with -Dabi=disabled?")
+    raise FileNotFoundError(f"no {VERBS} in {beside}: built with -Dabi=disabled?")
 
 
 def compiler_flags() -> str:

@@ -14,8 +14,9 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from lab.doubts import cpu_load_warning, spread_warning
 from siwarp.bench.runner import BenchError, Progress, make_progress_counter
-from siwarp.bench.trust import cpu_load_warning, minimum_and_maximum, spread_warning
+from siwarp.bench.trust import minimum_and_maximum
 
 __all__ = ["CONNECTIONS", "measure_rates", "print_rates"]
 

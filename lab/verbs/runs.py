@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from lab.doubts import cpu_load_warning, spread_warning
 from siwarp.bench.plan import Plan, datagram_capacity_of_receive_buffer
 from siwarp.bench.runner import (
     LIMIT_S,
@@ -26,7 +27,7 @@ from siwarp.bench.runner import (
     run_client_and_server,
     warmup_message_count,
 )
-from siwarp.bench.trust import cpu_load_warning, minimum_and_maximum, spread_warning
+from siwarp.bench.trust import minimum_and_maximum
 
 __all__ = [
     "KINDS",

@@ -1,18 +1,57 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Run siwarp's commands without a traceback if the output pipe is closed or typer is missing."""
+"""The output of siwarp's commands: closed pipes, missing packages, and lines on a terminal."""
 
 from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import sys
+import textwrap
 from collections.abc import Callable
-from typing import TextIO
+from typing import Any, TextIO, cast
 
-__all__ = ["BROKEN_PIPE", "run_with_closable_output"]
+__all__ = ["BROKEN_PIPE", "run_with_closable_output", "wrap_error_lines"]
 
 #: Exit status after a closed pipe: the status that a shell reports for death by SIGPIPE.
 BROKEN_PIPE = 141
+#: Modules that may be missing, and what to install.
+_PACKAGES = {
+    "typer": "'siwarp[cli]'",
+    "rich": "'siwarp[cli]'",
+    "cffi": "cffi",
+    "_cffi_backend": "cffi",
+}
+
+
+class _WrappedLines:
+    """A terminal on which long lines are broken between words."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write whole lines; text with control characters, such as a progress bar, is unchanged."""
+        room = shutil.get_terminal_size().columns
+        if len(text) > room and "\x1b" not in text and "\r" not in text:
+            text = "".join(_wrap_line(line, room) for line in text.splitlines(keepends=True))
+        return self._stream.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def _wrap_line(line: str, room: int) -> str:
+    if len(line.rstrip("\n")) <= room:
+        return line
+    pieces = textwrap.wrap(line, room, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(pieces) + "\n" * line.endswith("\n")
+
+
+def wrap_error_lines() -> None:
+    """Break the lines of standard error between words, if it is a terminal."""
+    if sys.stderr is not None and sys.stderr.isatty():
+        sys.stderr = cast(TextIO, _WrappedLines(sys.stderr))
 
 
 def _flush_unless_closed(stream: TextIO) -> bool:
@@ -33,8 +72,8 @@ def _flush_unless_closed(stream: TextIO) -> bool:
 def run_with_closable_output(command: Callable[[], int]) -> int:
     """Run a command and return its exit status: BROKEN_PIPE if its output is not read to the end.
 
-    A SystemExit raised by the command is passed on. If a package of the extra ``cli`` is missing, a
-    message is printed and the status is 1.
+    A SystemExit raised by the command is passed on. If a package that the command needs is missing,
+    a message is printed and the status is 1.
     """
     output, complaints = sys.stdout, sys.stderr
     try:
@@ -42,11 +81,12 @@ def run_with_closable_output(command: Callable[[], int]) -> int:
     except BrokenPipeError:
         status = BROKEN_PIPE
     except ModuleNotFoundError as e:
-        if e.name not in ("typer", "rich"):
+        if e.name not in _PACKAGES:
             raise
         python = shlex.quote(sys.executable)
         print(
-            f"siwarp: this command needs {e.name}: run {python} -m pip install 'siwarp[cli]' "
+            f"siwarp: this command needs {e.name.lstrip('_').removesuffix('_backend')}: run "
+            f"{python} -m pip install {_PACKAGES[e.name]} "
             "(siwarp run, env and config work without it)",
             file=complaints,
         )

@@ -2,7 +2,7 @@
 """Measurements of siwarp and of raw sockets (the floor), alternately in the same run.
 
 ``run`` makes one measurement and returns all its results; ``siwarp bench`` prints them, and
-``python -m siwarp.bench`` compares all figures with their required values.
+``siwarp bench table`` compares all figures with their required values.
 """
 
 from siwarp.bench.plan import Plan, UsageError, make_plan

@@ -17,18 +17,17 @@ from typing import Any
 
 import typer
 
-from siwarp.base.output import run_with_closable_output
 from siwarp.bench import compare, memory, threads
 from siwarp.bench import table as figures
 from siwarp.bench.hosts import PORT
-from siwarp.bench.options import HOSTS, OPTIONS, REMOVED, STREAM, TIMES, with_options
-from siwarp.bench.plan import UsageError
+from siwarp.bench.options import HOSTS, OPTIONS, SIZES, STREAM, TIMES, with_options
+from siwarp.bench.plan import UsageError, make_plans
+from siwarp.bench.plot import check_plot_file, draw
 from siwarp.bench.runner import BenchError, run
 from siwarp.bench.runner import Progress as Step
-from siwarp.bench.show import show
-from siwarp.bench.sizes import parse_octet_count
+from siwarp.bench.show import csv_row, curves_of_results, show, write_csv
 
-__all__ = ["app", "exit_on_signal", "exit_with_message_on_bench_error", "main", "progress_bar"]
+__all__ = ["app", "exit_on_signal", "exit_with_message_on_bench_error", "progress_bar"]
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -68,46 +67,51 @@ def exit_with_message_on_bench_error(program: str = "siwarp bench") -> Iterator[
         raise typer.Exit(1) from None
 
 
-def _parse_size_option(text: str | None) -> int | None:
-    try:
-        return None if text is None else parse_octet_count(text)
-    except ValueError as e:
-        raise typer.BadParameter(str(e), param_hint="--size") from None
+def _check_files(csv: str, plot: str, *others: str) -> None:
+    """Refuse files that cannot be written, before the measurement."""
+    if plot:
+        check_plot_file(Path(plot))
+    for name in filter(None, (csv, plot, *others)):
+        _check_writable(Path(name))
 
 
 def _measure_and_print(
     kind: str,
     *,
-    as_json: bool,
+    qp: Sequence[str],
+    op: str,
+    sizes: str | None,
     faults: str | None = None,
-    qp: Sequence[str] = ("ud",),
-    size: str | None = None,
+    csv: str,
+    plot: str,
+    as_json: bool,
     **options: Any,
 ) -> None:
     """Measure and print each result; ``options`` are the arguments of ``siwarp.bench.run``.
 
-    For one kind of queue pair --json prints an object, for several a list.
+    For one kind of queue pair and one size --json prints an object, otherwise a list.
     """
-    results = []
-    for each in _split_list_options(qp):
-        try:
+    env, results = _make_fault_plan_environment(faults), []
+    try:
+        plans, left_out = make_plans(kind, qp, op, sizes, **options)
+        for line in left_out:
+            typer.echo(f"siwarp bench: left out: {line}", err=True)
+        for plan in plans:
             with progress_bar(f"bench {kind}") as progress, exit_with_message_on_bench_error():
                 measured = run(
-                    kind,
-                    each,
-                    progress=progress,
-                    env=_make_fault_plan_environment(faults),
-                    size=_parse_size_option(size),
-                    **options,
+                    kind, plan.qp, op, size=plan.size, progress=progress, env=env, **options
                 )
-        except UsageError as e:
-            raise typer.BadParameter(str(e)) from None
-        measured["faults"] = faults
-        results.append(measured)
-        if not as_json:
-            show(measured)
+            results.append({**measured, "faults": faults})
+            if not as_json:
+                show(results[-1])
+    except UsageError as e:
+        raise typer.BadParameter(str(e)) from None
     if as_json:
         print(json.dumps(results if len(results) > 1 else results[0], indent=2))
+    if csv:
+        write_csv(Path(csv), [csv_row(result) for result in results])
+    if plot:
+        draw(Path(plot), kind, curves_of_results(results))
 
 
 def _split_list_options(words: Sequence[str]) -> list[str]:
@@ -127,61 +131,57 @@ def _non_default_options(options: dict[str, Any], names: str) -> list[str]:
     return found
 
 
-def _measure_locally_or_between_hosts(kind: str, *, addr: str | None, **options: Any) -> None:
-    """Measure together with raw sockets on this host, or with a server on another host."""
-    between = f"{HOSTS} {TIMES} pairs both"
-    options = {name: v for name, v in options.items() if name not in REMOVED.split()}
-    if addr is None:
-        if wrong := _non_default_options(options, between):
-            raise typer.BadParameter(
-                "applies only between hosts: give ADDR, the host of `siwarp bench --server`; "
-                "127.0.0.1 is possible",
-                param_hint=wrong[0],
-            )
-        _measure_and_print(
-            kind, **{name: v for name, v in options.items() if name not in between.split()}
-        )
-        return
-    if wrong := _non_default_options(options, "rounds markers faults api"):
-        raise typer.BadParameter(
-            "applies only to a comparison with raw sockets: leave out this option or ADDR",
-            param_hint=wrong[0],
-        )
-    _measure_between_hosts(kind, addr, **options)
-
-
-def _measure_between_hosts(
+def _measure_locally_or_between_hosts(
     kind: str,
-    addr: str,
     *,
+    addr: str | None,
     qp: list[str],
     size: str | None,
     sizes: str | None,
     all_sizes: bool,
     **options: Any,
 ) -> None:
-    from siwarp.bench import hosts_points
-
+    """Measure together with raw sockets on this host, or with a server on another host."""
     if (size is not None) + (sizes is not None) + all_sizes > 1:
         raise typer.BadParameter("-s, --sizes or -a: give one of them")
+    asked = {"qp": _split_list_options(qp), "sizes": "all" if all_sizes else sizes or size}
+    _check_files(options["csv"], options["plot"], options.get("samples", ""))
+    if addr is not None:
+        if wrong := _non_default_options(options, "rounds markers faults api"):
+            raise typer.BadParameter(
+                "applies only to a comparison with raw sockets: leave out this option or ADDR",
+                param_hint=wrong[0],
+            )
+        _measure_between_hosts(kind, addr, asked, options)
+        return
+    between = f"{HOSTS} {TIMES} pairs both"
+    if wrong := _non_default_options(options, between):
+        raise typer.BadParameter(
+            "applies only between hosts: give ADDR, the host of `siwarp bench --server`; "
+            "127.0.0.1 is possible",
+            param_hint=wrong[0],
+        )
+    local = {name: v for name, v in options.items() if name not in between.split()}
+    _measure_and_print(kind, **asked, **local)
+
+
+def _measure_between_hosts(
+    kind: str, addr: str, asked: dict[str, Any], options: dict[str, Any]
+) -> None:
+    from siwarp.bench import hosts_points
+
+    defaults = {name: OPTIONS[name][1].default for name in f"post_list pairs both {TIMES}".split()}
     names = {field.name for field in fields(hosts_points.MeasurementOptions)}
-    plain: dict[str, Any] = {
-        "depth": None,
-        "post_list": 1,
-        "pairs": 1,
-        "both": False,
-        "percentiles": None,
-    }
-    plain |= {"histogram": False, "sorted_samples": False, "unsorted_samples": False, "samples": ""}
-    asked = hosts_points.MeasurementOptions(
+    given = {name: value for name, value in options.items() if name in names}
+    measurement = hosts_points.MeasurementOptions(
         kind=kind,
         addr=addr,
-        qps=_split_list_options(qp),
-        sizes="all" if all_sizes else sizes or size,
-        **{**plain, **{name: value for name, value in options.items() if name in names}},
+        qps=asked["qp"],
+        sizes=asked["sizes"],
+        **{"depth": None, **defaults, **given},
     )
     with progress_bar(f"bench {kind}") as progress:
-        hosts_points.run_client(asked, progress)
+        hosts_points.run_client(measurement, progress)
 
 
 def exit_on_signal(number: int, _frame: FrameType | None) -> None:
@@ -262,9 +262,7 @@ def compare_or_serve(
 
 
 @app.command()
-@with_options(
-    f"addr qp op size iters wait api depth rounds markers faults {REMOVED} {HOSTS} {TIMES}"
-)
+@with_options(f"addr qp op size {SIZES} iters wait api depth rounds markers faults {HOSTS} {TIMES}")
 def lat(**options: Any) -> None:
     """One-way latency: half a round trip, or all of it for a Read. One message at a time."""
     if options.pop("depth") not in (None, 1):
@@ -273,14 +271,14 @@ def lat(**options: Any) -> None:
 
 
 @app.command()
-@with_options(f"addr {STREAM} {REMOVED} {HOSTS} pairs both")
+@with_options(f"addr {STREAM} {HOSTS} pairs both")
 def bw(**options: Any) -> None:
     """Bandwidth in GB/s (10^9 octets a second)."""
     _measure_locally_or_between_hosts("bw", **options)
 
 
 @app.command()
-@with_options(f"addr {STREAM} {REMOVED} {HOSTS} pairs both")
+@with_options(f"addr {STREAM} {HOSTS} pairs both")
 def rate(**options: Any) -> None:
     """Messages per second."""
     _measure_locally_or_between_hosts("rate", **options)
@@ -464,48 +462,3 @@ def table(rounds: int, only: str, output: str, *, as_json: bool) -> None:
     else:
         figures.show(results)
     raise typer.Exit(0 if all(result["verdict"] != "missed" for result in results) else 1)
-
-
-#: Former commands of ``siwarp bench``, and for each the make command that now measures the same.
-_MOVED = {
-    **dict.fromkeys(("reg", "done", "answer", "watched", "fair", "crowd"), "make lab-verbs"),
-    "personas": "make lab-verbs ARGS='--part personas'",
-    "abi": "make lab-abi",
-    "translation": "make lab-abi ARGS='--part translation'",
-    "aio": "make lab-aio",
-    "check": "make bench-check",
-}
-
-
-def _report_moved_command(context: typer.Context) -> None:
-    name = context.info_name or ""
-    typer.echo(f"siwarp bench {name} has moved: run {_MOVED[name]} in a checkout", err=True)
-    raise typer.Exit(2)
-
-
-for _name in _MOVED:
-    app.command(
-        _name,
-        hidden=True,
-        context_settings={
-            "ignore_unknown_options": True,
-            "allow_extra_args": True,
-            "help_option_names": [],
-        },
-    )(_report_moved_command)
-
-
-def _add_default_command(words: list[str]) -> list[str]:
-    """Return the command line, with ``table`` inserted if it names no other command."""
-    named = ((c.name, c.callback) for c in app.registered_commands)
-    commands = {name or (call.__name__ if call else "") for name, call in named}
-    named_one = bool(words) and words[0] in (*commands, "-h", "--help")
-    compared = any(word.partition("=")[0] == "--program" for word in words)
-    return words if named_one or compared else ["table", *words]
-
-
-def main() -> int:
-    """``python -m siwarp.bench``: measure all figures, unless another command is named."""
-    return run_with_closable_output(
-        lambda: app(args=_add_default_command(sys.argv[1:]), prog_name="siwarp bench") or 0
-    )

@@ -8,7 +8,6 @@ earlier rounds are still reported.
 from __future__ import annotations
 
 import contextlib
-import csv
 import json
 import signal
 import statistics
@@ -27,10 +26,11 @@ from siwarp.base import samples as of_samples
 from siwarp.base.numeric import resolve_to_numeric
 from siwarp.base.stop import StopEvent
 from siwarp.bench.hosts import ClientSession, Load, RunResult, Server
-from siwarp.bench.plan import Plan, UsageError, make_plan
+from siwarp.bench.plan import Plan, UsageError, make_plans
+from siwarp.bench.plot import draw
 from siwarp.bench.runner import ITERS, BenchError, seconds_per_message
-from siwarp.bench.sizes import ALL, parse_sizes
-from siwarp.bench.trust import cpu_load_warning, spread_warning
+from siwarp.bench.show import write_csv
+from siwarp.bench.sizes import format_size
 
 __all__ = [
     "Amount",
@@ -38,10 +38,10 @@ __all__ = [
     "Point",
     "format_point_line",
     "measure_point",
+    "partial_result_notes",
     "run_client",
     "run_server",
     "table_heading",
-    "unreliable_result_notes",
 ]
 
 # ---- a point
@@ -72,7 +72,6 @@ class Point:
         n: total number of messages.
         samples: us of each message, in order: one way, or the round trip for a Read.
         partial: why there are fewer rounds than requested; empty if all were done.
-        unreliable: reasons why the figure may not describe siwarp.
     """
 
     plan: Plan
@@ -81,7 +80,6 @@ class Point:
     n: int = 0
     samples: array[float] = field(default_factory=lambda: array("d"))
     partial: str = ""
-    unreliable: list[str] = field(default_factory=list)
 
     @property
     def value(self) -> float | None:
@@ -119,7 +117,6 @@ class Point:
             "rounds": self.rounds,
             "percentiles": self.percentiles(wanted),
             "partial": self.partial,
-            "unreliable": self.unreliable,
         }
 
 
@@ -154,7 +151,6 @@ def measure_point(
     amount: Amount,
     load: Load,
     tick: Callable[[float], None],
-    machine: str = "",
 ) -> Point:
     """Measure one point: one kind of queue pair with one message size.
 
@@ -164,7 +160,6 @@ def measure_point(
         amount: how much to measure. A round has at most the messages of one second.
         load: how many queue pairs run at once.
         tick: called with the fraction that is done, 0 to 1.
-        machine: a doubt about the machine from before the measurement.
 
     Returns:
         The point, partial if a round failed.
@@ -189,7 +184,6 @@ def measure_point(
             tick(min(1.0, part if amount.iters is None else 1 - (left or 0) / amount.iters))
     except BenchError as e:
         point.partial = str(e)
-    point.unreliable = [doubt for doubt in (machine, spread_warning(point.rounds)) if doubt]
     return point
 
 
@@ -206,13 +200,6 @@ def _add_round(point: Point, done: RunResult) -> None:
 _LATENCY = ("min", "p50", "p99", "p99.9", "max")
 
 
-def _format_size(octets: int) -> str:
-    for unit, text in ((1 << 20, "M"), (1 << 10, "K")):
-        if octets >= unit and octets % unit == 0:
-            return f"{octets // unit}{text}"
-    return str(octets)
-
-
 def table_heading(kind: str) -> str:
     """Return the heading of the table of points."""
     head = f"{'qp':<3} {'op':<5} {'size':>7} {'messages':>8}"
@@ -223,9 +210,9 @@ def table_heading(kind: str) -> str:
 
 
 def format_point_line(point: Point) -> str:
-    """Return a point as a line; a star refers to a note about its reliability."""
+    """Return a point as a line."""
     plan = point.plan
-    head = f"{plan.qp:<3} {plan.op:<5} {_format_size(plan.size):>7} {point.n:>8}"
+    head = f"{plan.qp:<3} {plan.op:<5} {format_size(plan.size):>7} {point.n:>8}"
     if point.value is None:
         return f"{head} failed: {point.partial}"
     if plan.kind == "lat":
@@ -235,18 +222,16 @@ def format_point_line(point: Point) -> str:
         values = point.value, min(point.rounds), max(point.rounds)
         scale, digits = (1e3, 2) if plan.kind == "bw" else (1e-6, 5)
         shown = head + "".join(f" {value * scale:12.{digits}f}" for value in values)
-    return shown + " partial" * bool(point.partial) + "*" * bool(point.unreliable)
+    return shown + " partial" * bool(point.partial)
 
 
-def unreliable_result_notes(points: Iterable[Point]) -> list[str]:
-    """Return the reasons why points are partial or unreliable, each once with its points."""
+def partial_result_notes(points: Iterable[Point]) -> list[str]:
+    """Return the reasons why points are partial, each once with its points."""
     reasons: dict[str, list[str]] = {}
     for point in points:
-        where = f"{point.plan.qp} {_format_size(point.plan.size)}"
         if point.partial and point.rounds:
+            where = f"{point.plan.qp} {format_size(point.plan.size)}"
             reasons.setdefault(f"partial: {point.partial}", []).append(where)
-        for doubt in point.unreliable:
-            reasons.setdefault(f"*unreliable: {doubt}", []).append(where)
     return [
         f"{', '.join(where[:3])}{' and others' * (len(where) > 3)}: {why}"
         for why, where in reasons.items()
@@ -274,18 +259,9 @@ def format_sample_lines(point: Point, *, in_order: bool) -> list[str]:
     return ["#, usec", *(f"{i + 1}, {value:.2f}" for i, value in enumerate(found))]
 
 
-def write_csv(path: Path, points: Sequence[Point], wanted: Sequence[float]) -> None:
-    """Write a CSV file with a line for each point; missing values are empty."""
-    everything = [point.as_json(tuple(wanted)) for point in points]
-    for each in everything:
-        each |= each.pop("percentiles")
-        each["rounds"] = len(each["rounds"])
-        each["unreliable"] = "; ".join(each["unreliable"])
-    names = list(dict.fromkeys(name for each in everything for name in each))
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, names)
-        writer.writeheader()
-        writer.writerows(everything)
+def _csv_row(point: Point, wanted: tuple[float, ...]) -> dict[str, Any]:
+    row = point.as_json(wanted)
+    return row | row.pop("percentiles") | {"rounds": len(row["rounds"])}
 
 
 # ---- the command
@@ -322,6 +298,7 @@ class MeasurementOptions:
     unsorted_samples: bool
     samples: str
     csv: str
+    plot: str
     as_json: bool
 
     @property
@@ -357,27 +334,6 @@ def _check_options(asked: MeasurementOptions) -> None:
         )
 
 
-def _make_measurement_plans(asked: MeasurementOptions) -> tuple[list[Plan], list[str]]:
-    """Return the measurements to make, and the sizes of ``--sizes all`` that are not possible."""
-    plans, left_out = [], []
-    for qp in asked.qps:
-        every: list[int | None] = [None] if asked.sizes is None else [*parse_sizes(asked.sizes)]
-        for size in every:
-            try:
-                plans.append(
-                    make_plan(
-                        asked.kind, qp, asked.op, size=size, depth=asked.depth, wait=asked.wait,
-                        post_list=asked.post_list, rounds=1, beside=False,
-                    )
-                )  # fmt: skip
-            except UsageError as e:
-                if size is None or size not in ALL or size == ALL[0] or "octets" not in str(e):
-                    raise
-                left_out.append(f"{qp}: {e}")
-                break
-    return plans, left_out
-
-
 @contextlib.contextmanager
 def _exit_with_message_on_error() -> Iterator[None]:
     """End the command with the message of the error, if an error occurs."""
@@ -395,7 +351,7 @@ def _measure_points(
     asked: MeasurementOptions, plans: Sequence[Plan], tick: Callable[[int, int], None] | None
 ) -> Iterator[Point]:
     amount = Amount(asked.iters, asked.duration or SECONDS)
-    load, doubt = Load(asked.pairs, asked.both), cpu_load_warning()
+    load = Load(asked.pairs, asked.both)
     with ClientSession(asked.addr, asked.port) as visit:
         for i, plan in enumerate(plans):
 
@@ -403,7 +359,7 @@ def _measure_points(
                 if tick is not None:
                     tick(int(100 * (i + part)), 100 * len(plans))
 
-            point = measure_point(visit, plan, amount, load, report_progress, doubt)
+            point = measure_point(visit, plan, amount, load, report_progress)
             yield point
             if visit.is_over:
                 break
@@ -417,7 +373,10 @@ def run_client(asked: MeasurementOptions, tick: Callable[[int, int], None] | Non
     _check_options(asked)
     wanted, points = asked.wanted_percentiles, list[Point]()
     with _exit_with_message_on_error():
-        plans, left_out = _make_measurement_plans(asked)
+        plans, left_out = make_plans(
+            asked.kind, asked.qps, asked.op, asked.sizes, depth=asked.depth, wait=asked.wait,
+            post_list=asked.post_list, rounds=1, beside=False,
+        )  # fmt: skip
         for line in left_out:
             typer.echo(f"siwarp bench: left out: {line}", err=True)
         for point in _measure_points(asked, plans, tick):
@@ -430,7 +389,7 @@ def run_client(asked: MeasurementOptions, tick: Callable[[int, int], None] | Non
     if asked.as_json:
         result = {"server": asked.addr, "port": asked.port, "left_out": left_out}
         print(json.dumps({**result, "points": [p.as_json(wanted) for p in points]}, indent=2))
-    for note in unreliable_result_notes(points):
+    for note in partial_result_notes(points):
         typer.echo(f"siwarp bench: {note}", err=True)
     if len(points) < len(plans) or any(point.value is None for point in points):
         if asked.as_json and points:
@@ -450,7 +409,14 @@ def _print_point(asked: MeasurementOptions, point: Point) -> None:
 
 def _write_files(asked: MeasurementOptions, points: Sequence[Point]) -> None:
     if asked.csv:
-        write_csv(Path(asked.csv), points, asked.wanted_percentiles)
+        write_csv(Path(asked.csv), [_csv_row(p, asked.wanted_percentiles) for p in points])
+    if asked.plot:
+        curves: dict[str, list[tuple[int, float]]] = {}
+        for point in points:
+            if point.value is not None:
+                at = curves.setdefault(point.plan.qp.upper(), [])
+                at.append((point.plan.size, point.value))
+        draw(Path(asked.plot), asked.kind, curves)
     if asked.samples:
         everything = [us for point in points for us in point.samples]
         of_samples.write_samples(Path(asked.samples), everything)

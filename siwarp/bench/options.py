@@ -9,10 +9,10 @@ from typing import Any
 
 import typer
 
-from siwarp.base.removed_option import declare_removed_option
 from siwarp.bench.hosts import PORT
+from siwarp.bench.trust import LEAST_FLOOR_ROUNDS
 
-__all__ = ["HOSTS", "OPTIONS", "REMOVED", "STREAM", "TIMES", "with_options"]
+__all__ = ["HOSTS", "OPTIONS", "SIZES", "STREAM", "TIMES", "with_options"]
 
 
 def _make_shell_completion_of_list(*words: str) -> Callable[[str], list[str]]:
@@ -66,12 +66,12 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
             None,
             "--sizes",
             metavar="SIZES",
-            help="With ADDR: all (2 to 8M), or sizes separated by commas, or 1:64K:*2, 1K:9K:+2K.",
+            help="all (2 to 8M), or sizes separated by commas, or 1:64K:*2, 1K:9K:+2K.",
         ),
     ),
     "all_sizes": (
         bool,
-        typer.Option(False, "-a", "--all", help="With ADDR: --sizes all."),
+        typer.Option(False, "-a", "--all", help="Measure --sizes all."),
     ),
     "duration": (
         float | None,
@@ -138,7 +138,16 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
     ),
     "csv": (
         str,
-        typer.Option("", "--csv", metavar="FILE", help="With ADDR: write a line for each size."),
+        typer.Option("", "--csv", metavar="FILE", help="Also write a line for each size."),
+    ),
+    "plot": (
+        str,
+        typer.Option(
+            "",
+            "--plot",
+            metavar="FILE",
+            help="Also draw the figures by size; FILE ends in .svg or .png. Needs siwarp[plot].",
+        ),
     ),
     "port": (
         int,
@@ -190,7 +199,10 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
     "rounds": (
         int,
         typer.Option(
-            7, "--rounds", min=1, help="Number of rounds; each measures the raw socket and siwarp."
+            LEAST_FLOOR_ROUNDS,
+            "--rounds",
+            min=1,
+            help="Number of rounds; each measures the raw socket and siwarp.",
         ),
     ),
     "markers": (
@@ -217,23 +229,15 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
         bool,
         typer.Option(False, "--json", help="Print everything, each round too, as JSON."),
     ),
-    "persona": (
-        str,
-        declare_removed_option("--persona", "type siwarp --persona roce bench ... (or iwarp)"),
-    ),
-    "plot": (
-        str,
-        declare_removed_option("--plot", "write the points with --csv, and draw that file"),
-    ),
 }
 
 #: Options of measurements with a stream of messages.
-STREAM = "qp op size iters depth post_list wait api rounds markers faults"
+STREAM = "qp op size sizes all_sizes csv plot iters depth post_list wait api rounds markers faults"
+#: The options for several sizes and for files of results.
+SIZES = "sizes all_sizes csv plot"
 #: The options of all measurements between hosts, and the options of latency between hosts only.
-HOSTS = "port sizes all_sizes duration csv"
+HOSTS = "port duration"
 TIMES = "percentiles histogram sorted_samples unsorted_samples samples"
-#: Options of former versions; their use is refused.
-REMOVED = "persona plot"
 
 Command = Callable[..., None]
 

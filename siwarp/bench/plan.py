@@ -4,8 +4,12 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TypedDict
+from typing import Any, TypedDict
+
+from siwarp.bench.sizes import ALL, parse_sizes
+from siwarp.bench.trust import LEAST_FLOOR_ROUNDS
 
 __all__ = [
     "KINDS",
@@ -17,6 +21,7 @@ __all__ = [
     "datagram_capacity_of_receive_buffer",
     "fault_plan_without_losses",
     "make_plan",
+    "make_plans",
     "make_raw_socket_floor_plan",
     "raw_socket_floors_of_plan",
 ]
@@ -299,7 +304,7 @@ def make_plan(
     wait: str = "poll",
     api: str = "c",
     post_list: int = 1,
-    rounds: int = 7,
+    rounds: int = LEAST_FLOOR_ROUNDS,
     markers: bool = False,
     beside: bool = True,
 ) -> Plan:
@@ -316,3 +321,39 @@ def make_plan(
     plan = Plan(kind, qp, op, size, iters or 0, depth, wait, api, post_list, rounds, markers)
     _check_measurement_plan(plan, beside)
     return plan
+
+
+def make_plans(
+    kind: str, qps: Sequence[str], op: str, sizes: str | None, **options: Any
+) -> tuple[list[Plan], list[str]]:
+    """Return a plan for each type of queue pair and each size.
+
+    Args:
+        kind, qps, op: see make_plan.
+        sizes: a list for ``siwarp.bench.sizes``; None: the kind's usual size.
+        options: further options of make_plan.
+
+    Returns:
+        The plans, and why sizes of ``all`` are left out, a line for each type of queue pair.
+
+    Raises:
+        UsageError: there is no such measurement.
+
+    """
+    plans, left_out = [], []
+    every: list[int | None] = [None]
+    if sizes is not None:
+        try:
+            every = [*parse_sizes(sizes)]
+        except ValueError as e:
+            raise UsageError(str(e)) from None
+    for qp in qps:
+        for size in every:
+            try:
+                plans.append(make_plan(kind, qp, op, size=size, **options))
+            except UsageError as e:
+                if size is None or size not in ALL or size == ALL[0] or "octets" not in str(e):
+                    raise
+                left_out.append(f"{qp}: {e}")
+                break
+    return plans, left_out

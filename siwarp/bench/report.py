@@ -33,7 +33,7 @@ from siwarp.bench.runner import (
 )
 from siwarp.bench.stacks import LATENCY_SIZE, STACKS, STREAM_SIZE
 from siwarp.bench.table import MIB
-from siwarp.bench.trust import cpu_load_warning, floor_spread_warning, minimum_and_maximum
+from siwarp.bench.trust import floor_spread_warning, minimum_and_maximum
 
 __all__ = ["LIMIT_S", "ROUNDS", "Figure", "Scope", "define_figures", "figure_key", "measure"]
 
@@ -441,9 +441,7 @@ def measure(
     """
     step = make_progress_counter(progress, scope.rounds * len(figures))
     start, load = time.monotonic(), os.getloadavg()[0]
-    doubts = [cpu_load_warning()]
-    if scope.quick:
-        doubts.append("a trial with few rounds, short runs and few sizes")
+    doubts = ["a trial with few rounds, short runs and few sizes"] if scope.quick else []
     rounds = _Rounds(figures)
     rounds.measure(figures, scope.rounds, limit, step)
     summaries = [_summarize_figure(figure, rounds) for figure in figures]
@@ -473,7 +471,7 @@ def measure(
             for stack in STACKS
         ],
         "partial": "; ".join(filter(None, partial)),
-        "unreliable": list(filter(None, doubts)),
+        "unreliable": doubts,
         "figures": summaries,
     }
 

@@ -27,12 +27,7 @@ from siwarp.bench.plan import (
     make_raw_socket_floor_plan,
     raw_socket_floors_of_plan,
 )
-from siwarp.bench.trust import (
-    cpu_load_warning,
-    minimum_and_maximum,
-    slow_raw_socket_floor_warning,
-    spread_warning,
-)
+from siwarp.bench.trust import floor_spread_warning, minimum_and_maximum
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -343,6 +338,9 @@ def run_variant(
 
 # ---- rounds of runs
 
+#: Variants of siwarp that have a ratio to, or for, siwarp's own figure.
+_WITH_RATIO = ("markers", "lossless")
+
 
 def _variants_of_round(plan: Plan, floors: Floors, faults: str = "") -> list[Variant]:
     """Return the runs of a round: the floor (raw sockets), siwarp, its variants, other floors."""
@@ -413,12 +411,13 @@ def _measure_round(
     plan: Plan,
     runs: list[Variant],
     env: Mapping[str, str],
-    report_completed_step: Callable[[], None],
     turn: int,
     until: float,
 ) -> dict[str, Any]:
-    # The floor (raw sockets) and siwarp alternate in running first.
-    order = [runs[1], runs[0], *runs[2:]] if turn % 2 else runs
+    # The floor (raw sockets) and siwarp alternate in running first. The other floors, which have no
+    # ratio, run in every third round.
+    order = [runs[1], runs[0]] if turn % 2 else runs[:2]
+    order = order + [run for run in runs[2:] if turn % 3 == 0 or run.name in _WITH_RATIO]
     values: dict[str, float] = {}
     tails: dict[str, dict[str, float]] = {}
     for one in order:
@@ -427,7 +426,6 @@ def _measure_round(
         for tail in TAILS:
             if result.get(tail):
                 tails.setdefault(tail, {})[one.name] = result[tail]
-        report_completed_step()
     return {**values, "ratio": values["ours"] / values["floor"], **tails}
 
 
@@ -493,7 +491,7 @@ def run(
         env: additional environment for the measuring processes; SIWARP_FAULTS applies to siwarp's
             client. If that plan has losses, RD is also measured without them, to show the part of
             its rate that it keeps.
-        progress: called with the number of runs that are done, and the total.
+        progress: called with the number of rounds that are done, and the total.
 
     Returns:
         The plan's values, and ``unit``, ``ours`` and ``floor`` (medians), ``ratio`` (ours /
@@ -506,7 +504,7 @@ def run(
         ratios of ours to that), ``rounds`` (every round's values by name), ``spans``
         (the least and the largest of the rounds' ratios, by the ratio's name), ``partial`` (why
         there are fewer messages or rounds than requested), ``unreliable`` (why the figures may
-        reflect the state of the machine).
+        reflect the state of the machine: floor_spread_warning).
 
     Raises:
         UsageError: there is no such measurement.
@@ -521,38 +519,26 @@ def run(
         floors = Floors(floors.floor)
     env = env or {}
     runs = _variants_of_round(plan, floors, env.get("SIWARP_FAULTS", ""))
-    report_completed_step = make_progress_counter(progress, plan.rounds * len(runs))
-    doubt = cpu_load_warning()
+    report_completed_round = make_progress_counter(progress, plan.rounds)
     plan, partial = _choose_iterations(plan, runs, env, until)
-    plan, rounds, why = _measure_rounds(
-        plan,
-        lambda plan, turn: _measure_round(plan, runs, env, report_completed_step, turn, until),
-        until,
-    )
+
+    def measure_round(plan: Plan, turn: int) -> dict[str, Any]:
+        found = _measure_round(plan, runs, env, turn, until)
+        report_completed_round()
+        return found
+
+    plan, rounds, why = _measure_rounds(plan, measure_round, until)
     partial = "; ".join(filter(None, (partial, why)))
     summary = _summarize_rounds(plan, floors, runs, rounds)
-    doubts = filter(None, (doubt, *_reasons_why_summary_is_unreliable(plan, summary)))
-    return {**summary, "partial": partial, "unreliable": list(doubts)}
-
-
-def _reasons_why_summary_is_unreliable(plan: Plan, summary: Mapping[str, Any]) -> list[str]:
-    """Return reasons why a summary may reflect the state of the machine."""
-    rounds = summary["rounds"]
-    found = [spread_warning([each["ratio"] for each in rounds])]
-    if plan.wait == "poll":
-        found.append(
-            slow_raw_socket_floor_warning(
-                summary["floor"], summary["floors"], less_is_better=plan.less_is_better
-            )
-        )
-    return found
+    doubt = floor_spread_warning([each["floor"] for each in rounds])
+    return {**summary, "partial": partial, "unreliable": [doubt] if doubt else []}
 
 
 def _summarize_rounds(
     plan: Plan, floors: Floors, runs: list[Variant], rounds: list[dict[str, Any]]
 ) -> dict[str, Any]:
     def median(name: str) -> float:
-        return float(statistics.median(each[name] for each in rounds))
+        return float(statistics.median(each[name] for each in rounds if name in each))
 
     def per_round_ratios(of: str, to: str) -> list[float]:
         return [each[of] / each[to] for each in rounds if of in each and to in each]
@@ -573,7 +559,6 @@ def _summarize_rounds(
         for tail in TAILS
         if (found := [each[tail] for each in rounds if tail in each])
     }
-    no_floors = ("ours", "floor", "markers", "lossless")
     has_lossless = any(one.name == "lossless" for one in runs)
     asked = {name: value for name, value in asdict(plan).items() if name != "rounds"}
     return {
@@ -591,7 +576,7 @@ def _summarize_rounds(
         "ratio": ours / floor,
         "ratio_median": median("ratio"),
         "tails": tails,
-        "floors": {one.name: median(one.name) for one in runs if one.name not in no_floors},
+        "floors": {one.name: median(one.name) for one in runs[2:] if one.name not in _WITH_RATIO},
         "with_markers": median("markers") if plan.markers else None,
         "lossless": median("lossless") if has_lossless else None,
         **{

@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Prints a measurement of ``siwarp bench`` as text."""
+"""Prints a measurement of ``siwarp bench`` as text, and prepares it for CSV and for a chart."""
 
 from __future__ import annotations
 
+import csv
 import shutil
 import sys
 import textwrap
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from siwarp.bench.plan import RD_FLOOR
 from siwarp.bench.table import format_value_with_unit
 
-__all__ = ["describe_raw_socket_floor", "show"]
+__all__ = ["csv_row", "curves_of_results", "describe_raw_socket_floor", "show", "write_csv"]
 
 
 def _describe_measurement(result: dict[str, Any]) -> str:
@@ -127,3 +130,36 @@ def show(result: dict[str, Any]) -> None:
         _print_measured_value(describe_raw_socket_floor(name, result["qp"]), value, unit)
     for line in _format_partial_and_unreliable_lines(result):
         _print_wrapped(line, "  ")
+
+
+def csv_row(result: dict[str, Any]) -> dict[str, Any]:
+    """Return a result without its rounds, as a row for write_csv."""
+    names = ("kind", "qp", "op", "size", "depth", "unit", "ours", "floor", "floor_name", "ratio")
+    least, largest = result["spans"]["ratio"]
+    return {
+        **{name: result[name] for name in names},
+        "least": least,
+        "largest": largest,
+        "rounds": len(result["rounds"]),
+        "partial": result["partial"],
+        "unreliable": "; ".join(result["unreliable"]),
+    }
+
+
+def write_csv(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    """Write a CSV file; a value that a row does not have is empty."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, names)
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def curves_of_results(results: Sequence[dict[str, Any]]) -> dict[str, list[tuple[int, float]]]:
+    """Return the points (octets, figure) of siwarp and of each floor, by name."""
+    curves: dict[str, list[tuple[int, float]]] = {}
+    for result in results:
+        floor = describe_raw_socket_floor(result["floor_name"], result["qp"])
+        for name, key in ((f"siwarp, {result['qp'].upper()}", "ours"), (floor, "floor")):
+            curves.setdefault(name, []).append((result["size"], result[key]))
+    return {name: sorted(dict(points).items()) for name, points in curves.items()}

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-__all__ = ["ALL", "MOST", "parse_octet_count", "parse_sizes"]
+__all__ = ["ALL", "MOST", "format_size", "parse_octet_count", "parse_sizes"]
 
 #: The sizes of perftest's --all: powers of two from 2 to 2^23.
 ALL = tuple(1 << i for i in range(1, 24))
@@ -26,6 +26,14 @@ def parse_octet_count(text: str) -> int:
     if not (digits.isascii() and digits.isdecimal() and len(digits) < 12 and int(digits)):
         raise ValueError(f"{text!r} is not a number of octets: give for example 64, 4K or 1M")
     return int(digits) * unit
+
+
+def format_size(octets: int) -> str:
+    """Return a number of octets as text that parse_octet_count accepts: 64, 4K, 1M."""
+    for suffix in ("M", "K"):
+        if octets >= _SUFFIXES[suffix] and octets % _SUFFIXES[suffix] == 0:
+            return f"{octets // _SUFFIXES[suffix]}{suffix}"
+    return str(octets)
 
 
 def _expand_range(text: str) -> list[int]:

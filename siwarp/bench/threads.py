@@ -28,7 +28,7 @@ from siwarp.bench.runner import (
     run_client_and_server,
 )
 from siwarp.bench.table import fixed_width_console
-from siwarp.bench.trust import cpu_load_warning, floor_spread_warning, minimum_and_maximum
+from siwarp.bench.trust import floor_spread_warning, minimum_and_maximum
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -189,7 +189,6 @@ def measure_rows(
 
     """
     step = make_progress_counter(progress, rounds * len(rows))
-    doubt = cpu_load_warning()
     measured: list[dict[str, float]] = []
     partial = ""
     while len(measured) < rounds and not partial:
@@ -204,7 +203,6 @@ def measure_rows(
             partial = f"{len(measured)} of {rounds} rounds: {e}"
         else:
             measured.append(rates)
-    doubts = [doubt] if doubt else []
     return {
         "cpus": len(os.sched_getaffinity(0)),
         "duration": duration,
@@ -212,7 +210,7 @@ def measure_rows(
         "ratios": _summarize_ratios(rows, measured),
         "rounds": measured,
         "partial": partial,
-        "unreliable": doubts + _reasons_why_floors_are_unreliable(rows, measured),
+        "unreliable": _reasons_why_floors_are_unreliable(rows, measured),
     }
 
 

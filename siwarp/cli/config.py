@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 """``siwarp config``: prints the settings, and the compiler and linker flags for a C program.
 
-Build scripts call this command, so this module does not import typer; for the flags alone it does
-not load the library either.
+Build scripts call this command, which needs only the standard library; for the flags alone it does
+not load the C library either.
 """
 
 from __future__ import annotations

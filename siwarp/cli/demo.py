@@ -173,6 +173,7 @@ def _try_invalid_keys(peer: Peer) -> None:
 
 #: Time limit of the comparison in seconds. On an idle machine the comparison takes about 10 s.
 _COMPARE_S = 40.0
+_ROUNDS = 3
 #: Rows of the table at the end of the demo: a title, and arguments of siwarp.bench.run, whose
 #: results contain the unit.
 _COMPARED: list[tuple[str, dict[str, Any]]] = [
@@ -207,19 +208,26 @@ def demo(
 
         set_process_fault_plan(faults)
     measured: list[dict[str, Any]] = []
+    partial: list[str] = []
     failed = None
     with contextlib.ExitStack() as silence:
         found = silence.enter_context(show.collect_findings()) if as_json else []
         try:
             _demonstrate_transfers(size * _MIB, lossy=faults is not None)
             if bench:
-                _compare_with_raw_sockets(measured)
+                partial = _compare_with_raw_sockets(measured)
         except (_Failed, demo_datagrams.DatagramLost) as e:
             failed = str(e)
     seconds = time.monotonic() - began
     if as_json:
         show.print_json(
-            {"sections": found, "bench": measured, "seconds": seconds, "failed": failed}
+            {
+                "sections": found,
+                "bench": measured,
+                "partial": "; ".join(partial),
+                "seconds": seconds,
+                "failed": failed,
+            }
         )
     if failed is not None:
         typer.echo(f"siwarp demo: {failed}", err=True)
@@ -254,18 +262,19 @@ def _demonstrate_transfers(octets: int, lossy: bool) -> None:
             _try_invalid_keys(peer)
 
 
-def _compare_with_raw_sockets(measured: list[dict[str, Any]]) -> None:
+def _compare_with_raw_sockets(measured: list[dict[str, Any]]) -> list[str]:
     """Print siwarp's figures beside those of raw sockets; append each result to ``measured``.
 
     Ends within _COMPARE_S. A busy machine completes fewer rounds, and a measurement without a
-    complete round is left out of the table; a remark reports both.
+    complete round is left out of the table; returns and prints a remark about each of both.
     """
     from siwarp.bench import BenchError, run
     from siwarp.bench.runner import SlowError
+    from siwarp.bench.trust import LEAST_FLOOR_ROUNDS
 
     show.print_heading("Compared with raw sockets, alternately in the same run (medians; CRC on)")
     rows = []
-    doubts: set[str] = set()
+    partial: list[str] = []
     until = time.monotonic() + _COMPARE_S
     with show.progress_bar("measuring", len(_COMPARED)) as step:
         for at, (words, arguments) in enumerate(_COMPARED):
@@ -273,9 +282,9 @@ def _compare_with_raw_sockets(measured: list[dict[str, Any]]) -> None:
             # measurements.
             share = max(0.0, until - time.monotonic()) / (len(_COMPARED) - at)
             try:
-                result = run(**arguments, rounds=3, others=False, within=share)
+                result = run(**arguments, rounds=_ROUNDS, others=False, within=share)
             except SlowError as e:
-                doubts.add(f"{words} was not measured, because this machine is busy: {e}")
+                partial.append(f"{words} was not measured, because this machine is busy: {e}")
                 step(1)
                 continue
             except BenchError as e:
@@ -287,16 +296,20 @@ def _compare_with_raw_sockets(measured: list[dict[str, Any]]) -> None:
             rows.append(
                 (words, ours, floor, f"{result['ratio']:.2f}", f"{least:.2f}-{largest:.2f}")
             )
-            doubts.update(result["unreliable"])
             if result["partial"]:
-                doubts.add(f"{words}: {result['partial']}")
+                partial.append(f"{words}: {result['partial']}")
             step(1)
     columns = ("what", "siwarp", "raw socket", "ratio", "of the rounds")
     show.print_table(columns, rows, right=(1, 2, 3, 4))
     show.print_note(
         "ratio: siwarp to raw socket; for one-way time less is better, for bandwidth more"
     )
-    for doubt in sorted(doubts):
-        show.print_note(f"unreliable: {doubt}")
+    show.print_note(
+        f"a first impression of {_ROUNDS} rounds; siwarp bench lat and siwarp bench bw measure "
+        f"{LEAST_FLOOR_ROUNDS}"
+    )
+    for why in partial:
+        show.print_note(f"partial: {why}")
     if len(os.sched_getaffinity(0)) == 1:
         show.print_note("only one core for both processes: they alternate and yield it at once")
+    return partial

@@ -187,7 +187,7 @@ def start_far_end(
 
     """
     words = [program, "cp-far-end", *(["--write"] if write else [])]
-    words += ["--channels", ",".join(channels), "--", *(shlex.quote(path) for path in paths)]
+    words += ["--channel", ",".join(channels), "--", *(shlex.quote(path) for path in paths)]
     shell = shlex.split(rsh)
     try:
         process = subprocess.Popen(
@@ -307,10 +307,10 @@ def _print_answer(answer: dict[str, Any]) -> None:
 def cp_far_end(
     paths: Annotated[list[str], typer.Argument(metavar="PATH...")],
     write: bool = typer.Option(False, "--write"),
-    channels: str = typer.Option("rd,rc,tcp", "--channels", metavar="LIST"),
+    channels: str = typer.Option("rd,rc,tcp", "--channel", metavar="LIST"),
 ) -> None:
     """Serve the far end of one `siwarp cp HOST:PATH`, which starts this command through ssh."""
-    names = parse_channel_list(channels, "--channels")
+    names = parse_channel_list(channels)
     raise_descriptor_limit()
     try:
         asyncio.run(_serve_until_stdin_ends(paths, write, names))

@@ -8,7 +8,7 @@ import importlib
 import os
 import sys
 
-from siwarp.base.output import run_with_closable_output
+from siwarp.base.output import run_with_closable_output, wrap_error_lines
 
 __all__ = ["main"]
 
@@ -68,6 +68,7 @@ def main(arguments: list[str] | None = None) -> int:
         # Objects that imports create live until the process ends. Collecting garbage among them
         # finds nothing, and would take a fifth of a short command's time.
         gc.disable()
+        wrap_error_lines()
     return run_with_closable_output(lambda: _run_command(arguments))
 
 

@@ -117,10 +117,9 @@ def _added_environment_variables(options: _Options) -> dict[str, str]:
     from_settings = {k: v for k, v in os.environ.items() if k.startswith("SIWARP_")}
     added = {**from_settings, **ld_preload_environment(os.environ)}
     if options.faults is not None:
-        from siwarp.verbs import faults
+        from siwarp.cli.libsiwarp import normalize_fault_plan
 
-        with faults(options.faults) as plan:  # faults() raises an error for an invalid plan
-            added["SIWARP_FAULTS"] = plan
+        added["SIWARP_FAULTS"] = normalize_fault_plan(options.faults)
     if options.capture is not None:
         program = options.command[0] if options.command else "sh"
         added.update(environment_for_packet_capture(options.capture, program))
@@ -140,22 +139,22 @@ def main(name: str, arguments: list[str]) -> int:
     if options.help:
         print(_USAGE[name] + _USAGE_END, end="")
         return 0
-    if name == "env":
-        if options.command:
-            raise UsageError("env accepts no program: use siwarp run")
-        for variable, value in sorted(_added_environment_variables(options).items()):
-            print(f"export {variable}={shlex.quote(value)}")
-        return 0
-    if not options.command:
+    if name == "env" and options.command:
+        raise UsageError("env accepts no program: use siwarp run")
+    if name == "run" and not options.command:
         raise UsageError("run: no program: give one after the options")
     try:
-        environment = {**os.environ, **_added_environment_variables(options)}
+        added = _added_environment_variables(options)
     except ValueError as e:
-        raise UsageError(str(e)) from None
+        raise UsageError(f"{name}: {e}") from None
+    if name == "env":
+        for variable, value in sorted(added.items()):
+            print(f"export {variable}={shlex.quote(value)}")
+        return 0
     _raise_open_file_limit()
     if options.view:
         missing = expose_device_files_to_process()
         if missing:
             print(f"siwarp run: {missing}", file=sys.stderr)
     sys.stdout.flush()
-    return execute(options.command, environment)
+    return execute(options.command, {**os.environ, **added})

@@ -13,6 +13,7 @@ from typing import Any
 
 import typer
 
+from siwarp.cli import show
 from siwarp.cli.adts_key import VARIABLE, find_key, parse_channel_list
 from siwarp.cli.peer import call_at_stop
 
@@ -46,9 +47,9 @@ async def _serve_until_stopped(
         else:
             how = "read and write" if options["writable"] else "read-only"
             channels = ", ".join(options["channels"])
-            print(f"{root} at {url}, {how}, channels {channels}")
-            given = f"{VARIABLE}={key.text} " if made_key else ""
-            print(f"copy with: {given}siwarp cp -r {url} DIRECTORY", flush=True)
+            show.print_line(f"{root} at {url}, {how}, channels {channels}")
+            given = f"{VARIABLE}={key.text} \\\n  " if made_key else ""
+            print(f"copy with:\n  {given}siwarp cp -r {url} DIRECTORY", flush=True)
         await stop.wait()
 
 
@@ -70,8 +71,8 @@ def serve(
         help="The file with the key, which is created if it is missing; default: ADTS_KEY, "
         "or a random key, which is printed.",
     ),
-    channels: str = typer.Option(
-        "rd,rc,ud,tcp", "--channels", metavar="LIST", help="The channels that peers may use."
+    channel: str = typer.Option(
+        "rd,rc,ud,tcp", "--channel", metavar="LIST", help="The channels that peers may use."
     ),
     as_json: bool = typer.Option(False, "--json", help="Print address and key as JSON."),
     until_eof: bool = typer.Option(False, "--until-eof", hidden=True),
@@ -87,7 +88,7 @@ def serve(
     """
     from siwarp.ulp.adts import Key, create_key_file
 
-    names = parse_channel_list(channels, "--channels")
+    names = parse_channel_list(channel)
     if key is not None and not Path(key).exists():
         create_key_file(Path(key))
     found = find_key(key)

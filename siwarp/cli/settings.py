@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from siwarp.cli.libsiwarp import load_library
+
 __all__ = ["Setting", "former_setting_advice", "settings"]
 
 
@@ -23,30 +25,25 @@ class Setting:
 
     def set(self, text: str) -> bool:
         """Set the value in this process; return False if the text is not a valid value."""
-        from siwarp.base.library import lib
-
-        return bool(lib.siw_setting_set_text(self.name.encode(), text.encode()) == 0)
+        library = load_library()
+        return bool(library.siw_setting_set_text(self.name.encode(), text.encode()) == 0)
 
 
 def settings() -> list[Setting]:
     """Return the settings with their values in this process."""
-    from siwarp.base.library import ffi, lib
-
-    def decode_text(pointer: object) -> str:
-        return str(ffi.string(pointer).decode())
-
+    library = load_library()
     return [
         Setting(
-            name=decode_text(lib.siw_setting_name(i)),
-            variable=decode_text(lib.siw_setting_env(i)),
-            option=decode_text(lib.siw_setting_option(i)),
-            value=lib.siw_setting_value(i),
-            default=lib.siw_setting_default(i),
-            minimum=lib.siw_setting_min(i),
-            maximum=lib.siw_setting_max(i),
-            help=decode_text(lib.siw_setting_help(i)),
+            name=library.siw_setting_name(i).decode(),
+            variable=library.siw_setting_env(i).decode(),
+            option=library.siw_setting_option(i).decode(),
+            value=library.siw_setting_value(i),
+            default=library.siw_setting_default(i),
+            minimum=library.siw_setting_min(i),
+            maximum=library.siw_setting_max(i),
+            help=library.siw_setting_help(i).decode(),
         )
-        for i in range(lib.siw_settings_count())
+        for i in range(library.siw_settings_count())
     ]
 
 
@@ -55,8 +52,7 @@ def former_setting_advice(word: str) -> str | None:
 
     ``word`` is its name, its ``SIWARP_`` variable or its option.
     """
-    from siwarp.base.library import ffi, lib
-
     name = word.removeprefix("SIWARP_").removeprefix("--").replace("-", "_")
-    advice = lib.siw_settings_advice_for_former_name(f"SIWARP_{name.upper()}".encode())
-    return None if advice == ffi.NULL else str(ffi.string(advice).decode())
+    variable = f"SIWARP_{name.upper()}".encode()
+    advice: bytes | None = load_library().siw_settings_advice_for_former_name(variable)
+    return None if advice is None else advice.decode()

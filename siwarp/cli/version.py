@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-from siwarp._siwarp import ffi, lib
+from siwarp.cli.libsiwarp import load_library
 
 __all__ = ["main"]
 
 
 def main(_name: str, _arguments: list[str]) -> int:
     """Print the library's version and return the exit status."""
-    print(f"siwarp {ffi.string(lib.siw_version()).decode()}")
+    print(f"siwarp {load_library().siw_version().decode()}")
     return 0

@@ -128,8 +128,9 @@ def wan(
     """Run commands in two network namespaces with an emulated lossy link between them, without
     root.
 
-        siwarp wan --faults rate=50Mbit,delay=20ms,loss=1% --in-b "siwarp ping --server"
-        -- siwarp ping 10.77.0.2
+    \b
+    siwarp wan --faults rate=50Mbit,delay=20ms,loss=1% \\
+        --in-b 'siwarp ping --server' -- siwarp ping 10.77.0.2
 
     Namespace a has the addresses 10.77.0.1 and fd77::1, namespace b has 10.77.0.2 and fd77::2.
     Packets of any protocol pass through a relay, which applies the plan to each packet. In a or b,

@@ -1,7 +1,8 @@
-"""`siwarp bench` and `make bench`: text output, JSON, exit status, and the progress bar."""
+"""`siwarp bench`: text output, JSON, exit status, and the progress bar."""
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import pty
@@ -12,11 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli.cli_harness import run_siwarp_in_process
 from typer.testing import CliRunner
 
 from siwarp.bench import table
-from siwarp.bench.cli import app, main
+from siwarp.bench.cli import app
 from siwarp.bench.plan import fault_plan_without_losses, make_plan
 from siwarp.bench.runner import BenchError
 
@@ -125,6 +125,31 @@ def test_an_unsupported_measurement_is_a_usage_error(asked: list[str]) -> None:
     assert CliRunner().invoke(app, asked).exit_code == 2
 
 
+def test_several_sizes_are_measured_and_written_as_csv_and_drawn(tmp_path: Path) -> None:
+    table, chart = tmp_path / "a table.csv", tmp_path / "a chart.svg"
+    asked = ["rate", "--sizes", "64,1K", *SHORT, "--csv", str(table), "--plot", str(chart)]
+    done = CliRunner().invoke(app, [*asked, "--json"])
+    assert done.exit_code == 0, done.output
+    results = json.loads(done.stdout)
+    with table.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["size"] for row in rows] == ["64", "1024"]
+    assert [float(row["ratio"]) for row in rows] == [result["ratio"] for result in results]
+    assert chart.read_text("utf-8").startswith("<?xml")
+
+
+@pytest.mark.parametrize(
+    ("name", "why"), [("x.svg", "pip install 'siwarp[plot]'"), ("x.pdf", "ends in .svg or .png")]
+)
+def test_a_chart_that_cannot_be_drawn_is_refused_before_the_measurement(
+    name: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    done = CliRunner().invoke(app, ["lat", "--plot", str(tmp_path / name)])
+    assert done.exit_code == 2
+    assert why in " ".join(done.stderr.split())
+
+
 def test_a_missed_limit_makes_the_exit_status_1(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table, "ROWS", (make_table_row(must=1e-9, aim=1e-10),))
     done = CliRunner().invoke(app, ["table", "--rounds", "1"])
@@ -197,38 +222,7 @@ def test_every_promised_figure_has_a_plan_and_an_aim_stricter_than_its_limit(
     assert table.row_verdict(promised, promised.must) == "must"
 
 
-@pytest.mark.parametrize("words", [["memory", "--help"], ["rate", "--help"], ["table", "--help"]])
-def test_python_m_siwarp_bench_has_each_command_of_siwarp_bench(
-    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["siwarp.bench", *words])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 0
-    assert f"siwarp bench {words[0]} [OPTIONS]" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("words", [["reg", "-s", "1G"], ["watched", "--persona", "both"], ["abi"]])
-def test_a_moved_measurement_is_refused_with_the_command_that_replaces_it(words: list[str]) -> None:
-    done = CliRunner().invoke(app, words)
-    assert done.exit_code == 2
-    instead = "make lab-abi" if words == ["abi"] else "make lab-verbs"
-    assert done.stderr == f"siwarp bench {words[0]} has moved: run {instead} in a checkout\n"
-
-
-@pytest.mark.parametrize(
-    ("words", "instead"),
-    [(["--persona", "both"], "siwarp --persona roce bench"), (["--plot", "x.svg"], "--csv")],
-)
-def test_a_removed_option_is_refused_with_the_option_that_replaces_it(
-    words: list[str], instead: str
-) -> None:
-    done = run_siwarp_in_process("bench", "rate", *words)
-    assert done.returncode == 2
-    assert instead in done.stderr
-
-
-COMMAND = [sys.executable, "-m", "siwarp.bench", "lat", "-n", "200", "--rounds", "2"]
+COMMAND = [sys.executable, "-m", "siwarp.cli", "bench", "lat", "-n", "200", "--rounds", "2"]
 
 
 def test_no_progress_bar_is_written_to_a_pipe() -> None:
@@ -244,7 +238,7 @@ def test_a_closed_output_pipe_causes_no_traceback(words: list[str]) -> None:
     read, write = os.pipe()
     os.close(read)
     done = subprocess.run(
-        [sys.executable, "-m", "siwarp.bench", *words],
+        [sys.executable, "-m", "siwarp.cli", "bench", *words],
         stdout=write,
         stderr=subprocess.PIPE,
         timeout=100,

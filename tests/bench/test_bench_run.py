@@ -146,8 +146,9 @@ def test_the_ratio_is_the_median_of_ours_over_the_median_of_the_floor(api: str) 
     assert (result["ours"], result["floor"]) == (ours, floor)
     assert result["ratio"] == ours / floor
     assert result["ratio_median"] == statistics.median(r["ratio"] for r in result["rounds"])
+    # The other floors are measured in every third round.
     for name, value in result["floors"].items():
-        assert value == statistics.median(each[name] for each in result["rounds"])
+        assert [value] == [each[name] for each in result["rounds"] if name in each]
 
 
 def test_without_a_number_of_messages_a_run_chooses_the_number() -> None:
@@ -170,7 +171,7 @@ def test_progress_is_reported_from_zero_to_the_total() -> None:
         "lat", "ud", iters=20, rounds=2, others=False, progress=lambda *step: told.append(step)
     )
 
-    assert told == [(done, 4) for done in range(5)]
+    assert told == [(done, 2) for done in range(3)]
 
 
 @pytest.mark.parametrize(

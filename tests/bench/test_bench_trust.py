@@ -2,52 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from siwarp import bench
-from siwarp.bench import runner, trust
+from siwarp.bench import runner
 from siwarp.bench.plan import Plan, make_plan
 from siwarp.bench.runner import BenchError, SlowError
 from siwarp.bench.show import show
-
-
-def test_a_large_spread_of_rounds_makes_a_figure_unreliable() -> None:
-    assert trust.spread_warning([1.0, 1.4, 1.2]) == ""
-    assert "differ" in trust.spread_warning([1.0, 1.6])
-    assert trust.spread_warning([3.0]) == ""
-
-
-def test_a_load_above_the_number_of_cores_makes_a_figure_unreliable(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    cores = len(os.sched_getaffinity(0))
-    most = max(cores, trust.OWN_LOAD)
-    monkeypatch.setattr(os, "getloadavg", lambda: (most + 0.5, 0.0, 0.0))
-    assert f"exceeded the number of cores ({cores})" in trust.cpu_load_warning()
-    monkeypatch.setattr(os, "getloadavg", lambda: (most - 0.5, 0.0, 0.0))
-    assert trust.cpu_load_warning() == ""
-
-
-def test_a_floor_that_is_much_slower_than_another_floor_is_reported() -> None:
-    assert "blocking" in trust.slow_raw_socket_floor_warning(
-        4.0, {"blocking": 2.0}, less_is_better=True
-    )
-    assert trust.slow_raw_socket_floor_warning(2.2, {"blocking": 2.0}, less_is_better=True) == ""
-    assert "single" in trust.slow_raw_socket_floor_warning(
-        1.0, {"single": 2.0}, less_is_better=False
-    )
-    # Raw-socket measurements that send a batch with one system call are not compared.
-    assert (
-        trust.slow_raw_socket_floor_warning(
-            1.0, {"gso": 9.0, "coalesced": 9.0}, less_is_better=False
-        )
-        == ""
-    )
-
 
 PLAN = make_plan("lat", "ud", iters=6400, rounds=3)
 
@@ -147,6 +111,7 @@ def test_a_result_has_the_smallest_and_the_largest_ratio_of_its_rounds(
     ratios = [each["ratio"] for each in result["rounds"]]
     assert result["spans"] == {"ratio": [min(ratios), max(ratios)]}
     assert result["partial"] == ""
+    assert result["unreliable"] == ["fewer than 20 rounds of the floor"]
     show({**result, "faults": None, "unreliable": ["a doubt"], "partial": "a reason"})
     said = capsys.readouterr().out
     assert f"({min(ratios):.3f} to {max(ratios):.3f}; less is better)" in said

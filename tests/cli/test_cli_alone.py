@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import subprocess
@@ -35,36 +36,31 @@ def run_siwarp_without_modules(
     )
 
 
+#: Without the last of these modules, Python cannot load the C module of siwarp.
+ALL_THIRD_PARTY = "typer,click,rich,cffi,_cffi_backend"
+
+
 @pytest.mark.parametrize(
     "words",
     [
         ["config"],
-        ["config", "--json"],
+        ["--crc", "0", "config", "--json"],
         ["config", "--help"],
         ["config", "--cflags", "--libs"],
-        ["env"],
+        ["env", "--faults", "loss=1%"],
         ["run", "--help"],
         ["--version"],
-        ["--crc", "0", "config"],
     ],
     ids=" ".join,
 )
-def test_config_env_and_run_need_neither_typer_nor_rich(words: list[str]) -> None:
-    for env in ({}, {"FORCE_COLOR": "1"}):
-        done = run_siwarp_without_modules("typer,rich,click", *words, **env)
-        assert done.returncode == 0, done.stderr
-        assert done.stdout
-
-
-#: Without the last of these modules, Python cannot load the library of siwarp.
-ALL_THIRD_PARTY = "typer,rich,cffi,_cffi_backend"
-
-
-@pytest.mark.parametrize("words", [["config", "--cflags"], ["env"]], ids=" ".join)
-def test_config_flags_and_env_need_only_the_standard_library(words: list[str]) -> None:
-    done = run_siwarp_without_modules(ALL_THIRD_PARTY, *words)
+def test_config_env_and_run_need_only_the_standard_library(words: list[str]) -> None:
+    done = run_siwarp_without_modules(ALL_THIRD_PARTY, *words, FORCE_COLOR="1")
     assert done.returncode == 0, done.stderr
     assert done.stdout
+    if "--json" in words:
+        assert {row["name"]: row["value"] for row in json.loads(done.stdout)}["crc"] == 0
+    if "--faults" in words:
+        assert "export SIWARP_FAULTS=loss=1%\n" in done.stdout.replace("'", "")
 
 
 def test_siwarp_run_needs_only_the_standard_library() -> None:
@@ -82,6 +78,12 @@ def test_other_commands_name_the_missing_package_and_how_to_install_it(words: li
         f"siwarp: this command needs typer: run {shlex.quote(sys.executable)} -m pip install "
         "'siwarp[cli]' (siwarp run, env and config work without it)\n"
     )
+
+
+def test_a_command_that_loads_the_c_module_names_cffi_if_it_is_missing() -> None:
+    done = run_siwarp_without_modules("cffi,_cffi_backend", "devices")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("siwarp: this command needs cffi: run ")
 
 
 def test_only_the_siwarp_command_freezes_its_imports_for_the_garbage_collector() -> None:

@@ -8,6 +8,7 @@ import functools
 import os
 import pty
 import re
+import shlex
 import struct
 import subprocess
 import sys
@@ -15,8 +16,10 @@ import termios
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer.main
 from cli.cli_harness import (
     COMMAND,
     qkey_options,
@@ -27,9 +30,16 @@ from cli.cli_harness import (
 from pace import scale_limit
 from unit.inspect.inspect_harness import RECORDED
 
+from siwarp.cli.app import build_app
+from siwarp.cli.config import _select_settings
+from siwarp.cli.run import _parse_options
+from siwarp.cli.settings import settings
+
 COMMANDS = [
     "demo", "ping", "devices", "doctor", "config", "counters", "capture", "dissect", "run", "env",
-    "wan", "spec", "spec dgram", "spec adts", "bench", "bench lat", "bench bw", "bench rate",
+    "wan", "spec", "spec dgram", "spec adts", "sim", "cp", "serve", "ftp", "ftp serve", "ftp get",
+    "ftp put", "ftp mirror", "bench", "bench lat", "bench bw", "bench rate", "bench memory",
+    "bench threads", "bench all", "bench table",
 ]  # fmt: skip
 CAPTURE = max(RECORDED, key=lambda path: path.stat().st_size)
 
@@ -109,6 +119,51 @@ def test_help_has_the_width_of_the_terminal_and_no_boxes(command: str, columns: 
     assert not re.search(r"[a-z,]\.\.\.", said)  # the help text is not truncated with "..."
 
 
+def find_examples(text: str) -> list[list[str]]:
+    """Return the words after ``siwarp`` of each command line in a help text, and of each command
+    that such a line starts.
+    """
+    lines = re.findall(r"^ {2,4}(siwarp \S.*)$", re.sub(r"\\\n +", "", text), re.MULTILINE)
+    found = []
+    for words in map(shlex.split, lines):
+        found += [words, *(shlex.split(word) for word in words if word.startswith("siwarp "))]
+        if "siwarp" in words[1:]:
+            found.append(words[words.index("siwarp", 1) :])
+    return [words[1:] for words in found]
+
+
+def find_command(words: list[str]) -> tuple[Any, list[str]]:
+    """Return the command that the words begin with, after any settings, and the words after it."""
+    options, rest = {setting.option for setting in settings()}, list(words)
+    while rest and rest[0] in options:
+        del rest[:2]
+    command: Any = typer.main.get_command(build_app())
+    while hasattr(command, "commands") and rest and not rest[0].startswith("-"):
+        command = command.commands[rest.pop(0).partition("|")[0]]
+    return command, rest
+
+
+def test_the_command_lines_in_every_help_text_are_valid() -> None:
+    examples = [e for text in collect_help_texts(80).values() for e in find_examples(text)]
+    assert ["ping", "10.77.0.2"] in examples and ["ping", "--server"] in examples
+    for words in examples:
+        command, rest = find_command(words)
+        if command.name in ("run", "env"):
+            _parse_options(command.name, rest)
+        elif command.name == "config":
+            _select_settings([word for word in rest if not word.startswith("--c")])
+        else:
+            command.make_context(command.name, rest)
+
+
+def test_the_commands_and_options_that_help_texts_mention_exist() -> None:
+    for text in collect_help_texts(80).values():
+        for mention in re.findall(r"`siwarp ([^`]+)`", re.sub(r"\n +", " ", text)):
+            command, rest = find_command(mention.split(" -- ")[0].split())
+            known = {option for parameter in command.params for option in parameter.opts}
+            assert {word for word in rest if word.startswith("-")} <= known | {"--help"}, mention
+
+
 @pytest.mark.parametrize("columns", [80, 120])
 @pytest.mark.parametrize(
     "arguments",
@@ -164,6 +219,21 @@ def test_requirements_are_printed_with_their_tests_below(columns: int) -> None:
     assert not find_lines_too_wide(said, columns)
     (test,) = re.findall(r"DGRAM-LLP-2 +MUST\n    The last [^:]+\.\n    (\S+)\n", said)
     assert re.fullmatch(r"test_\w+\.py::test_\w+", test)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "bench lat --markers -s 1000000 -D 1",
+        "cp siw://127.0.0.1:9/results results --digest nonsense",
+        "config no-such-setting-has-this-name",
+        "run --faults loss=nonsense true",
+    ],
+)
+def test_error_messages_break_lines_only_between_words(arguments: str) -> None:
+    said = run_on_terminal(60, *arguments.split())
+    assert said
+    assert not find_lines_too_wide(said, 60)
 
 
 def test_a_long_word_in_the_last_column_is_not_broken() -> None:

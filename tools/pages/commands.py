@@ -122,7 +122,7 @@ def _format_default(value: Any) -> str:
 
 def _is_command_line(paragraph: str) -> bool:
     """Return whether a paragraph of a help text is a command line."""
-    return re.match(r"(siwarp|cc|\$) \S", paragraph) is not None and "." not in paragraph[-1:]
+    return re.fullmatch(r"(?s)(siwarp|cc|\$) .*( \.|[^.])", paragraph) is not None
 
 
 def command_doc_page(group: list[Command]) -> str:

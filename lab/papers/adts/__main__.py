@@ -12,6 +12,7 @@ from typing import Any
 import typer
 
 from lab import command
+from lab.doubts import cpu_load_warning
 from lab.papers.adts import figures, immediate, musts, outside
 from lab.papers.adts.lines import KINDS
 from lab.papers.adts.page import make_page
@@ -20,7 +21,6 @@ from lab.papers.adts.summary import Log, find_spreads
 from siwarp.bench.machine import describe_machine
 from siwarp.bench.runner import BenchError
 from siwarp.bench.sizes import parse_octet_count
-from siwarp.bench.trust import cpu_load_warning
 
 #: Octets of the file on a line by its delay in ms: on a long line, the first seconds, in which the
 #: rate grows, must be a small part of the time. TCP with CUBIC takes long on a lossy line, and has
