@@ -33,6 +33,6 @@ def test_a_server_that_cannot_listen_says_where_and_what_to_do(tmp_path: Path) -
 
 
 def test_an_unknown_channel_is_reported_with_the_option_that_names_it(tmp_path: Path) -> None:
-    done = run_siwarp_in_process("serve", tmp_path, "--channels", "rx")
+    done = run_siwarp_in_process("serve", tmp_path, "--channel", "rx")
     assert done.returncode == 2
-    assert "--channels" in done.stderr and "use rd, rc, ud or tcp" in done.stderr
+    assert "--channel" in done.stderr and "use rd, rc, ud or tcp" in done.stderr
