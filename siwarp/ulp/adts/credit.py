@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Credits of one session, in both directions: which units may be sent, and when to grant. No I/O.
+"""The credits of a session in both directions: which units may be sent, and when to grant credits.
 
 On iWARP a Send that finds no receive may end the connection. Therefore each end grants credits, one
 for each receive that it has posted for the session, and each unit that the peer sends uses one. The
@@ -85,17 +85,20 @@ class Credits:
         _check_window(_PEER[role], credit)
         self._role = role
         self._window = window
-        # This end as the sender: credits granted by the peer, used, and among these given back.
+        # For sending: the credits that the peer has granted, those used, and those of the used ones
+        # that were given back.
         self._limit = credit
         self._used = 0
         self._returned = 0
-        self._keep: int | None = None  # the acceptor has asked for all credits but these
-        # This end as the receiver: credits announced, used by the peer, and among these given back.
+        self._keep: int | None = None  # the acceptor has reclaimed all credits but this number
+        # For receiving: the credits announced to the peer, those it has used, and those of the used
+        # ones that it gave back.
         self._announced = window
         self._peer_used = 0
         self._peer_returned = 0
-        self._held = 0  # units with records whose receives are not free again
-        self._for_records = 0  # new credits not announced yet, without those for grant units
+        self._held = 0  # number of units with records whose receives are still in use
+        # number of credits that are not announced yet, without those for grant units
+        self._for_records = 0
 
     # Sending.
 
@@ -109,7 +112,7 @@ class Credits:
 
     @property
     def grant_due(self) -> bool:
-        """Whether a unit must be sent now, a grant unit if there are no records to send.
+        """Whether credits must be announced now, by a grant unit if no unit with records is sent.
 
         Any event may change this.
         """
@@ -147,7 +150,7 @@ class Credits:
         return self._announced % _MODULUS, self._returned % _MODULUS
 
     def give_back(self, keep: int) -> None:
-        """Answer RECLAIM: the next unit gives back all credits that are left after it but `keep`.
+        """Answer RECLAIM: the next unit gives back all remaining credits but `keep`.
 
         Raises:
             CreditError: this end is the acceptor, or `keep` is 0: the initiator needs a credit to
@@ -203,8 +206,8 @@ class Credits:
 
     @property
     def reserved(self) -> int:
-        """Number of receives that this session needs: the peer may send, or be told to send, so
-        many units.
+        """Number of receives that this session needs: one for each credit granted or about to be
+        granted.
 
         They must be posted before the next unit is sent. With a shared receive queue, the sum over
         its sessions must be.
@@ -216,7 +219,7 @@ class Credits:
         """Credits granted since the channel opened, with those that are not announced yet."""
         return max(self._announced, self._peer_used + self._window - self._held)
 
-    # Changing the window.
+    # Methods that change the window.
 
     @property
     def window(self) -> int:
@@ -237,7 +240,7 @@ class Credits:
 
     @property
     def excess(self) -> bool:
-        """Whether the peer has more credits than the window: send RECLAIM with the window.
+        """Whether the peer has more credits than the window, so that RECLAIM should be sent.
 
         It is answered when this is false, whether the credits were used or given back.
         """

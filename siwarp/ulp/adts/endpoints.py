@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""End points: opening channels to a server, and accepting channels of clients.
+"""Opens channels to a server, and accepts channels of clients.
 
 The *rendezvous* is the channel on which a session begins: TCP, or RC in a simulated world. Its
 units have at most ``HANDSHAKE_UNIT_SIZE`` octets (wire.py) until the session continues on it with
@@ -44,13 +44,13 @@ Kind = Literal["rd", "rc", "ud"]
 SMALL_UNIT = 64 << 10
 #: Units that an end of a UD channel stores in each direction, at least.
 LEAST_UD_WINDOW = 16
-#: The window of each end of a rendezvous on RC, and its memory.
+#: The window of each end of a rendezvous on RC, and the octets of memory of the rendezvous.
 RENDEZVOUS_WINDOW = 4
 RENDEZVOUS_MEMORY = 4 << 20
 
 
 class _Expected(NamedTuple):
-    """A peer that was invited, with the receives that are reserved for it."""
+    """An invited peer that has not presented its token yet, and the receives reserved for it."""
 
     receives: Receives
     credits: Credits
@@ -59,7 +59,7 @@ class _Expected(NamedTuple):
 
 
 class _Memory:
-    """The memory of a server's device, with a source of units for each size of units."""
+    """The memory of a server's device, which provides units of several sizes."""
 
     def __init__(self, device: Device, limits: Limits) -> None:
         self.device = device
@@ -78,13 +78,13 @@ class _Memory:
         return size
 
     def receive_limit(self, size: int) -> int:
-        """Return the most receives of one size that one transport may post."""
+        """Return the largest number of receives of one size that a transport may post."""
         whole = self.device.pool.size
         return whole // 2 if size == self.limits.unit else whole * (self.limits.unit // size)
 
 
 class _Acceptor(Acceptor):
-    """What the acceptors of RC and RD have in common: tokens."""
+    """The common part of the acceptors of RC and RD, which maps tokens to invited peers."""
 
     def __init__(self, memory: _Memory) -> None:
         self._memory = memory
@@ -118,7 +118,7 @@ class _Acceptor(Acceptor):
         loop = asyncio.get_running_loop()
         timer = loop.call_later(lifetime, self.forget, token)
         self._expected[token] = _Expected(receives, credits, accepted, timer)
-        self._count(receives, 1)
+        self._count_sessions_with_large_units(receives, 1)
         return Invitation(token, port, size, window, qkey)
 
     @abstractmethod
@@ -127,18 +127,18 @@ class _Acceptor(Acceptor):
 
     def forget(self, token: bytes) -> None:
         """See ``Acceptor``."""
-        expected = self._take(token)
+        expected = self._take_expected_peer(token)
         if expected is not None:
             expected.receives.reserved -= expected.credits.reserved
-            self._count(expected.receives, -1)
+            self._count_sessions_with_large_units(expected.receives, -1)
 
-    def _take(self, token: bytes) -> _Expected | None:
+    def _take_expected_peer(self, token: bytes) -> _Expected | None:
         expected = self._expected.pop(token, None)
         if expected is not None:
             expected.timer.cancel()
         return expected
 
-    def _count(self, receives: Receives, by: int) -> None:
+    def _count_sessions_with_large_units(self, receives: Receives, by: int) -> None:
         if receives.unit == self._memory.limits.unit:
             self._memory.large += by
 
@@ -156,7 +156,7 @@ class _RCAcceptor(_Acceptor):
         self._scarce = scarce
         self._share = Share(memory.device)
         self._receives: dict[int, RCReceives] = {}
-        self._listener = RCListener(memory.device, (host, 0), self._on_request)
+        self._listener = RCListener(memory.device, (host, 0), self._on_connect_request)
 
     def _open(self, size: int) -> tuple[Receives, int, int]:
         if size not in self._receives:
@@ -176,10 +176,10 @@ class _RCAcceptor(_Acceptor):
         for receives in self._receives.values():
             receives.close()
 
-    def _on_request(self, event: CMEvent) -> None:
-        expected = self._take(event.private_data)
+    def _on_connect_request(self, event: CMEvent) -> None:
+        expected = self._take_expected_peer(event.private_data)
         if expected is None:
-            _reject(event)
+            _reject_connect_request(event)
             return
         receives = expected.receives
         if not isinstance(receives, RCReceives):
@@ -193,7 +193,7 @@ class _RCAcceptor(_Acceptor):
                 expected.credits,
                 self._memory.limits.window,
                 expected.accepted,
-                lambda: self._count(receives, -1),
+                lambda: self._count_sessions_with_large_units(receives, -1),
             )
 
 
@@ -224,7 +224,9 @@ class _RDAcceptor(_Acceptor):
                 self._scarce,
                 self._share,
             )
-            port = RDPort(self._memory.device, receives, (self._host, 0), self._qkey, self._admit)
+            port = RDPort(
+                self._memory.device, receives, (self._host, 0), self._qkey, self._admit_peer
+            )
             self._ports[size] = port
         return port.receives, port.address[1], port.qkey
 
@@ -234,11 +236,11 @@ class _RDAcceptor(_Acceptor):
         for port in self._ports.values():
             port.receives.close()
 
-    def _admit(self, token: bytes, port: RDPort, wc: WC) -> RDChannel | None:
+    def _admit_peer(self, token: bytes, port: RDPort, wc: WC) -> RDChannel | None:
         expected = self._expected.get(token)
         if expected is None or expected.receives is not port.receives or wc.source is None:
             return None
-        self._take(token)
+        self._take_expected_peer(token)
         receives = expected.receives
         try:
             channel = RDChannel(
@@ -251,9 +253,9 @@ class _RDAcceptor(_Acceptor):
             )
         except Error:
             receives.reserved -= expected.credits.reserved
-            self._count(receives, -1)
+            self._count_sessions_with_large_units(receives, -1)
             return None
-        channel.on_released = lambda: self._count(receives, -1)
+        channel.on_released = lambda: self._count_sessions_with_large_units(receives, -1)
         channel.on_joined = lambda: expected.accepted(channel)
         channel.listen_to((wc.source_octets, wc.source_instance))
         return channel
@@ -267,7 +269,8 @@ class _UDAcceptor(Acceptor):
         self._host = host
         self._qkey = qkey
         self._port: UDPort | None = None
-        # For each token its window, the function that gets the channel, and the timer of its end.
+        # For each token: the window, the function that gets the channel, and the timer that makes
+        # the token expire.
         self._expected: dict[bytes, tuple[int, Callable[[Channel], None], asyncio.TimerHandle]] = {}
         self._sessions = 0
 
@@ -279,12 +282,12 @@ class _UDAcceptor(Acceptor):
         accepted: Callable[[Channel], None],
         lifetime: float = 30.0,
     ) -> Invitation:
-        """See ``Acceptor``. Neither number of the peer matters on UD."""
+        """See ``Acceptor``. UD ignores the unit size and the window of the peer."""
         if self._port is None:
             device = self._memory.device
-            self._port = UDPort(device, (self._host, 0), self._qkey, self._admit)
+            self._port = UDPort(device, (self._host, 0), self._qkey, self._admit_peer)
         self._sessions += 1
-        # The sum over all sessions of what they store stays below the limit of the memory.
+        # The units that all sessions together store stay below the limit of the memory.
         share = self._memory.limits.memory // (8 * UD_UNIT_SIZE * self._sessions)
         window = max(LEAST_UD_WINDOW, min(WINDOW, share))
         timer = asyncio.get_running_loop().call_later(lifetime, self.forget, token)
@@ -298,7 +301,7 @@ class _UDAcceptor(Acceptor):
             found[2].cancel()
             self._sessions -= 1
 
-    def _admit(self, token: bytes, port: UDPort, source: Address) -> UDChannel | None:
+    def _admit_peer(self, token: bytes, port: UDPort, source: Address) -> UDChannel | None:
         found = self._expected.pop(token, None)
         if found is None:
             return None
@@ -309,11 +312,11 @@ class _UDAcceptor(Acceptor):
         except Error:
             self._sessions -= 1
             return None
-        channel.on_released = self._on_released
+        channel.on_released = self._on_channel_released
         accepted(channel)
         return channel
 
-    def _on_released(self) -> None:
+    def _on_channel_released(self) -> None:
         self._sessions -= 1
 
     def close(self) -> None:
@@ -447,7 +450,7 @@ class Listener:
 
 
 class _RCRendezvous:
-    """Listens for rendezvous channels on RC; its device closes with the last of them."""
+    """A listener for rendezvous channels on RC; its device is closed after the last channel."""
 
     def __init__(self, address: Address, accepted: Callable[[Channel], None]) -> None:
         self._accepted = accepted
@@ -457,17 +460,17 @@ class _RCRendezvous:
         try:
             pool = self._device.pool
             self._receives = RCReceives(self._device, pool, pool.size // 2)
-            self._listener = RCListener(self._device, address, self._on_request)
+            self._listener = RCListener(self._device, address, self._on_connect_request)
         except BaseException:
             self._device.close_nowait()
             raise
         self.address = self._listener.address
 
-    def _on_request(self, event: CMEvent) -> None:
+    def _on_connect_request(self, event: CMEvent) -> None:
         try:
             window = self._receives.reserve(RENDEZVOUS_WINDOW)
         except LimitError:
-            _reject(event)
+            _reject_connect_request(event)
             return
         self._channels += 1
         with contextlib.suppress(Error):
@@ -479,10 +482,10 @@ class _RCRendezvous:
                 Credits(Role.ACCEPTOR, window, RENDEZVOUS_WINDOW),
                 RENDEZVOUS_WINDOW,
                 self._accepted,
-                self._on_released,
+                self._on_channel_released,
             )
 
-    def _on_released(self) -> None:
+    def _on_channel_released(self) -> None:
         self._channels -= 1
         if self._closed and not self._channels:
             self._device.close_nowait()
@@ -496,7 +499,7 @@ class _RCRendezvous:
                 await self._device.close()
 
 
-def _reject(event: CMEvent) -> None:
+def _reject_connect_request(event: CMEvent) -> None:
     with contextlib.suppress(Error):  # the peer has closed the connection already
         event.id.reject()
     event.id.close()
@@ -541,7 +544,7 @@ async def connect(
 
 
 def use(channel: Channel, unit: int) -> None:
-    """Continue a session on its rendezvous (TCP), with units of up to ``unit`` octets.
+    """Let a session go on over its TCP rendezvous, with units of up to ``unit`` octets.
 
     Each end calls it when it has sent or received the CHANNEL that names TCP.
     """

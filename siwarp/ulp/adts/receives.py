@@ -23,7 +23,7 @@ from siwarp.verbs import SRQ, WC, EventType, LimitError, SrqAttr, StateError
 
 __all__ = ["Receive", "Receives", "Share"]
 
-#: The window of a new channel, and the receives that are kept for further channels.
+#: The window of a new channel, and the number of receives that stay free for further channels.
 FIRST_WINDOW = 4
 HEADROOM = 4
 #: The part of a pool's units that is kept for sends: 1 / FOR_SENDS.
@@ -31,14 +31,14 @@ FOR_SENDS = 8
 #: Seconds after which another attempt to open a session may succeed, because sessions without
 #: progress have ended: more than STALL_S (device.py) and twice IDLE_S.
 RETRY_S = 30
-#: The part of a pool's units that is kept for each share: 1 / ASSURED.
+#: The part of a pool's units that is reserved for the receives of each transport: 1 / ASSURED.
 ASSURED = 4
 #: Seconds after which unused credits are asked back, and within which they must be given back.
 IDLE_S = 5.0
 
 
 class _Holder(Protocol):
-    """A channel, as the receives see it."""
+    """The methods of a channel that the shared receives call."""
 
     credits: Credits
     window_limit: int
@@ -99,7 +99,9 @@ class Share:
 
     @property
     def may_grow(self) -> bool:
-        """Whether the pool has a unit that is kept neither for sends nor for the other shares."""
+        """Whether the pool has a free unit that is reserved neither for sends nor for other
+        transports.
+        """
         pool = self._pool
         others = sum(
             max(0, pool.size // ASSURED - share.held // pool.unit)
@@ -138,7 +140,7 @@ class Receives:
         self._scarce = scarce
         self._is_scarce = False
         self._timer: asyncio.TimerHandle | None = None
-        device.on_event[self.srq] = self._on_event
+        device.on_event[self.srq] = self._on_srq_event
 
     @property
     def unit(self) -> int:
@@ -153,7 +155,7 @@ class Receives:
     # ---- receives
 
     def dispatch(self, receive: Receive, wc: WC) -> None:
-        """Pass a completed receive to its channel; post it again if there is none."""
+        """Pass a completed receive to its channel; post the receive again if it has no channel."""
         holder = self.find(wc)
         if holder is not None:
             receive.holder = holder
@@ -179,7 +181,7 @@ class Receives:
         try:
             self.srq.post_recv(receive.wr)
         except StateError:
-            return  # the device was lost, as its dispatcher will find out
+            return  # the device was lost, which the device's dispatcher detects and handles
         self.posted += 1
         if self._is_scarce and self.posted * 2 >= self.total:
             self._set_scarce(False)
@@ -208,10 +210,10 @@ class Receives:
         # The event is raised when an eighth of the receives is left.
         self.srq.modify(SrqAttr(srq_limit=max(1, self.total // 8)))
 
-    def _on_event(self, kind: EventType) -> None:
+    def _on_srq_event(self, kind: EventType) -> None:
         if kind == EventType.SRQ_LIMIT_REACHED and not self._is_scarce:
             if self.posted * 2 >= self.total:
-                self._arm_limit()  # receives were posted since the event
+                self._arm_limit()  # receives have been posted since the event was raised
             else:
                 self._set_scarce(True)
 
@@ -233,7 +235,7 @@ class Receives:
         """
         wanted = min(window, FIRST_WINDOW)
         if not self.grow(wanted + HEADROOM):
-            self._look_soon()
+            self._schedule_credit_check()
         if self.available < 1:
             raise LimitError(
                 errno.ENOMEM,
@@ -253,22 +255,22 @@ class Receives:
         self._holders.pop(holder, None)
 
     def adapt(self, holder: _Holder) -> None:
-        """Enlarge or reduce the window of a channel whose peer has sent a unit."""
+        """Adapt the window of a channel whose peer has sent a unit to the free receives."""
         window = holder.credits.window
         if window < holder.window_limit and self.grow(HEADROOM + 1):
             holder.credits.resize(window + 1)
         elif self.available < HEADROOM:
-            self._look_soon()
+            self._schedule_credit_check()
             if window > max(FIRST_WINDOW, self.total // (len(self._holders) + 1)):
                 holder.credits.resize(window - 1)
 
-    def _look_soon(self) -> None:
+    def _schedule_credit_check(self) -> None:
         if self._timer is None:
             loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(IDLE_S / 5, self._look, loop)
+            self._timer = loop.call_later(IDLE_S / 5, self._reclaim_unused_credits, loop)
 
-    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Ask back credits that were not used for some time, while few receives are available."""
+    def _reclaim_unused_credits(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Reclaim credits that peers have not used for some time, if few receives are available."""
         self._timer = None
         short = not self.grow(HEADROOM)
         now = loop.time()
@@ -288,7 +290,7 @@ class Receives:
             if holder.asked_at is not None:
                 holder.ask_back()
         if short or any(holder.asked_at is not None for holder in self._holders):
-            self._look_soon()
+            self._schedule_credit_check()
 
     def close(self) -> None:
         """Stop the timer; the device closes the SRQ."""

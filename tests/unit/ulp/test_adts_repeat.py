@@ -11,12 +11,12 @@ from siwarp.ulp.adts.repeat import LEAST_RATE, MOST_RANGES, REPORT_S, Inbound, O
 from siwarp.ulp.adts.wire import WireError
 
 
-def unpack(report: Report) -> Report:
+def encode_and_decode_report(report: Report) -> Report:
     return Report.unpack(memoryview(report.pack()))
 
 
 class Line:
-    """Two ends with a line between them that loses and reorders; time passes in steps of 1 ms."""
+    """Two ends and a line that loses and reorders datagrams; time passes in steps of 1 ms."""
 
     def __init__(self, seed: int, loss: float, window: int = 64, delay: float = 0.01) -> None:
         self.draw = random.Random(seed)
@@ -31,17 +31,17 @@ class Line:
         self.transmissions = 0
         self.reported_at = 0.0
 
-    def fly(self, what: object) -> None:
+    def transmit_or_lose(self, what: object) -> None:
         if self.draw.random() >= self.loss:
             self.flying.append((self.now + self.delay * self.draw.uniform(1, 1.3), what))
 
-    def step(self) -> None:
+    def advance_one_millisecond(self) -> None:
         self.now += 0.001
         for number, unit in self.sender.due(self.now):
             self.transmissions += 1
-            self.fly((number, unit))
+            self.transmit_or_lose((number, unit))
         if self.sender.unacknowledged and self.sender.must_ask(self.now):
-            self.fly(Report(0, 0, ask=True))
+            self.transmit_or_lose(Report(0, 0, ask=True))
         arrived = [what for at, what in self.flying if at <= self.now]
         self.flying = [one for one in self.flying if one[0] > self.now]
         for what in arrived:
@@ -54,9 +54,9 @@ class Line:
                     self.receiver.release(grant=True)
         if self.now - self.reported_at >= REPORT_S:
             self.reported_at = self.now
-            self.fly(unpack(self.receiver.report()))
+            self.transmit_or_lose(encode_and_decode_report(self.receiver.report()))
 
-    def send(self, count: int, seconds: float) -> None:
+    def send_numbers(self, count: int, seconds: float) -> None:
         """Send numbers until all have arrived, for a limited time."""
         end = self.now + seconds
         added = 0
@@ -64,29 +64,29 @@ class Line:
             while added < count and self.sender.room > 0:
                 self.sender.add(added, self.now)
                 added += 1
-            self.step()
+            self.advance_one_millisecond()
 
 
 @pytest.mark.clause("ADTS-UD-3", "ADTS-UD-4")
 @pytest.mark.parametrize("loss", [0, 0.01, 0.05, 0.3])
 def test_units_arrive_once_and_in_order_in_spite_of_loss(loss: float) -> None:
     line = Line(7, loss)
-    line.send(2000, 300)
+    line.send_numbers(2000, 300)
     assert line.got == list(range(2000))
     assert line.sender.unacknowledged == 0
-    # Little more is repeated than was lost.
+    # The number of repeated units is little more than the number of lost ones.
     assert line.transmissions <= 2000 * (1 + 2 * loss) + (0 if not loss else 50)
 
 
 @pytest.mark.clause("ADTS-UD-6")
 def test_the_rate_grows_without_loss_and_decreases_with_it() -> None:
     line = Line(1, 0, window=4096)
-    line.send(4000, 60)
+    line.send_numbers(4000, 60)
     good = line.sender.rate
     assert good > 1000
     line.loss = 0.3
     line.got.clear()
-    line.send(1000, 60)
+    line.send_numbers(1000, 60)
     assert line.sender.rate < good
 
 
@@ -99,7 +99,7 @@ def test_units_are_sent_at_the_rate_and_not_in_bursts() -> None:
     assert sender.delay() == pytest.approx(0.001)
     sent = [len(list(sender.due(step / 100))) for step in range(1, 51)]
     assert max(sent) <= 11 and sum(sent) == pytest.approx(500, abs=2)
-    # A timer that is a second late does not send what it has missed at once.
+    # A timer that is a second late does not send all the missed units at once.
     assert len(list(sender.due(1.5))) <= 1000 * REPORT_S
 
 
@@ -128,7 +128,7 @@ def test_an_answer_without_ranges_lacks_all_that_was_sent_before_the_question() 
     for unit in range(8):
         sender.add(unit, 0.0)
     assert len(list(sender.due(0.0))) == 8
-    # The others may still be on their way.
+    # Units 2 to 7 are not sent again, because they may still be on their way.
     assert sender.take(Report(1, 8, 1), 0.02) == [0]
     assert list(sender.due(0.04)) == []
     assert sender.must_ask(1.0)
@@ -141,7 +141,9 @@ def test_a_report_lists_the_missing_ranges() -> None:
     assert receiver.take(0, 0) == [0]
     for number in (3, 4, 7, 8, 3):
         assert receiver.take(number, number) == []
-    assert unpack(receiver.report(ask=True)) == Report(1, 1000, 4, ((1, 2), (5, 2)), True)
+    assert encode_and_decode_report(receiver.report(ask=True)) == Report(
+        1, 1000, 4, ((1, 2), (5, 2)), True
+    )
     assert receiver.has_gaps
     assert receiver.take(1, 1) == [1]
     assert receiver.take(2, 2) == [2, 3, 4]
@@ -157,7 +159,7 @@ def test_the_limit_follows_the_units_that_were_released() -> None:
         receiver.take(number, number)
     assert receiver.report().limit == 4
     assert not receiver.release(grant=True)
-    assert receiver.release(grant=True)  # half of the window
+    assert receiver.release(grant=True)  # True, because half of the window was released
     assert receiver.report().limit == 6
     assert not receiver.release(grant=False)
     assert receiver.report().limit == 6
