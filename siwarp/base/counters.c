@@ -201,7 +201,7 @@ static bool create_own_counters_file(const char *folder)
 	remove_stale_counters_files(dir);
 	snprintf(name, sizeof(name), "%d", (int)getpid());
 	p = counters_create_file(dir, name, &own.fd);
-	close(dir); /* also unlocks the folder */
+	close(dir); /* close() also releases the lock on the folder */
 	if (!p)
 		return false;
 	counters_init_page(p);
