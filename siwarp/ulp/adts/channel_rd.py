@@ -107,7 +107,7 @@ class RDPort:
             return
         try:
             _, granted, returned = parse_unit_header(view, channel.unit_size)
-            channel.join(granted, returned)
+            channel.process_join(granted, returned)
         except (WireError, CreditError) as error:
             channel.abort(f"the peer's JOIN is invalid: {error}", Cause.PROTOCOL)
 
@@ -164,10 +164,10 @@ class RDChannel(RDMAChannel):
             "that its program runs, and repeat the transfer"
         )
 
-    def join(self, granted: int, returned: int) -> None:
+    def process_join(self, granted: int, returned: int) -> None:
         """Count the unit with the JOIN as received, and send the first credits."""
-        self.credits.receive(granted, returned, grant_unit=False)
-        self.credits.release()
+        self.credits.count_received_unit(granted, returned, grant_unit=False)
+        self.credits.count_released_receive()
         self._update_reserved_receives()
         self._send_grant()
         if self.on_joined is not None:
@@ -241,7 +241,7 @@ async def connect_rd(
     try:
         unit = memoryview(bytearray(CONTROL_SIZE))
         length = Join(token=token).put(unit, UNIT_HEADER_SIZE)
-        put_unit_header(unit, length, *credits.send())
+        put_unit_header(unit, length, *credits.count_sent_unit())
         channel._update_reserved_receives()
         channel._post_control_unit(bytes(unit[:length]))
         await asyncio.wait_for(asyncio.shield(answered), timeout)

@@ -75,7 +75,7 @@ class RDMAChannel(Channel):
         self._turn: asyncio.Future[Unit] | None = None
         # The number of received units that were released while granting is paused; otherwise None.
         self._not_granted: int | None = None
-        receives.add(self)
+        receives.add_channel(self)
         device.members[self] = None
 
     # ---- what differs between RC and RD
@@ -154,7 +154,7 @@ class RDMAChannel(Channel):
 
     def _post_unit(self, unit: Unit, length: int) -> None:
         try:
-            put_unit_header(unit.view, length, *self.credits.send())
+            put_unit_header(unit.view, length, *self.credits.count_sent_unit())
             self._update_reserved_receives()
             self._post_send(SendWR(sg=[unit.sge(length)]), lambda wc: self._on_unit_sent(wc, unit))
         except BaseException as error:
@@ -206,7 +206,7 @@ class RDMAChannel(Channel):
 
     def _send_grant(self) -> None:
         header = memoryview(bytearray(UNIT_HEADER_SIZE))
-        put_unit_header(header, UNIT_HEADER_SIZE, *self.credits.send())
+        put_unit_header(header, UNIT_HEADER_SIZE, *self.credits.count_sent_unit())
         self._update_reserved_receives()
         self._post_control_unit(bytes(header))
 
@@ -220,7 +220,7 @@ class RDMAChannel(Channel):
         self._on_send_completed(wc)
         self._send_grant_if_due()
 
-    def ask_back(self) -> None:
+    def reclaim_credits(self) -> None:
         """Send RECLAIM, if credit permits: the peer must give back its credits beyond the
         window."""
         if self.ended is None and self.credits.excess and self.credits.sendable:
@@ -229,7 +229,7 @@ class RDMAChannel(Channel):
     def _send_control_message(self, message: Reclaim) -> None:
         unit = memoryview(bytearray(UNIT_HEADER_SIZE + RECORD_HEADER_SIZE + len(message.body())))
         message.put(unit, UNIT_HEADER_SIZE)
-        put_unit_header(unit, len(unit), *self.credits.send())
+        put_unit_header(unit, len(unit), *self.credits.count_sent_unit())
         self._update_reserved_receives()
         self._post_control_unit(bytes(unit))
 
@@ -244,9 +244,9 @@ class RDMAChannel(Channel):
         if self.ended is None:
             for _ in range(count):
                 # The receive may have been granted to another channel meanwhile.
-                if not self._receives.grow(1) and self.credits.window > 1:
-                    self.credits.resize(self.credits.window - 1)
-                self.credits.release()
+                if not self._receives.post_until_available(1) and self.credits.window > 1:
+                    self.credits.set_window(self.credits.window - 1)
+                self.credits.count_released_receive()
                 self._update_reserved_receives()
             self._send_grant_if_due()
 
@@ -265,13 +265,13 @@ class RDMAChannel(Channel):
             if length != wc.byte_len:
                 raise WireError(f"a unit of {wc.byte_len} octets says that it has {length}")
             grant_unit = length == UNIT_HEADER_SIZE
-            self.credits.receive(granted, returned, grant_unit=grant_unit)
+            self.credits.count_received_unit(granted, returned, grant_unit=grant_unit)
             if grant_unit:
                 self._repost_receive(receive)
             elif view[UNIT_HEADER_SIZE] == Type.RECLAIM and self._role is Role.INITIATOR:
                 self._process_reclaim(next(records(view)))
                 self._repost_receive(receive)
-                self.credits.release()
+                self.credits.count_released_receive()
             else:
                 self._deliver_unit(receive, view)
         except (WireError, CreditError) as error:
@@ -290,12 +290,12 @@ class RDMAChannel(Channel):
         self._receives.repost(receive)
 
     def _process_reclaim(self, record: Record) -> None:
-        self.credits.give_back(Reclaim.unpack(record).keep)
+        self.credits.give_back_all_but(Reclaim.unpack(record).keep)
 
     def _deliver_unit(self, receive: Receive, view: memoryview) -> None:
         self.last_unit = self._loop.time()
         if self._role is Role.ACCEPTOR:
-            self._receives.adapt(self)
+            self._receives.adapt_window(self)
         receive.view = view
         self._queue_received_unit(receive)
 
@@ -306,7 +306,7 @@ class RDMAChannel(Channel):
         if self._not_granted is not None:
             self._not_granted += 1
             return
-        self.credits.release()
+        self.credits.count_released_receive()
         self._update_reserved_receives()
         self._send_grant_if_due()
 
@@ -330,7 +330,7 @@ class RDMAChannel(Channel):
             return
         self._receives.reserved -= self._reserved
         self._reserved = 0
-        self._receives.remove(self)
+        self._receives.remove_channel(self)
         self.device.members.pop(self, None)
         super()._end_channel(reason, cause)
         if self._turn is not None and not self._turn.done():

@@ -220,7 +220,7 @@ class UDChannel(Channel):
         except BaseException:
             unit.release()
             raise
-        self._outbound.add((unit, length), self._loop.time())
+        self._outbound.queue_unit((unit, length), self._loop.time())
         self.sent_octets += length
         self._send_due_units()
         self._expect_report()
@@ -232,9 +232,9 @@ class UDChannel(Channel):
             self._send_timer = None
         if self.ended is not None:
             return
-        for number, (unit, length) in self._outbound.due(self._loop.time()):
+        for number, (unit, length) in self._outbound.take_due_units(self._loop.time()):
             self._port.send(self._handle, unit.view[:length], self._token, number)
-        delay = self._outbound.delay()
+        delay = self._outbound.seconds_until_due()
         if delay is not None:
             # The timer of at least 1 ms sends several units at a time, if the rate is above one
             # unit a millisecond.
@@ -248,12 +248,12 @@ class UDChannel(Channel):
 
     # ---- reports
 
-    def ask(self) -> None:
+    def ask_for_report(self) -> None:
         """Send a report that the peer answers with its own."""
         self._send_report(ask=True)
 
     def _send_report(self, *, ask: bool = False) -> None:
-        self._port.send(self._handle, self._inbound.report(ask=ask).pack(), self._token)
+        self._port.send(self._handle, self._inbound.make_report(ask=ask).pack(), self._token)
 
     def _schedule_report(self) -> None:
         self._report_is_due = True
@@ -288,8 +288,8 @@ class UDChannel(Channel):
                 Cause.LOST,
             )
             return
-        if self._outbound.must_ask(now):
-            self.ask()
+        if self._outbound.must_ask_for_report(now):
+            self.ask_for_report()
             self._send_due_units()
         self._question_timer = self._loop.call_later(REPORT_S, self._ask_for_late_report)
 
@@ -310,7 +310,7 @@ class UDChannel(Channel):
             length = parse_unit_header(octets, UD_UNIT_SIZE).length
             if length != len(octets):
                 raise WireError(f"a unit of {len(octets)} octets says that it has {length}")
-            for unit in self._inbound.take(number, bytes(octets)):
+            for unit in self._inbound.store_unit(number, bytes(octets)):
                 self._queue_received_unit(_ReceivedUnit(self, unit))
             self._schedule_report()
         except WireError as error:
@@ -319,7 +319,7 @@ class UDChannel(Channel):
             )
 
     def _on_report(self, report: Report, now: float) -> None:
-        for unit, _ in self._outbound.take(report, now):
+        for unit, _ in self._outbound.process_report(report, now):
             unit.release()
         if report.ask:
             self._send_report()
@@ -327,7 +327,7 @@ class UDChannel(Channel):
         self._wake_writers()
 
     def _on_release(self) -> None:
-        if self._inbound.release(grant=not self._is_paused) and self.ended is None:
+        if self._inbound.count_released_unit(grant=not self._is_paused) and self.ended is None:
             self._schedule_report()
 
     def pause_granting(self) -> None:
@@ -337,7 +337,7 @@ class UDChannel(Channel):
     def resume_granting(self) -> None:
         """See ``Channel``."""
         self._is_paused = False
-        if self._inbound.grant():
+        if self._inbound.raise_limit():
             self._schedule_report()
 
     # ---- the end
@@ -390,7 +390,7 @@ async def connect_ud(
     try:
         wait = 0.2
         while not channel.answered.done():
-            channel.ask()
+            channel.ask_for_report()
             left = deadline - asyncio.get_running_loop().time()
             if left <= 0:
                 break

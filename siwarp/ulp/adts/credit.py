@@ -132,7 +132,7 @@ class Credits:
             return left == 0
         return left <= 1 and (for_records > 0 or left + unannounced >= 3)
 
-    def send(self) -> tuple[int, int]:
+    def count_sent_unit(self) -> tuple[int, int]:
         """Count a unit as sent; return `granted` and `returned` for its header.
 
         Permitted for a unit with records if ``sendable`` is not 0, for a grant unit if
@@ -149,7 +149,7 @@ class Credits:
         self._for_records = 0
         return self._announced % _MODULUS, self._returned % _MODULUS
 
-    def give_back(self, keep: int) -> None:
+    def give_back_all_but(self, keep: int) -> None:
         """Answer RECLAIM: the next unit gives back all remaining credits but `keep`.
 
         Raises:
@@ -167,7 +167,7 @@ class Credits:
 
     # Receiving.
 
-    def receive(self, granted: int, returned: int, *, grant_unit: bool) -> None:
+    def count_received_unit(self, granted: int, returned: int, *, grant_unit: bool) -> None:
         """Count a received unit, with the counts of its header.
 
         The receive of a grant unit counts as free again at once; that of another unit counts as
@@ -197,7 +197,7 @@ class Credits:
         self._peer_used += given_back + 1
         self._held += not grant_unit
 
-    def release(self) -> None:
+    def count_released_receive(self) -> None:
         """Count the receive of a unit with records as free again."""
         assert self._held > 0, "more units were released than received"
         before = self._granted
@@ -226,7 +226,7 @@ class Credits:
         """Number of receives for the session, with those of units that are held."""
         return self._window
 
-    def resize(self, window: int) -> None:
+    def set_window(self, window: int) -> None:
         """Change the window. A smaller one takes effect as the peer uses its credits.
 
         Raises:

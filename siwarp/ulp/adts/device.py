@@ -54,7 +54,7 @@ CONTROL_SIZE = 128
 _FLUSHED = WC(0, WCStatus.WR_FLUSH_ERR, 0, 0, 0, 0, 0, 0, 0, 0, 0, b"", b"")
 
 
-class _Member(Protocol):
+class _ChannelOfDevice(Protocol):
     """A channel of the device."""
 
     stalled_since: float | None
@@ -91,7 +91,7 @@ class Device:
         #: Whether a shared receive queue needed memory when none was free.
         self.memory_short = False
         #: Open channels, in the order of their creation.
-        self.members: dict[_Member, None] = {}
+        self.members: dict[_ChannelOfDevice, None] = {}
         #: The function that handles the completion of each request, by wr_id: an entry for a
         #: receive stays, and one for a send is removed when the send completes.
         self._on_receive: dict[int, Callable[[WC], None]] = {}

@@ -102,14 +102,14 @@ class _Acceptor(Acceptor):
         size = self._memory.unit_size(peer_unit)
         receives, port, qkey = self._open(size)
         try:
-            window = receives.reserve(self._memory.limits.window)
+            window = receives.reserve_for_channel(self._memory.limits.window)
         except LimitError:
             smaller = self._memory.unit_size(peer_unit, small=True)
             if smaller == size:
                 raise
             size = smaller
             receives, port, qkey = self._open(size)
-            window = receives.reserve(self._memory.limits.window)
+            window = receives.reserve_for_channel(self._memory.limits.window)
         try:
             credits = Credits(Role.ACCEPTOR, window, peer_window)
         except BaseException:
@@ -408,7 +408,7 @@ async def open_channel(kind: Kind, host: str, invitation: Invitation, limits: Li
     try:
         if kind == "rc":
             receives = RCReceives(device, device.pool, window)
-            receives.grow(window)
+            receives.post_until_available(window)
             opening = connect_rc(
                 device,
                 receives,
@@ -425,7 +425,7 @@ async def open_channel(kind: Kind, host: str, invitation: Invitation, limits: Li
             )
         else:
             shared = Receives(device, device.pool, window)
-            shared.grow(window)
+            shared.post_until_available(window)
             port = RDPort(device, shared, (source, 0), qkey=invitation.qkey)
             opening = connect_rd(
                 port, address, invitation.token, window, invitation.window, limits.timeout
@@ -468,7 +468,7 @@ class _RCRendezvous:
 
     def _on_connect_request(self, event: CMEvent) -> None:
         try:
-            window = self._receives.reserve(RENDEZVOUS_WINDOW)
+            window = self._receives.reserve_for_channel(RENDEZVOUS_WINDOW)
         except LimitError:
             _reject_connect_request(event)
             return
@@ -534,7 +534,7 @@ async def connect(
     device, _ = _open_client_device(address, None, memory, HANDSHAKE_UNIT_SIZE)
     try:
         receives = RCReceives(device, device.pool, RENDEZVOUS_WINDOW)
-        receives.grow(RENDEZVOUS_WINDOW)
+        receives.post_until_available(RENDEZVOUS_WINDOW)
         return await connect_rc(
             device, receives, address, b"", RENDEZVOUS_WINDOW, RENDEZVOUS_WINDOW, timeout
         )

@@ -37,7 +37,7 @@ ASSURED = 4
 IDLE_S = 5.0
 
 
-class _Holder(Protocol):
+class _ReceivingChannel(Protocol):
     """The methods of a channel that the shared receives call."""
 
     credits: Credits
@@ -49,7 +49,7 @@ class _Holder(Protocol):
 
     def on_release(self) -> None: ...
 
-    def ask_back(self) -> None: ...
+    def reclaim_credits(self) -> None: ...
 
     def abort(self, reason: str, cause: Cause = Cause.CLOSED) -> None: ...
 
@@ -60,7 +60,7 @@ class Receive(Received):
     __slots__ = ("_receives", "holder", "memory", "wr")
 
     #: The channel that holds the unit.
-    holder: _Holder | None
+    holder: _ReceivingChannel | None
 
     def __init__(self, receives: Receives, memory: Unit) -> None:
         self._receives = receives
@@ -71,7 +71,7 @@ class Receive(Received):
 
     def _on_completion(self, wc: WC) -> None:
         self._receives.posted -= 1
-        self._receives.dispatch(self, wc)
+        self._receives.pass_to_channel(self, wc)
 
     def release(self) -> None:
         """See ``Received``."""
@@ -98,7 +98,7 @@ class Share:
         self.held = 0
 
     @property
-    def may_grow(self) -> bool:
+    def may_take_unit(self) -> bool:
         """Whether the pool has a free unit that is reserved neither for sends nor for other
         transports.
         """
@@ -136,7 +136,7 @@ class Receives:
         self.unknown: Callable[[memoryview, WC], None] = lambda view, wc: None
         #: Receives in the SRQ; receives in total; credits of all channels.
         self.posted = self.total = self.reserved = 0
-        self._holders: dict[_Holder, None] = {}
+        self._holders: dict[_ReceivingChannel, None] = {}
         self._scarce = scarce
         self._is_scarce = False
         self._timer: asyncio.TimerHandle | None = None
@@ -154,7 +154,7 @@ class Receives:
 
     # ---- receives
 
-    def dispatch(self, receive: Receive, wc: WC) -> None:
+    def pass_to_channel(self, receive: Receive, wc: WC) -> None:
         """Pass a completed receive to its channel; post the receive again if it has no channel."""
         holder = self.find(wc)
         if holder is not None:
@@ -186,11 +186,11 @@ class Receives:
         if self._is_scarce and self.posted * 2 >= self.total:
             self._set_scarce(False)
 
-    def grow(self, wanted: int) -> bool:
+    def post_until_available(self, wanted: int) -> bool:
         """Post receives until ``wanted`` of them are available; return whether they are."""
         before = self.total
         while self.available < wanted and self.total < self._limit:
-            unit = self._units.take_nowait() if self._share.may_grow else None
+            unit = self._units.take_nowait() if self._share.may_take_unit else None
             if unit is None:
                 self.device.memory_short = True
                 self.device.watch_stalls()
@@ -226,7 +226,7 @@ class Receives:
 
     # ---- windows
 
-    def reserve(self, window: int) -> int:
+    def reserve_for_channel(self, window: int) -> int:
         """Reserve receives for a new channel; return their number, at least 1.
 
         Raises:
@@ -234,7 +234,7 @@ class Receives:
 
         """
         wanted = min(window, FIRST_WINDOW)
-        if not self.grow(wanted + HEADROOM):
+        if not self.post_until_available(wanted + HEADROOM):
             self._schedule_credit_check()
         if self.available < 1:
             raise LimitError(
@@ -246,23 +246,23 @@ class Receives:
         self.reserved += got
         return got
 
-    def add(self, holder: _Holder) -> None:
+    def add_channel(self, holder: _ReceivingChannel) -> None:
         """Add a channel, for which ``reserve`` has reserved receives."""
         self._holders[holder] = None
 
-    def remove(self, holder: _Holder) -> None:
+    def remove_channel(self, holder: _ReceivingChannel) -> None:
         """Remove a channel, whose credits are void."""
         self._holders.pop(holder, None)
 
-    def adapt(self, holder: _Holder) -> None:
+    def adapt_window(self, holder: _ReceivingChannel) -> None:
         """Adapt the window of a channel whose peer has sent a unit to the free receives."""
         window = holder.credits.window
-        if window < holder.window_limit and self.grow(HEADROOM + 1):
-            holder.credits.resize(window + 1)
+        if window < holder.window_limit and self.post_until_available(HEADROOM + 1):
+            holder.credits.set_window(window + 1)
         elif self.available < HEADROOM:
             self._schedule_credit_check()
             if window > max(FIRST_WINDOW, self.total // (len(self._holders) + 1)):
-                holder.credits.resize(window - 1)
+                holder.credits.set_window(window - 1)
 
     def _schedule_credit_check(self) -> None:
         if self._timer is None:
@@ -272,7 +272,7 @@ class Receives:
     def _reclaim_unused_credits(self, loop: asyncio.AbstractEventLoop) -> None:
         """Reclaim credits that peers have not used for some time, if few receives are available."""
         self._timer = None
-        short = not self.grow(HEADROOM)
+        short = not self.post_until_available(HEADROOM)
         now = loop.time()
         for holder in list(self._holders):
             if holder.asked_at is not None:
@@ -285,10 +285,10 @@ class Receives:
                     )
                     continue
             elif short and holder.credits.window > 1 and now - holder.last_unit >= IDLE_S:
-                holder.credits.resize(1)
+                holder.credits.set_window(1)
                 holder.asked_at = now
             if holder.asked_at is not None:
-                holder.ask_back()
+                holder.reclaim_credits()
         if short or any(holder.asked_at is not None for holder in self._holders):
             self._schedule_credit_check()
 

@@ -100,7 +100,7 @@ class Inbound(Generic[T]):
         self._told = window
         self._latest = 0
 
-    def take(self, number: int, unit: T) -> list[T]:
+    def store_unit(self, number: int, unit: T) -> list[T]:
         """Store a received unit; return the units that can now be delivered in order.
 
         Raises:
@@ -118,12 +118,12 @@ class Inbound(Generic[T]):
             self._next += 1
         return ready
 
-    def release(self, grant: bool) -> bool:
+    def count_released_unit(self, grant: bool) -> bool:
         """Count a released unit; ``grant``: raise the limit. Return whether to send a report."""
         self._released += 1
-        return grant and self.grant()
+        return grant and self.raise_limit()
 
-    def grant(self) -> bool:
+    def raise_limit(self) -> bool:
         """Raise the limit by the released units; return whether to report it to the sender."""
         self._limit = self._released + self._window
         return self._limit - self._told >= max(1, self._window // 2)
@@ -133,7 +133,7 @@ class Inbound(Generic[T]):
         """Whether units are missing in front of received ones."""
         return bool(self._held)
 
-    def report(self, *, ask: bool = False) -> Report:
+    def make_report(self, *, ask: bool = False) -> Report:
         """Return the report of this end."""
         self._told = self._limit
         missing: list[tuple[int, int]] = []
@@ -164,7 +164,7 @@ class _Epoch:
 
 @dataclass
 class Outbound(Generic[T]):
-    """The units that an end sends, from ``add`` to the report that they have arrived."""
+    """The units that an end sends, from ``queue_unit`` to the report that they have arrived."""
 
     #: Units a second.
     rate: float = FIRST_RATE
@@ -196,7 +196,7 @@ class Outbound(Generic[T]):
         """The number of units that may be added."""
         return self.limit - self._next
 
-    def add(self, unit: T, now: float) -> None:
+    def queue_unit(self, unit: T, now: float) -> None:
         """Queue a unit; permitted if there is room."""
         if not self._units:
             self._heard_at = now
@@ -204,7 +204,7 @@ class Outbound(Generic[T]):
         self._queue.append(self._next)
         self._next += 1
 
-    def due(self, now: float) -> Iterator[tuple[int, T]]:
+    def take_due_units(self, now: float) -> Iterator[tuple[int, T]]:
         """Yield the units to send now with their numbers, first those that are sent again."""
         if self._budget_at is not None:
             burst = min(MOST_BURST, max(LEAST_BURST, self.rate * REPORT_S))
@@ -223,13 +223,13 @@ class Outbound(Generic[T]):
             self._epoch.sent += 1
             yield number, sent.unit
 
-    def delay(self) -> float | None:
+    def seconds_until_due(self) -> float | None:
         """Return the seconds until the next unit is due; None: no unit waits to be sent."""
         if not self._repeats and not self._queue:
             return None
         return max(0.0, (1 - self._budget) / self.rate)
 
-    def take(self, report: Report, now: float) -> list[T]:
+    def process_report(self, report: Report, now: float) -> list[T]:
         """Process a report of the peer; return the units that have arrived at the peer.
 
         Raises:
@@ -305,7 +305,7 @@ class Outbound(Generic[T]):
         known = FIRST_WAIT_S if self._round_trip is None else 3 * self._round_trip + 2 * REPORT_S
         return min(MOST_WAIT_S, max(LEAST_WAIT_S, known))
 
-    def must_ask(self, now: float) -> bool:
+    def must_ask_for_report(self, now: float) -> bool:
         """Return whether an expected report is late, so that this end should ask for it.
 
         The first unit that is not known to have arrived is then repeated, at half of the rate.

@@ -174,14 +174,14 @@ def test_an_error_while_making_an_atomic_response_is_reported_without_a_quote(
     stream = world.create_initiator()
     stream.inject_segments(build_atomic_request(stag=stag[0], to=gone.addr))
     assert stream.next_event().kind == "REQUESTED"
-    lib.siw_guard_install()
+    lib.siw_guard_install_handlers()
     try:
         gone.remove_pages()
         assert lib.siw_rdmap_flush_tx(stream.handle, ffi.new("uint64_t *")) < 0
         t = stream.assert_terminates_with((0, 0, 0))
         assert (t.m, t.d, t.r) == (0, 0, 0)
     finally:
-        lib.siw_guard_remove()
+        lib.siw_guard_remove_handlers()
         gone.close()
 
 

@@ -167,10 +167,10 @@ class NoCredits(Credits):
     def grant_due(self) -> bool:
         return False
 
-    def send(self) -> tuple[int, int]:
+    def count_sent_unit(self) -> tuple[int, int]:
         return self._announced, 0
 
-    def receive(self, granted: int, returned: int, *, grant_unit: bool) -> None:
+    def count_received_unit(self, granted: int, returned: int, *, grant_unit: bool) -> None:
         pass
 
 

@@ -34,15 +34,15 @@ I, A = Role.INITIATOR, Role.ACCEPTOR  # noqa: E741
 
 
 def send_unit(end: Credits, kind: str | int) -> Unit:
-    return (kind, *end.send())
+    return (kind, *end.count_sent_unit())
 
 
 def receive_unit(end: Credits, unit: Unit) -> None:
     kind, granted, returned = unit
-    end.receive(granted, returned, grant_unit=kind == GRANT)
+    end.count_received_unit(granted, returned, grant_unit=kind == GRANT)
     if isinstance(kind, int):
-        end.give_back(kind)
-        end.release()
+        end.give_back_all_but(kind)
+        end.count_released_receive()
 
 
 @dataclass
@@ -61,7 +61,7 @@ class World:
         """Return the world after JOIN, which the acceptor answers with a grant unit."""
         world = cls.with_windows(initiator, acceptor)
         receive_unit(world.ends[A], send_unit(world.ends[I], RECORDS))
-        world.ends[A].release()
+        world.ends[A].count_released_receive()
         world.to[I].append(send_unit(world.ends[A], GRANT))
         return world
 
@@ -136,13 +136,13 @@ def worlds_after_program_steps(world: World, windows: range) -> Iterator[World]:
             yield after
         if world.ends[role]._held:
             after = world.copy()
-            after.ends[role].release()
+            after.ends[role].count_released_receive()
             yield after
     acceptor = world.ends[A]
     for window in windows:
         if window != acceptor.window:
             after = world.copy()
-            after.ends[A].resize(window)
+            after.ends[A].set_window(window)
             yield after
     if acceptor.excess and acceptor.sendable and len(windows):
         after = world.copy()
@@ -247,7 +247,7 @@ class UsesItsLastCredit(Credits):
 
     def receive_unit(self, granted: int, returned: int, *, grant_unit: bool) -> None:
         role, self._role = self._role, A
-        super().receive(granted, returned, grant_unit=grant_unit)
+        super().count_received_unit(granted, returned, grant_unit=grant_unit)
         self._role = role
 
 
@@ -309,7 +309,7 @@ class RandomPrograms(RuleBasedStateMachine):
     @rule(role=st.sampled_from(Role), count=st.integers(1, 20))
     def release(self, role: Role, count: int) -> None:
         for _ in range(min(count, self.world.ends[role]._held)):
-            self.world.ends[role].release()
+            self.world.ends[role].count_released_receive()
 
     @rule(role=st.sampled_from(Role))
     def grant(self, role: Role) -> None:
@@ -320,7 +320,7 @@ class RandomPrograms(RuleBasedStateMachine):
     @rule(window=st.integers(1, 40))
     def resize(self, window: int) -> None:
         acceptor = self.world.ends[A]
-        acceptor.resize(window)
+        acceptor.set_window(window)
         if acceptor.excess and acceptor.sendable:
             self.send_unit(A, window)
 
@@ -360,7 +360,7 @@ def send_units_to_acceptor(ends: World, count: int) -> None:
             sent += 1
         while ends.to[A]:
             receive_unit(ends.ends[A], ends.to[A].popleft())
-            ends.ends[A].release()
+            ends.ends[A].count_released_receive()
         if ends.ends[A].grant_due:
             ends.to[I].append(send_unit(ends.ends[A], GRANT))
         while ends.to[I]:
@@ -377,7 +377,7 @@ def test_counts_are_cumulative_and_wrap_around(monkeypatch: pytest.MonkeyPatch) 
             setattr(end, name, getattr(end, name) + past)
     send_units_to_acceptor(world, 100)
     assert world.ends[A].sendable >= 1
-    granted, returned = world.ends[A].send()
+    granted, returned = world.ends[A].count_sent_unit()
     assert (granted, returned) == (100 + 8 - 20, 0)
 
 
@@ -385,11 +385,11 @@ def test_counts_are_cumulative_and_wrap_around(monkeypatch: pytest.MonkeyPatch) 
 def test_a_grant_unit_follows_half_a_window_of_records_at_the_latest() -> None:
     acceptor = Credits(A, window=9, credit=4)
     for n in range(1, 5):
-        acceptor.receive(4, 0, grant_unit=False)
+        acceptor.count_received_unit(4, 0, grant_unit=False)
         assert not acceptor.grant_due  # no grant is due, because the unit has not been released
-        acceptor.release()
+        acceptor.count_released_receive()
         assert acceptor.grant_due is (n == 4)
-    assert acceptor.send() == (13, 0)
+    assert acceptor.count_sent_unit() == (13, 0)
     assert not acceptor.grant_due
 
 
@@ -397,28 +397,29 @@ def test_a_grant_unit_follows_half_a_window_of_records_at_the_latest() -> None:
 def test_the_acceptor_grants_to_an_initiator_without_credit() -> None:
     acceptor = Credits(A, window=9, credit=4)
     for _ in range(9):
-        acceptor.receive(4, 0, grant_unit=False)
+        acceptor.count_received_unit(4, 0, grant_unit=False)
     assert not acceptor.grant_due
-    acceptor.release()
+    acceptor.count_released_receive()
     assert acceptor.grant_due
-    assert acceptor.send() == (10, 0)
+    assert acceptor.count_sent_unit() == (10, 0)
 
 
 @pytest.mark.clause("ADTS-CRED-5#c", "ADTS-CRED-6")
 def test_the_initiator_grants_to_an_acceptor_with_one_credit_if_it_can_use_it() -> None:
     initiator = Credits(I, window=8, credit=3)
     for _ in range(7):
-        initiator.receive(3, 0, grant_unit=False)
+        initiator.count_received_unit(3, 0, grant_unit=False)
     assert not initiator.grant_due
-    initiator.release()  # this adds one credit for records, which is less than half of the window
+    # This adds one credit for records, which is less than half of the window.
+    initiator.count_released_receive()
     assert initiator.grant_due
-    initiator.send()
+    initiator.count_sent_unit()
     # While the initiator holds six of eight units, it does not answer grant units, because the
     # acceptor could not use the credits.
     for granted in (4, 5):
-        initiator.receive(granted, 0, grant_unit=True)
+        initiator.count_received_unit(granted, 0, grant_unit=True)
         assert not initiator.grant_due
-    initiator.release()
+    initiator.count_released_receive()
     assert initiator.grant_due
 
 
@@ -427,12 +428,12 @@ def test_the_acceptor_sends_no_records_with_its_last_credit() -> None:
     acceptor = Credits(A, window=1, credit=4)
     assert acceptor.sendable == 3
     for left in (2, 1, 0):
-        acceptor.send()
+        acceptor.count_sent_unit()
         assert acceptor.sendable == left
-    acceptor.receive(4, 0, grant_unit=False)
-    acceptor.release()
+    acceptor.count_received_unit(4, 0, grant_unit=False)
+    acceptor.count_released_receive()
     assert acceptor.grant_due
-    acceptor.send()
+    acceptor.count_sent_unit()
     assert not acceptor.grant_due
     initiator = Credits(I, window=4, credit=1)
     assert initiator.sendable == 1
@@ -452,7 +453,7 @@ def test_windows_have_limits(role: Role, window: int, credit: int) -> None:
 def test_a_window_is_not_resized_below_its_limit() -> None:
     initiator = Credits(I, window=MIN_INITIATOR_WINDOW, credit=1)
     with pytest.raises(CreditError, match="of the initiator is 4 to 4096"):
-        initiator.resize(3)
+        initiator.set_window(3)
     assert initiator.window == 4
 
 
@@ -460,20 +461,20 @@ def acceptor_after_three_units() -> Credits:
     """Return an acceptor whose peer has used three of four credits."""
     acceptor = Credits(A, window=4, credit=4)
     for _ in range(3):
-        acceptor.receive(4, 0, grant_unit=False)
+        acceptor.count_received_unit(4, 0, grant_unit=False)
     return acceptor
 
 
 def initiator_whose_peer_has_one_credit() -> Credits:
     initiator = Credits(I, window=4, credit=4)
     for _ in range(3):
-        initiator.receive(4, 0, grant_unit=False)
+        initiator.count_received_unit(4, 0, grant_unit=False)
     return initiator
 
 
 def acceptor_whose_peer_has_no_credit() -> Credits:
     acceptor = acceptor_after_three_units()
-    acceptor.receive(4, 0, grant_unit=False)
+    acceptor.count_received_unit(4, 0, grant_unit=False)
     return acceptor
 
 
@@ -536,7 +537,7 @@ def test_a_peer_that_breaks_the_rules_is_found_and_changes_nothing(
     end = make()
     before = vars(end).copy()
     with pytest.raises(CreditError) as refused:
-        end.receive(granted, returned, grant_unit=grant_unit)
+        end.count_received_unit(granted, returned, grant_unit=grant_unit)
     assert str(refused.value).startswith(text)
     assert vars(end) == before
 
@@ -546,7 +547,7 @@ def test_credits_that_are_not_used_can_be_asked_back() -> None:
     world = World.with_windows(4, 16)
     initiator, acceptor = world.ends[I], world.ends[A]
     send_units_to_acceptor(world, 3)
-    acceptor.resize(2)
+    acceptor.set_window(2)
     assert acceptor.excess
     assert acceptor.reserved == 13  # the peer still has 13 credits
     receive_unit(initiator, send_unit(acceptor, 2))
@@ -561,7 +562,7 @@ def test_credits_that_are_not_used_can_be_asked_back() -> None:
     assert acceptor.reserved == 2
     send_units_to_acceptor(world, 50)
     assert acceptor.reserved == 2
-    acceptor.resize(16)
+    acceptor.set_window(16)
     assert acceptor.grant_due
     receive_unit(initiator, send_unit(acceptor, GRANT))
     assert initiator.sendable == 16
@@ -573,19 +574,19 @@ def test_a_request_for_credits_that_are_used_meanwhile_is_answered_by_their_use(
     initiator, acceptor = world.ends[I], world.ends[A]
     for _ in range(3):
         world.to[A].append(send_unit(initiator, RECORDS))
-    acceptor.resize(1)
+    acceptor.set_window(1)
     receive_unit(initiator, send_unit(acceptor, 1))
     assert not initiator._keep
     assert acceptor.excess
     while world.to[A]:
         receive_unit(acceptor, world.to[A].popleft())
-        acceptor.release()
+        acceptor.count_released_receive()
     assert not acceptor.excess
     assert acceptor.reserved == 1
 
 
 def test_only_an_initiator_is_asked_for_credits_and_it_keeps_one() -> None:
     with pytest.raises(CreditError, match="RECLAIM that leaves 1 credits to the acceptor"):
-        Credits(A, 1, 4).give_back(1)
+        Credits(A, 1, 4).give_back_all_but(1)
     with pytest.raises(CreditError, match="RECLAIM that leaves 0 credits to the initiator"):
-        Credits(I, 4, 4).give_back(0)
+        Credits(I, 4, 4).give_back_all_but(0)
