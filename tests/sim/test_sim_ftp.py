@@ -28,8 +28,8 @@ MODES = pytest.mark.parametrize("mode", ["passive", "active"])
 UPLOADS = pytest.mark.parametrize("upload", [False, True], ids=["download", "upload"])
 
 
-@pytest.fixture(autouse=True)
-def hosts(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(name="hosts", autouse=True)
+def three_simulated_hosts(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tprt, "UNIT", 16384)
     for address in (A, B, C):
         world.device(address)

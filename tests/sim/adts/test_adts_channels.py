@@ -34,8 +34,8 @@ from siwarp.verbs import AH, LimitError, SendWR
 KINDS = pytest.mark.parametrize("kind", ["rc", "rd"])
 
 
-@pytest.fixture(autouse=True)
-def hosts(world: World) -> None:
+@pytest.fixture(name="hosts", autouse=True)
+def two_simulated_hosts(world: World) -> None:
     world.device(A)
     world.device(B)
     world.faults("delay=10ms")

@@ -18,8 +18,8 @@ from siwarp.ulp.adts.session import receive_message, send_message
 from siwarp.ulp.adts.wire import UNIT_HEADER_SIZE, Message, Option
 
 
-@pytest.fixture(params=["rd", "rc"])
-def hosts(world: World, tmp_path: Path, request: pytest.FixtureRequest) -> Hosts:
+@pytest.fixture(name="hosts", params=["rd", "rc"])
+def two_simulated_hosts(world: World, tmp_path: Path, request: pytest.FixtureRequest) -> Hosts:
     return Hosts(world, tmp_path / "root", request.param)
 
 

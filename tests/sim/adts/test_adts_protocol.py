@@ -32,8 +32,8 @@ HELLO = wire.Hello(
 )
 
 
-@pytest.fixture(params=["rd", "rc"])
-def hosts(world: World, tmp_path: Path, request: pytest.FixtureRequest) -> Hosts:
+@pytest.fixture(name="hosts", params=["rd", "rc"])
+def two_simulated_hosts(world: World, tmp_path: Path, request: pytest.FixtureRequest) -> Hosts:
     return Hosts(world, tmp_path / "root", request.param)
 
 

@@ -26,13 +26,13 @@ LARGE = 400_000
 SIZES = {"empty": 0, "small": 100, "d/medium": 60_000, "d/e/large": LARGE}
 
 
-@pytest.fixture(params=["rd", "rc"])
-def hosts(world: World, tmp_path: Path, request: pytest.FixtureRequest) -> Hosts:
+@pytest.fixture(name="hosts", params=["rd", "rc"])
+def two_simulated_hosts(world: World, tmp_path: Path, request: pytest.FixtureRequest) -> Hosts:
     return Hosts(world, tmp_path / "root", request.param)
 
 
-@pytest.fixture
-def source(tmp_path: Path) -> Path:
+@pytest.fixture(name="source")
+def source_directory(tmp_path: Path) -> Path:
     root = tmp_path / "source"
     make_files(root, SIZES)
     return root

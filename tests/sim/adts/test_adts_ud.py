@@ -34,13 +34,13 @@ PAYLOAD = UD_UNIT_SIZE - UNIT_HEADER_SIZE - RECORD_HEADER_SIZE
 HEADERS, PACKET = 22 + 8 + 40, 1280
 
 
-@pytest.fixture
-def hosts(world: World, tmp_path: Path) -> Hosts:
+@pytest.fixture(name="hosts")
+def two_simulated_hosts(world: World, tmp_path: Path) -> Hosts:
     return Hosts(world, tmp_path / "root", "ud")
 
 
-@pytest.fixture
-def source(tmp_path: Path) -> Path:
+@pytest.fixture(name="source")
+def source_directory(tmp_path: Path) -> Path:
     root = tmp_path / "source"
     make_files(root, {"empty": 0, "small": 100, "d/medium": 60_000, "d/e/large": 300_000})
     return root

@@ -25,8 +25,8 @@ def three_ports(llp_helpers: SimpleNamespace) -> Iterator[list[Port]]:
         p.close()
 
 
-@pytest.fixture
-def sender(llp_helpers: SimpleNamespace) -> Iterator[LlpSocket]:
+@pytest.fixture(name="sender")
+def sending_socket(llp_helpers: SimpleNamespace) -> Iterator[LlpSocket]:
     port = llp_helpers.Port()
     yield port.open_udp()
     port.close()

@@ -11,8 +11,8 @@ from siwarp.ulp.adts.memory import Pool, SplitPool
 from siwarp.verbs import PD, Context, StateError
 
 
-@pytest.fixture
-def pd() -> Iterator[PD]:
+@pytest.fixture(name="pd")
+def protection_domain() -> Iterator[PD]:
     with Context() as context:
         yield PD(context)
 

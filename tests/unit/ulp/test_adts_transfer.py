@@ -28,8 +28,8 @@ from siwarp.ulp.adts.wire import DigestKind, ErrorCode, FileKind, Option
 TIME = 1_600_000_000_123_456_789
 
 
-@pytest.fixture
-def source(tmp_path: Path) -> Path:
+@pytest.fixture(name="source")
+def source_directory(tmp_path: Path) -> Path:
     root = tmp_path / "source"
     (root / "d" / "e").mkdir(parents=True)
     draw = random.Random(1)
@@ -50,8 +50,8 @@ def source(tmp_path: Path) -> Path:
     return root
 
 
-@pytest.fixture
-def target(tmp_path: Path) -> Path:
+@pytest.fixture(name="target")
+def target_directory(tmp_path: Path) -> Path:
     root = tmp_path / "target"
     root.mkdir()
     return root
@@ -271,8 +271,8 @@ def error_codes(replies: list[wire.Message]) -> list[ErrorCode]:
     return [message.code for message in replies if isinstance(message, wire.Error)]
 
 
-@pytest.fixture
-def receiver(target: Path) -> Receiver:
+@pytest.fixture(name="receiver")
+def receiver_of_target_directory(target: Path) -> Receiver:
     return Receiver({0: Tree(target, True)}, 2)
 
 

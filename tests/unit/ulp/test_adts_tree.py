@@ -17,8 +17,8 @@ from siwarp.ulp.adts.wire import FileKind
 TIME = 1_600_000_000_123_456_789
 
 
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
+@pytest.fixture(name="root")
+def root_directory(tmp_path: Path) -> Path:
     inside = tmp_path / "root"
     inside.mkdir()
     (tmp_path / "secret").write_text("outside")
