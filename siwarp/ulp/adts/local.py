@@ -181,7 +181,7 @@ class MemoryOrigin:
         """Return the file."""
         return self
 
-    def extent(self, offset: int) -> Extent:
+    def extent_at(self, offset: int) -> Extent:
         """Return the octets from the offset to the end as one extent of data."""
         return Extent(offset, self.entry.size - offset, False)
 
@@ -216,7 +216,7 @@ class _FileOrigin:
     def open_for_send(self, path: str) -> _FileOrigin:
         return self
 
-    def extent(self, offset: int) -> Extent:
+    def extent_at(self, offset: int) -> Extent:
         return Extent(offset, self.entry.size - offset, False)
 
     def read(self, into: memoryview, offset: int) -> None:

@@ -141,7 +141,7 @@ _NO_EXTENT = Extent(0, 0, False)
 class Readable(Protocol):
     """The readable octets of a file that is sent, or of one that has arrived in part."""
 
-    def extent(self, offset: int) -> Extent:
+    def extent_at(self, offset: int) -> Extent:
         """Return the data or the hole that begins at an offset."""
 
     def read(self, into: memoryview, offset: int) -> None:
@@ -508,7 +508,7 @@ class Sender:
             extent = sending.extent
             left = extent.offset + extent.length - sending.position
             if left <= 0:
-                sending.extent = source.extent(sending.position)
+                sending.extent = source.extent_at(sending.position)
                 continue
             room = len(view) - at - RECORD_HEADER_SIZE
             if room < min(_SMALLEST_PART, left):
@@ -849,7 +849,7 @@ def add_prefix(digest: Digest, file: Readable, length: int, scratch: memoryview)
     """Add the first ``length`` octets of a file to a digest, holes without reading them."""
     at = 0
     while at < length:
-        extent = file.extent(at)
+        extent = file.extent_at(at)
         end = min(extent.offset + extent.length, length)
         if extent.is_hole:
             digest.zeros(end - at)

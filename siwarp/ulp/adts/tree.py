@@ -442,7 +442,7 @@ class Source:
         self.entry = entry
         self._extents = _Extents(fd, may_have_holes=allocated < entry.size)
 
-    def extent(self, offset: int) -> Extent:
+    def extent_at(self, offset: int) -> Extent:
         """Return the data or the hole that begins at an offset below the file's size."""
         return self._extents.find(offset, self.entry.size)
 
@@ -514,7 +514,7 @@ class Incoming:
         """Return this object if octets have arrived in an earlier transfer, otherwise None."""
         return self if self.position else None
 
-    def extent(self, offset: int) -> Extent:
+    def extent_at(self, offset: int) -> Extent:
         """Return the data or the hole that begins at an offset below the position."""
         return self._extents.find(offset, self.position)
 

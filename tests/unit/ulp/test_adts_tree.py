@@ -318,7 +318,7 @@ def test_holes_are_found_and_stay_holes(root: Path) -> None:
         offset = 0
         kinds = []
         while offset < size:
-            extent = source.extent(offset)
+            extent = source.extent_at(offset)
             kinds.append(extent.is_hole)
             if extent.is_hole:
                 copy.hole(offset, extent.length)
