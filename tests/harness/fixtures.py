@@ -11,9 +11,9 @@ from unit.llp.conftest import run_in_namespace
 
 __all__ = [
     "listener_and_connector",
+    "listener_and_connector_on_two_devices",
     "loopback_device_rig",
     "run_in_namespace",
-    "two_device_wire",
     "ud_pair",
     "use_own_mcast_port",
 ]
@@ -46,8 +46,8 @@ def listener_and_connector(rig: Rig) -> Wire:
     return Wire(rig)
 
 
-@pytest.fixture
-def two_device_wire() -> Iterator[Wire]:
+@pytest.fixture(name="two_device_wire")
+def listener_and_connector_on_two_devices() -> Iterator[Wire]:
     """Provide a listener on one device, and functions that connect to it from another device."""
     a, b = Rig(), Rig()
     yield Wire(a, b)

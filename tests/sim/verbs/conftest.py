@@ -38,8 +38,8 @@ def listener_and_connector(rig: Rig) -> Wire:
     return Wire(rig)
 
 
-@pytest.fixture
-def two_device_wire(_use_simulated_network: None) -> Iterator[Wire]:
+@pytest.fixture(name="two_device_wire")
+def listener_and_connector_on_two_devices(_use_simulated_network: None) -> Iterator[Wire]:
     """A listener on one device, and a helper to connect to the listener from another device."""
     a, b = Rig(), Rig()
     yield Wire(a, b)
