@@ -84,7 +84,7 @@ def python_comments_and_docstrings(text: str) -> Iterator[tuple[int, str]]:
 
 
 def doc_page_sentences(text: str) -> Iterator[tuple[int, str]]:
-    """Yield line and text of each sentence of a page, without tables, headings, code and directives."""
+    """Yield line and text of each sentence of a page, without tables, code and directives."""
     prose = FENCE.sub(lambda found: re.sub(r"[^\n]", "", found.group()), text)
     for found in ITEM.finditer(prose):
         for sentence in SENTENCE.split(" ".join(found.group().split())):
