@@ -141,7 +141,7 @@ class RDMAChannel(Channel):
         self._wake_writers()
 
     async def send(self, unit: Unit, length: int) -> None:
-        """See ``Channel``; returns when the unit is posted."""
+        """Send a unit as ``Channel.send`` says; return when it is posted."""
         try:
             self._check_open()
             while not self.credits.sendable:  # a grant unit has used the credit
@@ -234,7 +234,7 @@ class RDMAChannel(Channel):
         self._post_control_unit(bytes(unit))
 
     def pause_granting(self) -> None:
-        """See ``Channel``. Meanwhile other channels may use the receives of the released units."""
+        """Stop granting; meanwhile other channels may use the receives of the released units."""
         if self._not_granted is None:
             self._not_granted = 0
 

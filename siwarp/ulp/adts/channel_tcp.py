@@ -105,7 +105,7 @@ class TCPChannel(Channel):
     # ---- sending
 
     async def buffer(self) -> Unit:
-        """See ``Channel``; the channel has ``UNITS`` units for sending."""
+        """Return a unit for sending, of which the channel has ``UNITS``."""
         self._check_open()
         return await self._sends.take()
 
@@ -115,7 +115,7 @@ class TCPChannel(Channel):
         return self._sends.take_nowait()
 
     async def send(self, unit: Unit, length: int) -> None:
-        """See ``Channel``; returns when the socket has accepted the unit."""
+        """Send a unit as ``Channel.send`` says; return when the socket has accepted it."""
         try:
             self._check_open()
             put_unit_header(unit.view, length)
@@ -299,7 +299,7 @@ class TCPChannel(Channel):
             )
 
     async def close(self, reason: str = "this end has closed the channel") -> None:
-        """See ``Channel``; waits until the peer has closed the connection, too."""
+        """Close the channel; wait until the peer has closed the connection, too."""
         try:
             if self.ended is None:
                 self._closing = True

@@ -213,7 +213,7 @@ class UDChannel(Channel):
         return unit
 
     async def send(self, unit: Unit, length: int) -> None:
-        """See ``Channel``; returns when the unit is queued."""
+        """Send a unit as ``Channel.send`` says; return when it is queued."""
         try:
             self._check_open()
             put_unit_header(unit.view, length)
@@ -241,7 +241,7 @@ class UDChannel(Channel):
             self._send_timer = self._loop.call_later(max(delay, 0.001), self._send_due_units)
 
     async def flush(self) -> None:
-        """See ``Channel``; returns when all sent units have arrived."""
+        """Wait until all sent units have arrived."""
         while self._outbound.unacknowledged:
             self._check_open()
             await self._wait_until_writers_are_woken()

@@ -282,7 +282,7 @@ class _UDAcceptor(Acceptor):
         accepted: Callable[[Channel], None],
         lifetime: float = 30.0,
     ) -> Invitation:
-        """See ``Acceptor``. UD ignores the unit size and the window of the peer."""
+        """Expect a peer as ``Acceptor.expect`` says. UD ignores the peer's unit size and window."""
         if self._port is None:
             device = self._memory.device
             self._port = UDPort(device, (self._host, 0), self._qkey, self._admit_peer)
