@@ -30,7 +30,9 @@ C_TOKEN = re.compile(
     r'(?P<comment>/\*.*?\*/)|//[^\n]*|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|.', re.DOTALL
 )
 C_FUNCTION = re.compile(r"^(?!#)[A-Za-z_][\w \t*]*?\b(\w+)\([^;{}]*\)\s*\{", re.MULTILINE)
-FENCE = re.compile(r"^```[\s\S]*?^```$|^<!--[\s\S]*?-->$|^\|.*$|^#.*$", re.MULTILINE)
+FENCE = re.compile(
+    r"^```[\s\S]*?^```$|^:::[\s\S]*?^:::$|^<!--[\s\S]*?-->$|^\|.*$|^#.*$", re.MULTILINE
+)
 #: The syntax tree nodes that may have a docstring.
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 #: A paragraph, or an item of a list, in a Markdown page.
@@ -82,7 +84,7 @@ def python_comments_and_docstrings(text: str) -> Iterator[tuple[int, str]]:
 
 
 def doc_page_sentences(text: str) -> Iterator[tuple[int, str]]:
-    """Yield line and text of each sentence of a page, without tables, headings and code."""
+    """Yield line and text of each sentence of a page, without tables, code and directives."""
     prose = FENCE.sub(lambda found: re.sub(r"[^\n]", "", found.group()), text)
     for found in ITEM.finditer(prose):
         for sentence in SENTENCE.split(" ".join(found.group().split())):

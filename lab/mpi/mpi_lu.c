@@ -27,7 +27,7 @@ static size_t lu_index(const struct lu *l, int z, int y, int x)
 	return ((size_t)z * (l->columns + 2) + y) * (l->n + 2) + x;
 }
 
-static double lu_sum_neighbours(const struct lu *l, int z, int y, int x)
+static double lu_sum_of_neighbour_cells(const struct lu *l, int z, int y, int x)
 {
 	return l->x[lu_index(l, z - 1, y, x)] + l->x[lu_index(l, z + 1, y, x)] +
 	       l->x[lu_index(l, z, y - 1, x)] + l->x[lu_index(l, z, y + 1, x)] +
@@ -51,7 +51,7 @@ static void lu_receive_line(const struct lu *l, int z, int y, int from, int tag)
 static void lu_relax_point(const struct lu *l, int z, int y, int x)
 {
 	l->x[lu_index(l, z, y, x)] =
-		(l->b[lu_index(l, z, y, x)] + lu_sum_neighbours(l, z, y, x)) / 7;
+		(l->b[lu_index(l, z, y, x)] + lu_sum_of_neighbour_cells(l, z, y, x)) / 7;
 }
 
 /* Relaxes the points in ascending order; each plane needs a line of points of the previous rank. */
@@ -114,7 +114,7 @@ double kernel_lu(int n)
 			for (int x = 1; x <= n; x++) {
 				double b = l.b[lu_index(&l, z, y, x)];
 				double r = b - (7 * l.x[lu_index(&l, z, y, x)] -
-						lu_sum_neighbours(&l, z, y, x));
+						lu_sum_of_neighbour_cells(&l, z, y, x));
 
 				own[0] += r * r;
 				own[1] += b * b;

@@ -52,7 +52,7 @@ enum siw_capture_tcp_flags {
 
 struct siw_capture_packet {
 	uint64_t when_ns; /* CLOCK_REALTIME */
-	int interface;	  /* as returned by siw_capture_find_or_add_interface() */
+	int interface;	  /* the number that siw_capture_find_or_add_interface() returned */
 	bool sent;
 	bool tcp;
 	uint8_t flags;		      /* enum siw_capture_tcp_flags */

@@ -201,7 +201,7 @@ static bool create_own_counters_file(const char *folder)
 	remove_stale_counters_files(dir);
 	snprintf(name, sizeof(name), "%d", (int)getpid());
 	p = counters_create_file(dir, name, &own.fd);
-	close(dir); /* also unlocks the folder */
+	close(dir); /* close() also releases the lock on the folder */
 	if (!p)
 		return false;
 	counters_init_page(p);
@@ -254,7 +254,11 @@ void siw_counters_init(void)
 	own.pid = getpid();
 	if (!watching_fork &&
 	    pthread_atfork(lock_before_fork, unlock_in_fork_parent, reset_counters_in_child))
-		goto out; /* without fork handlers a child would write to its parent's page */
+		/*
+		 * no counters file, because without fork handlers a child would write to its
+		 * parent's page
+		 */
+		goto out;
 	watching_fork = true;
 	if (run && run[0] == '/' && strlen(run) < sizeof(folder) - 16) {
 		snprintf(folder, sizeof(folder), "%s/siwarp", run);

@@ -290,7 +290,7 @@ static bool guard_is_no_handler(const struct sigaction *action)
 	       (action->sa_handler == SIG_DFL || action->sa_handler == SIG_IGN);
 }
 
-void siw_guard_install(void)
+void siw_guard_install_handlers(void)
 {
 	struct sigaction ours = { .sa_sigaction = handle_fault_signal,
 				  .sa_flags = SA_SIGINFO | SA_ONSTACK };
@@ -314,7 +314,7 @@ void siw_guard_install(void)
 	siw_unlock(&lock);
 }
 
-void siw_guard_remove(void)
+void siw_guard_remove_handlers(void)
 {
 	siw_lock(&lock);
 	users--;

@@ -30,8 +30,8 @@
  * Installs the signal handlers, or adds a user if they are already installed. The last remove
  * restores the previous handlers, unless the handlers have been replaced meanwhile. Any thread.
  */
-void siw_guard_install(void);
-void siw_guard_remove(void);
+void siw_guard_install_handlers(void);
+void siw_guard_remove_handlers(void);
 
 /*
  * Each function returns 0, or -EFAULT if `theirs`, the user's range, is unmapped or protected;

@@ -42,7 +42,9 @@ def _exit_status(error: ADTSError) -> int:
     return special.get(error.code, FILE)
 
 
-async def _copy(sources: list[str], target: str, options: dict[str, Any], quiet: bool) -> Result:
+async def _copy_until_signal(
+    sources: list[str], target: str, options: dict[str, Any], quiet: bool
+) -> Result:
     from siwarp.ulp.adts import copy_async
 
     copying = asyncio.ensure_future(
@@ -63,13 +65,13 @@ async def _copy_with_progress(
     shown = 0
     with show.progress_bar("copying", 1000) as step:
 
-        def advance(progress: Progress) -> None:
+        def show_progress(progress: Progress) -> None:
             nonlocal shown
             parts = min(1000, progress.octets * 1000 // max(1, progress.total or 1))
             step(parts - shown)
             shown = parts
 
-        shown_result: Result = await copy(sources, target, progress=advance, **options)
+        shown_result: Result = await copy(sources, target, progress=show_progress, **options)
     return shown_result
 
 
@@ -233,7 +235,7 @@ def cp(
                 options["key"] = Key.from_text(far.key)
             else:
                 options["key"] = _find_key(key)
-            result = asyncio.run(_copy(paths[:-1], paths[-1], options, as_json))
+            result = asyncio.run(_copy_until_signal(paths[:-1], paths[-1], options, as_json))
     except FarEndError as e:
         print(f"siwarp cp: {e}", file=sys.stderr)
         raise typer.Exit(CONNECTION) from None

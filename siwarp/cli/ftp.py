@@ -134,11 +134,13 @@ def serve(
         )
     except ValueError as e:
         raise OSError(str(e)) from None
-    _announce(server.address, None if users else passwords["siwarp"], write, as_json)
+    _print_listening_address(server.address, None if users else passwords["siwarp"], write, as_json)
     server.run(stop)
 
 
-def _announce(address: tuple[str, int], password: str | None, write: bool, as_json: bool) -> None:
+def _print_listening_address(
+    address: tuple[str, int], password: str | None, write: bool, as_json: bool
+) -> None:
     """Print where the server listens; ``password``: that of the user siwarp, if it was made."""
     host, port = address
     if as_json:
@@ -175,13 +177,13 @@ def get(
     from siwarp.ulp.adts.tree import Tree
     from siwarp.ulp.ftp import transfer
 
-    location = _parse(url)
+    location = _parse_ftp_url(url)
     name = location.path.rpartition("/")[2]
     if file is None or file.is_dir():
         file = (file or Path()) / name
     if not name or not file.name:
         raise typer.BadParameter("names a directory: see siwarp ftp mirror", param_hint="URL")
-    with _reporting_errors(), _connection(location, tls, ca, channel, active) as ftp:
+    with _reporting_errors(), _open_connection(location, tls, ca, channel, active) as ftp:
         remote = transfer.stat_file(ftp, location.path)
         with (
             Tree(file.parent, writable=True) as tree,
@@ -215,7 +217,7 @@ def put(
     from siwarp.ulp.adts.tree import Tree
     from siwarp.ulp.ftp import transfer
 
-    location = _parse(url)
+    location = _parse_ftp_url(url)
     path = location.path
     if not path or path.endswith("/"):
         path += file.name
@@ -223,7 +225,7 @@ def put(
         _reporting_errors(),
         Tree(file.parent) as tree,
         contextlib.closing(tree.open_for_send(file.name)) as source,
-        _connection(location, tls, ca, channel, active) as ftp,
+        _open_connection(location, tls, ca, channel, active) as ftp,
         show.progress_bar(file.name, source.entry.size) as step,
     ):
         keep_time = "MFMT" in transfer.features(ftp)
@@ -258,14 +260,14 @@ def mirror(
     down = is_url(source)
     if down == is_url(destination):
         raise typer.BadParameter("give one URL and one directory", param_hint="SOURCE, DESTINATION")
-    location = _parse(source if down else destination)
+    location = _parse_ftp_url(source if down else destination)
     directory = Path(destination if down else source)
     with _reporting_errors():
         if down:
             directory.mkdir(exist_ok=True)
         with (
             Tree(directory, writable=down) as tree,
-            _connection(location, tls, ca, channel, active) as ftp,
+            _open_connection(location, tls, ca, channel, active) as ftp,
         ):
             job = transfer.Mirror(ftp, tree, delete=delete)
             path = location.path.rstrip("/") or "."
@@ -289,7 +291,7 @@ def mirror(
         sys.exit(PARTIAL)
 
 
-def _parse(url: str) -> Location:
+def _parse_ftp_url(url: str) -> Location:
     from siwarp.ulp.ftp.url import parse_url
 
     try:
@@ -299,7 +301,7 @@ def _parse(url: str) -> Location:
 
 
 @contextlib.contextmanager
-def _connection(
+def _open_connection(
     location: Location, tls: bool, ca: str | None, channel: str, active: bool
 ) -> Iterator[ftplib.FTP]:
     """Yield a connection that is logged in; errors of connecting end the command."""
@@ -312,13 +314,15 @@ def _connection(
     try:
         ftp = connect(location, tls, ca, channels, active)
     except TimeoutError:
-        _fail(TIMEOUT, f"{where}: no answer; check the address and the firewall")
+        _exit_with_error(TIMEOUT, f"{where}: no answer; check the address and the firewall")
     except ssl.SSLError as e:
-        _fail(CONNECTION, f"{where}: {e.reason or e}: check --ca and the name in the URL")
+        _exit_with_error(
+            CONNECTION, f"{where}: {e.reason or e}: check --ca and the name in the URL"
+        )
     except ftplib.error_perm as e:
-        _fail(REFUSED, f"{where}: the server refuses user {location.user}: {e}")
+        _exit_with_error(REFUSED, f"{where}: the server refuses user {location.user}: {e}")
     except (OSError, EOFError) as e:
-        _fail(CONNECTION, f"{where}: {e or 'the server has closed the connection'}")
+        _exit_with_error(CONNECTION, f"{where}: {e or 'the server has closed the connection'}")
     try:
         yield ftp
         with contextlib.suppress(OSError, EOFError, ftplib.Error):
@@ -334,23 +338,23 @@ def _reporting_errors() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        _fail(20, f"interrupted{again}")
+        _exit_with_error(20, f"interrupted{again}")
     except ftplib.error_perm as e:
-        _fail(PARTIAL, str(e))
+        _exit_with_error(PARTIAL, str(e))
     except ftplib.error_temp as e:
         # 45x: the server has no space, or cannot open the file now.
-        _fail(PARTIAL if str(e).startswith("45") else CONNECTION, f"{e}{again}")
+        _exit_with_error(PARTIAL if str(e).startswith("45") else CONNECTION, f"{e}{again}")
     except ftplib.Error as e:
-        _fail(PROTOCOL, f"a reply that is not FTP's: {e}")
+        _exit_with_error(PROTOCOL, f"a reply that is not FTP's: {e}")
     except EOFError:
-        _fail(CONNECTION, f"the server has closed the connection{again}")
+        _exit_with_error(CONNECTION, f"the server has closed the connection{again}")
     except TimeoutError:
-        _fail(TIMEOUT, f"no answer for a minute{again}")
+        _exit_with_error(TIMEOUT, f"no answer for a minute{again}")
     except (ConnectionError, ssl.SSLError) as e:
-        _fail(CONNECTION, f"the connection was lost: {e}{again}")
+        _exit_with_error(CONNECTION, f"the connection was lost: {e}{again}")
     except OSError as e:
         where = f"{e.filename}: " if e.filename is not None else ""
-        _fail(FILE, f"{where}{e.strerror or e}")
+        _exit_with_error(FILE, f"{where}{e.strerror or e}")
 
 
 def _fail(status: int, text: str) -> Any:

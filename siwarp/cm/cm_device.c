@@ -58,7 +58,7 @@ int siw_cm_migrate_id(struct siw_cm_id *id, struct siw_cm_channel *to)
 		siw_lock(&second->lock);
 		if (siw_cm_channel_of(id) == from)
 			break;
-		/* Another thread has moved the id meanwhile. */
+		/* Another thread has moved the id to another channel meanwhile, so try again. */
 		siw_unlock(&second->lock);
 		siw_unlock(&first->lock);
 	}

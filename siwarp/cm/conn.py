@@ -278,7 +278,8 @@ class Connection(Closing):
                 try:
                     mr.close()
                 except Error:
-                    if not self._closed:  # otherwise close() closes mr together with the PD
+                    # if the connection is closed, close() closes mr together with the PD
+                    if not self._closed:
                         raise
 
     def _lock_post_and_wait(self, wr: SendWR, timeout: float | None) -> None:
@@ -349,7 +350,8 @@ class Connection(Closing):
             try:
                 self.id.close()
                 if hasattr(self, "qp"):
-                    self.qp.close()  # before the MRs: a request may still use their memory
+                    # close the QP before the MRs, because a request may still use their memory
+                    self.qp.close()
                 self._parts.close()
             finally:
                 self._home.remove_user()

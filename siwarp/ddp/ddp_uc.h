@@ -143,7 +143,8 @@ void siw_ddp_uc_reset_tx(struct siw_ddp_uc *uc);
 
 /* A receiver's statistics on its peer's datagrams since siw_ddp_uc_connect. */
 struct siw_ddp_uc_report {
-	uint64_t datagrams, octets; /* only datagrams whose PSN was newer than all earlier PSNs */
+	/* count only datagrams with a PSN that was newer than all earlier ones */
+	uint64_t datagrams, octets;
 	uint32_t next;		    /* the PSN that follows the newest PSN received */
 };
 /* Whether setting uc_breaker enables reports of received datagrams to the endpoint's peer. */

@@ -188,7 +188,7 @@ struct siw_context *siw_open_device(struct siw_device *device)
 		return siw_refuse_and_return_null(device ? -ENOMEM : siw_refuse_null("device"));
 	siw_counters_init();
 	siw_capture_init();
-	siw_guard_install();
+	siw_guard_install_handlers();
 	err = siw_faults_init();
 	if (err == -EINVAL)
 		siw_refuse(FAULTS_SETTING, siw_reason_text(siw_faults_error_text()));
@@ -223,7 +223,7 @@ close_async:
 close_lanes:
 	close_lanes(ctx, NULL);
 fail:
-	siw_guard_remove();
+	siw_guard_remove_handlers();
 	siw_device_keep_context_for_reuse(ctx);
 	return siw_refuse_and_return_null(err);
 }
@@ -308,7 +308,7 @@ static void drain_and_close_device(struct siw_context *ctx)
 	siw_device_unregister_for_fork(ctx);
 	close_lanes(ctx, ctx->watch.watch);
 	siw_device_async_close(ctx);
-	siw_guard_remove();
+	siw_guard_remove_handlers();
 }
 
 int siw_close_device(struct siw_context *ctx)

@@ -415,7 +415,7 @@ enum siw_turn {
 	SIW_TURN_DONE,	  /* no request is left */
 	SIW_TURN_MORE,	  /* requests are left for the next turn */
 	SIW_TURN_BLOCKED, /* requests wait for room in a socket */
-	/* like SIW_TURN_BLOCKED, and no request completed: the next round starts with this QP */
+	/* requests wait for room in a socket, and none completed: this QP is first next time */
 	SIW_TURN_STARVED,
 };
 

@@ -44,7 +44,10 @@ void siw_device_progress_once_and_wake(struct siw_lane *lane);
  * nothing if another thread is making progress and no posts are delayed for a batch.
  */
 void siw_device_send_posted(struct siw_lane *lane, bool polls);
-/* The same for all lanes of a device, by a thread that may sleep next in a way of its own. */
+/*
+ * Does what siw_device_send_posted() does, for all lanes of a device. The caller may sleep next in
+ * a way of its own, such as its own epoll_wait().
+ */
 void siw_device_send_posted_of_all_lanes(struct siw_context *ctx);
 /*
  * Records that a poll returned completions without a progress round. all: the poll filled its array
@@ -155,8 +158,8 @@ bool siw_device_ah_in_use(struct siw_ah *ah);
  */
 void siw_device_revoke_stag(struct siw_context *ctx, uint32_t stag);
 /*
- * The same for the streams of one lane, except the stream of the QP `except`. Called with the lock
- * of the lane held.
+ * Does what siw_device_revoke_stag() does, for the streams of one lane except that of the QP
+ * `except`. Called with the lock of the lane held.
  */
 void siw_device_revoke_stag_in_lane(struct siw_lane *lane, uint32_t stag,
 				    const struct siw_qp *except);

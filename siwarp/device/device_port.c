@@ -239,7 +239,10 @@ int siw_device_watch_interface(struct siw_context *ctx)
 
 	ctx->watch.handler.serve = handle_interface_changes;
 	ctx->watch.ctx = ctx;
-	/* A late poll of the device that used this context before may make a round. */
+	/*
+	 * The lock is needed because the context may be a reused one: a call on its former device
+	 * that began before that device was closed may still make a progress round.
+	 */
 	siw_lock(&ctx->lane0.lock);
 	err = open_watch_and_read_state(ctx);
 	siw_unlock(&ctx->lane0.lock);

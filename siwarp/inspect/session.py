@@ -33,7 +33,7 @@ class _State:
 
     startup: ScapyPacket | None = None
     origin: int = 0  # offset of the direction's first FPDU
-    other: bool = False  # not an iWARP connection, or too many octets missing
+    other: bool = False  # the direction is ignored: it is not iWARP, or too many octets are missing
 
 
 class FPDUSession(DefaultSession):

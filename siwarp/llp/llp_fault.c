@@ -291,7 +291,8 @@ static int hold_back_sent_datagram(struct siw_llp_faulty *f, const struct siw_ad
 	int rv = hold_back_datagram(f, SIW_FAULT_TX, dest, iov, length, length, ecn, fate);
 
 	if (rv == 0 && fate->dup) {
-		fate->depart_ns = 0; /* only the first copy counts against the plan's rate */
+		/* only the first copy of a duplicated datagram counts against the plan's rate */
+		fate->depart_ns = 0;
 		rv = hold_back_datagram(f, SIW_FAULT_TX, dest, iov, length, length, ecn, fate);
 	}
 	if (rv == -ENOBUFS) {
@@ -405,7 +406,8 @@ static bool apply_fault_plan_to_received_datagram(struct siw_llp_sock *sock,
 		if (hold_back_datagram(f, SIW_FAULT_RX, source, &iov, here, true_length,
 				       sock->got_ecn, &fate))
 			siw_drop(SIW_COUNTER_fault_limit);
-		fate.depart_ns = 0; /* only the first copy counts against the plan's rate */
+		/* only the first copy of a duplicated datagram counts against the plan's rate */
+		fate.depart_ns = 0;
 	}
 	if (direct && fate.corrupt)
 		siw_fault_flip_bit(buf, here, fate.flip);

@@ -95,7 +95,7 @@ static inline void siw_mem_queue_pop(struct siw_mem_queue *queue)
 	atomic_store_explicit(&queue->head, head + 1, memory_order_release);
 }
 
-/* siw_mem_queue_take for a shared queue. */
+/* Takes a buffer as siw_mem_queue_take does, from a shared queue. */
 bool siw_mem_queue_take_shared(struct siw_mem_queue *queue, struct siw_mem_taken *out);
 
 static inline void siw_mem_buffer_copy(struct siw_mem_taken *out, const struct siw_mem_buffer *buf)

@@ -57,7 +57,8 @@ int siw_mpa_connect_to_itself(struct siw_llp_port *port, const struct siw_addr *
 			      struct siw_mpa_stream **out);
 
 enum siw_mpa_startup {
-	SIW_MPA_STARTING = 0, /* not complete: call again when the handler is called */
+	/* start-up is not complete: call siw_mpa_startup() again when the handler is called */
+	SIW_MPA_STARTING = 0,
 	SIW_MPA_REQUEST = 1,  /* responder: *peer is the peer's Request; call siw_mpa_reply */
 	SIW_MPA_REPLY = 2,    /* initiator: accepted; *peer is the Reply; FPDUs may be sent */
 	SIW_MPA_REJECTED = 3, /* initiator: Reply with R=1, whose private data is in *peer */

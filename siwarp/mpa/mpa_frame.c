@@ -121,7 +121,11 @@ int siw_mpa_startup_frame_missing_octets(const uint8_t *frame, uint32_t len, boo
 
 	if (memcmp(frame, startup_frame_key(reply),
 		   len < SIW_MPA_KEY_LEN ? len : SIW_MPA_KEY_LEN) != 0)
-		return -EPROTO; /* RFC5044-7.1.1-02, -04; two initiators: RFC5044-7.1.2-15 */
+		/*
+		 * not a key (RFC5044-7.1.1-02, -04), or a Request although this end is the
+		 * initiator, too (RFC5044-7.1.2-15)
+		 */
+		return -EPROTO;
 	if (len < sizeof(*f))
 		return (int)(sizeof(*f) - len);
 	pd = siw_mpa_be16(f->pd_length);

@@ -22,7 +22,8 @@ int siw_qp_post_send_request(struct siw_base_qp *base, const struct siw_send_wr 
 	int64_t length;
 	struct siw_wqe *wqe;
 
-	(void)wait; /* not needed: any request stays in the queue until it completes */
+	/* wait is ignored: any request of these types stays in the queue until it completes */
+	(void)wait;
 	if (__builtin_expect(siw_qp_is_local(wr->opcode), 0))
 		return siw_qp_mw_post_request(base, wr, SIW_MW_TYPE_2);
 	length = siw_qp_op_check(base, wr);

@@ -62,7 +62,7 @@ enum siw_rd_reason {
 struct siw_rd_attr {
 	struct siw_addr local; /* address to bind if fd is -1; local.family must always be set */
 	int fd;		       /* the user's bound UDP socket, or -1 */
-	/* siw_llp_port_poll returns the handler when siw_rd_recv must be called */
+	/* the handler that siw_llp_port_poll returns when siw_rd_recv must be called */
 	struct siw_io_handler *handler;
 	bool no_crc;
 	/* advertised IRD: Read Requests and atomics that a peer may have outstanding here */

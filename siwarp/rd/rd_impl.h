@@ -85,7 +85,7 @@ enum siw_rd_state {
 #define SIW_RD_REPORT_NEW   0x02
 #define SIW_RD_REPORT_ACKED 0x04
 
-/* Both directions of one PSN space of a peer. */
+/* The state of one PSN space of a peer, for both directions. */
 struct siw_rd_seq {
 	/*
 	 * PSN indices: a datagram's PSN is its epoch + its index. una: the oldest unacknowledged

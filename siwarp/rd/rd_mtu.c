@@ -189,7 +189,7 @@ static int send_mtu_probe(struct siw_rd_peer *peer, uint32_t size, uint64_t now)
 	peer->probe_ns = now + 2 * peer->cc->rto;
 	siw_rd_set_timer(peer, peer->probe_ns);
 	if (!out)
-		return 0; /* handled as if the PROBE were lost */
+		return 0; /* no memory for the PROBE: it counts as lost when its time is over */
 	memset(out, 0, size);
 	siw_rd_write_header(peer, SIW_DGRAM_RD_PROBE, peer->probe_psn, 0, now,
 			    (struct siw_rd_wire *)out);

@@ -383,8 +383,8 @@ struct siw_rdmap_event {
 	bool acked;
 	uint32_t imm;
 	uint32_t inv_stag;
-	void *user;	   /* datagram: the pointer `user` of the destination endpoint */
-	uint32_t ulp_word; /* datagram: the Q_Key */
+	void *user;	   /* of a datagram: the pointer `user` of the destination endpoint */
+	uint32_t ulp_word; /* of a datagram: the Q_Key */
 	uint32_t src_qpn;  /* on datagrams: QPN of the sender */
 	uint32_t msn;
 	struct siw_wire_err err;
@@ -399,12 +399,12 @@ struct siw_rdmap_event {
 	uint32_t quoted_qn;
 	uint32_t quoted_stag;
 	uint64_t quoted_to;
-	uint8_t quoted_head[18]; /* datagram: the quoted header */
+	uint8_t quoted_head[18]; /* on datagrams: the quoted DDP header */
 	uint8_t quoted_head_len;
-	uint16_t quoted_seg_len; /* datagram: length in octets of the quoted segment */
+	uint16_t quoted_seg_len; /* on datagrams: length in octets of the quoted segment */
 	/*
-	 * datagram: the RDMAP header of a Write-Record, quoted after the DDP header; quoted_msn is
-	 * the message's id. 0 octets: no RDMAP header is quoted.
+	 * on datagrams: the RDMAP header of a Write-Record, quoted after the DDP header; quoted_msn
+	 * is the message's id. 0 octets: no RDMAP header is quoted.
 	 */
 	uint8_t quoted_more[20];
 	uint8_t quoted_more_len;

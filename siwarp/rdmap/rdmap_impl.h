@@ -325,7 +325,7 @@ enum siw_rdmap_fault_state {
 enum siw_rdmap_term_state {
 	SIW_RDMAP_TERM_NONE = 0,
 	SIW_RDMAP_TERM_COUNTS = 1, /* the last delivery counts are being sent */
-	SIW_RDMAP_TERM_DUE = 2,	   /* only the Terminate may be sent */
+	SIW_RDMAP_TERM_DUE = 2,	   /* delivery counts are sent: only the Terminate may follow */
 	SIW_RDMAP_TERM_FRAMED = 3, /* MPA has the Terminate in a batch that is not sent yet */
 	SIW_RDMAP_TERM_SENT = 4,   /* TCP has accepted the Terminate */
 };
@@ -464,7 +464,7 @@ struct siw_rdmap_stream {
 	uint32_t pd;
 	uint32_t denied; /* protected by the progress lock */
 	bool started;
-	bool private, counts, offers; /* as in struct siw_rdmap_start */
+	bool private, counts, offers; /* copies of the members of struct siw_rdmap_start */
 	uint16_t ord;
 	uint32_t read_mask, request_mask;
 	struct siw_rdmap_read *reads;

@@ -103,7 +103,7 @@ void siw_rdmap_terminate_build_msg(struct siw_rdmap_stream *stream,
  * the counts from the error, because a Send may still wait for its receive. Returns 1 if all tagged
  * private messages are framed; 0 if some are left; -errno.
  */
-static int terminate_send_delivery_counts(struct siw_rdmap_stream *stream)
+static int send_delivery_counts_before_terminate(struct siw_rdmap_stream *stream)
 {
 	struct siw_rdmap_tx *tx = &stream->tx;
 	struct siw_wire_err err;
@@ -135,7 +135,7 @@ int siw_rdmap_terminate(struct siw_rdmap_stream *stream)
 		tx->term = SIW_RDMAP_TERM_COUNTS;
 	}
 	if (tx->term == SIW_RDMAP_TERM_COUNTS) {
-		r = terminate_send_delivery_counts(stream);
+		r = send_delivery_counts_before_terminate(stream);
 		if (r != 1)
 			return r;
 		tx->term = SIW_RDMAP_TERM_DUE; /* RFC5040-5.4-08: nothing follows the Terminate */

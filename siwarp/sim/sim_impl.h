@@ -252,7 +252,11 @@ enum sim_kind {
 };
 
 enum sim_cut {
-	SIM_CUT_KNOWN, /* as IP_PMTUDISC_WANT: fragment datagrams that exceed the known path MTU */
+	/*
+	 * like the socket option IP_PMTUDISC_WANT: fragment datagrams that exceed the known path
+	 * MTU
+	 */
+	SIM_CUT_KNOWN,
 	SIM_CUT_ALL,
 	SIM_CUT_NONE,  /* as IP_PMTUDISC_DO */
 	SIM_CUT_PROBE, /* as IP_PMTUDISC_PROBE */

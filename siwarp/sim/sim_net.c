@@ -862,9 +862,9 @@ static void datagram_send(struct siw_llp_sock *sock, struct sim_path *path,
 }
 
 /*
- * Returns the length of a datagram's longest packet that routers must not fragment; 0: routers may
- * fragment all packets of the datagram. Over IPv6 only the sender fragments, for the path MTU that
- * the sender knows.
+ * Returns the length of the longest packet of a datagram if routers must not fragment the packets;
+ * 0: routers may fragment them. With `whole` the datagram is one packet. Over IPv6 the sender
+ * fragments the datagram to the path MTU that it knows, and routers never do.
  */
 static uint32_t largest_unfragmentable_packet(const struct siw_addr *dest, uint32_t packet,
 					      uint32_t known, bool whole)

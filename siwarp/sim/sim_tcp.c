@@ -1289,7 +1289,7 @@ ssize_t siw_llp_tcp_recvv(struct siw_llp_sock *sock, const struct iovec *iov, in
 		return (ssize_t)length;
 	}
 	if (s->unread && s->state == OPEN)
-		return 0; /* iov has room for no octet */
+		return 0; /* the program's buffers have no room for a single octet */
 	sim_sock_clear_ready(sock);
 	if (s->error && !s->ended)
 		return take_pending_error(s, 0);

@@ -22,7 +22,10 @@ int __wrap_clock_gettime(clockid_t clock, struct timespec *t)
 int __wrap_sched_yield(void);
 int __wrap_sched_yield(void)
 {
-	return 0; /* no other thread is waited for, and other programs must not delay an input */
+	/*
+	 * does not yield the CPU: the fuzzer has one thread, and other programs must not delay it
+	 */
+	return 0;
 }
 
 ssize_t __wrap_getrandom(void *buf, size_t len, unsigned int flags);

@@ -65,7 +65,7 @@ static uint32_t next_input_byte(struct input *in)
 static bool fuzz_qp_knows_peer(int end, int place)
 {
 	(void)end;
-	return place < QPS; /* fuzz_rd.c, not this file, has unknown senders */
+	return place < QPS; /* this program simulates no unknown senders, as fuzz_rd.c does */
 }
 
 static void move_qp_to_rts(int i)

@@ -9,7 +9,14 @@ from harness.rc_harness import Wire
 from harness.verbs_harness import MCAST_PORT, Pair, Rig, temporary_settings
 from unit.llp.conftest import run_in_namespace
 
-__all__ = ["rig", "run_in_namespace", "two_device_wire", "ud_pair", "use_own_mcast_port", "wire"]
+__all__ = [
+    "listener_and_connector",
+    "listener_and_connector_on_two_devices",
+    "loopback_device_rig",
+    "run_in_namespace",
+    "ud_pair",
+    "use_own_mcast_port",
+]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -19,8 +26,8 @@ def use_own_mcast_port() -> Iterator[None]:
         yield
 
 
-@pytest.fixture
-def rig() -> Iterator[Rig]:
+@pytest.fixture(name="rig")
+def loopback_device_rig() -> Iterator[Rig]:
     """Provide an open loopback device with a protection domain."""
     made = Rig()
     yield made
@@ -33,14 +40,14 @@ def ud_pair(rig: Rig) -> Pair:
     return Pair(rig)
 
 
-@pytest.fixture
-def wire(rig: Rig) -> Wire:
+@pytest.fixture(name="wire")
+def listener_and_connector(rig: Rig) -> Wire:
     """Provide a listener on 127.0.0.1 and functions to connect to it."""
     return Wire(rig)
 
 
-@pytest.fixture
-def two_device_wire() -> Iterator[Wire]:
+@pytest.fixture(name="two_device_wire")
+def listener_and_connector_on_two_devices() -> Iterator[Wire]:
     """Provide a listener on one device, and functions that connect to it from another device."""
     a, b = Rig(), Rig()
     yield Wire(a, b)

@@ -59,8 +59,8 @@ IN_COUNTS = {"DeliveryCount", "Requester"}  # layers tested in tests/sim/verbs/t
 IN_RESOLUTION = {"SIDR"}  # layers tested in tests/unit/cm/test_cm_ud_hostile.py
 
 
-@pytest.fixture(scope="module")
-def target() -> Iterator[Target]:
+@pytest.fixture(name="target", scope="module")
+def rc_target() -> Iterator[Target]:
     made = Target()
     yield made
     made.close()

@@ -26,8 +26,8 @@ PDATA = b"private!"
 LLP_BAD_FRAME, LLP_NO_RTR, LLP_NO_IRD = 0x020004, 0x020007, 0x020006
 
 
-@pytest.fixture(scope="module")
-def target() -> Iterator[Target]:
+@pytest.fixture(name="target", scope="module")
+def rc_target() -> Iterator[Target]:
     made = Target()
     yield made
     made.close()

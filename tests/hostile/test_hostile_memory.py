@@ -37,8 +37,8 @@ def connection_params_for_framing(how: str) -> tuple[ConnParam, ConnParam]:
     return ConnParam(crc=crc, markers=markers), ConnParam(crc=crc, markers=markers)
 
 
-@pytest.fixture
-def two_device_wire() -> Iterator[Wire]:
+@pytest.fixture(name="two_device_wire")
+def listener_and_connector_on_two_devices() -> Iterator[Wire]:
     a, b = Rig(), Rig()
     yield Wire(a, b)
     a.close()

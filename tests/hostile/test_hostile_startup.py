@@ -50,8 +50,8 @@ def temporarily_change_settings(**values: int) -> Iterator[None]:
             lib.siw_setting_set(name.encode(), value)
 
 
-@pytest.fixture
-def wire() -> Iterator[Wire]:
+@pytest.fixture(name="wire")
+def listener_and_connector() -> Iterator[Wire]:
     rig = Rig()
     yield Wire(rig)
     rig.close()

@@ -62,8 +62,8 @@ class GuestPool:
 GUESTS = pytest.StashKey[GuestPool]()
 
 
-@pytest.fixture(scope="session")
-def guests(pytestconfig: pytest.Config) -> Iterator[GuestPool]:
+@pytest.fixture(name="guests", scope="session")
+def guest_pool(pytestconfig: pytest.Config) -> Iterator[GuestPool]:
     """Yield the guests of this session, of which only one runs at a time."""
     image = vm.get_or_build_guest_image()
     made = GuestPool(lambda: vm.Guest(image, forward=(RPING_PORT, ECHO_PORT)))
@@ -72,8 +72,8 @@ def guests(pytestconfig: pytest.Config) -> Iterator[GuestPool]:
     made.close()
 
 
-@pytest.fixture
-def guest(guests: GuestPool) -> vm.Guest:
+@pytest.fixture(name="guest")
+def running_guest(guests: GuestPool) -> vm.Guest:
     """Return a running guest with Linux siw."""
     return guests.get_or_boot()
 

@@ -16,8 +16,8 @@ from siwarp.bench.runner import BenchError
 pytestmark = pytest.mark.timeout(300)
 
 
-@pytest.fixture(scope="module")
-def mpich(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(name="mpich", scope="module")
+def installed_mpich(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Install PyPI's MPICH into a new virtual environment."""
     folder = tmp_path_factory.mktemp("mpich")
     why = create_virtual_env(folder, "mpich")

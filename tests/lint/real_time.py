@@ -155,7 +155,8 @@ def count_real_time_uses(root: Path = ROOT) -> dict[str, list[tuple[int, str]]]:
 def problems_with_allowed_uses(
     found: dict[str, list[tuple[int, str]]], listing: dict[str, Entry]
 ) -> Iterator[str]:
-    """Yield an error message for each file whose number of uses differs from the list."""
+    """Yield an error message for each file whose number of uses of real time differs from the
+    list."""
     for name, here in found.items():
         most = listing[name].count if name in listing else 0
         if len(here) > most:

@@ -46,7 +46,7 @@ ROUTER_REFUSALS = {
     "prohibited": "ip route replace prohibit 203.0.113.1/32",
     "silence": "ip route replace blackhole 203.0.113.1/32",
 }
-#: The same routes in namespace a itself, where sendto() fails.
+#: Routes in the sender's own namespace, which make sendto() fail with the errno value of the key.
 LOCAL_REFUSALS = {
     "EHOSTUNREACH": "ip route replace unreachable 203.0.113.1/32",
     "EACCES": "ip route replace prohibit 203.0.113.1/32",

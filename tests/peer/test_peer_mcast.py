@@ -28,8 +28,8 @@ def group_address() -> str:
     return f"239.195.{os.getpid() >> 8 & 0xFF}.{os.getpid() & 0xFF}"
 
 
-@pytest.fixture
-def qkey() -> int:
+@pytest.fixture(name="qkey")
+def random_qkey() -> int:
     """Return a random Q_Key for this test, in case two processes use the same group."""
     return random.SystemRandom().randrange(1, 1 << 31)
 

@@ -32,8 +32,8 @@ class End:
     mr: MR
 
 
-@pytest.fixture
-def world() -> Iterator[siwarp.sim.World]:
+@pytest.fixture(name="world")
+def simulated_world() -> Iterator[siwarp.sim.World]:
     with siwarp.sim.World(seed=7) as world:
         yield world
 

@@ -29,8 +29,8 @@ MakeEnd = Callable[[Context, QPType], End]
 A, B = "10.0.0.1", "10.0.0.2"
 
 
-@pytest.fixture
-def hosts(world: World) -> tuple[Context, Context]:
+@pytest.fixture(name="hosts")
+def two_simulated_hosts(world: World) -> tuple[Context, Context]:
     return world.device(A), world.device(B)
 
 

@@ -22,8 +22,8 @@ A, B = "10.0.0.1", "10.0.0.2"
 PORT = 7000
 
 
-@pytest.fixture
-def hosts(world: World) -> tuple[Context, Context]:
+@pytest.fixture(name="hosts")
+def two_simulated_hosts(world: World) -> tuple[Context, Context]:
     """Two hosts with a packet delay of 10 ms."""
     world.faults("delay=10ms")
     return world.device(A), world.device(B)

@@ -70,8 +70,8 @@ class Hosts:
             return client.result(), server.result()
 
 
-@pytest.fixture
-def hosts(world: World) -> Hosts:
+@pytest.fixture(name="hosts")
+def two_simulated_hosts(world: World) -> Hosts:
     world.faults("delay=10ms")
     return Hosts(world, world.device(A), world.device(B))
 

@@ -18,9 +18,9 @@ from siwarp.ulp.adts.wire import Type
 from siwarp.ulp.ftp import opening, stream, tprt
 from siwarp.ulp.ftp.opening import ServerChannels
 
-#: The client's host, the server's, and a stranger's.
+#: The addresses of the hosts of the client, of the server and of a stranger.
 A, B, C = "10.0.0.1", "10.0.0.2", "10.0.0.3"
-#: A file of many units.
+#: The octets of a file that takes many units.
 DATA = random.Random(1).randbytes(500_000)
 
 KINDS = pytest.mark.parametrize("kind", ["rd", "rc", "ud"])
@@ -28,21 +28,21 @@ MODES = pytest.mark.parametrize("mode", ["passive", "active"])
 UPLOADS = pytest.mark.parametrize("upload", [False, True], ids=["download", "upload"])
 
 
-@pytest.fixture(autouse=True)
-def hosts(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(name="hosts", autouse=True)
+def three_simulated_hosts(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tprt, "UNIT", 16384)
     for address in (A, B, C):
         world.device(address)
     world.faults("delay=10ms")
 
 
-def run(world: World, main: Coroutine[Any, Any, None], within: float = 600) -> None:
+def run_in_world(world: World, main: Coroutine[Any, Any, None], within: float = 600) -> None:
     world.run(asyncio.wait_for(main, within))
 
 
 @asynccontextmanager
-async def serve() -> AsyncIterator[ServerChannels]:
-    """Open the server's end; check that closing it leaves no task."""
+async def open_server_channels() -> AsyncIterator[ServerChannels]:
+    """Yield the server's channels; check that no asyncio task is left after they are closed."""
     before = asyncio.all_tasks()
     server = ServerChannels()
     try:
@@ -54,7 +54,7 @@ async def serve() -> AsyncIterator[ServerChannels]:
 
 
 class Offer:
-    """A token of the server for a client on host A, as the reply to TPRT tells it."""
+    """The client's view of a token of the server, which the reply to TPRT contains."""
 
     def __init__(self, server: ServerChannels, kind: str) -> None:
         self.server = server
@@ -63,7 +63,7 @@ class Offer:
         self.rejected: list[str] = []
         self.invitation: Invitation
 
-    async def make(self) -> Offer:
+    async def create_token(self) -> Offer:
         kept = await self.server.expect(
             self.kind, B, A, self.accepted.set_result, self.rejected.append
         )
@@ -72,20 +72,20 @@ class Offer:
         assert self.invitation == kept
         return self
 
-    async def connect(self, source: str = A, token: bytes | None = None) -> Channel:
-        """Open the channel in passive mode."""
+    async def open_passive_channel(self, source: str = A, token: bytes | None = None) -> Channel:
+        """Let the client open the channel (passive mode)."""
         invitation = self.invitation
         if token is not None:
             invitation = dataclasses.replace(invitation, token=token)
         return await opening.connect(self.kind, B, invitation, source)
 
-    async def listen(self) -> opening.Listener:
-        """Let the client listen, in active mode."""
+    async def listen_in_active_mode(self) -> opening.Listener:
+        """Let the client listen for the channel (active mode)."""
         self.server.forget(self.kind, B, self.invitation.token)
         return await opening.listen(self.kind, B, self.invitation, A)
 
-    async def call(self, port: int) -> Channel:
-        """Open the channel in active mode."""
+    async def open_active_channel(self, port: int) -> Channel:
+        """Let the server open the channel to the client's port (active mode)."""
         invitation = tprt.active_invitation(self.kind, self.invitation, port)
         return await self.server.connect(self.kind, B, A, invitation)
 
@@ -105,18 +105,18 @@ class Pair:
             await self._listener.close()
 
 
-async def open_pair(server: ServerChannels, kind: str, mode: str) -> Pair:
-    offer = await Offer(server, kind).make()
+async def open_channel_pair(server: ServerChannels, kind: str, mode: str) -> Pair:
+    offer = await Offer(server, kind).create_token()
     if mode == "passive":
-        client = await offer.connect()
+        client = await offer.open_passive_channel()
         return Pair(client, await asyncio.wait_for(offer.accepted, 60), None)
-    listener = await offer.listen()
-    channel = await offer.call(listener.port)
+    listener = await offer.listen_in_active_mode()
+    channel = await offer.open_active_channel(listener.port)
     return Pair(await listener.accept(), channel, listener)
 
 
-async def send(channel: Channel, data: bytes) -> None:
-    """Send a transfer, and wait until the receiver has confirmed it."""
+async def send_transfer(channel: Channel, data: bytes) -> None:
+    """Send data as a transfer, and wait until the receiver has confirmed the transfer."""
     sender = stream.Sender(channel)
     try:
         rest = memoryview(data)
@@ -131,22 +131,24 @@ async def send(channel: Channel, data: bytes) -> None:
         await sender.close()
 
 
-async def receive(channel: Channel, into: bytearray) -> None:
+async def receive_transfer(channel: Channel, into: bytearray) -> None:
     async with aclosing(stream.receive(channel)) as chunks:
         async for chunk in chunks:
             into += chunk
 
 
-def ends_of(pair: Pair, upload: bool) -> tuple[Channel, Channel]:
-    """Return the end that sends and the one that receives."""
+def sending_and_receiving_end(pair: Pair, upload: bool) -> tuple[Channel, Channel]:
+    """Return the end that sends the file and the end that receives it."""
     return (pair.client, pair.server) if upload else (pair.server, pair.client)
 
 
-async def transfer(server: ServerChannels, kind: str, mode: str, upload: bool) -> None:
-    pair = await open_pair(server, kind, mode)
-    source, sink = ends_of(pair, upload)
+async def transfer_data_and_check(
+    server: ServerChannels, kind: str, mode: str, upload: bool
+) -> None:
+    pair = await open_channel_pair(server, kind, mode)
+    source, sink = sending_and_receiving_end(pair, upload)
     received = bytearray()
-    await asyncio.gather(send(source, DATA), receive(sink, received))
+    await asyncio.gather(send_transfer(source, DATA), receive_transfer(sink, received))
     assert received == DATA
     await pair.close()
 
@@ -163,10 +165,10 @@ def test_a_file_arrives_over_a_line_that_loses_5_percent(
     world.faults("delay=10ms,loss=5%")
 
     async def main() -> None:
-        async with serve() as server:
-            await transfer(server, kind, mode, upload)
+        async with open_server_channels() as server:
+            await transfer_data_and_check(server, kind, mode, upload)
 
-    run(world, main())
+    run_in_world(world, main())
 
 
 @KINDS
@@ -178,11 +180,11 @@ def test_a_blackout_of_10_s_delays_a_transfer_and_does_not_end_it(
     world.faults("delay=10ms,rate=10Mbit")
 
     async def main() -> None:
-        async with serve() as server:
-            pair = await open_pair(server, kind, mode)
-            source, sink = ends_of(pair, upload)
+        async with open_server_channels() as server:
+            pair = await open_channel_pair(server, kind, mode)
+            source, sink = sending_and_receiving_end(pair, upload)
             received = bytearray()
-            both = asyncio.gather(send(source, DATA), receive(sink, received))
+            both = asyncio.gather(send_transfer(source, DATA), receive_transfer(sink, received))
             await asyncio.sleep(0.1)
             world.partition(A, B)
             await asyncio.sleep(10)
@@ -192,7 +194,7 @@ def test_a_blackout_of_10_s_delays_a_transfer_and_does_not_end_it(
             assert received == DATA
             await pair.close()
 
-    run(world, main())
+    run_in_world(world, main())
 
 
 # ---- the end of a peer
@@ -208,12 +210,12 @@ def test_a_transfer_that_a_crash_has_cut_continues_where_it_was(
     world.faults("delay=10ms,rate=10Mbit")
     received = bytearray()
 
-    async def cut() -> None:
+    async def transfer_until_crash() -> None:
         server = ServerChannels()
-        pair = await open_pair(server, kind, mode)
-        source, sink = ends_of(pair, upload)
-        sending = asyncio.create_task(send(source, DATA))
-        receiving = asyncio.create_task(receive(sink, received))
+        pair = await open_channel_pair(server, kind, mode)
+        source, sink = sending_and_receiving_end(pair, upload)
+        sending = asyncio.create_task(send_transfer(source, DATA))
+        receiving = asyncio.create_task(receive_transfer(sink, received))
         await asyncio.sleep(0.2)
         at = world.now
         world.crash(crashed)
@@ -221,7 +223,7 @@ def test_a_transfer_that_a_crash_has_cut_continues_where_it_was(
             await sending
         # The kernel of a crashed process closes the TCP connections of RC.
         assert error.value.cause in {Cause.LOST, Cause.PEER_CLOSED}
-        # RD waits for a silent peer for 30 s, because the network may only be broken for a while.
+        # RD ends a channel only after a silence of 30 s, because a network failure may be short.
         assert world.now - at < 45
         # A receiver has nothing to send: it learns of the crash from the control connection.
         receiving.cancel()
@@ -229,20 +231,22 @@ def test_a_transfer_that_a_crash_has_cut_continues_where_it_was(
         await pair.close()
         await server.close()
 
-    run(world, cut())
+    run_in_world(world, transfer_until_crash())
     kept = len(received)
     assert 0 < kept < len(DATA)
     assert received == DATA[:kept]
     world.restart(crashed)
 
-    async def resume() -> None:
-        async with serve() as server:
-            pair = await open_pair(server, kind, mode)
-            source, sink = ends_of(pair, upload)
-            await asyncio.gather(send(source, DATA[kept:]), receive(sink, received))
+    async def send_rest_of_data() -> None:
+        async with open_server_channels() as server:
+            pair = await open_channel_pair(server, kind, mode)
+            source, sink = sending_and_receiving_end(pair, upload)
+            await asyncio.gather(
+                send_transfer(source, DATA[kept:]), receive_transfer(sink, received)
+            )
             await pair.close()
 
-    run(world, resume())
+    run_in_world(world, send_rest_of_data())
     assert received == DATA
 
 
@@ -253,10 +257,10 @@ def test_a_transfer_that_one_end_cancels_is_not_complete_at_the_other(
     world: World, kind: str, mode: str, upload: bool
 ) -> None:
     async def main() -> None:
-        async with serve() as server:
-            pair = await open_pair(server, kind, mode)
-            source, sink = ends_of(pair, upload)
-            sending = asyncio.create_task(send(source, DATA * 10))
+        async with open_server_channels() as server:
+            pair = await open_channel_pair(server, kind, mode)
+            source, sink = sending_and_receiving_end(pair, upload)
+            sending = asyncio.create_task(send_transfer(source, DATA * 10))
             async with aclosing(stream.receive(sink)) as chunks:
                 await anext(chunks)
             await stream.cancel(sink, "enough")
@@ -264,7 +268,7 @@ def test_a_transfer_that_one_end_cancels_is_not_complete_at_the_other(
                 await sending
             await pair.close()
 
-    run(world, main())
+    run_in_world(world, main())
 
 
 @KINDS
@@ -273,38 +277,38 @@ def test_the_end_that_has_sent_a_file_does_not_wait_for_a_peer_that_is_gone(
 ) -> None:
     check_answer = stream.Sender._check_answer
 
-    async def check_late(sender: stream.Sender, expected: list[Type]) -> None:
-        """Handle BYE as a busy process does: its peer has left before the next grant is sent."""
+    async def check_answer_after_a_second(sender: stream.Sender, expected: list[Type]) -> None:
+        """Process the peer's answer a second late, when the peer has already closed the channel."""
         assert sender._answer is not None
         await asyncio.wait({sender._answer})
         await asyncio.sleep(1)
         await check_answer(sender, expected)
 
-    monkeypatch.setattr(stream.Sender, "_check_answer", check_late)
+    monkeypatch.setattr(stream.Sender, "_check_answer", check_answer_after_a_second)
 
     async def main() -> None:
-        async with serve() as server:
-            pair = await open_pair(server, kind, "passive")
+        async with open_server_channels() as server:
+            pair = await open_channel_pair(server, kind, "passive")
 
-            async def receive_and_leave() -> None:
-                await receive(pair.client, bytearray())
+            async def receive_all_and_leave() -> None:
+                await receive_transfer(pair.client, bytearray())
                 await stream.end(pair.client, sent=False)
 
-            leaving = asyncio.create_task(receive_and_leave())
-            await send(pair.server, DATA)
+            leaving = asyncio.create_task(receive_all_and_leave())
+            await send_transfer(pair.server, DATA)
             assert leaving.done()
             began = world.now
             await stream.end(pair.server, sent=True)
             assert world.now - began < 0.1
             await pair.close()
 
-    run(world, main())
+    run_in_world(world, main())
 
 
 # ---- tokens
 
 
-async def present_token(offer: Offer, host: str, invitation: Invitation) -> None:
+async def present_token_as_stranger(offer: Offer, host: str, invitation: Invitation) -> None:
     """Present a valid token from a stranger's address; the channel may open, but ends at once."""
     with contextlib.suppress(ChannelEnded):
         stranger = await opening.connect(offer.kind, host, invitation, C)
@@ -314,50 +318,53 @@ async def present_token(offer: Offer, host: str, invitation: Invitation) -> None
 @KINDS
 def test_a_wrong_token_is_refused_and_the_right_one_stays_valid(world: World, kind: str) -> None:
     async def main() -> None:
-        async with serve() as server:
-            offer = await Offer(server, kind).make()
+        async with open_server_channels() as server:
+            offer = await Offer(server, kind).create_token()
             for source in (A, C):
                 with pytest.raises(ChannelEnded):
-                    await offer.connect(source, bytes(16))
-            client = await offer.connect()
+                    await offer.open_passive_channel(source, bytes(16))
+            client = await offer.open_passive_channel()
             await asyncio.wait_for(offer.accepted, 60)
             assert offer.rejected == []
             await client.close()
 
-    run(world, main())
+    run_in_world(world, main())
 
 
 @KINDS
 def test_a_token_admits_one_channel(world: World, kind: str) -> None:
     async def main() -> None:
-        async with serve() as server:
-            offer = await Offer(server, kind).make()
-            client = await offer.connect()
+        async with open_server_channels() as server:
+            offer = await Offer(server, kind).create_token()
+            client = await offer.open_passive_channel()
             channel = await asyncio.wait_for(offer.accepted, 60)
             with pytest.raises(ChannelEnded):
-                await offer.connect()
+                await offer.open_passive_channel()
             received = bytearray()
-            await asyncio.gather(send(channel, DATA), receive(client, received))
+            await asyncio.gather(send_transfer(channel, DATA), receive_transfer(client, received))
             assert received == DATA
             await client.close()
 
-    run(world, main())
+    run_in_world(world, main())
 
 
 @KINDS
 def test_a_token_is_valid_for_30_s(world: World, kind: str) -> None:
     async def main() -> None:
-        async with serve() as server:
-            late, in_time = await Offer(server, kind).make(), await Offer(server, kind).make()
+        async with open_server_channels() as server:
+            late, in_time = (
+                await Offer(server, kind).create_token(),
+                await Offer(server, kind).create_token(),
+            )
             await asyncio.sleep(29)
-            client = await in_time.connect()
+            client = await in_time.open_passive_channel()
             await asyncio.sleep(2)
             with pytest.raises(ChannelEnded):
-                await late.connect()
+                await late.open_passive_channel()
             assert not late.accepted.done()
             await client.close()
 
-    run(world, main())
+    run_in_world(world, main())
 
 
 @KINDS
@@ -365,66 +372,67 @@ def test_a_token_that_a_stranger_presents_first_is_void_and_reported(
     world: World, kind: str
 ) -> None:
     async def main() -> None:
-        async with serve() as server:
-            offer = await Offer(server, kind).make()
-            await present_token(offer, B, offer.invitation)
+        async with open_server_channels() as server:
+            offer = await Offer(server, kind).create_token()
+            await present_token_as_stranger(offer, B, offer.invitation)
             assert offer.rejected == [C]
             with pytest.raises(ChannelEnded):
-                await offer.connect()
+                await offer.open_passive_channel()
             assert not offer.accepted.done()
-            await transfer(server, kind, "passive", upload=False)  # with another token
+            # a transfer with another token succeeds
+            await transfer_data_and_check(server, kind, "passive", upload=False)
 
-    run(world, main())
+    run_in_world(world, main())
 
 
 @KINDS
 def test_a_token_of_the_active_mode_admits_nobody_at_the_server(world: World, kind: str) -> None:
     async def main() -> None:
-        async with serve() as server:
-            offer = await Offer(server, kind).make()
-            listener = await offer.listen()
+        async with open_server_channels() as server:
+            offer = await Offer(server, kind).create_token()
+            listener = await offer.listen_in_active_mode()
             with pytest.raises(ChannelEnded):
-                await offer.connect()
-            channel = await offer.call(listener.port)
+                await offer.open_passive_channel()
+            channel = await offer.open_active_channel(listener.port)
             client = await listener.accept()
             await channel.close()
             await client.close()
             await listener.close()
 
-    run(world, main())
+    run_in_world(world, main())
 
 
 @KINDS
 def test_a_client_in_active_mode_admits_only_the_server(world: World, kind: str) -> None:
     async def main() -> None:
-        async with serve() as server:
-            offer = await Offer(server, kind).make()
-            listener = await offer.listen()
+        async with open_server_channels() as server:
+            offer = await Offer(server, kind).create_token()
+            listener = await offer.listen_in_active_mode()
             invitation = tprt.active_invitation(offer.kind, offer.invitation, listener.port)
             forged = dataclasses.replace(invitation, token=bytes(16))
             with pytest.raises(ChannelEnded):
                 await opening.connect(offer.kind, A, forged, C)
-            await present_token(offer, A, invitation)
+            await present_token_as_stranger(offer, A, invitation)
             with pytest.raises(ChannelEnded):
-                await offer.call(listener.port)
+                await offer.open_active_channel(listener.port)
             with pytest.raises(ChannelEnded, match="the server did not open the channel"):
                 await listener.accept()
             await listener.close()
 
-    run(world, main())
+    run_in_world(world, main())
 
 
 @KINDS
 def test_a_client_in_active_mode_that_does_not_listen_is_an_error(world: World, kind: str) -> None:
     async def main() -> None:
-        async with serve() as server:
-            offer = await Offer(server, kind).make()
-            listener = await offer.listen()
+        async with open_server_channels() as server:
+            offer = await Offer(server, kind).create_token()
+            listener = await offer.listen_in_active_mode()
             await listener.close()
             with pytest.raises(ChannelEnded, match=rf"{A} port {listener.port}"):
-                await offer.call(listener.port)
+                await offer.open_active_channel(listener.port)
 
-    run(world, main())
+    run_in_world(world, main())
 
 
 @KINDS
@@ -434,18 +442,18 @@ def test_channels_in_active_mode_are_limited(
     monkeypatch.setattr(opening, "MAX_ACTIVE", 2)
 
     async def main() -> None:
-        async with serve() as server:
-            pairs = [await open_pair(server, kind, "active") for _ in range(2)]
-            offer = await Offer(server, kind).make()
-            listener = await offer.listen()
+        async with open_server_channels() as server:
+            pairs = [await open_channel_pair(server, kind, "active") for _ in range(2)]
+            offer = await Offer(server, kind).create_token()
+            listener = await offer.listen_in_active_mode()
             with pytest.raises(ChannelEnded, match="2 channels in active mode are open: use EPSV"):
-                await offer.call(listener.port)
+                await offer.open_active_channel(listener.port)
             await pairs.pop().close()
-            channel = await offer.call(listener.port)
+            channel = await offer.open_active_channel(listener.port)
             client = await listener.accept()
             await channel.close()
             await client.close()
             await listener.close()
             await pairs.pop().close()
 
-    run(world, main())
+    run_in_world(world, main())

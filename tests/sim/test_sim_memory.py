@@ -92,8 +92,8 @@ def test_an_rc_responder_without_memory_for_a_response_ends_the_connection(of_mi
         assert counter_in_memory(b) in (len(statuses) - 1, len(statuses))
 
 
-@pytest.fixture
-def world(request: pytest.FixtureRequest) -> Iterator[World]:
+@pytest.fixture(name="world")
+def seeded_world(request: pytest.FixtureRequest) -> Iterator[World]:
     with World(request.param) as world:
         yield world
 

@@ -29,8 +29,8 @@ AROUND_THE_WRAP = [(FIRST + i) % (1 << 32) for i in range(MESSAGE_COUNT)]
 EPOCH_OFFSET = 12
 
 
-@pytest.fixture
-def world() -> Iterator[World]:
+@pytest.fixture(name="world")
+def world_near_sequence_wrap() -> Iterator[World]:
     with World(seed=7, near_wrap=True) as world:
         yield world
 

@@ -62,7 +62,7 @@ static enum abi_kind event_object_kind(int event_type)
 	case IBV_EVENT_SRQ_LIMIT_REACHED:
 		return ABI_SRQ;
 	default:
-		return ABI_CONTEXT; /* an event of the port */
+		return ABI_CONTEXT; /* an event of the port belongs to the context */
 	}
 }
 

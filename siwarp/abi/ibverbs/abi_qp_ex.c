@@ -290,8 +290,8 @@ static void wr_set_inline_data_list(struct ibv_qp_ex *qp, size_t num_buf,
 		}
 		total += buf_list[i].length;
 		if (total > ((struct abi_qp *)qp)->cap.max_inline_data) {
-			builder_fail(qp,
-				     ENOMEM); /* as specified by ibv_wr_set_inline_data_list(3) */
+			/* the error that ibv_wr_set_inline_data_list(3) specifies */
+			builder_fail(qp, ENOMEM);
 			return;
 		}
 	}

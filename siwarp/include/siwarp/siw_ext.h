@@ -272,7 +272,8 @@ struct siw_array_send_wr {
 	uint32_t length;      /* of the element in octets; 0: the request has no element */
 	uint32_t lkey;	      /* of the element */
 	uint32_t rkey;	      /* Writes, Reads and atomics */
-	uint32_t imm_data;    /* or invalidate_rkey, depending on opcode */
+	/* the immediate data; for an opcode that invalidates, the rkey to invalidate */
+	uint32_t imm_data;
 	uint32_t opcode;
 	uint32_t send_flags;
 	uint32_t ah; /* index of the peer's address handle in the array of address handles */

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Who may open a session: keys and their files, proofs that a peer knows the key, tokens.
+"""Authentication of sessions: keys and key files, proofs that a peer knows the key, tokens.
 
 Each end proves with HMAC-SHA256 that it knows the key. The proof covers the role of its sender and
 both HELLOs, each with a fresh nonce: it is of no use in another session or for the other role, and
@@ -41,13 +41,13 @@ KEY_SIZE = 32
 _TEXT = re.compile(rf"[0-9a-f]{{{2 * KEY_SIZE}}}")
 #: Maximum number of octets that are read from a key file.
 _MAX_FILE = 256
-#: Begins the text of each MAC, so that no MAC of another protocol with the same key is a proof.
+#: Begins the input of each MAC, so that a MAC of another protocol with the same key is no proof.
 _PURPOSE = b"ADTS 1 AUTH"
 _ROLES = {Role.INITIATOR: b"\x01", Role.ACCEPTOR: b"\x02"}
 
 
 class KeyFileError(OSError):
-    """A key file that cannot be used: it is missing, others may read or change it, or is no key."""
+    """Raised for a key file that is missing, that others may read or change, or that has no key."""
 
 
 class Key:
@@ -65,7 +65,7 @@ class Key:
 
     @classmethod
     def from_text(cls, text: str) -> Key:
-        """Return the key with a text form; white space around it is ignored.
+        """Return the key that a text encodes; white space around the text is ignored.
 
         Raises:
             ValueError: the text is not the text form of a key. The error does not repeat it.
@@ -84,7 +84,7 @@ class Key:
         return self.octets.hex()
 
     def __repr__(self) -> str:
-        return "<Key>"  # keys must not get into logs
+        return "<Key>"  # a log of this object must not show the key
 
 
 def create_key_file(path: Path) -> Key:
@@ -109,7 +109,7 @@ def create_key_file(path: Path) -> Key:
 
 
 def read_key_file(path: Path) -> Key:
-    """Return the key in a file.
+    """Read the key from a key file and return it.
 
     Raises:
         KeyFileError: the file cannot be read, is not a regular file, does not belong to this user
@@ -153,7 +153,7 @@ def read_key_file(path: Path) -> Key:
 
 
 def make_nonce() -> bytes:
-    """Return the nonce of a HELLO."""
+    """Return a new nonce for a HELLO."""
     return system.random_bytes(NONCE_SIZE)
 
 

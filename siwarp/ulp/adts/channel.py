@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Channels: one session's way for units to its peer, the same on every transport.
+"""Channels, over which a session exchanges units with its peer; all transports have one interface.
 
 At most one task at a time reads from a channel and one writes to it, in the thread of the event
 loop. ``siwarp.ulp.adts.endpoints`` opens channels. The units that only concern credits are
@@ -43,7 +43,7 @@ class Cause(Enum):
     PEER_CLOSED = "peer closed"
     #: The peer crashed, or the network between the ends is broken.
     LOST = "lost"
-    #: The peer did not admit this end: no listener, or a token that is not valid.
+    #: The peer refused the channel: nothing listens at the port, or the token is not valid.
     REFUSED = "refused"
     #: The peer did not answer, or made no progress, in time.
     TIMEOUT = "time-out"
@@ -90,7 +90,8 @@ class Received(ABC):
 
     @abstractmethod
     def release(self) -> None:
-        """Give the memory back, so that the peer may send one more unit; call it exactly once.
+        """Return the unit's memory, so that the peer may send one more unit; call this exactly
+        once.
 
         After the end of the channel, only the memory is given back.
         """
@@ -113,7 +114,7 @@ class Channel(ABC):
     #: Octets of units received and sent so far.
     received_octets: int
     sent_octets: int
-    #: The end of the channel; ``None`` while it is open.
+    #: Why the channel has ended; ``None`` while it is open.
     ended: ChannelEnded | None
 
     def __init__(self, name: str, unit_size: int, peer: Address, local: Address) -> None:
@@ -124,7 +125,7 @@ class Channel(ABC):
         self.received_octets = self.sent_octets = 0
         self.ended = None
         self._arrived: deque[Received] = deque()
-        # The future of the reader task, and those of tasks that wait for sends, while they wait.
+        # The futures that the reader task and the sending tasks are waiting for, if any.
         self._reader: asyncio.Future[None] | None = None
         self._writers: list[asyncio.Future[None]] = []
 
@@ -132,7 +133,7 @@ class Channel(ABC):
 
     @abstractmethod
     async def buffer(self) -> Unit:
-        """Wait for credit and for memory, and return a unit to fill; ``send`` or release it.
+        """Wait for credit and memory; return an empty unit, which the caller sends or releases.
 
         The wait is the back-pressure: a peer that grants nothing holds no memory of this end. The
         unit's view has ``unit_size`` octets. Cancellation loses neither credit nor memory.
@@ -140,7 +141,7 @@ class Channel(ABC):
 
     @abstractmethod
     def buffer_nowait(self) -> Unit | None:
-        """Return a unit to fill; ``None`` if ``buffer`` would wait."""
+        """Return an empty unit to send; ``None`` if ``buffer`` would have to wait for one."""
 
     @abstractmethod
     async def send(self, unit: Unit, length: int) -> None:
@@ -153,7 +154,7 @@ class Channel(ABC):
 
     @abstractmethod
     async def flush(self) -> None:
-        """Wait until the transport has finished with all sent units."""
+        """Wait until the transport has sent all units and no longer uses their memory."""
 
     # ---- receiving
 
@@ -184,7 +185,7 @@ class Channel(ABC):
 
     @abstractmethod
     def pause_granting(self) -> None:
-        """Let the peer send no more units than it has credit for (TCP: read no more)."""
+        """Grant the peer no more credits; on TCP, read no more from the socket."""
 
     @abstractmethod
     def resume_granting(self) -> None:
@@ -198,7 +199,7 @@ class Channel(ABC):
         Units that wait for ``receive`` are dropped. All memory returns to the pool, at once or when
         the transport has finished with it. A second call does nothing.
         """
-        self._end(reason, cause)
+        self._end_channel(reason, cause)
         while self._arrived:
             self._arrived.popleft().release()
 
@@ -210,10 +211,10 @@ class Channel(ABC):
 
     @abstractmethod
     def _release_transport(self) -> None:
-        """Give up the connection or the queue pair; called once, at the end of the channel."""
+        """Release the connection or the queue pair; called once, when the channel ends."""
 
-    def _end(self, reason: str, cause: Cause) -> None:
-        """Record the end of the channel, if it is the first, and wake the tasks that wait."""
+    def _end_channel(self, reason: str, cause: Cause) -> None:
+        """Record why the channel has ended, unless it ended before, and wake the waiting tasks."""
         if self.ended is not None:
             return
         self.ended = ChannelEnded(reason, cause)
@@ -233,7 +234,7 @@ class Channel(ABC):
         if self.ended is not None:
             raise self._ended_error()
 
-    def _deliver(self, received: Received) -> None:
+    def _queue_received_unit(self, received: Received) -> None:
         self.received_octets += len(received.view)
         self._arrived.append(received)
         self._wake_reader()
@@ -242,8 +243,10 @@ class Channel(ABC):
         if self._reader is not None and not self._reader.done():
             self._reader.set_result(None)
 
-    async def _wait_for_wake(self) -> None:
-        """Wait until ``_wake_writers`` is called: by the writer task, and by one that closes."""
+    async def _wait_until_writers_are_woken(self) -> None:
+        """Wait until ``_wake_writers`` is called; used by the task that sends and by one that
+        closes.
+        """
         waiter = asyncio.get_running_loop().create_future()
         self._writers.append(waiter)
         try:
@@ -263,7 +266,7 @@ class Channel(ABC):
 
 @dataclass(frozen=True)
 class Invitation:
-    """What a peer needs to know to open a channel; the fields of the record CHANNEL.
+    """The data with which a peer can open a channel: the fields of the record CHANNEL.
 
     Attributes:
         token: the one-time token.
@@ -283,7 +286,7 @@ class Invitation:
 
 
 class Acceptor(ABC):
-    """A server's end of one transport: admits peers that present a token."""
+    """The part of a server that accepts channels of one transport from peers with a token."""
 
     #: "rd", "rc" or "ud".
     name: str
@@ -310,8 +313,8 @@ class Acceptor(ABC):
 
     @abstractmethod
     def forget(self, token: bytes) -> None:
-        """Admit the token no longer; has no effect if it has been used or has expired."""
+        """Refuse the token from now on; has no effect if it has been used or has expired."""
 
     @abstractmethod
     def close(self) -> None:
-        """Admit no more peers."""
+        """Stop accepting channels of peers."""

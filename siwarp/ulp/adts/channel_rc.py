@@ -34,7 +34,7 @@ from siwarp.verbs import (
 
 __all__ = ["RCListener", "RCReceives", "accept_rc", "connect_rc"]
 
-#: Either end may send first (RFC 6581).
+#: The connection's parameter by which either end may send first (RFC 6581).
 _EITHER_END_FIRST = RTR.FPDU | RTR.WRITE | RTR.READ
 #: Seconds for which a disconnected queue pair waits for the peer, before it is ended by force.
 LEAVE_S = 2.0
@@ -96,8 +96,8 @@ class RCChannel(RDMAChannel):
         cm_id.context = self._on_cm_event
         #: The first event of the connection: ESTABLISHED, or the event that reports the failure.
         self.started: asyncio.Future[CMEvent] = asyncio.get_running_loop().create_future()
-        # Whether the queue pair takes no more receives, and whether the connection ended before a
-        # unit was sent or received completely.
+        # Whether the queue pair has flushed all its receives, and whether the connection ended
+        # before a unit was sent or received completely.
         self._flushed = self._unit_lost = False
         self._timer: asyncio.TimerHandle | None = None
 
@@ -126,15 +126,17 @@ class RCChannel(RDMAChannel):
             self.device.handle_completions()
             in_order = event.type == CMEventType.DISCONNECTED and not event.status
             if in_order and not (event.wire_error or self._unit_lost):
-                self._end(f"{self._peer_name()} has closed the connection", Cause.PEER_CLOSED)
+                self._end_channel(
+                    f"{self._peer_name()} has closed the connection", Cause.PEER_CLOSED
+                )
             elif event.wire_error:
-                self._end(
+                self._end_channel(
                     f"{self._peer_name()} or this end has violated the protocol: the connection "
                     f"ended with the Terminate {event.wire_error:#08x}",
                     Cause.PROTOCOL,
                 )
             else:
-                self._end(self._lost_reason(), Cause.LOST)
+                self._end_channel(self._lost_reason(), Cause.LOST)
         if not self.started.done():
             self.started.set_result(event)
 
@@ -145,7 +147,7 @@ class RCChannel(RDMAChannel):
                 self._close_queue_pair()
 
     def _release_transport(self) -> None:
-        """Disconnect; the queue pair closes when it takes no more receives of the SRQ."""
+        """Disconnect; the queue pair is closed when it has flushed its receives of the SRQ."""
         with contextlib.suppress(Error):
             self._id.disconnect()
         if self.owns_device:
@@ -164,13 +166,13 @@ class RCChannel(RDMAChannel):
 
     def _close_queue_pair(self) -> None:
         if self._number not in self._rc_receives.channels:
-            return  # it is closed
+            return  # the queue pair has been closed already
         del self._rc_receives.channels[self._number]
         if self._timer is not None:
             self._timer.cancel()
-        if not self.device.closed:  # the device closes what belongs to it
-            # Closing the queue pair removes its completions, among them that of a receive which it
-            # held for a message that did not arrive completely.
+        if not self.device.closed:  # closing a device closes its queue pairs and ids
+            # Closing the queue pair removes its completions from the CQ, even that of a receive
+            # which was assigned to a message that did not arrive completely.
             self.device.handle_completions()
             self._id.context = None
             self._id.close()
@@ -220,7 +222,8 @@ def accept_rc(
     channel.on_released = released
 
     def on_started(started: asyncio.Future[CMEvent]) -> None:
-        # The channel may have ended in the meantime, as its user will find out.
+        # The channel may have ended in the meantime; the next call of its user then reports the
+        # end.
         if not started.cancelled() and started.result().type == CMEventType.ESTABLISHED:
             accepted(channel)
 
@@ -232,7 +235,7 @@ def accept_rc(
 
 
 class RCListener:
-    """Listens for RC connections; ``on_request`` gets each CONNECT_REQUEST, to accept or reject."""
+    """A listener for RC connections; ``on_request`` accepts or rejects each CONNECT_REQUEST."""
 
     def __init__(
         self, device: Device, address: Address, on_request: Callable[[CMEvent], None]

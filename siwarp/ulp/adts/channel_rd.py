@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""The RD channel: one queue pair for all sessions, which are told apart by the source of a unit.
+"""The RD channel: all sessions share one queue pair; a unit's source tells its session.
 
 A peer is the address of its queue pair and its instance, which differs for each process at that
 address. Its first unit has the record JOIN with the token, which the acceptor answers with a grant
@@ -49,7 +49,7 @@ QUEUE_DEPTH = 8192
 #: the network. (If the peer's process ends, its rendezvous ends, which is detected at once.)
 SILENCE_S = 30.0
 
-#: What identifies a peer: its address as the completion has it, and its instance.
+#: The key by which a peer is found: its address in the completion's format, and its instance.
 _Source = tuple[bytes, int]
 
 
@@ -89,15 +89,15 @@ class RDPort:
         self.qp.to_rts()
         #: The address of the queue pair.
         self.address = self.qp.addr
-        receives.find = self._find
-        receives.unknown = self._on_stranger
+        receives.find = self._find_channel
+        receives.unknown = self._admit_or_drop_stranger
 
-    def _find(self, wc: WC) -> RDChannel | None:
+    def _find_channel(self, wc: WC) -> RDChannel | None:
         return self.channels.get((wc.source_octets, wc.source_instance))
 
-    def _on_stranger(self, view: memoryview, wc: WC) -> None:
-        """Handle a unit of a source without a session: admit it by a JOIN, or drop the unit."""
-        token = _token_of(view)
+    def _admit_or_drop_stranger(self, view: memoryview, wc: WC) -> None:
+        """Handle a unit from an unknown source: open a channel if it has a JOIN, or drop it."""
+        token = _token_in_join(view)
         channel = None
         if token is not None and self._admit is not None:
             channel = self._admit(token, self, wc)
@@ -107,7 +107,7 @@ class RDPort:
             return
         try:
             _, granted, returned = parse_unit_header(view, channel.unit_size)
-            channel.join(granted, returned)
+            channel.process_join(granted, returned)
         except (WireError, CreditError) as error:
             channel.abort(f"the peer's JOIN is invalid: {error}", Cause.PROTOCOL)
 
@@ -138,11 +138,11 @@ class RDChannel(RDMAChannel):
         self._port = port
         self._handle = AH(port.device.pd, peer)
         self._source: _Source | None = None
-        #: An acceptor's channel: called when the peer has joined.
+        #: Only at an acceptor: called when the first unit with a JOIN has arrived from the peer.
         self.on_joined: Callable[[], None] | None = None
 
     def listen_to(self, source: _Source) -> None:
-        """Receive the units of this source."""
+        """Register this channel as the one that receives the units of a source."""
         self._source = source
         self._port.channels[source] = self
 
@@ -155,7 +155,7 @@ class RDChannel(RDMAChannel):
         """The numeric address of the peer's queue pair."""
         return self._handle.dest
 
-    def _address(self, wr: SendWR) -> None:
+    def _set_destination(self, wr: SendWR) -> None:
         wr.set_wr_rd(self._handle)
 
     def _lost_reason(self) -> str:
@@ -164,11 +164,11 @@ class RDChannel(RDMAChannel):
             "that its program runs, and repeat the transfer"
         )
 
-    def join(self, granted: int, returned: int) -> None:
-        """Count the unit with JOIN, and answer it."""
-        self.credits.receive(granted, returned, grant_unit=False)
-        self.credits.release()
-        self._after_credits_changed()
+    def process_join(self, granted: int, returned: int) -> None:
+        """Count the unit with the JOIN as received, and send the first credits."""
+        self.credits.count_received_unit(granted, returned, grant_unit=False)
+        self.credits.count_released_receive()
+        self._update_reserved_receives()
         self._send_grant()
         if self.on_joined is not None:
             self.on_joined()
@@ -181,13 +181,14 @@ class RDChannel(RDMAChannel):
         # Requests in progress complete soon, and their units return to the pool.
         with contextlib.suppress(Error):
             self._qp.end_peer(self.peer)
-        with contextlib.suppress(Error):  # a request still uses it: it is closed when deleted
+        # a request still uses the address handle; its finalizer will close it
+        with contextlib.suppress(Error):
             self._handle.close()
         if self.owns_device:
             self.device.close_nowait()
 
 
-def _token_of(view: memoryview) -> bytes | None:
+def _token_in_join(view: memoryview) -> bytes | None:
     try:
         return Join.unpack(next(records(view))).token
     except (WireError, StopIteration):
@@ -222,11 +223,11 @@ async def connect_rd(
     answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def find_first(wc: WC) -> RDChannel | None:
-        """Bind the channel to the source of the first unit from the peer's address."""
+        """Assign the first unit from the peer's address, and its source, to the channel."""
         if wc.source != channel.destination:
             return None
         channel.listen_to((wc.source_octets, wc.source_instance))
-        port.receives.find = port._find
+        port.receives.find = port._find_channel
         if not answered.done():
             answered.set_result(None)
         return channel
@@ -240,9 +241,9 @@ async def connect_rd(
     try:
         unit = memoryview(bytearray(CONTROL_SIZE))
         length = Join(token=token).put(unit, UNIT_HEADER_SIZE)
-        put_unit_header(unit, length, *credits.send())
-        channel._after_credits_changed()
-        channel._post_control(bytes(unit[:length]))
+        put_unit_header(unit, length, *credits.count_sent_unit())
+        channel._update_reserved_receives()
+        channel._post_control_unit(bytes(unit[:length]))
         await asyncio.wait_for(asyncio.shield(answered), timeout)
     except (asyncio.TimeoutError, TimeoutError):
         answered.cancel()

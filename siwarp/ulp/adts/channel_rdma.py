@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""What the RC and the RD channel have in common: Sends of units, credits, and received units."""
+"""The common part of the RC and RD channels: sending units, credits, and receiving units."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SEND_DEPTH = 256
 
 
 class RDMAChannel(Channel):
-    """A channel over Sends, whose receives are those of ``receives``."""
+    """A channel whose units are Sends; they arrive in the shared receives ``receives``."""
 
     def __init__(
         self,
@@ -50,16 +50,16 @@ class RDMAChannel(Channel):
         super().__init__(name, receives.unit, peer, local)
         self.device = device
         self.credits = credits
-        #: The largest window of this end, and the most units that this end fills and sends at a
+        #: The largest window of this end, which is also the most units that it fills and sends at a
         #: time.
         self.window_limit = window_limit
         #: The time of the last unit with records, and of the first RECLAIM that is unanswered.
         self._loop = asyncio.get_running_loop()
         self.last_unit = self._loop.time()
         self.asked_at: float | None = None
-        #: The time since which no posted unit has completed; ``None`` if there is none.
+        #: Since when no posted unit has completed; ``None`` if no unit is posted.
         self.stalled_since: float | None = None
-        #: Whether the channel is the only one of its device, which it closes.
+        #: Whether the channel closes the device, because no other channel uses it.
         self.owns_device = False
         #: Called when the transport has released all resources of the channel.
         self.on_released: Callable[[], None] | None = None
@@ -75,7 +75,7 @@ class RDMAChannel(Channel):
         self._turn: asyncio.Future[Unit] | None = None
         # The number of received units that were released while granting is paused; otherwise None.
         self._not_granted: int | None = None
-        receives.add(self)
+        receives.add_channel(self)
         device.members[self] = None
 
     # ---- what differs between RC and RD
@@ -85,22 +85,24 @@ class RDMAChannel(Channel):
     def _qp(self) -> QP:
         """The queue pair that sends to the peer."""
 
-    def _address(self, wr: SendWR) -> None:
+    def _set_destination(self, wr: SendWR) -> None:
         """Set the destination of a send request, if the queue pair has none."""
 
     @abstractmethod
     def _lost_reason(self) -> str:
-        """Return the reason of the end if the network or the peer has failed."""
+        """Return the text that explains the end of the channel if the network or the peer has
+        failed.
+        """
 
     # ---- sending
 
     def buffer_nowait(self) -> Unit | None:
         """See ``Channel``."""
         self._check_open()
-        if not self._may_fill():
+        if not self._may_fill_unit():
             return None
         unit = self._units.take_nowait()
-        return None if unit is None else self._begin_filling(unit)
+        return None if unit is None else self._begin_filling_unit(unit)
 
     async def buffer(self) -> Unit:
         """See ``Channel``."""
@@ -108,8 +110,8 @@ class RDMAChannel(Channel):
             unit = self.buffer_nowait()
             if unit is not None:
                 return unit
-            if not self._may_fill():
-                await self._wait_for_wake()
+            if not self._may_fill_unit():
+                await self._wait_until_writers_are_woken()
                 continue
             turn = self._turn = self._units.request()
             self.device.watch_stalls()
@@ -120,30 +122,30 @@ class RDMAChannel(Channel):
                 raise
             finally:
                 self._turn = None
-            if self.ended is None and self._may_fill():
-                return self._begin_filling(unit)
+            if self.ended is None and self._may_fill_unit():
+                return self._begin_filling_unit(unit)
             unit.release()  # the credit was used for a grant unit in the meantime
 
-    def _may_fill(self) -> bool:
-        """Return whether there is credit for one more unit, and this end may fill one more."""
+    def _may_fill_unit(self) -> bool:
+        """Return whether there is credit and room in the window to fill one more unit."""
         filled = self._filling + self._in_flight
         return self.credits.sendable > self._filling and filled < self.window_limit
 
-    def _begin_filling(self, unit: Unit) -> Unit:
+    def _begin_filling_unit(self, unit: Unit) -> Unit:
         self._filling += 1
-        unit.on_release = self._end_filling
+        unit.on_release = self._end_filling_unit
         return unit
 
-    def _end_filling(self) -> None:
+    def _end_filling_unit(self) -> None:
         self._filling -= 1
         self._wake_writers()
 
     async def send(self, unit: Unit, length: int) -> None:
-        """See ``Channel``; returns when the unit is posted."""
+        """Send a unit as ``Channel.send`` says; return when it is posted."""
         try:
             self._check_open()
             while not self.credits.sendable:  # a grant unit has used the credit
-                await self._wait_for_wake()
+                await self._wait_until_writers_are_woken()
                 self._check_open()
         except BaseException:
             unit.release()
@@ -152,13 +154,13 @@ class RDMAChannel(Channel):
 
     def _post_unit(self, unit: Unit, length: int) -> None:
         try:
-            put_unit_header(unit.view, length, *self.credits.send())
-            self._after_credits_changed()
-            self._post(SendWR(sg=[unit.sge(length)]), lambda wc: self._on_unit_sent(wc, unit))
+            put_unit_header(unit.view, length, *self.credits.count_sent_unit())
+            self._update_reserved_receives()
+            self._post_send(SendWR(sg=[unit.sge(length)]), lambda wc: self._on_unit_sent(wc, unit))
         except BaseException as error:
             unit.release()
             if isinstance(error, Error):
-                self._end(f"sending to {self._peer_name()}: {error.strerror}", Cause.LOST)
+                self._end_channel(f"sending to {self._peer_name()}: {error.strerror}", Cause.LOST)
                 raise self._ended_error() from None
             raise
         unit.on_release = None
@@ -168,17 +170,17 @@ class RDMAChannel(Channel):
             self.stalled_since = self._loop.time()
         self.sent_octets += length
 
-    def _post(self, wr: SendWR, on_completion: Callable[[WC], None]) -> None:
-        self._address(wr)
+    def _post_send(self, wr: SendWR, on_completion: Callable[[WC], None]) -> None:
+        self._set_destination(wr)
         self._posted.add(self.device.post_send(self._qp, wr, on_completion))
 
     def _on_unit_sent(self, wc: WC, unit: Unit) -> None:
         self._in_flight -= 1
         self.stalled_since = self._loop.time() if self._in_flight else None
         unit.release()
-        self._on_sent(wc)
+        self._on_send_completed(wc)
 
-    def _on_sent(self, wc: WC) -> None:
+    def _on_send_completed(self, wc: WC) -> None:
         self._posted.discard(wc.wr_id)
         if wc.status and self.ended is None:
             self._end_by_completion(wc)
@@ -188,12 +190,12 @@ class RDMAChannel(Channel):
         """See ``Channel``."""
         while self._posted:
             self._check_open()
-            await self._wait_for_wake()
+            await self._wait_until_writers_are_woken()
 
     # ---- credits
 
-    def _after_credits_changed(self) -> None:
-        """Count the receives that the peer's credits reserve."""
+    def _update_reserved_receives(self) -> None:
+        """Update how many receives the peer's credits reserve, after the credits have changed."""
         reserved = self.credits.reserved
         self._receives.reserved += reserved - self._reserved
         self._reserved = reserved
@@ -204,34 +206,35 @@ class RDMAChannel(Channel):
 
     def _send_grant(self) -> None:
         header = memoryview(bytearray(UNIT_HEADER_SIZE))
-        put_unit_header(header, UNIT_HEADER_SIZE, *self.credits.send())
-        self._after_credits_changed()
-        self._post_control(bytes(header))
+        put_unit_header(header, UNIT_HEADER_SIZE, *self.credits.count_sent_unit())
+        self._update_reserved_receives()
+        self._post_control_unit(bytes(header))
 
-    def _post_control(self, unit: bytes) -> None:
+    def _post_control_unit(self, unit: bytes) -> None:
         try:
-            self._post(self.device.control_wr(unit), self._on_control_sent)
+            self._post_send(self.device.control_wr(unit), self._on_control_unit_sent)
         except Error as error:
-            self._end(f"sending to {self._peer_name()}: {error.strerror}", Cause.LOST)
+            self._end_channel(f"sending to {self._peer_name()}: {error.strerror}", Cause.LOST)
 
-    def _on_control_sent(self, wc: WC) -> None:
-        self._on_sent(wc)
+    def _on_control_unit_sent(self, wc: WC) -> None:
+        self._on_send_completed(wc)
         self._send_grant_if_due()
 
-    def ask_back(self) -> None:
-        """Send RECLAIM, if there is credit for it: the peer keeps as many credits as the window."""
+    def reclaim_credits(self) -> None:
+        """Send RECLAIM, if credit permits: the peer must give back its credits beyond the
+        window."""
         if self.ended is None and self.credits.excess and self.credits.sendable:
-            self._send_control(Reclaim(keep=self.credits.window))
+            self._send_control_message(Reclaim(keep=self.credits.window))
 
-    def _send_control(self, message: Reclaim) -> None:
+    def _send_control_message(self, message: Reclaim) -> None:
         unit = memoryview(bytearray(UNIT_HEADER_SIZE + RECORD_HEADER_SIZE + len(message.body())))
         message.put(unit, UNIT_HEADER_SIZE)
-        put_unit_header(unit, len(unit), *self.credits.send())
-        self._after_credits_changed()
-        self._post_control(bytes(unit))
+        put_unit_header(unit, len(unit), *self.credits.count_sent_unit())
+        self._update_reserved_receives()
+        self._post_control_unit(bytes(unit))
 
     def pause_granting(self) -> None:
-        """See ``Channel``. The receives of the peer's units are free for other channels."""
+        """Stop granting; meanwhile other channels may use the receives of the released units."""
         if self._not_granted is None:
             self._not_granted = 0
 
@@ -240,11 +243,11 @@ class RDMAChannel(Channel):
         count, self._not_granted = self._not_granted or 0, None
         if self.ended is None:
             for _ in range(count):
-                # Other channels may have been granted the receive meanwhile.
-                if not self._receives.grow(1) and self.credits.window > 1:
-                    self.credits.resize(self.credits.window - 1)
-                self.credits.release()
-                self._after_credits_changed()
+                # The receive may have been granted to another channel meanwhile.
+                if not self._receives.post_until_available(1) and self.credits.window > 1:
+                    self.credits.set_window(self.credits.window - 1)
+                self.credits.count_released_receive()
+                self._update_reserved_receives()
             self._send_grant_if_due()
 
     # ---- receiving
@@ -254,7 +257,7 @@ class RDMAChannel(Channel):
         if wc.status or self.ended is not None:
             if self.ended is None:
                 self._end_by_completion(wc)
-            self._drop(receive)
+            self._repost_receive(receive)
             return
         view = receive.memory.view[: wc.byte_len]
         try:
@@ -262,37 +265,39 @@ class RDMAChannel(Channel):
             if length != wc.byte_len:
                 raise WireError(f"a unit of {wc.byte_len} octets says that it has {length}")
             grant_unit = length == UNIT_HEADER_SIZE
-            self.credits.receive(granted, returned, grant_unit=grant_unit)
+            self.credits.count_received_unit(granted, returned, grant_unit=grant_unit)
             if grant_unit:
-                self._drop(receive)
+                self._repost_receive(receive)
             elif view[UNIT_HEADER_SIZE] == Type.RECLAIM and self._role is Role.INITIATOR:
-                self._on_reclaim(next(records(view)))
-                self._drop(receive)
-                self.credits.release()
+                self._process_reclaim(next(records(view)))
+                self._repost_receive(receive)
+                self.credits.count_released_receive()
             else:
                 self._deliver_unit(receive, view)
         except (WireError, CreditError) as error:
-            self._end(f"{self._peer_name()} has violated the protocol: {error}", Cause.PROTOCOL)
+            self._end_channel(
+                f"{self._peer_name()} has violated the protocol: {error}", Cause.PROTOCOL
+            )
             if receive.holder is not None:
-                self._drop(receive)
+                self._repost_receive(receive)
             return
-        self._after_credits_changed()
+        self._update_reserved_receives()
         self._send_grant_if_due()
         self._wake_writers()
 
-    def _drop(self, receive: Receive) -> None:
+    def _repost_receive(self, receive: Receive) -> None:
         receive.holder = None
         self._receives.repost(receive)
 
-    def _on_reclaim(self, record: Record) -> None:
-        self.credits.give_back(Reclaim.unpack(record).keep)
+    def _process_reclaim(self, record: Record) -> None:
+        self.credits.give_back_all_but(Reclaim.unpack(record).keep)
 
     def _deliver_unit(self, receive: Receive, view: memoryview) -> None:
         self.last_unit = self._loop.time()
         if self._role is Role.ACCEPTOR:
-            self._receives.adapt(self)
+            self._receives.adapt_window(self)
         receive.view = view
-        self._deliver(receive)
+        self._queue_received_unit(receive)
 
     def on_release(self) -> None:
         """Grant the receive of a unit that was released."""
@@ -301,8 +306,8 @@ class RDMAChannel(Channel):
         if self._not_granted is not None:
             self._not_granted += 1
             return
-        self.credits.release()
-        self._after_credits_changed()
+        self.credits.count_released_receive()
+        self._update_reserved_receives()
         self._send_grant_if_due()
 
     # ---- the end
@@ -313,18 +318,18 @@ class RDMAChannel(Channel):
                 wc.check()
             except Error as error:
                 reason = f"{self._peer_name()} has violated the protocol: {error.strerror}"
-                self._end(reason, Cause.PROTOCOL)
+                self._end_channel(reason, Cause.PROTOCOL)
         else:
-            self._end(self._lost_reason(), Cause.LOST)
+            self._end_channel(self._lost_reason(), Cause.LOST)
 
-    def _end(self, reason: str, cause: Cause) -> None:
+    def _end_channel(self, reason: str, cause: Cause) -> None:
         if self.ended is not None:
             return
         self._receives.reserved -= self._reserved
         self._reserved = 0
-        self._receives.remove(self)
+        self._receives.remove_channel(self)
         self.device.members.pop(self, None)
-        super()._end(reason, cause)
+        super()._end_channel(reason, cause)
         if self._turn is not None and not self._turn.done():
             self._turn.set_exception(self._ended_error())
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""The TCP channel: units one after the other in a TCP stream. TCP itself limits the sender.
+"""The TCP channel: units follow each other in a TCP stream, whose flow control replaces credits.
 
 Sends are written to the socket by the caller's task, and a unit is free when the socket has
 accepted its octets. A callback of the event loop reads units as long as the reader task holds fewer
@@ -63,8 +63,9 @@ class TCPChannel(Channel):
         self._sock = sock
         self._fd = sock.fileno()
         self._set_options()
-        # At first the channel reads one unit at a time, because ``use`` may follow each of them.
-        self._allocate(HANDSHAKE_UNIT_SIZE, 1)
+        # At first the channel reads one unit at a time, because each may be followed by a call of
+        # ``use``, which changes the size of units.
+        self._allocate_units(HANDSHAKE_UNIT_SIZE, 1)
         # The header of the next unit, and the unit itself once its header is complete.
         self._header = memoryview(bytearray(UNIT_HEADER_SIZE))
         self._header_have = 0
@@ -87,24 +88,24 @@ class TCPChannel(Channel):
         for level, option, value in options:
             self._sock.setsockopt(level, option, value)
 
-    def _allocate(self, unit: int, in_advance: int) -> None:
+    def _allocate_units(self, unit: int, in_advance: int) -> None:
         self.unit_size = unit
         self._receives = Pool(None, in_advance * unit, unit)
         self._sends = Pool(None, UNITS * unit, unit)
 
     def use(self, unit: int) -> None:
-        """Continue with units of up to ``unit`` octets.
+        """Use units of up to ``unit`` octets from now on.
 
         The peer may use the larger size after a certain unit. Call this function when that unit was
         received, before any ``await``. No unit is being filled.
         """
-        self._allocate(unit, UNITS)
+        self._allocate_units(unit, UNITS)
         self._continue_reading()
 
     # ---- sending
 
     async def buffer(self) -> Unit:
-        """See ``Channel``; the channel has ``UNITS`` units for sending."""
+        """Return a unit for sending, of which the channel has ``UNITS``."""
         self._check_open()
         return await self._sends.take()
 
@@ -114,19 +115,19 @@ class TCPChannel(Channel):
         return self._sends.take_nowait()
 
     async def send(self, unit: Unit, length: int) -> None:
-        """See ``Channel``; returns when the socket has accepted the unit."""
+        """Send a unit as ``Channel.send`` says; return when the socket has accepted it."""
         try:
             self._check_open()
             put_unit_header(unit.view, length)
-            await self._write(unit.view[:length])
+            await self._write_all(unit.view[:length])
         finally:
             unit.release()
 
     async def flush(self) -> None:
-        """Return at once: sent units are in the socket."""
+        """Return at once, because the socket already has all sent units."""
         self._check_open()
 
-    async def _write(self, octets: memoryview) -> None:
+    async def _write_all(self, octets: memoryview) -> None:
         """Write all octets; if the task is cancelled after some of them, the channel ends."""
         done = 0
         try:
@@ -151,7 +152,7 @@ class TCPChannel(Channel):
                 raise self._ended_error() from None
             self._loop.add_writer(self._fd, self._wake_writers)
             try:
-                await self._wait_for_wake()
+                await self._wait_until_writers_are_woken()
             finally:
                 if self.ended is None:
                     self._loop.remove_writer(self._fd)
@@ -176,7 +177,8 @@ class TCPChannel(Channel):
         self._reading = True
         self._loop.add_reader(self._fd, self._on_readable)
         if self._header_have == UNIT_HEADER_SIZE:
-            self._loop.call_soon(self._on_readable)  # the header is here, perhaps with no more
+            # the header has arrived, perhaps without octets that follow it
+            self._loop.call_soon(self._on_readable)
 
     def _stop_reading(self) -> None:
         if self._reading:
@@ -195,12 +197,14 @@ class TCPChannel(Channel):
         except OSError as error:
             self._end_by_error(error)
         except WireError as error:
-            self._end(f"{self._peer_name()} has violated the protocol: {error}", Cause.PROTOCOL)
+            self._end_channel(
+                f"{self._peer_name()} has violated the protocol: {error}", Cause.PROTOCOL
+            )
 
     def _read_once(self) -> bool:
-        """Read into the unit and the next header; return whether the channel can read more."""
+        """Read into the current unit and the next header; return whether more can be read."""
         if self._closing:
-            return self._discard()
+            return self._discard_input()
         if self._header_have == UNIT_HEADER_SIZE and self._unit is None:
             return self._begin_unit()  # the header has waited for a free unit
         header = self._header[self._header_have :]
@@ -226,7 +230,9 @@ class TCPChannel(Channel):
         return self._begin_unit()
 
     def _begin_unit(self) -> bool:
-        """Prepare for the unit whose header is complete; return whether the channel can read."""
+        """Get memory for the unit whose header has arrived; return whether the unit can be read
+        now.
+        """
         if self._header_have == UNIT_HEADER_SIZE:
             length = parse_unit_header(self._header, self.unit_size).length
             unit = self._receives.take_nowait()
@@ -247,10 +253,12 @@ class TCPChannel(Channel):
         if self._unit is None:
             raise AssertionError("no unit is being received")
         unit, self._unit = self._unit, None
-        self._deliver(_ReceivedUnit(self, unit, self._unit_length))
+        self._queue_received_unit(_ReceivedUnit(self, unit, self._unit_length))
 
-    def _discard(self) -> bool:
-        """Read and drop what arrives while the channel closes, so that its end is no reset."""
+    def _discard_input(self) -> bool:
+        """Read and drop what arrives while the channel closes; unread input would reset the
+        connection.
+        """
         if not self._sock.recv(65536):
             self._on_end_of_stream()
             return False
@@ -263,32 +271,32 @@ class TCPChannel(Channel):
         if self._closing:
             return
         if self._unit is not None or self._header_have:
-            self._end(
+            self._end_channel(
                 f"{self._peer_name()} closed the connection in the middle of a unit: its program "
                 "has ended; start it again and repeat the transfer",
                 Cause.LOST,
             )
         else:
-            self._end(f"{self._peer_name()} has closed the connection", Cause.PEER_CLOSED)
+            self._end_channel(f"{self._peer_name()} has closed the connection", Cause.PEER_CLOSED)
 
     # ---- the end
 
     def _end_by_error(self, error: OSError) -> None:
         if error.errno == errno.ETIMEDOUT or isinstance(error, TimeoutError):
-            self._end(
+            self._end_channel(
                 f"{self._peer_name()} did not answer any more: check the network and repeat the "
                 "transfer",
                 Cause.TIMEOUT,
             )
         else:
-            self._end(
+            self._end_channel(
                 f"the connection to {self._peer_name()} broke ({error.strerror}): repeat the "
                 "transfer",
                 Cause.LOST,
             )
 
     async def close(self, reason: str = "this end has closed the channel") -> None:
-        """See ``Channel``; waits until the peer has closed the connection, too."""
+        """Close the channel; wait until the peer has closed the connection, too."""
         try:
             if self.ended is None:
                 self._closing = True
@@ -333,9 +341,10 @@ class TCPListener:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError:
-                # The process has no more descriptors: try again when some may be closed.
+                # The process has no free descriptor: try again later, when some may have been
+                # closed.
                 self._loop.remove_reader(self._sock.fileno())
-                self._retry = self._loop.call_later(0.1, self._listen_again)
+                self._retry = self._loop.call_later(0.1, self._resume_listening)
                 return
             sock.setblocking(False)
             try:
@@ -345,7 +354,7 @@ class TCPListener:
                 continue
             self._accepted(channel)
 
-    def _listen_again(self) -> None:
+    def _resume_listening(self) -> None:
         self._loop.add_reader(self._sock.fileno(), self._on_readable)
 
     async def close(self) -> None:

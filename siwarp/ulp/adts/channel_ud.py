@@ -40,7 +40,7 @@ __all__ = ["UD_UNIT_SIZE", "UDChannel", "UDPort", "connect_ud"]
 #: Octets of a unit. With the trailer (24), the headers of UD (22) and those of UDP and IPv6 (48), a
 #: packet has at most 1,280 octets, which every path for IPv6 carries, and in practice every path.
 UD_UNIT_SIZE = 1184
-#: Token, and number of the unit.
+#: The trailer of a datagram: the channel's token, and the number of the unit.
 _TRAILER = struct.Struct(">16sQ")
 _ROOM = UD_UNIT_SIZE + _TRAILER.size
 #: Receives of a queue pair, and datagrams that it sends at a time.
@@ -51,7 +51,8 @@ WINDOW = 512
 SILENCE_S = 30.0
 #: Seconds for which a receiver goes on to report missing units after the last datagram.
 _REPORTING_S = 1.0
-#: Reports at the end of a channel: the peer cannot ask again for one that is lost.
+#: Number of times that the last report of a channel is sent: after the end the peer cannot ask for
+#: a lost one again.
 _LAST_REPORTS = 3
 
 
@@ -132,7 +133,7 @@ class UDPort:
         wr.set_wr_ud(to)
         try:
             self.device.post_send(self.qp, wr, lambda wc: self._free.append(slot))
-        except Error:  # the queue is full, or the network is unreachable at the moment
+        except Error:  # the send queue is full, or the network is currently unreachable
             self._free.append(slot)
 
 
@@ -178,9 +179,10 @@ class UDChannel(Channel):
         self.owns_device = False
         #: Called when the channel has ended.
         self.on_released: Callable[[], None] | None = None
-        #: Set when the peer has sent something.
+        #: Completed by the first datagram of the peer.
         self.answered: asyncio.Future[None] = self._loop.create_future()
-        #: As the device's other channels have it; a UD channel never holds units of the device.
+        #: An attribute of every channel of a device; here always None, because a UD channel has its
+        #: own units.
         self.stalled_since: float | None = None
         port.channels[token] = self
         port.device.members[self] = None
@@ -196,7 +198,7 @@ class UDChannel(Channel):
         """See ``Channel``."""
         self._check_open()
         if self._outbound.room <= self._window - self._sends.free - self._outbound.unacknowledged:
-            return None  # units are being filled, too
+            return None  # the units that are being filled count, too
         return self._sends.take_nowait()
 
     async def buffer(self) -> Unit:
@@ -205,59 +207,60 @@ class UDChannel(Channel):
             self._waits = True
             self._expect_report()
             try:
-                await self._wait_for_wake()
+                await self._wait_until_writers_are_woken()
             finally:
                 self._waits = False
         return unit
 
     async def send(self, unit: Unit, length: int) -> None:
-        """See ``Channel``; returns when the unit is queued."""
+        """Send a unit as ``Channel.send`` says; return when it is queued."""
         try:
             self._check_open()
             put_unit_header(unit.view, length)
         except BaseException:
             unit.release()
             raise
-        self._outbound.add((unit, length), self._loop.time())
+        self._outbound.queue_unit((unit, length), self._loop.time())
         self.sent_octets += length
-        self._pump()
+        self._send_due_units()
         self._expect_report()
 
-    def _pump(self) -> None:
-        """Send what is due, and set the timer for the rest."""
+    def _send_due_units(self) -> None:
+        """Send the units that are due, and start the timer for those that are due later."""
         if self._send_timer is not None:
             self._send_timer.cancel()
             self._send_timer = None
         if self.ended is not None:
             return
-        for number, (unit, length) in self._outbound.due(self._loop.time()):
+        for number, (unit, length) in self._outbound.take_due_units(self._loop.time()):
             self._port.send(self._handle, unit.view[:length], self._token, number)
-        delay = self._outbound.delay()
+        delay = self._outbound.seconds_until_due()
         if delay is not None:
-            # Fewer wake-ups than units, at rates above one unit a millisecond.
-            self._send_timer = self._loop.call_later(max(delay, 0.001), self._pump)
+            # The timer of at least 1 ms sends several units at a time, if the rate is above one
+            # unit a millisecond.
+            self._send_timer = self._loop.call_later(max(delay, 0.001), self._send_due_units)
 
     async def flush(self) -> None:
-        """See ``Channel``; returns when all sent units have arrived."""
+        """Wait until all sent units have arrived."""
         while self._outbound.unacknowledged:
             self._check_open()
-            await self._wait_for_wake()
+            await self._wait_until_writers_are_woken()
 
     # ---- reports
 
-    def ask(self) -> None:
+    def ask_for_report(self) -> None:
         """Send a report that the peer answers with its own."""
         self._send_report(ask=True)
 
     def _send_report(self, *, ask: bool = False) -> None:
-        self._port.send(self._handle, self._inbound.report(ask=ask).pack(), self._token)
+        self._port.send(self._handle, self._inbound.make_report(ask=ask).pack(), self._token)
 
-    def _report_soon(self) -> None:
+    def _schedule_report(self) -> None:
         self._report_is_due = True
         if self._report_timer is None and self.ended is None:
-            self._report_timer = self._loop.call_later(REPORT_S, self._report)
+            self._report_timer = self._loop.call_later(REPORT_S, self._send_report_if_due)
 
-    def _report(self) -> None:
+    def _send_report_if_due(self) -> None:
         self._report_timer = None
         if self.ended is not None:
             return
@@ -265,35 +268,35 @@ class UDChannel(Channel):
         if self._report_is_due or (self._inbound.has_gaps and recent):
             self._report_is_due = False
             self._send_report()
-            self._report_timer = self._loop.call_later(REPORT_S, self._report)
+            self._report_timer = self._loop.call_later(REPORT_S, self._send_report_if_due)
 
     def _expect_report(self) -> None:
-        """Ask for a report if none comes in time."""
+        """Start the timer that asks the peer for a report if none arrives in time."""
         if self._question_timer is None and self.ended is None:
             self._expected_since = self._loop.time()
-            self._question_timer = self._loop.call_later(REPORT_S, self._look)
+            self._question_timer = self._loop.call_later(REPORT_S, self._ask_for_late_report)
 
-    def _look(self) -> None:
+    def _ask_for_late_report(self) -> None:
         self._question_timer = None
         if self.ended is not None or not (self._outbound.unacknowledged or self._waits):
             return
         now = self._loop.time()
         if now - max(self._heard_at, self._expected_since) > SILENCE_S:
-            self._end(
+            self._end_channel(
                 f"{self._peer_name()} did not answer for {SILENCE_S:g} seconds: check that its "
                 "program runs, and repeat the transfer",
                 Cause.LOST,
             )
             return
-        if self._outbound.must_ask(now):
-            self.ask()
-            self._pump()
-        self._question_timer = self._loop.call_later(REPORT_S, self._look)
+        if self._outbound.must_ask_for_report(now):
+            self.ask_for_report()
+            self._send_due_units()
+        self._question_timer = self._loop.call_later(REPORT_S, self._ask_for_late_report)
 
     # ---- receiving
 
     def on_datagram(self, octets: memoryview, number: int, source: Address) -> None:
-        """Handle a datagram with the token of this channel."""
+        """Process a datagram that carries this channel's token."""
         if source != self.destination or self.ended is not None:
             return
         now = self._heard_at = self._loop.time()
@@ -307,23 +310,25 @@ class UDChannel(Channel):
             length = parse_unit_header(octets, UD_UNIT_SIZE).length
             if length != len(octets):
                 raise WireError(f"a unit of {len(octets)} octets says that it has {length}")
-            for unit in self._inbound.take(number, bytes(octets)):
-                self._deliver(_ReceivedUnit(self, unit))
-            self._report_soon()
+            for unit in self._inbound.store_unit(number, bytes(octets)):
+                self._queue_received_unit(_ReceivedUnit(self, unit))
+            self._schedule_report()
         except WireError as error:
-            self._end(f"{self._peer_name()} has violated the protocol: {error}", Cause.PROTOCOL)
+            self._end_channel(
+                f"{self._peer_name()} has violated the protocol: {error}", Cause.PROTOCOL
+            )
 
     def _on_report(self, report: Report, now: float) -> None:
-        for unit, _ in self._outbound.take(report, now):
+        for unit, _ in self._outbound.process_report(report, now):
             unit.release()
         if report.ask:
             self._send_report()
-        self._pump()
+        self._send_due_units()
         self._wake_writers()
 
     def _on_release(self) -> None:
-        if self._inbound.release(grant=not self._is_paused) and self.ended is None:
-            self._report_soon()
+        if self._inbound.count_released_unit(grant=not self._is_paused) and self.ended is None:
+            self._schedule_report()
 
     def pause_granting(self) -> None:
         """See ``Channel``."""
@@ -332,14 +337,14 @@ class UDChannel(Channel):
     def resume_granting(self) -> None:
         """See ``Channel``."""
         self._is_paused = False
-        if self._inbound.grant():
-            self._report_soon()
+        if self._inbound.raise_limit():
+            self._schedule_report()
 
     # ---- the end
 
     def _end(self, reason: str, cause: Cause) -> None:
         self._port.device.members.pop(self, None)
-        super()._end(reason, cause)
+        super()._end_channel(reason, cause)
 
     def _release_transport(self) -> None:
         self._port.channels.pop(self._token, None)

@@ -35,7 +35,7 @@ REQUESTS = 64
 
 @dataclass
 class Progress:
-    """How far a transfer is; passed to the callback after each unit."""
+    """The progress of a transfer, which the callback gets after each unit."""
 
     #: The path of the current file.
     path: str = ""
@@ -122,7 +122,7 @@ class Session:
             self._disk,
             first=1,
             files=agreed.files,
-            on_outcome=self._take_outcome,
+            on_outcome=self._count_outcome,
         )
         self._fault: Exception | None = None
         self._turn = asyncio.Lock()
@@ -132,9 +132,9 @@ class Session:
         self._callback: Callable[[Progress], None] | None = None
         self._plan: FilePlan | None = None
         self._plan_done: asyncio.Future[None] | None = None
-        self._running = asyncio.ensure_future(self._run())
+        self._running = asyncio.ensure_future(self._run_exchange())
 
-    async def _run(self) -> None:
+    async def _run_exchange(self) -> None:
         try:
             await self._exchange.run()
         except Exception as e:
@@ -158,8 +158,8 @@ class Session:
         if self._running.done():
             raise self._ended_error()
 
-    async def _wait(self, future: asyncio.Future[Any]) -> Any:
-        """Wait for a future that the end of the session ends, too."""
+    async def _wait_for_future(self, future: asyncio.Future[Any]) -> Any:
+        """Wait for a future; raise an error if the session ends before."""
         self._check_open()
         self._waiting.add(future)
         try:
@@ -177,7 +177,7 @@ class Session:
         """End the session; transfers that are not complete fail."""
         if not self._running.done():
             self._exchange.close()
-            # A peer that does not read must not block this end.
+            # Closing must not wait forever for a peer that does not read.
             await asyncio.wait([self._running], timeout=2)
             self._running.cancel()
         await asyncio.gather(self._running, return_exceptions=True)
@@ -185,7 +185,7 @@ class Session:
     # ---- transfers
 
     @contextlib.asynccontextmanager
-    async def _transfer(
+    async def _record_transfer(
         self, callback: Callable[[Progress], None] | None, total: int | None
     ) -> AsyncIterator[Result]:
         async with self._turn:
@@ -199,7 +199,7 @@ class Session:
                 result.seconds = system.monotonic() - began
                 self._callback = None
 
-    def _take_outcome(self, outcome: Outcome, is_sent: bool) -> None:
+    def _count_outcome(self, outcome: Outcome, is_sent: bool) -> None:
         self._result.files += outcome.done
         self._result.skipped += outcome.skipped
         self._result.octets += outcome.octets
@@ -247,7 +247,7 @@ class Session:
 
         """
         self._check_open()
-        options = _options(update=update, sync=sync)
+        options = _request_options(update=update, sync=sync)
         async with AsyncExitStack() as stack:
             origin = open_origin(source)
             total: int | None = None
@@ -264,7 +264,7 @@ class Session:
                 if first.kind == FileKind.DIRECTORY and not recursive:
                     raise ADTSError(ErrorCode.KIND, f"{source} is a directory: give -r to copy it")
                 if progress is not None:
-                    total = sum(e.size for e in await self._disk.run(_entries, tree, name))
+                    total = sum(e.size for e in await self._disk.run(_local_entries, tree, name))
                 plan = FilePlan(
                     tree,
                     entries_below(tree, name, True),
@@ -274,23 +274,23 @@ class Session:
                     digest=digest,
                     symlinks=symlinks,
                 )
-            result = await stack.enter_async_context(self._transfer(progress, total))
+            result = await stack.enter_async_context(self._record_transfer(progress, total))
             before: list[Entry] = []
             if delete and recursive:
                 before = await self._list_if_exists(path)
-            await self._send(plan)
+            await self._send_plan(plan)
             if before and not result.failures:
-                here = await self._disk.run(_entries, tree, name)
-                await self._delete_all(_surplus(before, path, here, name), result)
+                here = await self._disk.run(_local_entries, tree, name)
+                await self._delete_paths(_surplus_paths(before, path, here, name), result)
             return result
 
-    async def _send(self, plan: FilePlan) -> None:
+    async def _send_plan(self, plan: FilePlan) -> None:
         self._plan = plan
         self._plan_done = done = asyncio.get_running_loop().create_future()
         self._exchange.sender.add(plan)
         self._exchange.wake()
         try:
-            await self._wait(done)
+            await self._wait_for_future(done)
         except asyncio.CancelledError:
             self._running.cancel()
             raise
@@ -298,7 +298,7 @@ class Session:
             self._plan = self._plan_done = None
 
     async def _open_tree(self, source: str | os.PathLike[str]) -> tuple[Tree, str]:
-        """Open the directory of a local file; return it with the file's name in it.
+        """Open the directory that contains a local file; return the directory and the file's name.
 
         A path that ends in a slash, or names no entry of its parent (``.``), is the root itself.
         """
@@ -337,7 +337,7 @@ class Session:
 
         """
         self._check_open()
-        options = _options(recursive=recursive, update=update, sync=sync)
+        options = _request_options(recursive=recursive, update=update, sync=sync)
         async with AsyncExitStack() as stack:
             tree: Tree | None = None
             name = ""
@@ -359,30 +359,30 @@ class Session:
             if progress is not None or delete:
                 remote = await self.entries(path, recursive=recursive)
                 total = sum(entry.size for entry in remote)
-            result = await stack.enter_async_context(self._transfer(progress, total))
-            await self._receive(wire.Get(os.fsencode(path), options, digest), destination)
+            result = await stack.enter_async_context(self._record_transfer(progress, total))
+            await self._receive_files(wire.Get(os.fsencode(path), options, digest), destination)
             if delete and recursive and tree is not None and not result.failures:
-                here = await self._disk.run(_entries, tree, name)
-                for surplus in _surplus(here, name, remote, path):
+                here = await self._disk.run(_local_entries, tree, name)
+                for surplus in _surplus_paths(here, name, remote, path):
                     await self._disk.run(tree.delete, surplus)
                     result.deleted += 1
             return result
 
-    async def _receive(
+    async def _receive_files(
         self, message: Message, destination: ObjectDestination | TreeDestination
     ) -> None:
         receiver = self._exchange.receiver
-        async with self._request(message) as (number, request):
+        async with self._send_request(message) as (number, request):
             receiver.destinations[number] = destination
             try:
-                await self._wait(request.done)
+                await self._wait_for_future(request.done)
             finally:
                 receiver.destinations.pop(number, None)
 
     # ---- requests
 
     @contextlib.asynccontextmanager
-    async def _request(self, message: Message) -> AsyncIterator[tuple[int, _Request]]:
+    async def _send_request(self, message: Message) -> AsyncIterator[tuple[int, _Request]]:
         self._check_open()
         if message.octets() > self._exchange.channel.unit_size - wire.UNIT_HEADER_SIZE:
             raise ADTSError(
@@ -397,22 +397,23 @@ class Session:
             self._exchange.post(message, number)
             yield number, request
         except asyncio.CancelledError:
-            # The server would go on with its answer, which nobody expects.
+            # Without the end of the session, the server would go on to send an answer that nobody
+            # expects.
             self._running.cancel()
             raise
         finally:
             self._exchange.requests.pop(number, None)
 
     async def entries(self, path: str = "", *, recursive: bool = False) -> list[Entry]:
-        """Return the entry of a path at the server, and with ``recursive`` all below it.
+        """Return the entry of a path at the server; with ``recursive``, also the entries below it.
 
         Raises:
             ADTSError: the session has ended, or the path does not exist there.
 
         """
         options = Option.RECURSIVE if recursive else Option(0)
-        async with self._request(wire.List(os.fsencode(path), options)) as (_, request):
-            await self._wait(request.done)
+        async with self._send_request(wire.List(os.fsencode(path), options)) as (_, request):
+            await self._wait_for_future(request.done)
             return request.entries
 
     async def stat(self, path: str) -> Entry:
@@ -434,8 +435,8 @@ class Session:
 
         """
         options = Option.RECURSIVE if recursive else Option(0)
-        async with self._request(wire.Delete(os.fsencode(path), options)) as (_, request):
-            await self._wait(request.done)
+        async with self._send_request(wire.Delete(os.fsencode(path), options)) as (_, request):
+            await self._wait_for_future(request.done)
 
     async def _list_if_exists(self, path: str) -> list[Entry]:
         try:
@@ -445,7 +446,7 @@ class Session:
                 return []
             raise
 
-    async def _delete_all(self, paths: list[str], result: Result) -> None:
+    async def _delete_paths(self, paths: list[str], result: Result) -> None:
         """Delete files and empty directories at the server, in the order of the paths."""
         for i in range(0, len(paths), REQUESTS):
             some = paths[i : i + REQUESTS]
@@ -459,7 +460,7 @@ class Session:
                     result.deleted += 1
 
 
-def _options(*, update: bool, sync: bool, recursive: bool = False) -> Option:
+def _request_options(*, update: bool, sync: bool, recursive: bool = False) -> Option:
     return (
         Option.RESUME
         | (Option.UPDATE if update else Option.NONE)
@@ -468,17 +469,19 @@ def _options(*, update: bool, sync: bool, recursive: bool = False) -> Option:
     )
 
 
-def _surplus(entries: list[Entry], base: str, others: list[Entry], others_base: str) -> list[str]:
-    """Return the paths of entries that ``others`` lacks, a directory after what is in it."""
-    kept = {_below(entry.path, others_base) for entry in others}
-    return [entry.path for entry in reversed(entries) if _below(entry.path, base) not in kept]
+def _surplus_paths(
+    entries: list[Entry], base: str, others: list[Entry], others_base: str
+) -> list[str]:
+    """Return the paths of entries that ``others`` lacks; each directory follows its contents."""
+    kept = {_path_below(entry.path, others_base) for entry in others}
+    return [entry.path for entry in reversed(entries) if _path_below(entry.path, base) not in kept]
 
 
-def _below(path: str, base: str) -> str:
+def _path_below(path: str, base: str) -> str:
     return path[len(base) :].lstrip("/")
 
 
-def _entries(tree: Tree, path: str) -> list[Entry]:
+def _local_entries(tree: Tree, path: str) -> list[Entry]:
     return [entry for entry in entries_below(tree, path, True) if isinstance(entry, Entry)]
 
 

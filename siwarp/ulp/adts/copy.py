@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Copying by addresses, as ``siwarp cp`` does, and a client for programs without an event loop."""
+"""Copying between paths and siw:// addresses, as ``siwarp cp`` does, and a blocking client."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ async def copy_async(
         result.channel = session.channel
         if to is not None:
             is_directory = await _is_remote_directory(session, to.path)
-            _check_many(sources, is_directory, target)
+            _check_target_of_many_sources(sources, is_directory, target)
             for source in sources:
                 text = os.fspath(source)
                 name = "" if text.endswith("/") else Path(text).resolve().name
@@ -123,7 +123,7 @@ async def copy_async(
                 result.add(await session.put(source, path or name, **options))
         else:
             is_directory = Path(target).is_dir()
-            _check_many(sources, is_directory, target)
+            _check_target_of_many_sources(sources, is_directory, target)
             for source, remote in zip(sources, remotes, strict=True):
                 assert remote is not None
                 name = remote.path.rpartition("/")[2]
@@ -144,7 +144,7 @@ async def _is_remote_directory(session: Session, path: str) -> bool:
         raise
 
 
-def _check_many(sources: Sequence[Any], is_directory: bool, target: Any) -> None:
+def _check_target_of_many_sources(sources: Sequence[Any], is_directory: bool, target: Any) -> None:
     if len(sources) > 1 and not is_directory:
         raise ValueError(f"{target} is not a directory: several sources need one")
 
@@ -171,15 +171,15 @@ class Client:
         )
         self._thread.start()
         try:
-            self._session = self._call(connect(address, **options))
+            self._session = self._run_in_loop_thread(connect(address, **options))
         except BaseException:
-            self._stop()
+            self._stop_loop_thread()
             raise
 
-    def _call(self, call: Coroutine[Any, Any, T]) -> T:
+    def _run_in_loop_thread(self, call: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(call, self._loop).result()
 
-    def _stop(self) -> None:
+    def _stop_loop_thread(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -190,30 +190,30 @@ class Client:
         return self._session.channel
 
     def put(self, source: Any, path: str, **options: Any) -> Result:
-        """Send as ``Session.put`` does."""
-        return self._call(self._session.put(source, path, **options))
+        """Send a file, a directory or memory, as ``Session.put`` does."""
+        return self._run_in_loop_thread(self._session.put(source, path, **options))
 
     def get(self, path: str, target: Any, **options: Any) -> Result:
-        """Receive as ``Session.get`` does."""
-        return self._call(self._session.get(path, target, **options))
+        """Receive a file or a directory, as ``Session.get`` does."""
+        return self._run_in_loop_thread(self._session.get(path, target, **options))
 
     def entries(self, path: str = "", *, recursive: bool = False) -> list[Entry]:
-        """List as ``Session.entries`` does."""
-        return self._call(self._session.entries(path, recursive=recursive))
+        """List the entries at a path of the server, as ``Session.entries`` does."""
+        return self._run_in_loop_thread(self._session.entries(path, recursive=recursive))
 
     def stat(self, path: str) -> Entry:
-        """Return an entry as ``Session.stat`` does."""
-        return self._call(self._session.stat(path))
+        """Return the entry of a path at the server, as ``Session.stat`` does."""
+        return self._run_in_loop_thread(self._session.stat(path))
 
     def delete(self, path: str, *, recursive: bool = False) -> None:
-        """Delete as ``Session.delete`` does."""
-        self._call(self._session.delete(path, recursive=recursive))
+        """Delete a file or directory at the server, as ``Session.delete`` does."""
+        self._run_in_loop_thread(self._session.delete(path, recursive=recursive))
 
     def close(self) -> None:
-        """End the session and the thread."""
+        """End the session and the thread of its event loop."""
         if not self._loop.is_closed():
-            self._call(self._session.close())
-            self._stop()
+            self._run_in_loop_thread(self._session.close())
+            self._stop_loop_thread()
 
     def __enter__(self) -> Client:
         return self

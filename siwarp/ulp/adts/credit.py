@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Credits of one session, in both directions: which units may be sent, and when to grant. No I/O.
+"""The credits of a session in both directions: which units may be sent, and when to grant credits.
 
 On iWARP a Send that finds no receive may end the connection. Therefore each end grants credits, one
 for each receive that it has posted for the session, and each unit that the peer sends uses one. The
@@ -85,17 +85,20 @@ class Credits:
         _check_window(_PEER[role], credit)
         self._role = role
         self._window = window
-        # This end as the sender: credits granted by the peer, used, and among these given back.
+        # For sending: the credits that the peer has granted, those used, and those of the used ones
+        # that were given back.
         self._limit = credit
         self._used = 0
         self._returned = 0
-        self._keep: int | None = None  # the acceptor has asked for all credits but these
-        # This end as the receiver: credits announced, used by the peer, and among these given back.
+        self._keep: int | None = None  # the acceptor has reclaimed all credits but this number
+        # For receiving: the credits announced to the peer, those it has used, and those of the used
+        # ones that it gave back.
         self._announced = window
         self._peer_used = 0
         self._peer_returned = 0
-        self._held = 0  # units with records whose receives are not free again
-        self._for_records = 0  # new credits not announced yet, without those for grant units
+        self._held = 0  # number of units with records whose receives are still in use
+        # number of credits that are not announced yet, without those for grant units
+        self._for_records = 0
 
     # Sending.
 
@@ -109,7 +112,7 @@ class Credits:
 
     @property
     def grant_due(self) -> bool:
-        """Whether a unit must be sent now, a grant unit if there are no records to send.
+        """Whether credits must be announced now, by a grant unit if no unit with records is sent.
 
         Any event may change this.
         """
@@ -129,7 +132,7 @@ class Credits:
             return left == 0
         return left <= 1 and (for_records > 0 or left + unannounced >= 3)
 
-    def send(self) -> tuple[int, int]:
+    def count_sent_unit(self) -> tuple[int, int]:
         """Count a unit as sent; return `granted` and `returned` for its header.
 
         Permitted for a unit with records if ``sendable`` is not 0, for a grant unit if
@@ -146,8 +149,8 @@ class Credits:
         self._for_records = 0
         return self._announced % _MODULUS, self._returned % _MODULUS
 
-    def give_back(self, keep: int) -> None:
-        """Answer RECLAIM: the next unit gives back all credits that are left after it but `keep`.
+    def give_back_all_but(self, keep: int) -> None:
+        """Answer RECLAIM: the next unit gives back all remaining credits but `keep`.
 
         Raises:
             CreditError: this end is the acceptor, or `keep` is 0: the initiator needs a credit to
@@ -164,7 +167,7 @@ class Credits:
 
     # Receiving.
 
-    def receive(self, granted: int, returned: int, *, grant_unit: bool) -> None:
+    def count_received_unit(self, granted: int, returned: int, *, grant_unit: bool) -> None:
         """Count a received unit, with the counts of its header.
 
         The receive of a grant unit counts as free again at once; that of another unit counts as
@@ -194,7 +197,7 @@ class Credits:
         self._peer_used += given_back + 1
         self._held += not grant_unit
 
-    def release(self) -> None:
+    def count_released_receive(self) -> None:
         """Count the receive of a unit with records as free again."""
         assert self._held > 0, "more units were released than received"
         before = self._granted
@@ -203,8 +206,8 @@ class Credits:
 
     @property
     def reserved(self) -> int:
-        """Number of receives that this session needs: the peer may send, or be told to send, so
-        many units.
+        """Number of receives that this session needs: one for each credit granted or about to be
+        granted.
 
         They must be posted before the next unit is sent. With a shared receive queue, the sum over
         its sessions must be.
@@ -216,14 +219,14 @@ class Credits:
         """Credits granted since the channel opened, with those that are not announced yet."""
         return max(self._announced, self._peer_used + self._window - self._held)
 
-    # Changing the window.
+    # Methods that change the window.
 
     @property
     def window(self) -> int:
         """Number of receives for the session, with those of units that are held."""
         return self._window
 
-    def resize(self, window: int) -> None:
+    def set_window(self, window: int) -> None:
         """Change the window. A smaller one takes effect as the peer uses its credits.
 
         Raises:
@@ -237,7 +240,7 @@ class Credits:
 
     @property
     def excess(self) -> bool:
-        """Whether the peer has more credits than the window: send RECLAIM with the window.
+        """Whether the peer has more credits than the window, so that RECLAIM should be sent.
 
         It is answered when this is false, whether the credits were used or given back.
         """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""An open device as used by the RC and RD channels of one event loop.
+"""An open device that the RC, RD and UD channels of one event loop share.
 
 A device has one completion queue, one CM channel and three tasks, which dispatch completions, CM
 events and asynchronous events to the channels. There is no task and no future for each request.
@@ -54,7 +54,7 @@ CONTROL_SIZE = 128
 _FLUSHED = WC(0, WCStatus.WR_FLUSH_ERR, 0, 0, 0, 0, 0, 0, 0, 0, 0, b"", b"")
 
 
-class _Member(Protocol):
+class _ChannelOfDevice(Protocol):
     """A channel of the device."""
 
     stalled_since: float | None
@@ -80,7 +80,7 @@ class Device:
             self.pool = Pool(self.pd, memory, unit)
             #: The parts of the pool that the receives of each transport hold (receives.py).
             self.shares: list[Share] = []
-            #: Sources of smaller units, by their size.
+            #: The objects that divide the pool's units into smaller ones, by size.
             self.split: dict[int, SplitPool] = {}
             self.control = MR(self.pd, CONTROL_SIZE, AccessFlag(0))
         except BaseException:
@@ -91,19 +91,19 @@ class Device:
         #: Whether a shared receive queue needed memory when none was free.
         self.memory_short = False
         #: Open channels, in the order of their creation.
-        self.members: dict[_Member, None] = {}
-        #: For each request, by its wr_id, the function that gets its completion. The functions of
-        #: receives stay; those of sends are removed by their completions.
+        self.members: dict[_ChannelOfDevice, None] = {}
+        #: The function that handles the completion of each request, by wr_id: an entry for a
+        #: receive stays, and one for a send is removed when the send completes.
         self._on_receive: dict[int, Callable[[WC], None]] = {}
         self._on_send: dict[int, Callable[[WC], None]] = {}
         self._numbers = itertools.count(1)
-        #: For each object of an asynchronous event, the function that gets the event's type.
+        #: The function that gets the type of each asynchronous event, by the object of the event.
         self.on_event: dict[QP | SRQ, Callable[[EventType], None]] = {}
         self._lost = False
         self._gone: asyncio.Future[None] | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
         self._tasks = [
-            self._loop.create_task(self._dispatch(run, f"adts-{name}"))
+            self._loop.create_task(self._start_dispatcher(run, f"adts-{name}"))
             for name, run in (
                 ("completions", self._dispatch_completions),
                 ("cm", self._dispatch_cm_events),
@@ -117,7 +117,7 @@ class Device:
         return self._lost or self._gone is not None
 
     def units(self, size: int) -> Units:
-        """Return the source of units of one size: the pool, or parts of its units."""
+        """Return the object that provides units of one size: the pool, or a part of the pool."""
         if size == self.pool.unit:
             return self.pool
         if size not in self.split:
@@ -144,23 +144,25 @@ class Device:
         return number
 
     def end_send(self, number: int) -> None:
-        """Report a request as flushed whose queue pair was closed before its completion."""
+        """Call the handler of a send whose queue pair was closed before the send completed."""
         call = self._on_send.pop(number, None)
         if call is not None:
             call(_FLUSHED)
 
     def control_wr(self, octets: bytes) -> SendWR:
-        """Return the request that sends a short unit inline; valid until the next call."""
+        """Return a work request that sends a short unit inline; valid until the next call."""
         self.control.view[: len(octets)] = octets
         self._control_wr.sg[0].length = len(octets)
         return self._control_wr
 
     def watch_stalls(self) -> None:
-        """End channels whose peer takes no data, as long as others wait for memory."""
+        """Check every second for channels whose peer takes no data, as long as others wait for
+        memory.
+        """
         if self._stall_timer is None:
-            self._stall_timer = self._loop.call_later(1, self._end_stalled)
+            self._stall_timer = self._loop.call_later(1, self._end_stalled_channels)
 
-    def _end_stalled(self) -> None:
+    def _end_stalled_channels(self) -> None:
         self._stall_timer = None
         oldest = self._loop.time() - STALL_S
         for member in list(self.members):
@@ -178,30 +180,32 @@ class Device:
 
     # ---- dispatch
 
-    async def _dispatch(self, run: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
+    async def _start_dispatcher(
+        self, run: Callable[[], Coroutine[Any, Any, None]], name: str
+    ) -> None:
         asyncio.current_task().set_name(name)  # type: ignore[union-attr]
         try:
             await run()
         except Error as error:
             self._lost = True
-            self._end_members(
+            self._end_all_channels(
                 f"the device {self.context.name} was lost: {error.strerror}; open it again"
             )
         except asyncio.CancelledError:
             raise
         except BaseException as error:
-            self._end_members(f"{name} failed: {error!r}; please report this error")
+            self._end_all_channels(f"{name} failed: {error!r}; please report this error")
             raise
 
-    def _end_members(self, reason: str) -> None:
+    def _end_all_channels(self, reason: str) -> None:
         for member in list(self.members):
             member.abort(reason, Cause.LOST)
 
     async def _dispatch_completions(self) -> None:
         async for wcs in aio.completions(self.cq, BATCH):
-            self._handle(wcs)
+            self._call_completion_handlers(wcs)
 
-    def _handle(self, wcs: list[WC]) -> None:
+    def _call_completion_handlers(self, wcs: list[WC]) -> None:
         on_receive, on_send = self._on_receive, self._on_send
         for wc in wcs:
             number = wc.wr_id
@@ -210,9 +214,9 @@ class Device:
                 call(wc)
 
     def handle_completions(self) -> None:
-        """Handle the completions that are in the queue now."""
+        """Process the completions that are currently in the completion queue."""
         while self.cq.pending:
-            self._handle(self.cq.poll(BATCH))
+            self._call_completion_handlers(self.cq.poll(BATCH))
 
     async def _dispatch_cm_events(self) -> None:
         while True:
@@ -225,30 +229,30 @@ class Device:
         while True:
             with await aio.async_event(self.context) as event:
                 to, kind = self.on_event.get(event.element), event.event_type
-            # The event is acknowledged, so that its object may be closed.
+            # The event has been acknowledged here, so the function may close the event's object.
             if to is not None:
                 to(kind)
 
     # ---- close
 
     def close_nowait(self) -> None:
-        """End all members and close the device, without waiting; ``wait_closed`` waits."""
+        """End all channels and begin to close the device; ``wait_closed`` waits for the end."""
         if self._gone is not None:
             return
         self._gone = self._loop.create_future()
-        self._end_members("this end has closed the device")
+        self._end_all_channels("this end has closed the device")
         if self._stall_timer is not None:
             self._stall_timer.cancel()
         for task in self._tasks:
             task.cancel()
         # Closing the device may wait for the peers for the setting linger_ms.
         closing = self._loop.run_in_executor(None, self._close_context)
-        closing.add_done_callback(self._on_closed)
+        closing.add_done_callback(self._on_context_closed)
 
     def _close_context(self) -> None:
         self.context.close(force=True)
 
-    def _on_closed(self, closing: asyncio.Future[None]) -> None:
+    def _on_context_closed(self, closing: asyncio.Future[None]) -> None:
         with contextlib.suppress(asyncio.CancelledError):
             closing.exception()
         if self._gone is not None and not self._gone.done():

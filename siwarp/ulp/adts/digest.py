@@ -44,7 +44,7 @@ class _CRC32C:
         self._crc = 0
 
     def update(self, data: memoryview) -> None:
-        # Releases the interpreter's lock for 32 KiB and more.
+        # The C function releases the interpreter's lock (GIL) for 32 KiB and more.
         self._crc = crc32c.crc32c(data, self._crc)
 
     def zeros(self, count: int) -> None:
@@ -54,8 +54,8 @@ class _CRC32C:
         power = 1 << 23  # x^8, reflected
         while count:
             if count & 1:
-                register = _multiply(power, register)
-            power = _multiply(power, power)
+                register = _multiply_polynomials(power, register)
+            power = _multiply_polynomials(power, power)
             count >>= 1
         self._crc = register ^ 0xFFFFFFFF
 
@@ -79,7 +79,7 @@ class _SHA256:
         return self._hash.digest()
 
 
-def _multiply(a: int, b: int) -> int:
+def _multiply_polynomials(a: int, b: int) -> int:
     """Return the product of two polynomials modulo CRC32C's, reflected (x^0 is the top bit)."""
     product = 0
     bit = 1 << 31

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Calls of the file system outside of the event loop, which a slow disk must not stop."""
+"""File system calls in threads, so that a slow disk does not stop the event loop."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ __all__ = ["Disk", "DiskThreads"]
 
 T = TypeVar("T")
 
-#: Threads of one process, and the calls of one session that a thread makes before it looks for
-#: another session that waits for a thread.
+#: The number of threads of one process, and the number of calls that a thread makes for one session
+#: before it serves another session that waits.
 _THREADS = 16
 _CALLS_A_TURN = 8
 
-#: The threads that the sessions of an end share.
+#: The threads that all sessions of a server or a client share.
 DiskThreads = ThreadPoolExecutor
 
 
@@ -45,7 +45,8 @@ class Disk:
         self._loop = asyncio.get_running_loop()
         # Guards ``_waiting`` and ``busy_since``, which is None if no thread has calls to make.
         self._lock = system.lock()
-        #: The time (``system.monotonic``) since which a call has been running; None if none is.
+        #: The time (``system.monotonic``) at which the running call began; None if no call is
+        #: running.
         self.busy_since: float | None = None
 
     @staticmethod
@@ -54,24 +55,24 @@ class Disk:
         return ThreadPoolExecutor(_THREADS, "siwarp-disk")
 
     def run(self, call: Callable[..., T], *args: Any) -> asyncio.Future[T]:
-        """Make a call; return the future of its result.
+        """Queue a call; return the future of its result.
 
         If the future is cancelled, the call is made nevertheless, in its turn.
         """
         result: asyncio.Future[T] = self._loop.create_future()
         if self._threads is None:
-            _finish(result, *_outcome(partial(call, *args)))
+            _set_future(result, *_call_and_catch(partial(call, *args)))
             return result
         with self._lock:
             self._waiting.append((partial(call, *args), result))
             if self.busy_since is not None:
                 return result
             self.busy_since = system.monotonic()
-        self._threads.submit(self._make_calls)
+        self._threads.submit(self._make_queued_calls)
         return result
 
-    def _make_calls(self) -> None:
-        """Make the calls that wait; called by a thread."""
+    def _make_queued_calls(self) -> None:
+        """Make the queued calls of the session; a thread of the pool runs this."""
         assert self._threads is not None
         done = 0
         while True:
@@ -81,31 +82,32 @@ class Disk:
                     return
                 self.busy_since = system.monotonic()
                 if done == _CALLS_A_TURN:
-                    with contextlib.suppress(RuntimeError):  # closed: this thread goes on
-                        self._threads.submit(self._make_calls)
+                    # the pool is closed: this thread makes the remaining calls
+                    with contextlib.suppress(RuntimeError):
+                        self._threads.submit(self._make_queued_calls)
                         return
                 call, result = self._waiting.popleft()
-            outcome = _outcome(call)
+            outcome = _call_and_catch(call)
             done += 1
             with contextlib.suppress(RuntimeError):  # the loop was closed while the disk was slow
-                self._loop.call_soon_threadsafe(_finish, result, *outcome)
+                self._loop.call_soon_threadsafe(_set_future, result, *outcome)
 
     def close(self) -> None:
-        """End threads of its own after the last call; do not wait for them."""
+        """Let the threads end after the last call, unless they are shared; do not wait for them."""
         if self._own and self._threads is not None:
             self._threads.shutdown(wait=False)
 
 
-def _outcome(call: Callable[[], Any]) -> tuple[Any, Exception | None]:
+def _call_and_catch(call: Callable[[], Any]) -> tuple[Any, Exception | None]:
     try:
         return call(), None
     except Exception as e:
         return None, e
 
 
-def _finish(result: asyncio.Future[Any], value: Any, error: Exception | None) -> None:
+def _set_future(result: asyncio.Future[Any], value: Any, error: Exception | None) -> None:
     if result.done():
-        pass  # cancelled: nobody waits for it
+        pass  # the future was cancelled, so nobody waits for the result
     elif error is not None:
         result.set_exception(error)
     else:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""End points: opening channels to a server, and accepting channels of clients.
+"""Opens channels to a server, and accepts channels of clients.
 
 The *rendezvous* is the channel on which a session begins: TCP, or RC in a simulated world. Its
 units have at most ``HANDSHAKE_UNIT_SIZE`` octets (wire.py) until the session continues on it with
@@ -45,7 +45,7 @@ Kind = Literal["rd", "rc", "ud"]
 SMALL_UNIT = 64 << 10
 #: Units that an end of a UD channel stores in each direction, at least.
 LEAST_UD_WINDOW = 16
-#: The window of each end of a rendezvous on RC, and its memory.
+#: The window of each end of a rendezvous on RC, and the octets of memory of the rendezvous.
 RENDEZVOUS_WINDOW = 4
 RENDEZVOUS_MEMORY = 4 << 20
 
@@ -63,7 +63,7 @@ class _Expected(Generic[R]):
 
 
 class _Memory:
-    """The memory of a server's device, with a source of units for each size of units."""
+    """The memory of a server's device, which provides units of several sizes."""
 
     def __init__(self, device: Device, limits: Limits) -> None:
         self.device = device
@@ -82,7 +82,7 @@ class _Memory:
         return size
 
     def receive_limit(self, size: int) -> int:
-        """Return the most receives of one size that one transport may post."""
+        """Return the largest number of receives of one size that a transport may post."""
         whole = self.device.pool.size
         return whole // 2 if size == self.limits.unit else whole * (self.limits.unit // size)
 
@@ -150,14 +150,14 @@ class _RDMAAcceptor(_Acceptor[_Reserved]):
         size = self._memory.unit_size(peer_unit)
         receives, port, qkey = self._open(size)
         try:
-            window = receives.reserve(self._memory.limits.window)
+            window = receives.reserve_for_channel(self._memory.limits.window)
         except LimitError:
             smaller = self._memory.unit_size(peer_unit, small=True)
             if smaller == size:
                 raise
             size = smaller
             receives, port, qkey = self._open(size)
-            window = receives.reserve(self._memory.limits.window)
+            window = receives.reserve_for_channel(self._memory.limits.window)
         try:
             credits = Credits(Role.ACCEPTOR, window, peer_window)
         except BaseException:
@@ -174,7 +174,7 @@ class _RDMAAcceptor(_Acceptor[_Reserved]):
         reserved.receives.reserved -= reserved.credits.reserved
         self._count(reserved.receives, -1)
 
-    def _count(self, receives: Receives, by: int) -> None:
+    def _count_sessions_with_large_units(self, receives: Receives, by: int) -> None:
         if receives.unit == self._memory.limits.unit:
             self._memory.large += by
 
@@ -187,7 +187,7 @@ class _RCAcceptor(_RDMAAcceptor):
         self._scarce = scarce
         self._share = Share(memory.device)
         self._receives: dict[int, RCReceives] = {}
-        self._listener = RCListener(memory.device, (host, 0), self._on_request)
+        self._listener = RCListener(memory.device, (host, 0), self._on_connect_request)
 
     def _open(self, size: int) -> tuple[Receives, int, int]:
         if size not in self._receives:
@@ -207,10 +207,10 @@ class _RCAcceptor(_RDMAAcceptor):
         for receives in self._receives.values():
             receives.close()
 
-    def _on_request(self, event: CMEvent) -> None:
-        expected = self._take(event.private_data)
+    def _on_connect_request(self, event: CMEvent) -> None:
+        expected = self._take_expected_peer(event.private_data)
         if expected is None:
-            _reject(event)
+            _reject_connect_request(event)
             return
         receives, credits = expected.reserved
         if not isinstance(receives, RCReceives):
@@ -224,7 +224,7 @@ class _RCAcceptor(_RDMAAcceptor):
                 credits,
                 self._memory.limits.window,
                 expected.accepted,
-                lambda: self._count(receives, -1),
+                lambda: self._count_sessions_with_large_units(receives, -1),
             )
 
 
@@ -255,7 +255,9 @@ class _RDAcceptor(_RDMAAcceptor):
                 self._scarce,
                 self._share,
             )
-            port = RDPort(self._memory.device, receives, (self._host, 0), self._qkey, self._admit)
+            port = RDPort(
+                self._memory.device, receives, (self._host, 0), self._qkey, self._admit_peer
+            )
             self._ports[size] = port
         return port.receives, port.address[1], port.qkey
 
@@ -265,7 +267,7 @@ class _RDAcceptor(_RDMAAcceptor):
         for port in self._ports.values():
             port.receives.close()
 
-    def _admit(self, token: bytes, port: RDPort, wc: WC) -> RDChannel | None:
+    def _admit_peer(self, token: bytes, port: RDPort, wc: WC) -> RDChannel | None:
         expected = self._expected.get(token)
         if expected is None or wc.source is None:
             return None
@@ -285,7 +287,7 @@ class _RDAcceptor(_RDMAAcceptor):
         except Error:
             self._give_back(reserved)
             return None
-        channel.on_released = lambda: self._count(receives, -1)
+        channel.on_released = lambda: self._count_sessions_with_large_units(receives, -1)
         channel.on_joined = lambda: expected.accepted(channel)
         channel.listen_to((wc.source_octets, wc.source_instance))
         return channel
@@ -306,9 +308,9 @@ class _UDAcceptor(_Acceptor[int]):
     def _reserve(self, token: bytes, peer_unit: int, peer_window: int) -> tuple[int, Invitation]:
         if self._port is None:
             device = self._memory.device
-            self._port = UDPort(device, (self._host, 0), self._qkey, self._admit)
+            self._port = UDPort(device, (self._host, 0), self._qkey, self._admit_peer)
         self._sessions += 1
-        # The sum over all sessions of what they store stays below the limit of the memory.
+        # The units that all sessions together store stay below the limit of the memory.
         share = self._memory.limits.memory // (8 * UD_UNIT_SIZE * self._sessions)
         window = max(LEAST_UD_WINDOW, min(WINDOW, share))
         port = self._port
@@ -415,7 +417,7 @@ async def open_channel(kind: Kind, host: str, invitation: Invitation, limits: Li
     try:
         if kind == "rc":
             receives = RCReceives(device, device.pool, window)
-            receives.grow(window)
+            receives.post_until_available(window)
             opening = connect_rc(
                 device,
                 receives,
@@ -432,7 +434,7 @@ async def open_channel(kind: Kind, host: str, invitation: Invitation, limits: Li
             )
         else:
             shared = Receives(device, device.pool, window)
-            shared.grow(window)
+            shared.post_until_available(window)
             port = RDPort(device, shared, (source, 0), qkey=invitation.qkey)
             opening = connect_rd(
                 port, address, invitation.token, window, invitation.window, limits.timeout
@@ -457,7 +459,7 @@ class Listener:
 
 
 class _RCRendezvous:
-    """Listens for rendezvous channels on RC; its device closes with the last of them."""
+    """A listener for rendezvous channels on RC; its device is closed after the last channel."""
 
     def __init__(self, address: Address, accepted: Callable[[Channel], None]) -> None:
         self._accepted = accepted
@@ -467,17 +469,17 @@ class _RCRendezvous:
         try:
             pool = self._device.pool
             self._receives = RCReceives(self._device, pool, pool.size // 2)
-            self._listener = RCListener(self._device, address, self._on_request)
+            self._listener = RCListener(self._device, address, self._on_connect_request)
         except BaseException:
             self._device.close_nowait()
             raise
         self.address = self._listener.address
 
-    def _on_request(self, event: CMEvent) -> None:
+    def _on_connect_request(self, event: CMEvent) -> None:
         try:
-            window = self._receives.reserve(RENDEZVOUS_WINDOW)
+            window = self._receives.reserve_for_channel(RENDEZVOUS_WINDOW)
         except LimitError:
-            _reject(event)
+            _reject_connect_request(event)
             return
         self._channels += 1
         with contextlib.suppress(Error):
@@ -489,10 +491,10 @@ class _RCRendezvous:
                 Credits(Role.ACCEPTOR, window, RENDEZVOUS_WINDOW),
                 RENDEZVOUS_WINDOW,
                 self._accepted,
-                self._on_released,
+                self._on_channel_released,
             )
 
-    def _on_released(self) -> None:
+    def _on_channel_released(self) -> None:
         self._channels -= 1
         if self._closed and not self._channels:
             self._device.close_nowait()
@@ -506,7 +508,7 @@ class _RCRendezvous:
                 await self._device.close()
 
 
-def _reject(event: CMEvent) -> None:
+def _reject_connect_request(event: CMEvent) -> None:
     with contextlib.suppress(Error):  # the peer has closed the connection already
         event.id.reject()
     event.id.close()
@@ -541,7 +543,7 @@ async def connect(
     device, _ = _open_client_device(address, None, memory, HANDSHAKE_UNIT_SIZE)
     try:
         receives = RCReceives(device, device.pool, RENDEZVOUS_WINDOW)
-        receives.grow(RENDEZVOUS_WINDOW)
+        receives.post_until_available(RENDEZVOUS_WINDOW)
         return await connect_rc(
             device, receives, address, b"", RENDEZVOUS_WINDOW, RENDEZVOUS_WINDOW, timeout
         )
@@ -551,7 +553,7 @@ async def connect(
 
 
 def use(channel: Channel, unit: int) -> None:
-    """Continue a session on its rendezvous (TCP), with units of up to ``unit`` octets.
+    """Let a session go on over its TCP rendezvous, with units of up to ``unit`` octets.
 
     Each end calls it when it has sent or received the CHANNEL that names TCP.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""The start of a session on its rendezvous: HELLO, AUTH and CHANNEL of both ends.
+"""The handshake of a session over its rendezvous: HELLO, AUTH and CHANNEL of both ends.
 
 Nothing about the peer is believed, and nothing but one small unit is kept for it, before it has
 proved that it knows the key.
@@ -31,7 +31,7 @@ from siwarp.verbs import Address, LimitError
 
 __all__ = ["CHANNELS", "HANDSHAKE_S", "Agreement", "admit", "initiate", "parse_channels"]
 
-#: Kinds of channels by name, preferred ones first.
+#: Kinds of channels by name, in the order of preference.
 CHANNELS = {
     "rd": ChannelKind.RD,
     "rc": ChannelKind.RC,
@@ -55,9 +55,9 @@ RECEIVES_S = 7.0
 
 @dataclass(frozen=True)
 class Agreement:
-    """What both ends have agreed on."""
+    """The parameters of a session on which both ends have agreed."""
 
-    #: The session's channel; the rendezvous itself if ``channel`` is it.
+    #: The session's channel, which on TCP is the rendezvous itself.
     channel: Channel
     rendezvous: Channel
     files: int
@@ -83,7 +83,7 @@ def parse_channels(names: Sequence[str]) -> tuple[ChannelKind, ...]:
     return tuple(dict.fromkeys(CHANNELS[name] for name in names))
 
 
-def _hello(kinds: tuple[ChannelKind, ...], limits: Limits, window: int) -> wire.Hello:
+def _make_hello(kinds: tuple[ChannelKind, ...], limits: Limits, window: int) -> wire.Hello:
     return wire.Hello(
         min_version=wire.VERSION,
         max_version=wire.VERSION,
@@ -96,8 +96,8 @@ def _hello(kinds: tuple[ChannelKind, ...], limits: Limits, window: int) -> wire.
     )
 
 
-def _body(message: Message) -> bytes:
-    """Return the body of a message as it is sent."""
+def _message_body(message: Message) -> bytes:
+    """Return the encoded body of a message, which the proofs cover."""
     octets = memoryview(bytearray(UNIT_HEADER_SIZE + message.octets()))
     message.put(octets, UNIT_HEADER_SIZE)
     return bytes(octets[UNIT_HEADER_SIZE + wire.RECORD_HEADER_SIZE :])
@@ -164,17 +164,17 @@ async def initiate(
     except ChannelEnded as e:
         raise ended_error(e) from None
     agreed = Agreement(rendezvous, rendezvous, min(FILES, theirs.files), min(IDLE_S, theirs.idle))
-    return await _open_first(agreed, host, kinds, theirs.channels, offer, limits)
+    return await _open_first_possible_channel(agreed, host, kinds, theirs.channels, offer, limits)
 
 
 async def _prove_and_verify(
     rendezvous: Channel, key: auth.Key, kinds: tuple[ChannelKind, ...], limits: Limits
 ) -> tuple[wire.Hello, wire.UseChannel]:
-    hello = _hello(kinds, limits, limits.window)
+    hello = _make_hello(kinds, limits, limits.window)
     await send_message(rendezvous, hello)
     theirs, their_body = await _receive_hello(rendezvous)
     _check_version(theirs, rendezvous.peer)
-    bodies = (_body(hello), their_body)
+    bodies = (_message_body(hello), their_body)
     await send_message(rendezvous, wire.Auth(auth.make_proof(key, Role.INITIATOR, *bodies)))
     messages = await receive_message(rendezvous)
     match messages:
@@ -189,7 +189,7 @@ async def _prove_and_verify(
     raise wire.WireError("the answer to AUTH is not AUTH and CHANNEL")
 
 
-async def _open_first(
+async def _open_first_possible_channel(
     agreed: Agreement,
     host: str,
     kinds: tuple[ChannelKind, ...],
@@ -279,7 +279,9 @@ async def admit(
 
     """
     try:
-        theirs = await asyncio.wait_for(_verify(rendezvous, key, kinds, limits), HANDSHAKE_S)
+        theirs = await asyncio.wait_for(
+            _verify_initiator(rendezvous, key, kinds, limits), HANDSHAKE_S
+        )
     except asyncio.TimeoutError:
         raise ADTSError(
             ErrorCode.TIMEOUT,
@@ -300,14 +302,14 @@ async def admit(
     return replace(agreed, channel=channel)
 
 
-async def _verify(
+async def _verify_initiator(
     rendezvous: Channel, key: auth.Key, kinds: tuple[ChannelKind, ...], limits: Limits
 ) -> tuple[wire.Hello, wire.Auth]:
     theirs, their_body = await _receive_hello(rendezvous)
-    hello = _hello(kinds, limits, 0)
+    hello = _make_hello(kinds, limits, 0)
     await send_message(rendezvous, hello)
     _check_version(theirs, rendezvous.peer)
-    bodies = (their_body, _body(hello))
+    bodies = (their_body, _message_body(hello))
     match await receive_message(rendezvous):
         case [wire.Auth() as proof]:
             if not auth.is_proof(proof.mac, key, Role.INITIATOR, *bodies):
@@ -328,7 +330,7 @@ async def _offer_until_open(
     limits: Limits,
     proof: wire.Auth,
 ) -> Channel:
-    """Offer channels as the initiator asks for them; return the one that it has opened."""
+    """Offer the channels that the initiator asks for until one is open; return that channel."""
     common = [kind for kind in hello.channels if kind in kinds]
     if not common:
         raise ADTSError(
@@ -352,7 +354,7 @@ async def _offer_until_open(
         accepted: asyncio.Future[Channel] = asyncio.get_running_loop().create_future()
         token = auth.make_token()
         acceptor = acceptors[kind]
-        offer = await _expect(acceptor, token, hello, accepted)
+        offer = await _expect_peer(acceptor, token, hello, accepted)
         try:
             await send_message(
                 rendezvous,
@@ -370,11 +372,11 @@ async def _offer_until_open(
             finally:
                 asked.cancel()
         except BaseException:
-            _give_up(accepted)
+            _give_up_channel(accepted)
             raise
         finally:
             acceptor.forget(token)
-        _give_up(accepted)
+        _give_up_channel(accepted)
         match messages:
             case [wire.UseChannel() as wanted] if wanted.kind in common:
                 kind = wanted.kind
@@ -382,15 +384,18 @@ async def _offer_until_open(
                 raise wire.WireError("a record that is not CHANNEL, before the channel is open")
 
 
-async def _expect(
+async def _expect_peer(
     acceptor: Acceptor, token: bytes, hello: wire.Hello, accepted: asyncio.Future[Channel]
 ) -> Invitation:
-    """Admit a peer that presents the token; wait up to RECEIVES_S for free receives."""
+    """Let the acceptor accept a peer with the token; wait up to RECEIVES_S for free receives."""
     deadline = system.monotonic() + RECEIVES_S
     while True:
         try:
             return acceptor.expect(
-                token, hello.unit_size, hello.window, lambda channel: _take(accepted, channel)
+                token,
+                hello.unit_size,
+                hello.window,
+                lambda channel: _take_channel(accepted, channel),
             )
         except LimitError as e:
             if system.monotonic() >= deadline:
@@ -398,13 +403,13 @@ async def _expect(
         await asyncio.sleep(0.25)
 
 
-def _give_up(accepted: asyncio.Future[Channel]) -> None:
-    """Stop waiting for the channel, and close it if it has opened in the meantime."""
+def _give_up_channel(accepted: asyncio.Future[Channel]) -> None:
+    """Stop waiting for a channel, and close it if it was opened in the meantime."""
     if not accepted.cancel() and not accepted.cancelled():
         accepted.result().abort("the session has ended", Cause.CLOSED)
 
 
-def _take(accepted: asyncio.Future[Channel], channel: Channel) -> None:
+def _take_channel(accepted: asyncio.Future[Channel], channel: Channel) -> None:
     if accepted.done():
         channel.abort("the session has ended", Cause.CLOSED)
     else:

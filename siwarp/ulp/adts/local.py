@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Where a client's files come from and go to: directories, open files and memory."""
+"""The sources and destinations of a client's transfers: directories, open files and memory."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from siwarp.ulp.adts.wire import FileKind
 
 __all__ = ["MemoryOrigin", "ObjectDestination", "TreeDestination", "open_origin"]
 
-#: Zeros that are written to an open file of the program for the holes of one file, at most. A
-#: sender announces a hole of any length in 32 octets, and this end would write for hours.
+#: Maximum number of zeros that are written to an open file of the program for the holes of a
+#: received file: a sender could announce a hole that takes hours to write in 32 octets.
 MAX_ZEROS = 1 << 30
 
 
@@ -42,7 +42,7 @@ class TreeDestination:
         self._target = target
         self._symlinks = symlinks
 
-    def _here(self, path: str) -> str:
+    def _local_path(self, path: str) -> str:
         if path == self._base:
             return self._target
         start = f"{self._base}/" if self._base else ""
@@ -53,15 +53,15 @@ class TreeDestination:
 
     def entry(self, path: str) -> Entry:
         """Return the local entry for a path of the sender."""
-        return self._tree.entry(self._here(path))
+        return self._tree.entry(self._local_path(path))
 
     def begin(self, entry: Entry, resume: bool) -> Incoming:
         """Begin to receive a file."""
-        return self._tree.begin(replace(entry, path=self._here(entry.path)), resume)
+        return self._tree.begin(replace(entry, path=self._local_path(entry.path)), resume)
 
     def make_directory(self, entry: Entry, *, sync: bool) -> None:
         """Create a directory, unless it exists."""
-        self._tree.make_directory(replace(entry, path=self._here(entry.path)), sync=sync)
+        self._tree.make_directory(replace(entry, path=self._local_path(entry.path)), sync=sync)
 
     def make_symlink(self, entry: Entry, *, sync: bool) -> None:
         """Create a symbolic link if links are wanted."""
@@ -69,7 +69,7 @@ class TreeDestination:
             raise OSError(
                 errno.ELOOP, f"{entry.path}: skipped, because it is a symbolic link (give --links)"
             )
-        self._tree.make_symlink(replace(entry, path=self._here(entry.path)), sync=sync)
+        self._tree.make_symlink(replace(entry, path=self._local_path(entry.path)), sync=sync)
 
 
 class ObjectDestination:
@@ -86,15 +86,15 @@ class ObjectDestination:
         self._base = base
 
     def entry(self, path: str) -> Entry:
-        """Return nothing: memory has no version."""
+        """Raise FileNotFoundError: memory has no earlier version to compare with."""
         raise FileNotFoundError(errno.ENOENT, path)
 
     def begin(self, entry: Entry, resume: bool) -> _ObjectIncoming:
-        """Begin to receive the file."""
+        """Begin to receive the only file of this destination."""
         if entry.path != self._base:
             raise OSError(errno.EPROTO, f"{entry.path}: {self._base} was asked for")
         if callable(getattr(self._into, "write", None)):
-            return _ObjectIncoming(entry, self._write, MAX_ZEROS)
+            return _ObjectIncoming(entry, self._write_to_object, MAX_ZEROS)
         view = octets(self._into)
         if view.readonly:
             raise OSError(errno.EINVAL, "the memory to receive into is read-only")
@@ -104,13 +104,13 @@ class ObjectDestination:
                 f"{entry.path}: needs memory of {entry.size} octets, but {len(view)} were given",
             )
 
-        def put(offset: int, data: memoryview) -> None:
+        def copy_into_memory(offset: int, data: memoryview) -> None:
             view[offset : offset + len(data)] = data
 
-        return _ObjectIncoming(entry, put, entry.size)
+        return _ObjectIncoming(entry, copy_into_memory, entry.size)
 
-    def _write(self, offset: int, data: memoryview) -> None:
-        while len(data):  # a raw file may write a part
+    def _write_to_object(self, offset: int, data: memoryview) -> None:
+        while len(data):  # an unbuffered file may write only a part of the data
             written = self._into.write(data)
             data = data[len(data) if written is None else written :]
 
@@ -181,8 +181,8 @@ class MemoryOrigin:
         """Return the file."""
         return self
 
-    def extent(self, offset: int) -> Extent:
-        """Return the rest as data."""
+    def extent_at(self, offset: int) -> Extent:
+        """Return the octets from the offset to the end as one extent of data."""
         return Extent(offset, self.entry.size - offset, False)
 
     def read(self, into: memoryview, offset: int) -> None:
@@ -216,7 +216,7 @@ class _FileOrigin:
     def open_for_send(self, path: str) -> _FileOrigin:
         return self
 
-    def extent(self, offset: int) -> Extent:
+    def extent_at(self, offset: int) -> Extent:
         return Extent(offset, self.entry.size - offset, False)
 
     def read(self, into: memoryview, offset: int) -> None:

@@ -14,7 +14,7 @@ from siwarp.verbs import MR, PD, SGE, AccessFlag
 
 __all__ = ["POOL_SIZE", "UNIT_SIZE", "Pool", "SplitPool", "Unit", "Units"]
 
-#: Octets of a pool, and of one of its units.
+#: Octets of a pool, and octets of each of its units.
 POOL_SIZE = 64 << 20
 UNIT_SIZE = 1 << 20
 
@@ -26,10 +26,11 @@ class Unit:
 
     #: The unit's memory, writable.
     view: memoryview
-    #: The registration that contains the unit at ``offset``; ``None``: not registered.
+    #: The memory region that contains the unit, at ``offset``; ``None``: the unit is not
+    #: registered.
     mr: MR | None
     offset: int
-    #: Called at the next release, after the unit has become free.
+    #: A function that the next release calls once, after the unit has become free.
     on_release: Callable[[], None] | None
 
     def __init__(
@@ -65,7 +66,7 @@ class Unit:
 
 
 class Units(ABC):
-    """A source of units of one size. Only the thread of the event loop may use it.
+    """Provides units of one size. Only the thread of the event loop may use the object.
 
     Tasks that wait for a unit get units in the order of their calls. Cancellation loses no unit.
     """
@@ -77,12 +78,12 @@ class Units(ABC):
         self._waiting: deque[asyncio.Future[Unit]] = deque()
 
     @abstractmethod
-    def _pop_free(self) -> Unit | None:
+    def _pop_free_unit(self) -> Unit | None:
         """Remove a free unit and return it; ``None`` if there is none."""
 
     @abstractmethod
-    def _push_free(self, unit: Unit) -> None:
-        """Keep a unit that no task waits for."""
+    def _push_free_unit(self, unit: Unit) -> None:
+        """Store a unit as free, because no task waits for one."""
 
     @property
     def waiting(self) -> int:
@@ -93,13 +94,13 @@ class Units(ABC):
         """Return a free unit; ``None`` if there is none, or if tasks wait for one."""
         if any(not turn.done() for turn in self._waiting):
             return None
-        unit = self._pop_free()
+        unit = self._pop_free_unit()
         if unit is not None:
             unit._held = True
         return unit
 
     def request(self) -> asyncio.Future[Unit]:
-        """Return a future of the next free unit; end each request by ``withdraw``.
+        """Return a future that gets the next free unit; a request ends with ``withdraw``.
 
         The caller may set an exception in the future, which then gets no unit.
         """
@@ -112,7 +113,7 @@ class Units(ABC):
         return turn
 
     def withdraw(self, turn: asyncio.Future[Unit]) -> None:
-        """End a request whose unit, if it got one, is not used."""
+        """End a request, and release the unit that it may have got."""
         if not turn.done():
             turn.cancel()
         elif not turn.cancelled() and turn.exception() is None:
@@ -129,14 +130,14 @@ class Units(ABC):
             self.withdraw(turn)
             raise
 
-    def _put_back(self, unit: Unit) -> None:
+    def _put_back_unit(self, unit: Unit) -> None:
         while self._waiting:
             turn = self._waiting.popleft()
             if not turn.done():
                 unit._held = True
                 turn.set_result(unit)
                 return
-        self._push_free(unit)
+        self._push_free_unit(unit)
 
 
 class Pool(Units):
@@ -158,7 +159,7 @@ class Pool(Units):
         # The unit that was released last is used next, because the cache may have its memory.
         self._splits: list[SplitPool] = []
         self._units = [
-            Unit(self.mr, at, self._view[at : at + unit], self._put_back)
+            Unit(self.mr, at, self._view[at : at + unit], self._put_back_unit)
             for at in range(0, self.size * unit, unit)
         ]
 
@@ -167,10 +168,10 @@ class Pool(Units):
         """The number of free units."""
         return len(self._units)
 
-    def _pop_free(self) -> Unit | None:
+    def _pop_free_unit(self) -> Unit | None:
         return self._units.pop() if self._units else None
 
-    def _push_free(self, unit: Unit) -> None:
+    def _push_free_unit(self, unit: Unit) -> None:
         self._units.append(unit)
         for split in self._splits:
             split._serve_waiting_tasks()
@@ -193,18 +194,18 @@ class SplitPool(Units):
         self.unit = unit
         self._pool = pool
         self._parts_a_unit = pool.unit // unit
-        # For each unit of the pool with free parts: these parts, and the unit of each part in use.
+        # The free parts of each unit of the pool that has some, and the unit of each part in use.
         self._free_parts: OrderedDict[Unit, list[Unit]] = OrderedDict()
         self._whole: dict[Unit, Unit] = {}
         pool._splits.append(self)
 
     @property
     def free(self) -> int:
-        """The number of parts that are free, or that free units of the pool can become."""
+        """The number of free parts, including the parts into which free units can be divided."""
         parts = sum(map(len, self._free_parts.values()))
         return parts + self._pool.free * self._parts_a_unit
 
-    def _pop_free(self) -> Unit | None:
+    def _pop_free_unit(self) -> Unit | None:
         if not self._free_parts:
             whole = self._pool.take_nowait()
             if whole is None:
@@ -214,7 +215,7 @@ class SplitPool(Units):
                     whole.mr,
                     whole.offset + at,
                     whole.view[at : at + self.unit],
-                    self._put_back,
+                    self._put_back_unit,
                 )
                 for at in range(0, self._parts_a_unit * self.unit, self.unit)
             ]
@@ -228,10 +229,10 @@ class SplitPool(Units):
 
     def _serve_waiting_tasks(self) -> None:
         """Give parts to waiting tasks after a unit of the pool has become free."""
-        while self.waiting and (part := self._pop_free()) is not None:
-            self._put_back(part)
+        while self.waiting and (part := self._pop_free_unit()) is not None:
+            self._put_back_unit(part)
 
-    def _push_free(self, part: Unit) -> None:
+    def _push_free_unit(self, part: Unit) -> None:
         whole = self._whole[part]
         parts = self._free_parts.setdefault(whole, [])
         parts.append(part)

@@ -23,7 +23,7 @@ from siwarp.verbs import SRQ, WC, EventType, LimitError, SrqAttr, StateError
 
 __all__ = ["Receive", "Receives", "Share"]
 
-#: The window of a new channel, and the receives that are kept for further channels.
+#: The window of a new channel, and the number of receives that stay free for further channels.
 FIRST_WINDOW = 4
 HEADROOM = 4
 #: The part of a pool's units that is kept for sends: 1 / FOR_SENDS.
@@ -31,14 +31,14 @@ FOR_SENDS = 8
 #: Seconds after which another attempt to open a session may succeed, because sessions without
 #: progress have ended: more than STALL_S (device.py) and twice IDLE_S.
 RETRY_S = 30
-#: The part of a pool's units that is kept for each share: 1 / ASSURED.
+#: The part of a pool's units that is reserved for the receives of each transport: 1 / ASSURED.
 ASSURED = 4
 #: Seconds after which unused credits are asked back, and within which they must be given back.
 IDLE_S = 5.0
 
 
-class _Holder(Protocol):
-    """A channel, as the receives see it."""
+class _ReceivingChannel(Protocol):
+    """The methods of a channel that the shared receives call."""
 
     credits: Credits
     window_limit: int
@@ -49,7 +49,7 @@ class _Holder(Protocol):
 
     def on_release(self) -> None: ...
 
-    def ask_back(self) -> None: ...
+    def reclaim_credits(self) -> None: ...
 
     def abort(self, reason: str, cause: Cause = Cause.CLOSED) -> None: ...
 
@@ -60,7 +60,7 @@ class Receive(Received):
     __slots__ = ("_receives", "holder", "memory", "wr")
 
     #: The channel that holds the unit.
-    holder: _Holder | None
+    holder: _ReceivingChannel | None
 
     def __init__(self, receives: Receives, memory: Unit) -> None:
         self._receives = receives
@@ -71,7 +71,7 @@ class Receive(Received):
 
     def _on_completion(self, wc: WC) -> None:
         self._receives.posted -= 1
-        self._receives.dispatch(self, wc)
+        self._receives.pass_to_channel(self, wc)
 
     def release(self) -> None:
         """See ``Received``."""
@@ -98,8 +98,10 @@ class Share:
         self.held = 0
 
     @property
-    def may_grow(self) -> bool:
-        """Whether the pool has a unit that is kept neither for sends nor for the other shares."""
+    def may_take_unit(self) -> bool:
+        """Whether the pool has a free unit that is reserved neither for sends nor for other
+        transports.
+        """
         pool = self._pool
         others = sum(
             max(0, pool.size // ASSURED - share.held // pool.unit)
@@ -134,11 +136,11 @@ class Receives:
         self.unknown: Callable[[memoryview, WC], None] = lambda view, wc: None
         #: Receives in the SRQ; receives in total; credits of all channels.
         self.posted = self.total = self.reserved = 0
-        self._holders: dict[_Holder, None] = {}
+        self._holders: dict[_ReceivingChannel, None] = {}
         self._scarce = scarce
         self._is_scarce = False
         self._timer: asyncio.TimerHandle | None = None
-        device.on_event[self.srq] = self._on_event
+        device.on_event[self.srq] = self._on_srq_event
 
     @property
     def unit(self) -> int:
@@ -152,8 +154,8 @@ class Receives:
 
     # ---- receives
 
-    def dispatch(self, receive: Receive, wc: WC) -> None:
-        """Pass a completed receive to its channel; post it again if there is none."""
+    def pass_to_channel(self, receive: Receive, wc: WC) -> None:
+        """Pass a completed receive to its channel; post the receive again if it has no channel."""
         holder = self.find(wc)
         if holder is not None:
             receive.holder = holder
@@ -179,16 +181,16 @@ class Receives:
         try:
             self.srq.post_recv(receive.wr)
         except StateError:
-            return  # the device was lost, as its dispatcher will find out
+            return  # the device was lost, which the device's dispatcher detects and handles
         self.posted += 1
         if self._is_scarce and self.posted * 2 >= self.total:
             self._set_scarce(False)
 
-    def grow(self, wanted: int) -> bool:
+    def post_until_available(self, wanted: int) -> bool:
         """Post receives until ``wanted`` of them are available; return whether they are."""
         before = self.total
         while self.available < wanted and self.total < self._limit:
-            unit = self._units.take_nowait() if self._share.may_grow else None
+            unit = self._units.take_nowait() if self._share.may_take_unit else None
             if unit is None:
                 self.device.memory_short = True
                 self.device.watch_stalls()
@@ -208,10 +210,10 @@ class Receives:
         # The event is raised when an eighth of the receives is left.
         self.srq.modify(SrqAttr(srq_limit=max(1, self.total // 8)))
 
-    def _on_event(self, kind: EventType) -> None:
+    def _on_srq_event(self, kind: EventType) -> None:
         if kind == EventType.SRQ_LIMIT_REACHED and not self._is_scarce:
             if self.posted * 2 >= self.total:
-                self._arm_limit()  # receives were posted since the event
+                self._arm_limit()  # receives have been posted since the event was raised
             else:
                 self._set_scarce(True)
 
@@ -224,7 +226,7 @@ class Receives:
 
     # ---- windows
 
-    def reserve(self, window: int) -> int:
+    def reserve_for_channel(self, window: int) -> int:
         """Reserve receives for a new channel; return their number, at least 1.
 
         Raises:
@@ -232,8 +234,8 @@ class Receives:
 
         """
         wanted = min(window, FIRST_WINDOW)
-        if not self.grow(wanted + HEADROOM):
-            self._look_soon()
+        if not self.post_until_available(wanted + HEADROOM):
+            self._schedule_credit_check()
         if self.available < 1:
             raise LimitError(
                 errno.ENOMEM,
@@ -244,33 +246,33 @@ class Receives:
         self.reserved += got
         return got
 
-    def add(self, holder: _Holder) -> None:
+    def add_channel(self, holder: _ReceivingChannel) -> None:
         """Add a channel, for which ``reserve`` has reserved receives."""
         self._holders[holder] = None
 
-    def remove(self, holder: _Holder) -> None:
+    def remove_channel(self, holder: _ReceivingChannel) -> None:
         """Remove a channel, whose credits are void."""
         self._holders.pop(holder, None)
 
-    def adapt(self, holder: _Holder) -> None:
-        """Enlarge or reduce the window of a channel whose peer has sent a unit."""
+    def adapt_window(self, holder: _ReceivingChannel) -> None:
+        """Adapt the window of a channel whose peer has sent a unit to the free receives."""
         window = holder.credits.window
-        if window < holder.window_limit and self.grow(HEADROOM + 1):
-            holder.credits.resize(window + 1)
+        if window < holder.window_limit and self.post_until_available(HEADROOM + 1):
+            holder.credits.set_window(window + 1)
         elif self.available < HEADROOM:
-            self._look_soon()
+            self._schedule_credit_check()
             if window > max(FIRST_WINDOW, self.total // (len(self._holders) + 1)):
-                holder.credits.resize(window - 1)
+                holder.credits.set_window(window - 1)
 
-    def _look_soon(self) -> None:
+    def _schedule_credit_check(self) -> None:
         if self._timer is None:
             loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(IDLE_S / 5, self._look, loop)
+            self._timer = loop.call_later(IDLE_S / 5, self._reclaim_unused_credits, loop)
 
-    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Ask back credits that were not used for some time, while few receives are available."""
+    def _reclaim_unused_credits(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Reclaim credits that peers have not used for some time, if few receives are available."""
         self._timer = None
-        short = not self.grow(HEADROOM)
+        short = not self.post_until_available(HEADROOM)
         now = loop.time()
         for holder in list(self._holders):
             if holder.asked_at is not None:
@@ -283,12 +285,12 @@ class Receives:
                     )
                     continue
             elif short and holder.credits.window > 1 and now - holder.last_unit >= IDLE_S:
-                holder.credits.resize(1)
+                holder.credits.set_window(1)
                 holder.asked_at = now
             if holder.asked_at is not None:
-                holder.ask_back()
+                holder.reclaim_credits()
         if short or any(holder.asked_at is not None for holder in self._holders):
-            self._look_soon()
+            self._schedule_credit_check()
 
     def close(self) -> None:
         """Stop the timer; the device closes the SRQ."""

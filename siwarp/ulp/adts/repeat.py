@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Units over a network that loses, repeats and reorders them: what each end of a UD channel knows.
+"""The state of each end of a UD channel that repeats lost units and puts units in order.
 
 Units are numbered from 0 in each direction. The receiver reports every ``REPORT_S`` while units
 arrive: the number of the first unit that it lacks, the ranges of missing units behind it, and the
@@ -24,13 +24,14 @@ __all__ = ["REPORT_S", "Inbound", "Outbound", "Report"]
 
 #: Seconds between two reports.
 REPORT_S = 0.02
-#: Ranges in one report, at most.
+#: Maximum number of ranges in a report.
 MOST_RANGES = 64
-#: Units a second: at first, at least and at most.
+#: The rate in units a second: the initial, the lowest and the highest one.
 FIRST_RATE, LEAST_RATE, MOST_RATE = 500.0, 50.0, 100_000.0
-#: Units that are sent at once, at most, after a timer that was late.
+#: Maximum number of units that are sent together after the timer was late.
 LEAST_BURST, MOST_BURST = 8.0, 64.0
-#: Seconds after which a report is asked for: before the round-trip time is known, and limits.
+#: Seconds after which a report is asked for: the value before the round-trip time is known, and the
+#: limits.
 FIRST_WAIT_S, LEAST_WAIT_S, MOST_WAIT_S = 0.5, 0.1, 2.0
 
 T = TypeVar("T")
@@ -44,11 +45,11 @@ _MOST = (1 << 63) - 1
 
 
 class Report(NamedTuple):
-    """A report: see the module."""
+    """A report, by which the receiver tells the sender what has arrived (see the module)."""
 
     next: int
     limit: int
-    #: One more than the number of the unit that has arrived last; 0: none has.
+    #: The number of the unit that arrived last, plus 1; 0: no unit has arrived.
     latest: int = 0
     #: First unit and number of units of each range, in ascending order.
     missing: tuple[tuple[int, int], ...] = ()
@@ -83,7 +84,7 @@ class Report(NamedTuple):
 
     @staticmethod
     def is_report(octets: memoryview) -> bool:
-        """Return whether a datagram has a report, not a unit."""
+        """Return whether a datagram contains a report instead of a unit."""
         return octets[:4] == _MAGIC
 
 
@@ -99,8 +100,8 @@ class Inbound(Generic[T]):
         self._told = window
         self._latest = 0
 
-    def take(self, number: int, unit: T) -> list[T]:
-        """Take a received unit, and return those that are next in order.
+    def store_unit(self, number: int, unit: T) -> list[T]:
+        """Store a received unit; return the units that can now be delivered in order.
 
         Raises:
             WireError: the number is not below the limit.
@@ -117,13 +118,13 @@ class Inbound(Generic[T]):
             self._next += 1
         return ready
 
-    def release(self, grant: bool) -> bool:
-        """Count a unit as released; ``grant``: the limit may grow. Return whether to report it."""
+    def count_released_unit(self, grant: bool) -> bool:
+        """Count a released unit; ``grant``: raise the limit. Return whether to send a report."""
         self._released += 1
-        return grant and self.grant()
+        return grant and self.raise_limit()
 
-    def grant(self) -> bool:
-        """Let the limit grow by the released units; return whether the sender should be told."""
+    def raise_limit(self) -> bool:
+        """Raise the limit by the released units; return whether to report it to the sender."""
         self._limit = self._released + self._window
         return self._limit - self._told >= max(1, self._window // 2)
 
@@ -132,7 +133,7 @@ class Inbound(Generic[T]):
         """Whether units are missing in front of received ones."""
         return bool(self._held)
 
-    def report(self, *, ask: bool = False) -> Report:
+    def make_report(self, *, ask: bool = False) -> Report:
         """Return the report of this end."""
         self._told = self._limit
         missing: list[tuple[int, int]] = []
@@ -154,7 +155,7 @@ class _Sent(Generic[T]):
 
 @dataclass
 class _Epoch:
-    """About one round-trip time, in which the rate changes at most once."""
+    """A period of about one round-trip time, in which the rate changes at most once."""
 
     end: float = 0.0
     sent: int = 0
@@ -163,7 +164,7 @@ class _Epoch:
 
 @dataclass
 class Outbound(Generic[T]):
-    """The units that an end sends, from ``add`` to the report that they have arrived."""
+    """The units that an end sends, from ``queue_unit`` to the report that they have arrived."""
 
     #: Units a second.
     rate: float = FIRST_RATE
@@ -195,7 +196,7 @@ class Outbound(Generic[T]):
         """The number of units that may be added."""
         return self.limit - self._next
 
-    def add(self, unit: T, now: float) -> None:
+    def queue_unit(self, unit: T, now: float) -> None:
         """Queue a unit; permitted if there is room."""
         if not self._units:
             self._heard_at = now
@@ -203,8 +204,8 @@ class Outbound(Generic[T]):
         self._queue.append(self._next)
         self._next += 1
 
-    def due(self, now: float) -> Iterator[tuple[int, T]]:
-        """Yield the numbers and units to send now, repeated ones first."""
+    def take_due_units(self, now: float) -> Iterator[tuple[int, T]]:
+        """Yield the units to send now with their numbers, first those that are sent again."""
         if self._budget_at is not None:
             burst = min(MOST_BURST, max(LEAST_BURST, self.rate * REPORT_S))
             self._budget = min(burst, self._budget + (now - self._budget_at) * self.rate)
@@ -222,14 +223,14 @@ class Outbound(Generic[T]):
             self._epoch.sent += 1
             yield number, sent.unit
 
-    def delay(self) -> float | None:
-        """Return the seconds until ``due`` has something to send; None: it has nothing."""
+    def seconds_until_due(self) -> float | None:
+        """Return the seconds until the next unit is due; None: no unit waits to be sent."""
         if not self._repeats and not self._queue:
             return None
         return max(0.0, (1 - self._budget) / self.rate)
 
-    def take(self, report: Report, now: float) -> list[T]:
-        """Take the peer's report; return the units that have arrived.
+    def process_report(self, report: Report, now: float) -> list[T]:
+        """Process a report of the peer; return the units that have arrived at the peer.
 
         Raises:
             WireError: it reports a unit that was not sent.
@@ -239,19 +240,20 @@ class Outbound(Generic[T]):
         if (most := max(report.latest, sum(last))) > self._next:
             raise WireError(f"a report about unit {most}, but {self._next} units were sent")
         if report.next < self._acked:
-            return []  # a later report has arrived before
+            return []  # a report that was sent later has arrived earlier
         self._heard_at = now
         if report.next > self._acked or report.limit > self.limit:
-            self._wait = self._question_wait()
+            self._wait = self._seconds_until_question()
         self.limit = max(self.limit, report.limit)
         missing = report.missing
         is_answer, self._has_asked = self._has_asked, False
         if not is_answer:
-            self._measure(report.latest - 1, now)
+            self._measure_round_trip(report.latest - 1, now)
         elif not missing and report.next < self._next:
-            # Of the units that were sent before the question, none has arrived from the next on.
+            # None of the units that were sent before the question has arrived, from the next
+            # expected one on.
             missing = ((report.next, self._next - report.next),)
-        arrived = self._drop(report.next - self._acked)
+        arrived = self._remove_arrived_units(report.next - self._acked)
         lost = 0
         # Behind the last missing range, and in front of it, units have arrived, but they stay
         # until all in front of them have, because a report names only the first ranges.
@@ -262,19 +264,19 @@ class Outbound(Generic[T]):
                 if sent.times and number not in self._repeats and now - sent.at >= patience:
                     self._repeats[number] = None
                     lost += 1
-        self._adapt(lost, now)
+        self._adapt_rate(lost, now)
         return arrived
 
-    def _measure(self, latest: int, now: float) -> None:
-        """Measure the round-trip time, if the unit that has arrived last was sent once."""
+    def _measure_round_trip(self, latest: int, now: float) -> None:
+        """Measure the round-trip time, if the unit that arrived last was sent only once."""
         sent = self._units.get(latest)
         if sent is not None and sent.times == 1:
             sample = now - sent.at
             known = self._round_trip
             self._round_trip = sample if known is None else known + (sample - known) / 8
 
-    def _drop(self, count: int) -> list[T]:
-        """Forget the first units, which have arrived, and return them."""
+    def _remove_arrived_units(self, count: int) -> list[T]:
+        """Remove the units at the front that have arrived, and return them."""
         arrived = []
         for number in range(self._acked, self._acked + count):
             sent = self._units.pop(number)
@@ -285,7 +287,7 @@ class Outbound(Generic[T]):
         self._acked += count
         return arrived
 
-    def _adapt(self, lost: int, now: float) -> None:
+    def _adapt_rate(self, lost: int, now: float) -> None:
         epoch = self._epoch
         epoch.lost += lost
         if now < epoch.end or not epoch.sent:
@@ -299,12 +301,12 @@ class Outbound(Generic[T]):
         self.rate = min(MOST_RATE, max(LEAST_RATE, self.rate))
         self._epoch = _Epoch(now + (self._round_trip or FIRST_WAIT_S))
 
-    def _question_wait(self) -> float:
+    def _seconds_until_question(self) -> float:
         known = FIRST_WAIT_S if self._round_trip is None else 3 * self._round_trip + 2 * REPORT_S
         return min(MOST_WAIT_S, max(LEAST_WAIT_S, known))
 
-    def must_ask(self, now: float) -> bool:
-        """Return whether no report has come in time; call it while one is expected.
+    def must_ask_for_report(self, now: float) -> bool:
+        """Return whether an expected report is late, so that this end should ask for it.
 
         The first unit that is not known to have arrived is then repeated, at half of the rate.
         """

@@ -55,7 +55,7 @@ REQUESTS = 256
 
 
 def entries_below(tree: Tree, path: str, recursive: bool) -> Iterator[Entry | Failure]:
-    """Yield an entry, and with ``recursive`` all below it, or a failure if one cannot be read."""
+    """Yield an entry, with ``recursive`` also those below it; a Failure if one cannot be read."""
     try:
         walk = tree.walk(path)
         if not recursive:
@@ -107,14 +107,17 @@ class Server:
         self._told_at = float("-inf")
         self._untold = 0
         self._threads = None if system.simulated else Disk.make_threads()
-        #: Makes the disk of each session; tests replace it by a slow one.
+        #: The function that creates the ``Disk`` of each session; tests replace it to simulate a
+        #: slow disk.
         self.make_disk: Callable[[], Disk] = lambda: Disk(self._threads)
 
     async def _start(self, address: Address) -> None:
         host, port = address
         numeric = resolve_to_numeric(host)
         if set(self._kinds) != {ChannelKind.TCP}:
-            self._opened = await endpoints.open_acceptors(numeric, self._limits, self._throttle)
+            self._opened = await endpoints.open_acceptors(
+                numeric, self._limits, self._pause_busiest_sessions
+            )
             self._acceptors = {
                 ChannelKind.RD: self._opened.rd,
                 ChannelKind.RC: self._opened.rc,
@@ -122,7 +125,9 @@ class Server:
             }
         transport: Any = "rc" if system.simulated else "tcp"
         try:
-            self._listener = await endpoints.listen(transport, (numeric, port), self._accept)
+            self._listener = await endpoints.listen(
+                transport, (numeric, port), self._accept_rendezvous
+            )
         except BaseException:
             await self.close()
             raise
@@ -150,22 +155,22 @@ class Server:
             self._threads.shutdown(wait=False)
         self.tree.close()
 
-    def _tell(self, text: str) -> None:
+    def _report_event(self, text: str) -> None:
         if self._on_event is not None:
             self._on_event(text)
 
-    def _tell_of_stranger(self, text: str) -> None:
-        """Report a peer without a proof, at most once a second, whatever strangers do."""
+    def _report_stranger(self, text: str) -> None:
+        """Report an event about a peer without a proof; at most one such report a second."""
         now = system.monotonic()
         if now - self._told_at < 1:
             self._untold += 1
             return
         more = f" ({self._untold} similar events before)" if self._untold else ""
         self._told_at, self._untold = now, 0
-        self._tell(text + more)
+        self._report_event(text + more)
 
-    def _throttle(self, is_scarce: bool) -> None:
-        """Pause the half of the sessions that have sent most, until receives are posted again."""
+    def _pause_busiest_sessions(self, is_scarce: bool) -> None:
+        """Pause the half of the sessions that have sent most while receives are scarce."""
         if is_scarce:
             busy = [e for e in self._exchanges if e.receiver.open_transfers]
             busy.sort(key=lambda e: e.channel.received_octets, reverse=True)
@@ -175,27 +180,27 @@ class Server:
 
     # ---- admission
 
-    def _accept(self, rendezvous: Channel) -> None:
+    def _accept_rendezvous(self, rendezvous: Channel) -> None:
         if len(self._strangers) >= STRANGERS:
             oldest = next(iter(self._strangers))
             self._strangers.pop(oldest).abort("displaced by other peers: try again")
-        task = asyncio.ensure_future(self._serve(rendezvous))
+        task = asyncio.ensure_future(self._serve_peer(rendezvous))
         self._tasks[task] = None
         self._strangers[task] = rendezvous
-        task.add_done_callback(self._forget)
+        task.add_done_callback(self._forget_ended_task)
 
-    def _forget(self, task: asyncio.Task[None]) -> None:
+    def _forget_ended_task(self, task: asyncio.Task[None]) -> None:
         self._tasks.pop(task, None)
         self._strangers.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._tell(f"a session ended by a fault of this program: {error!r}")
+            self._report_event(f"a session ended by a fault of this program: {error!r}")
 
-    async def _serve(self, rendezvous: Channel) -> None:
+    async def _serve_peer(self, rendezvous: Channel) -> None:
         peer = shown_address(rendezvous.peer)
         task: Any = asyncio.current_task()
         is_counted = False
 
-        def count() -> None:
+        def count_session() -> None:
             nonlocal is_counted
             self._strangers.pop(task, None)
             if self.sessions >= SESSIONS:
@@ -208,24 +213,26 @@ class Server:
 
         try:
             agreed = await admit(
-                rendezvous, self.key, self._kinds, self._acceptors, self._limits, count
+                rendezvous, self.key, self._kinds, self._acceptors, self._limits, count_session
             )
             await self._run_session(agreed, peer)
         except ADTSError as e:
-            self._tell_of_stranger(f"{peer}: refused: {e.strerror}")
-            await _say_and_close(rendezvous, wire.Error(e.code, clip(str(e.strerror))))
+            self._report_stranger(f"{peer}: refused: {e.strerror}")
+            await _report_refusal_and_close(rendezvous, wire.Error(e.code, clip(str(e.strerror))))
         except wire.WireError as e:
-            self._tell_of_stranger(f"{peer}: refused: it does not speak ADTS: {e}")
-            await _say_and_close(rendezvous, wire.Error(ErrorCode.PROTOCOL, clip(str(e))))
+            self._report_stranger(f"{peer}: refused: it does not speak ADTS: {e}")
+            await _report_refusal_and_close(
+                rendezvous, wire.Error(ErrorCode.PROTOCOL, clip(str(e)))
+            )
         except ChannelEnded as e:
-            self._tell_of_stranger(f"{peer}: no session: {e.reason}")
+            self._report_stranger(f"{peer}: no session: {e.reason}")
         finally:
             self.sessions -= is_counted
             rendezvous.abort("the session has ended")
 
     async def _run_session(self, agreed: Agreement, peer: str) -> None:
         served = _Served(self, agreed)
-        self._tell(f"{peer}: session over {agreed.channel.name}")
+        self._report_event(f"{peer}: session over {agreed.channel.name}")
         self._exchanges[served.exchange] = None
         try:
             await served.exchange.run()
@@ -234,11 +241,11 @@ class Server:
         error = served.exchange.error
         counts = f"{served.sent} files sent, {served.received} received, {served.failed} failed"
         ending = f": {error.strerror}" if error is not None else ""
-        self._tell(f"{peer}: session ended, {counts}{ending}")
+        self._report_event(f"{peer}: session ended, {counts}{ending}")
 
 
-async def _say_and_close(rendezvous: Channel, message: wire.Message) -> None:
-    """Tell the peer why it is refused, if it takes the message within a second."""
+async def _report_refusal_and_close(rendezvous: Channel, message: wire.Message) -> None:
+    """Send the peer the reason of its refusal, if that is possible within a second."""
     with contextlib.suppress(ChannelEnded, asyncio.TimeoutError, wire.WireError):
         await asyncio.wait_for(send_message(rendezvous, message), 1)
         await asyncio.wait_for(rendezvous.close("the peer was refused"), 1)
@@ -258,37 +265,39 @@ class _Served:
             first=2,
             files=agreed.files,
             idle=agreed.idle,
-            on_request=self._answer,
-            on_outcome=self._count,
+            on_request=self._answer_request,
+            on_outcome=self._count_outcome,
         )
         self.exchange.receiver.destinations[0] = server.tree
         self.sent = self.received = self.failed = 0
         self._requests = 0
 
-    def _count(self, outcome: Outcome, is_sent: bool) -> None:
+    def _count_outcome(self, outcome: Outcome, is_sent: bool) -> None:
         if is_sent:
             self.sent += outcome.done
         else:
             self.received += outcome.done
         self.failed += len(outcome.failures)
 
-    def _answer(self, record: Record) -> None:
+    def _answer_request(self, record: Record) -> None:
         if self._requests + self.exchange.sender.waiting >= REQUESTS:
-            self._refuse(record.transfer, ErrorCode.BUSY, f"more than {REQUESTS} requests wait")
+            self._refuse_request(
+                record.transfer, ErrorCode.BUSY, f"more than {REQUESTS} requests wait"
+            )
             return
         self._requests += 1
         message = wire.parse_message(record)
         match message:
             case wire.Delete():
-                done = self._disk.run(self._delete, os.fsdecode(message.path), message.options)
+                done = self._disk.run(self._delete_path, os.fsdecode(message.path), message.options)
                 done.add_done_callback(lambda done: self._end_delete(record.transfer, done))
             case wire.List() | wire.Get():
-                self._disk.run(self._plan, message, record.transfer).add_done_callback(
-                    lambda done: self._begin(record.transfer, done)
+                self._disk.run(self._plan_answer, message, record.transfer).add_done_callback(
+                    lambda done: self._begin_answer(record.transfer, done)
                 )
 
-    def _plan(self, message: wire.List | wire.Get, request: int) -> FilePlan | ListPlan:
-        """Return the answer to a request. Raises OSError if its path itself cannot be read."""
+    def _plan_answer(self, message: wire.List | wire.Get, request: int) -> FilePlan | ListPlan:
+        """Return the plan that answers a request. Raises OSError if the path cannot be read."""
         path = os.fsdecode(message.path)
         recursive = bool(message.options & Option.RECURSIVE)
         first = self._tree.entry(path)
@@ -308,7 +317,7 @@ class _Served:
             symlinks=True,
         )
 
-    def _begin(self, request: int, done: asyncio.Future[FilePlan | ListPlan]) -> None:
+    def _begin_answer(self, request: int, done: asyncio.Future[FilePlan | ListPlan]) -> None:
         self._requests -= 1
         if done.cancelled():
             return
@@ -317,11 +326,11 @@ class _Served:
             self.exchange.sender.add(done.result())
             self.exchange.wake()
         elif isinstance(error, OSError):
-            self._refuse(request, error_code(error), error.strerror or str(error))
+            self._refuse_request(request, error_code(error), error.strerror or str(error))
         else:
             raise error
 
-    def _delete(self, path: str, options: Option) -> int:
+    def _delete_path(self, path: str, options: Option) -> int:
         deleted = 0
         if options & Option.RECURSIVE:
             for entry in reversed(list(entries_below(self._tree, path, True))):
@@ -340,11 +349,11 @@ class _Served:
         if error is None:
             self.exchange.post(wire.RequestDone(done.result()), request)
         elif isinstance(error, OSError):
-            self._refuse(request, error_code(error), error.strerror or str(error))
+            self._refuse_request(request, error_code(error), error.strerror or str(error))
         else:
             raise error
 
-    def _refuse(self, request: int, code: ErrorCode, text: str) -> None:
+    def _refuse_request(self, request: int, code: ErrorCode, text: str) -> None:
         self.exchange.post(wire.Error(code, clip(text)), request)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""One session: the exchange of records over its channel, the same at both ends.
+"""A session exchanges records over its channel; clients and servers use this same code.
 
 Tasks of an ``Exchange``: a reader of the channel, a task that has received records carried out by
 the disk, a writer that has units filled, a watch of the rendezvous, and a task for the time limits.
@@ -42,7 +42,8 @@ IDLE_S = 30
 #: Seconds after which a peer that owes something ends the session in error. A unit of 1 MiB takes
 #: 84 s at 100 kbit/s, and a blackout of 10 s must pass.
 SILENCE_S = 120.0
-#: The same for a peer whose disk is slow (PAUSE).
+#: Seconds of silence after which a peer that has sent PAUSE, because its disk is slow, ends the
+#: session in error.
 PAUSED_SILENCE_S = 600.0
 #: The peer is asked to pause when a call to the file system has taken this number of seconds.
 STALL_S = 5.0
@@ -55,10 +56,10 @@ _DISK_END_S = 5.0
 _LAST_WORDS_S = 0.5
 #: Received units that the disk has not stored; further units wait in the channel.
 _RING = 4
-#: Messages that wait to be sent, above which no more units are received.
+#: Number of queued messages at which this end stops receiving units.
 _UNSENT = 1024
 
-#: Records about transfers that the peer sends, and that this end sends.
+#: The types of the records of a transfer that its sender sends, and those that its receiver sends.
 _OF_SENDERS = {Type.OPEN, Type.DATA, Type.HOLE, Type.END}
 _OF_RECEIVERS = {Type.ACCEPT, Type.SKIP, Type.DONE}
 
@@ -73,7 +74,7 @@ _CODES = {
 
 
 class ADTSError(Error):
-    """An error of a session or of a file; ``code`` says of which kind."""
+    """An error of a session or of a file; ``code`` is the kind of error."""
 
     def __init__(self, code: ErrorCode, text: str) -> None:
         super().__init__(error_number(code), text)
@@ -81,7 +82,7 @@ class ADTSError(Error):
 
 
 def shown_address(address: Address) -> str:
-    """Return HOST:PORT for a message."""
+    """Return an address as the text HOST:PORT, for messages."""
     host, port = address
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
@@ -171,13 +172,13 @@ class Exchange:
         #: Whether fewer than _UNSENT messages wait to be sent.
         self._has_room = asyncio.Event()
         self._has_room.set()
-        # Answers wait behind the files that were received before them.
+        # The answers of the peer are processed after the file records that arrived before them.
         self._ring: asyncio.Queue[asyncio.Future[Outcome] | Record] = asyncio.Queue(_RING)
         # Whether the peer has sent records that are invalid; set by the disk thread.
         self._is_violated = False
         self._last_id = 0
         self._paused_by_peer = False
-        #: Why the peer was asked to send no files.
+        #: The reasons for which the peer was asked to pause; empty: it was not.
         self._pausing: set[str] = set()
         self._last_heard = self._last_active = system.monotonic()
         self._ending: asyncio.Event = asyncio.Event()
@@ -193,7 +194,7 @@ class Exchange:
         self._wake.set()
 
     def pause_peer(self, reason: str, paused: bool) -> None:
-        """Ask the peer to send no files while there is a reason."""
+        """Set or clear a reason to pause; the peer sends no files while there is a reason."""
         before = bool(self._pausing)
         if paused:
             self._pausing.add(reason)
@@ -203,7 +204,7 @@ class Exchange:
             self.post(wire.Resume() if before else wire.Pause())
 
     def wake(self) -> None:
-        """Let the writer look for work; call it after ``sender.add``."""
+        """Let the task that writes check for something to send; call this after ``sender.add``."""
         self._last_active = system.monotonic()
         self._wake.set()
 
@@ -215,53 +216,54 @@ class Exchange:
         tasks = [
             asyncio.ensure_future(part)
             for part in (
-                self._read(),
-                self._store(),
-                self._write(),
-                self._watch_time(),
+                self._read_units(),
+                self._post_replies_in_order(),
+                self._write_units(),
+                self._watch_time_limits(),
                 *([self._watch_rendezvous()] if self._rendezvous else []),
             )
         ]
         try:
             ended, others = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            await _cancel(others)
-            # If several have ended, an error says more than the end of the channel.
+            await _cancel_tasks(others)
+            # If several tasks have ended, prefer an error to the mere end of the channel as the
+            # reason.
             errors = [e for task in ended if (e := task.exception()) is not None]
             errors.sort(key=lambda e: isinstance(e, ChannelEnded))
-            await self._end(errors[0] if errors else None)
+            await self._end_session(errors[0] if errors else None)
         finally:
-            await _cancel(tasks)
+            await _cancel_tasks(tasks)
             for end in (self.channel, self._rendezvous):
                 if end is not None:
                     end.abort("the session has ended")
             await self._close_files()
 
     def close(self) -> None:
-        """End the session normally, after sending what was posted."""
+        """End the session normally, after the posted messages have been sent."""
         self.post(wire.Bye())
         self._ending.set()
 
     # ---- the end
 
-    async def _end(self, error: BaseException | None) -> None:
+    async def _end_session(self, error: BaseException | None) -> None:
         if error is None:
             await self.channel.close("the session has ended")
         elif isinstance(error, wire.WireError):
             peer = shown_address(self.channel.peer)
             self.error = ADTSError(ErrorCode.PROTOCOL, f"{peer} violates the protocol: {error}")
-            await self._say(wire.Error(ErrorCode.PROTOCOL, clip(str(error))))
+            await self._report_end_to_peer(wire.Error(ErrorCode.PROTOCOL, clip(str(error))))
         elif isinstance(error, ChannelEnded):
             self.error = ended_error(error)
         elif isinstance(error, _Own):
             self.error = ADTSError(error.code, error.text)
-            await self._say(wire.Error(error.code, clip(error.text)))
+            await self._report_end_to_peer(wire.Error(error.code, clip(error.text)))
         elif isinstance(error, ADTSError):
             self.error = error
         else:
             raise error
 
-    async def _say(self, message: Message) -> None:
-        """Tell the peer why the session ends, if the channel can take it within a second."""
+    async def _report_end_to_peer(self, message: Message) -> None:
+        """Send the peer the reason for the end of the session, if possible within a second."""
         with contextlib.suppress(ChannelEnded, asyncio.TimeoutError, Error):
             for end in (self.channel, self._rendezvous):
                 unit = end.buffer_nowait() if end is not None else None
@@ -278,9 +280,10 @@ class Exchange:
 
     # ---- receiving
 
-    async def _read(self) -> None:
+    async def _read_units(self) -> None:
         while True:
-            # A peer that does not receive this end's answers is not read from until it does.
+            # Receive nothing while too many answers of this end are queued because the peer does
+            # not read.
             await self._has_room.wait()
             received = await self.channel.receive()
             self._last_heard = system.monotonic()
@@ -288,19 +291,20 @@ class Exchange:
             answers: list[Record] = []
             try:
                 for record in wire.records(received.view):
-                    if self._goes_to_receiver(record):
+                    if self._is_for_receiver(record):
                         records.append(record)
                     elif self._is_answer(record):
                         answers.append(record._replace(body=memoryview(bytes(record.body))))
-                    elif self._handle(record):
+                    elif self._handle_record(record):
                         received.release()
                         return
             except BaseException:
                 received.release()
                 raise
             if records:
-                done = self._disk.run(self._process, records)
-                # The disk uses the unit even if this task is cancelled meanwhile.
+                done = self._disk.run(self._process_records, records)
+                # The disk thread uses the unit's memory even after this task is cancelled, so the
+                # unit is released when the disk thread has finished.
                 done.add_done_callback(partial(_release_after_processing, received))
                 await self._ring.put(done)
             else:
@@ -308,25 +312,25 @@ class Exchange:
             for answer in answers:
                 await self._ring.put(answer)
 
-    def _is_own(self, transfer: int) -> bool:
+    def _is_own_id(self, transfer: int) -> bool:
         return transfer % 2 == self._first % 2
 
     def _check_new_id(self, record: Record) -> None:
-        if self._is_own(record.transfer) or record.transfer <= self._last_id:
+        if self._is_own_id(record.transfer) or record.transfer <= self._last_id:
             raise wire.WireError(
                 f"{record.type.name} with the id {record.transfer} after {self._last_id}"
             )
         self._last_id = record.transfer
 
-    def _goes_to_receiver(self, record: Record) -> bool:
+    def _is_for_receiver(self, record: Record) -> bool:
         if record.type == Type.OPEN:
             self._check_new_id(record)
         if record.type in _OF_SENDERS:
-            if not record.transfer or self._is_own(record.transfer):
+            if not record.transfer or self._is_own_id(record.transfer):
                 raise wire.WireError(f"{record.type.name} with the id {record.transfer}")
             return True
         about_file = record.type in {Type.ERROR, Type.CANCEL} and record.transfer != 0
-        return about_file and not self._is_own(record.transfer)
+        return about_file and not self._is_own_id(record.transfer)
 
     def _is_answer(self, record: Record) -> bool:
         """Return whether a record answers a request of this end."""
@@ -336,8 +340,8 @@ class Exchange:
             Type.ERROR,
         }
 
-    def _handle(self, record: Record) -> bool:
-        """Handle a record that is not for the receiver; return whether the session has ended."""
+    def _handle_record(self, record: Record) -> bool:
+        """Process a record that is not file data; return whether the session has ended."""
         kind = record.type
         if kind == Type.ERROR and not record.transfer:
             message = wire.Error.unpack(record)
@@ -360,8 +364,8 @@ class Exchange:
             raise wire.WireError(f"{kind.name} is not expected from this end in a session")
         return False
 
-    def _process(self, records: list[Record]) -> Outcome:
-        """Carry out the records of a unit, unless those of an earlier unit were invalid."""
+    def _process_records(self, records: list[Record]) -> Outcome:
+        """Process the records of a unit, unless an earlier unit had an invalid record."""
         if self._is_violated:
             return Outcome()
         try:
@@ -370,7 +374,7 @@ class Exchange:
             self._is_violated = True
             raise
 
-    async def _store(self) -> None:
+    async def _post_replies_in_order(self) -> None:
         while True:
             item = await self._ring.get()
             if isinstance(item, Record):
@@ -380,16 +384,16 @@ class Exchange:
             outcome = await asyncio.shield(item)
             for transfer, message in outcome.replies:
                 self.post(message, transfer)
-            self._report(outcome, False)
+            self._report_outcome(outcome, False)
 
-    def _report(self, outcome: Outcome, is_sent: bool) -> None:
+    def _report_outcome(self, outcome: Outcome, is_sent: bool) -> None:
         self._last_active = system.monotonic()
         if self._on_outcome is not None:
             self._on_outcome(outcome, is_sent)
 
     # ---- sending
 
-    async def _write(self) -> None:
+    async def _write_units(self) -> None:
         filled: tuple[Unit, asyncio.Future[int]] | None = None
         try:
             while True:
@@ -401,40 +405,40 @@ class Exchange:
                             return
                         await self._wake.wait()
                         continue
-                    filled = self._fill(await self.channel.buffer())
+                    filled = self._fill_unit(await self.channel.buffer())
                 unit, filling = filled
                 at: int = await asyncio.shield(filling)
-                self._report(self.sender.take_outcome(), True)
+                self._report_outcome(self.sender.take_outcome(), True)
                 filled = None
                 if at == UNIT_HEADER_SIZE:
                     unit.release()
                     if not self._control and not self._wake.is_set():
                         await self._wake.wait()
                     continue
-                # The disk fills the next unit while the network takes this one.
+                # A disk thread fills the next unit while this one is being sent.
                 following = self.channel.buffer_nowait() if self._sends_files() else None
                 if following is not None:
-                    filled = self._fill(following)
+                    filled = self._fill_unit(following)
                 await self.channel.send(unit, at)
         finally:
             if filled is not None:
-                # The disk may still write to the unit.
+                # A disk thread may still write to the unit, so the unit is released later.
                 unit, filling = filled
                 filling.add_done_callback(lambda _: unit.release())
 
     def _sends_files(self) -> bool:
         return self.sender.is_busy and not self._paused_by_peer
 
-    def _fill(self, unit: Unit) -> tuple[Unit, asyncio.Future[int]]:
+    def _fill_unit(self, unit: Unit) -> tuple[Unit, asyncio.Future[int]]:
         """Begin to fill a unit; return it with the future of its length."""
-        at = self._put_control(unit.view)
+        at = self._put_control_messages(unit.view)
         if self._sends_files():
             return unit, self._disk.run(self.sender.fill, unit.view, at)
         filled: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         filled.set_result(at)
         return unit, filled
 
-    def _put_control(self, view: memoryview) -> int:
+    def _put_control_messages(self, view: memoryview) -> int:
         at = UNIT_HEADER_SIZE
         while self._control and self._control[0][1].octets() <= len(view) - at:
             transfer, message = self._control.popleft()
@@ -457,14 +461,14 @@ class Exchange:
             if any(not isinstance(message, wire.Bye) for message in messages):
                 raise wire.WireError("a record on the rendezvous, while the session has a channel")
 
-    async def _watch_time(self) -> None:
+    async def _watch_time_limits(self) -> None:
         while True:
             await asyncio.sleep(_TICK_S)
             now = system.monotonic()
-            if self._watch_disk(now):
-                continue  # this end's disk is slow, so the peer is not late
+            if self._pause_peer_while_disk_is_slow(now):
+                continue  # this end's disk is slow, so it is not the peer that delays the session
             peer = shown_address(self.channel.peer)
-            if self._owes():
+            if self._is_waiting_for_peer():
                 limit = PAUSED_SILENCE_S if self._paused_by_peer else SILENCE_S
                 if now - max(self._last_heard, self._last_active) > limit:
                     raise _Own(
@@ -477,8 +481,8 @@ class Exchange:
                 self._ending.set()
                 self._idle = None
 
-    def _owes(self) -> bool:
-        """Return whether this end waits for the peer, or for room in the channel."""
+    def _is_waiting_for_peer(self) -> bool:
+        """Return whether this end waits for the peer to answer or to grant credit."""
         return (
             self.sender.is_busy
             or bool(self.receiver.open_transfers)
@@ -486,8 +490,8 @@ class Exchange:
             or bool(self.requests)
         )
 
-    def _watch_disk(self, now: float) -> bool:
-        """Ask the peer to pause while a call to the disk is late; return whether one is."""
+    def _pause_peer_while_disk_is_slow(self, now: float) -> bool:
+        """Ask the peer to pause while a file system call is slow; return whether a call is slow."""
         since = self._disk.busy_since
         stalls = since is not None and now - since > STALL_S
         self.pause_peer("disk", stalls)
@@ -503,18 +507,18 @@ class Exchange:
 
 def _release_after_processing(received: Received, done: asyncio.Future[Outcome]) -> None:
     if not done.cancelled():
-        done.exception()  # the session may have ended, so that nobody else looks at it
+        done.exception()  # retrieve the exception: the session may have ended without doing so
     received.release()
 
 
-async def _cancel(tasks: Iterable[asyncio.Future[Any]]) -> None:
+async def _cancel_tasks(tasks: Iterable[asyncio.Future[Any]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class _Own(Exception):
-    """Raised by the tasks of a session to end it because a limit of this end was exceeded."""
+    """Raised by a task of a session to end the session, because a time limit was exceeded."""
 
     def __init__(self, code: ErrorCode, text: str) -> None:
         super().__init__(text)

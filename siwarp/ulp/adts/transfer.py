@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Files as records: what one end of a session sends, and what it receives.
+"""The sending and the receiving of files as records at one end of a session.
 
 ``Sender`` fills units with records, and ``Receiver`` carries out the records of units. Both call
 the file system, so they run in the session's disk thread, one call at a time; neither does network
@@ -51,7 +51,7 @@ __all__ = [
 
 #: Maximum size of a file that is sent without waiting for the receiver's ACCEPT.
 SMALL_FILE = 256 << 10
-#: Number of files that are announced in advance, so that their ACCEPTs arrive in time.
+#: Number of files whose OPEN is sent in advance, so that their ACCEPTs arrive in time.
 AHEAD = 4
 #: Minimum length of a hole that is announced as a hole; shorter ones are sent as zeros.
 _SMALLEST_HOLE = 4096
@@ -113,14 +113,14 @@ class Failure:
 
 
 def failure_of(path: str, error: OSError) -> Failure:
-    """Return the failure that an error of the file system is."""
+    """Return the Failure that describes an error of the file system."""
     text = error.strerror or str(error)
     return Failure(path, error_code(error), text if path in text else f"{path}: {text}")
 
 
 @dataclass
 class Outcome:
-    """What a call has done: messages for the peer, and counts for this end.
+    """The result of a call: replies for the peer, and counts and failures for this end.
 
     ``replies`` has the id of the transfer and the message.
     """
@@ -139,9 +139,9 @@ _NO_EXTENT = Extent(0, 0, False)
 
 
 class Readable(Protocol):
-    """Octets of a file: one that is sent, or what has arrived of one."""
+    """The readable octets of a file that is sent, or of one that has arrived in part."""
 
-    def extent(self, offset: int) -> Extent:
+    def extent_at(self, offset: int) -> Extent:
         """Return the data or the hole that begins at an offset."""
 
     def read(self, into: memoryview, offset: int) -> None:
@@ -164,7 +164,7 @@ class OutgoingFile(Readable, Protocol):
 
 
 class Origin(Protocol):
-    """Where the files of a plan are opened."""
+    """The place from which the files of a plan are read: a directory, memory or an open file."""
 
     def open_for_send(self, path: str) -> OutgoingFile:
         """Open a file. Raises OSError."""
@@ -193,7 +193,7 @@ class FilePlan:
     digest: DigestKind = DigestKind.CRC32C
     request: int = 0
     symlinks: bool = False
-    #: Counts, which grow while the plan is carried out.
+    #: Counts of files, which grow while the plan is carried out.
     files: int = 0
     failed: int = 0
     is_finished: bool = False
@@ -227,7 +227,7 @@ class _Sending:
     entry: Entry
     plan: FilePlan
     at_once: bool = False
-    #: 0 until the OPEN is written.
+    #: The id of the transfer; 0 until its OPEN has been written.
     id: int = 0
     accepted: bool = False
     source: OutgoingFile | None = None
@@ -275,7 +275,7 @@ class Sender:
         self._plans.append(plan)
 
     def reply(self, record: Record) -> None:
-        """Take the peer's record about a transfer of this end; its body may be a view.
+        """Queue a reply of the peer to a transfer of this end; the record's body may be a view.
 
         Raises:
             WireError: more records wait than a receiver can have a reason to send.
@@ -298,7 +298,7 @@ class Sender:
     # ---- called by the disk thread
 
     def take_outcome(self) -> Outcome:
-        """Return what has happened since the last call."""
+        """Return the counts, failures and replies since the last call."""
         outcome, self.outcome = self.outcome, Outcome()
         return outcome
 
@@ -346,8 +346,8 @@ class Sender:
         if plan.request:
             self._unsent.append((plan.request, wire.RequestDone(plan.files, plan.failed)))
 
-    def _fail(self, transfer: int, plan: FilePlan, failure: Failure) -> None:
-        """Count a failure; a transfer other than 0: report it to the receiver."""
+    def _record_failure(self, transfer: int, plan: FilePlan, failure: Failure) -> None:
+        """Record a failure, and report it to the receiver unless ``transfer`` is 0."""
         plan.failed += 1
         self.outcome.failures.append(failure)
         if transfer:
@@ -385,7 +385,7 @@ class Sender:
         plan = self._plan
         assert isinstance(plan, FilePlan)
         while True:
-            at = self._announce(plan, view, at)
+            at = self._announce_files(plan, view, at)
             if self._current is None and self._ready:
                 self._current = self._ready.popleft()
             current = self._current
@@ -394,19 +394,19 @@ class Sender:
                     self._end_plan(plan)
                 return at
             try:
-                at, complete = self._put_more(current, view, at)
+                at, complete = self._put_file_octets(current, view, at)
             except OSError as e:
-                self._drop(current)
+                self._drop_transfer(current)
                 failure = failure_of(current.entry.path, e)
-                self._fail(current.id or next(self._ids), plan, failure)
+                self._record_failure(current.id or next(self._ids), plan, failure)
                 return at
             if not complete:
                 return at
             self._current = None
 
-    def _announce(self, plan: FilePlan, view: memoryview, at: int) -> int:
-        """Take files of the plan, and write the OPEN of those that wait for an ACCEPT."""
-        while not self._is_finishing and self._may_take_more(plan):
+    def _announce_files(self, plan: FilePlan, view: memoryview, at: int) -> int:
+        """Begin transfers of the plan's next files; write the OPEN of files that need an ACCEPT."""
+        while not self._is_finishing and self._may_take_more_files(plan):
             if self._peeked is None:
                 self._peeked = next(plan.entries, None)
             found = self._peeked
@@ -416,39 +416,41 @@ class Sender:
                 self._is_finishing = True
                 break
             if isinstance(found, Entry):
-                found = self._check(plan, found, len(view) - UNIT_HEADER_SIZE)
+                found = self._check_entry_can_be_sent(plan, found, len(view) - UNIT_HEADER_SIZE)
             if isinstance(found, Entry):
                 if plan.is_sent_at_once(found):
                     self._ready.append(_Sending(found, plan, at_once=True))
                 elif plan.remote_path(found.path):
                     sending = _Sending(
-                        _while_filled(found), plan, at_once=found.kind != FileKind.FILE
+                        _entry_writable_while_filled(found),
+                        plan,
+                        at_once=found.kind != FileKind.FILE,
                     )
-                    if not self._fits_open(sending, view, at):
+                    if not self._open_message_fits(sending, view, at):
                         return at
-                    at = self._put_open(sending, view, at)
+                    at = self._put_open_message(sending, view, at)
                 if found.kind == FileKind.DIRECTORY and plan.remote_path(found.path):
                     self._directories.append(found)
             else:
-                self._fail(next(self._ids), plan, found)
+                self._record_failure(next(self._ids), plan, found)
             self._peeked = None
-        # Directories get their mode and time when nothing is created in them any more.
+        # Set the mode and time of directories last, when nothing is created in them any more.
         while self._is_finishing and self._directories and len(self._open) < self._files:
             sending = _Sending(self._directories[-1], plan, at_once=True)
-            if not self._fits_open(sending, view, at):
+            if not self._open_message_fits(sending, view, at):
                 return at
-            at = self._put_open(sending, view, at)
+            at = self._put_open_message(sending, view, at)
             self._directories.pop()
         return at
 
-    def _check(self, plan: FilePlan, entry: Entry, room: int) -> Entry | Failure:
+    def _check_entry_can_be_sent(self, plan: FilePlan, entry: Entry, room: int) -> Entry | Failure:
         """Return the entry, or the reason why it is not sent."""
         path = entry.path
         if entry.kind is None or (entry.kind == FileKind.SYMLINK and not plan.symlinks):
             what = "a symbolic link (give --links)" if entry.kind else "a device, FIFO or socket"
             return Failure(path, ErrorCode.KIND, f"{path}: skipped, because it is {what}")
         try:
-            needed = self._open_record(_Sending(entry, plan)).octets()
+            needed = self._make_open_message(_Sending(entry, plan)).octets()
         except wire.WireError as e:
             return Failure(path, ErrorCode.NAME, f"{path}: {e}")
         if needed > room:
@@ -456,14 +458,14 @@ class Sender:
             return Failure(path, ErrorCode.NAME, text)
         return entry
 
-    def _may_take_more(self, plan: FilePlan) -> bool:
+    def _may_take_more_files(self, plan: FilePlan) -> bool:
         if len(self._open) + len(self._ready) >= self._files or len(self._ready) >= AHEAD:
             return False
         if plan.options & Option.UPDATE:
             return True
         return sum(not s.at_once and not s.accepted for s in self._open.values()) < AHEAD
 
-    def _open_record(self, sending: _Sending) -> wire.Open:
+    def _make_open_message(self, sending: _Sending) -> wire.Open:
         entry, plan = sending.entry, sending.plan
         assert entry.kind is not None
         return wire.Open(
@@ -480,31 +482,33 @@ class Sender:
             request=plan.request,
         )
 
-    def _fits_open(self, sending: _Sending, view: memoryview, at: int) -> bool:
-        return self._open_record(sending).octets() <= len(view) - at
+    def _open_message_fits(self, sending: _Sending, view: memoryview, at: int) -> bool:
+        return self._make_open_message(sending).octets() <= len(view) - at
 
-    def _put_open(self, sending: _Sending, view: memoryview, at: int) -> int:
+    def _put_open_message(self, sending: _Sending, view: memoryview, at: int) -> int:
         sending.id = next(self._ids)
         self._open[sending.id] = sending
-        return self._open_record(sending).put(view, at, sending.id)
+        return self._make_open_message(sending).put(view, at, sending.id)
 
-    def _put_more(self, sending: _Sending, view: memoryview, at: int) -> tuple[int, bool]:
-        """Write what fits of a file; return the new position, and whether the file is complete."""
+    def _put_file_octets(self, sending: _Sending, view: memoryview, at: int) -> tuple[int, bool]:
+        """Write as much of a file as fits; return the new position, and whether the file is
+        complete.
+        """
         if sending.source is None:
             self._open_source(sending, view)
         source, digest = sending.source, sending.digest
         assert source is not None and digest is not None
         entry = sending.entry
         if not sending.id:
-            if not self._fits_open(sending, view, at):
+            if not self._open_message_fits(sending, view, at):
                 return at, False
-            at = self._put_open(sending, view, at)
+            at = self._put_open_message(sending, view, at)
         self.outcome.path = entry.path
         while sending.position < entry.size:
             extent = sending.extent
             left = extent.offset + extent.length - sending.position
             if left <= 0:
-                sending.extent = source.extent(sending.position)
+                sending.extent = source.extent_at(sending.position)
                 continue
             room = len(view) - at - RECORD_HEADER_SIZE
             if room < min(_SMALLEST_PART, left):
@@ -535,13 +539,14 @@ class Sender:
         return end.put(view, at, sending.id), True
 
     def _open_source(self, sending: _Sending, scratch: memoryview) -> None:
-        """Open the file, and with a prefix at the receiver compare it with this file's."""
+        """Open the file, and compare its first octets with those that the receiver already has."""
         path = sending.entry.path
         source = sending.plan.origin.open_for_send(path)
         sending.source = source
         sending.digest = make_digest(sending.plan.digest)
         if sending.at_once:
-            sending.entry = source.entry  # the OPEN has not been written yet
+            # the OPEN, which is not written yet, gets the attributes of the opened file
+            sending.entry = source.entry
         elif (source.entry.size, source.entry.mtime_ns) != (
             sending.entry.size,
             sending.entry.mtime_ns,
@@ -561,7 +566,7 @@ class Sender:
     def _handle_reply(self, record: Record) -> None:
         sending = self._open.get(record.transfer)
         if sending is None:
-            return  # the transfer has failed at this end in the meantime
+            return  # this end has already ended the transfer, because it failed
         plan = sending.plan
         message = wire.parse_message(record)
         match message:
@@ -575,29 +580,31 @@ class Sender:
                 sending.prefix = bytes(message.digest)
                 self._ready.append(sending)
             case wire.Skip():
-                self._drop(sending)
+                self._drop_transfer(sending)
                 self.outcome.skipped += 1
                 plan.files += 1
             case wire.Done():
-                self._drop(sending)
+                self._drop_transfer(sending)
                 if sending.entry.kind != FileKind.DIRECTORY:
                     plan.files += 1
                     self.outcome.done += 1
             case wire.Error():
-                self._drop(sending)
+                self._drop_transfer(sending)
                 text = message.text
                 path = sending.entry.path
                 if sending.entry.kind == FileKind.DIRECTORY:
                     self._directories = [d for d in self._directories if d.path != path]
-                self._fail(0, plan, Failure(path, message.code, text or path))
+                self._record_failure(0, plan, Failure(path, message.code, text or path))
             case wire.Cancel():
-                self._drop(sending)
+                self._drop_transfer(sending)
                 text = f"{sending.entry.path}: the receiver cancelled the transfer"
-                self._fail(0, plan, Failure(sending.entry.path, ErrorCode.CANCELLED, text))
+                self._record_failure(
+                    0, plan, Failure(sending.entry.path, ErrorCode.CANCELLED, text)
+                )
             case _:
                 raise wire.WireError(f"an unexpected {record.type.name} for transfer {sending.id}")
 
-    def _drop(self, sending: _Sending) -> None:
+    def _drop_transfer(self, sending: _Sending) -> None:
         self._open.pop(sending.id, None)
         if sending is self._current:
             self._current = None
@@ -620,29 +627,29 @@ class ReceivedFile(Protocol):
     position: int
 
     def prefix(self) -> Readable | None:
-        """Return what has arrived before, if anything has."""
+        """Return the octets that an earlier transfer has stored; None if there are none."""
 
     def write(self, offset: int, data: memoryview) -> None:
         """Write the next octets. Raises OSError."""
 
     def hole(self, offset: int, length: int) -> None:
-        """Leave a hole. Raises OSError."""
+        """Skip octets, which become a hole that reads as zeros. Raises OSError."""
 
     def finish(self, *, sync: bool) -> None:
         """Give the complete file its final name; ``sync``: in stable storage. Raises OSError."""
 
     def abandon(self, *, keep: bool) -> None:
-        """End the transfer without a complete file."""
+        """End the transfer of an incomplete file; ``keep``: a later transfer may resume it."""
 
 
 class Destination(Protocol):
-    """Where received files are put."""
+    """The place where received files are stored: a directory, memory or an open file."""
 
     def entry(self, path: str) -> Entry:
-        """Return what has a path. Raises OSError."""
+        """Return the entry at a path. Raises OSError."""
 
     def begin(self, entry: Entry, resume: bool) -> ReceivedFile:
-        """Begin to receive a file; ``resume``: behind what has arrived before. Raises OSError."""
+        """Begin to receive a file; ``resume``: continue an incomplete one. Raises OSError."""
 
     def make_directory(self, entry: Entry, *, sync: bool) -> None:
         """Create a directory, unless it exists; ``sync``: in stable storage. Raises OSError."""
@@ -690,7 +697,7 @@ class Receiver:
         return len(self._open)
 
     def process(self, records: Iterable[Record]) -> Outcome:
-        """Carry out the records of a unit; return the replies.
+        """Process the records of a unit; return the replies.
 
         Raises:
             WireError: the peer violates the protocol.
@@ -699,7 +706,7 @@ class Receiver:
         self.outcome = outcome = Outcome()
         for record in records:
             if record.type == Type.OPEN:
-                self._begin(record)
+                self._begin_transfer(record)
                 continue
             receiving = self._open.get(record.transfer)
             if receiving is None:
@@ -710,29 +717,29 @@ class Receiver:
                     raise wire.WireError(
                         f"{record.type.name} of transfer {record.transfer}, which was never opened"
                     )
-                continue  # the transfer has failed at this end before
+                continue  # ignored, because this end has already ended the transfer after a failure
             outcome.path = receiving.entry.path
             try:
-                self._advance(record, receiving)
+                self._process_transfer_record(record, receiving)
             except OSError as e:
                 # The incomplete file is deleted, because it may have filled the disk.
-                self._end(record.transfer, keep=False)
-                self._refuse(record.transfer, failure_of(receiving.entry.path, e))
+                self._end_transfer(record.transfer, keep=False)
+                self._refuse_transfer(record.transfer, failure_of(receiving.entry.path, e))
         return outcome
 
     def close(self, *, keep: bool = True) -> None:
         """End all transfers; ``keep``: a later session may resume them."""
         for transfer in list(self._open):
-            self._end(transfer, keep=keep)
+            self._end_transfer(transfer, keep=keep)
 
-    def _end(self, transfer: int, *, keep: bool) -> None:
+    def _end_transfer(self, transfer: int, *, keep: bool) -> None:
         self._open.pop(transfer).file.abandon(keep=keep)
 
-    def _refuse(self, transfer: int, failure: Failure) -> None:
+    def _refuse_transfer(self, transfer: int, failure: Failure) -> None:
         self.outcome.failures.append(failure)
         self.outcome.replies.append((transfer, wire.Error(failure.code, clip(failure.text))))
 
-    def _begin(self, record: Record) -> None:
+    def _begin_transfer(self, record: Record) -> None:
         message = wire.Open.unpack(record)
         if len(self._open) >= self._files:
             raise wire.WireError(f"more than {self._files} open transfers")
@@ -750,11 +757,11 @@ class Receiver:
         try:
             if destination is None:
                 raise OSError(errno.ECANCELED, f"{path}: this end has not asked for the file")
-            self._begin_entry(record.transfer, entry, destination, message)
+            self._begin_receiving_entry(record.transfer, entry, destination, message)
         except OSError as e:
-            self._refuse(record.transfer, failure_of(path, e))
+            self._refuse_transfer(record.transfer, failure_of(path, e))
 
-    def _begin_entry(
+    def _begin_receiving_entry(
         self, transfer: int, entry: Entry, destination: Destination, message: wire.Open
     ) -> None:
         replies = self.outcome.replies
@@ -786,12 +793,13 @@ class Receiver:
             value = digest.value() if file.position else b""
             replies.append((transfer, wire.Accept(file.position, value)))
 
-    def _advance(self, record: Record, receiving: _Receiving) -> None:
+    def _process_transfer_record(self, record: Record, receiving: _Receiving) -> None:
         file, digest = receiving.file, receiving.digest
         if record.type in {Type.DATA, Type.HOLE}:
             if receiving.fresh:
                 receiving.fresh = False
-                if record.offset == 0 and file.position:  # the sender's prefix is another one
+                # the octets that arrived before differ from those of the sender's file
+                if record.offset == 0 and file.position:
                     file.abandon(keep=False)
                     file = receiving.file = receiving.destination.begin(receiving.entry, False)
                     digest = receiving.digest = make_digest(receiving.kind)
@@ -808,18 +816,18 @@ class Receiver:
         elif record.type == Type.END:
             if receiving.fresh:
                 self.outcome.octets += file.position
-            self._complete(record.transfer, wire.End.unpack(record), receiving)
+            self._complete_file(record.transfer, wire.End.unpack(record), receiving)
         elif record.type == Type.CANCEL:
-            self._end(record.transfer, keep=True)
+            self._end_transfer(record.transfer, keep=True)
         elif record.type == Type.ERROR:
             message = wire.Error.unpack(record)
-            self._end(record.transfer, keep=False)
+            self._end_transfer(record.transfer, keep=False)
             text = message.text or receiving.entry.path
             self.outcome.failures.append(Failure(receiving.entry.path, message.code, text))
         else:
             raise wire.WireError(f"an unexpected {record.type.name} for a transfer")
 
-    def _complete(self, transfer: int, end: wire.End, receiving: _Receiving) -> None:
+    def _complete_file(self, transfer: int, end: wire.End, receiving: _Receiving) -> None:
         entry = receiving.entry
         if end.size != entry.size:
             raise OSError(
@@ -841,7 +849,7 @@ def add_prefix(digest: Digest, file: Readable, length: int, scratch: memoryview)
     """Add the first ``length`` octets of a file to a digest, holes without reading them."""
     at = 0
     while at < length:
-        extent = file.extent(at)
+        extent = file.extent_at(at)
         end = min(extent.offset + extent.length, length)
         if extent.is_hole:
             digest.zeros(end - at)
@@ -853,7 +861,7 @@ def add_prefix(digest: Digest, file: Readable, length: int, scratch: memoryview)
             at += len(part)
 
 
-def _while_filled(entry: Entry) -> Entry:
+def _entry_writable_while_filled(entry: Entry) -> Entry:
     """Return an entry; a directory's with the mode that it has while files are created in it."""
     if entry.kind == FileKind.DIRECTORY:
         return replace(entry, mode=entry.mode | 0o700)
@@ -869,6 +877,6 @@ def _is_same_version(destination: Destination, entry: Entry) -> bool:
 
 
 def clip(text: str) -> str:
-    """Return a text as an ERROR can have it: of limited length, without control characters."""
+    """Return a text for an ERROR, shortened to its maximum and without control characters."""
     shown = "".join(c if c.isprintable() else "?" for c in text)
     return shown.encode(errors="replace")[: wire.MAX_TEXT].decode(errors="ignore")

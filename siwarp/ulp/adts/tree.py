@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""The files below one directory, for a peer that may lie about paths, sizes and offsets.
+"""Access to the files below one directory for a peer whose paths and sizes are not trusted.
 
 A path of a peer is relative and separated by ``/``. Each component is opened from the descriptor
 of the directory before it, with O_NOFOLLOW, so that neither ``..`` nor a symbolic link, even one
@@ -51,7 +51,7 @@ _FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 class Entry:
     """A file, directory or symbolic link, with the attributes that are transferred."""
 
-    #: Relative to the root, ``""`` for the root itself.
+    #: The path relative to the root; ``""`` is the root itself.
     path: str
     #: None: a device, FIFO or socket, which is never transferred.
     kind: FileKind | None
@@ -147,7 +147,7 @@ def temporary_name(name: str, tag: str) -> str:
 
 
 class Tree:
-    """The files below a root directory. Usable by several threads; close it after the last use.
+    """The files below a root directory. Several threads may use the object; close it afterwards.
 
     Args:
         root: the directory. Symbolic links in this path itself are followed.
@@ -183,7 +183,7 @@ class Tree:
         self.close()
 
     @contextlib.contextmanager
-    def _directory(self, parts: list[str]) -> Iterator[int]:
+    def _open_directory(self, parts: list[str]) -> Iterator[int]:
         """Open a directory component by component; yield its descriptor (O_PATH)."""
         fd = os.open(".", os.O_PATH | _DIRECTORY, dir_fd=self._fd)
         try:
@@ -198,7 +198,7 @@ class Tree:
                             f"{where} is not a directory, or a symbolic link, which is not "
                             "followed: give the path without links",
                         ) from None
-                    raise _named(e, where) from None
+                    raise _error_with_peer_path(e, where) from None
                 os.close(fd)
                 fd = below
             yield fd
@@ -216,13 +216,13 @@ class Tree:
         """
         parts = split_path(path)
         if not parts:
-            return _entry("", os.fstat(self._fd))
-        with self._directory(parts[:-1]) as directory, _naming(path):
+            return _make_entry("", os.fstat(self._fd))
+        with self._open_directory(parts[:-1]) as directory, _add_path_to_errors(path):
             status = os.stat(parts[-1], dir_fd=directory, follow_symlinks=False)
             target = ""
             if stat.S_ISLNK(status.st_mode):
                 target = os.readlink(parts[-1], dir_fd=directory)
-            return _entry(path, status, target)
+            return _make_entry(path, status, target)
 
     def walk(self, path: str = "") -> Iterator[Entry]:
         """Yield an entry and, if it is a directory, all entries below it, parents first.
@@ -238,10 +238,15 @@ class Tree:
 
     def names(self, path: str) -> list[str]:
         """Return the sorted names in a directory, without those of incomplete files."""
-        with self._directory(split_path(path)) as directory, _naming(path or self.root):
+        with (
+            self._open_directory(split_path(path)) as directory,
+            _add_path_to_errors(path or self.root),
+        ):
             fd = os.open(".", os.O_RDONLY | _DIRECTORY, dir_fd=directory)
             try:
-                return sorted(name for name in _names(fd) if not _TEMPORARY.fullmatch(name))
+                return sorted(
+                    name for name in _names_in_directory(fd) if not _TEMPORARY.fullmatch(name)
+                )
             finally:
                 os.close(fd)
 
@@ -255,13 +260,13 @@ class Tree:
         parts = split_path(path)
         if not parts:
             raise OSError(errno.EISDIR, "the root is a directory: name a file in it")
-        with self._directory(parts[:-1]) as directory, _naming(path):
+        with self._open_directory(parts[:-1]) as directory, _add_path_to_errors(path):
             _check_regular(path, os.stat(parts[-1], dir_fd=directory, follow_symlinks=False))
             fd = os.open(parts[-1], os.O_RDONLY | _FILE, dir_fd=directory)
         try:
             status = os.fstat(fd)
             _check_regular(path, status)
-            return Source(self.calls, fd, _entry(path, status), status.st_blocks * 512)
+            return Source(self.calls, fd, _make_entry(path, status), status.st_blocks * 512)
         except BaseException:
             os.close(fd)
             raise
@@ -288,8 +293,8 @@ class Tree:
             raise OSError(errno.EISDIR, "the root is a directory: name a file in it")
         name, temporary = parts[-1], temporary_name(parts[-1], entry.tag())
         with contextlib.ExitStack() as stack:
-            directory = stack.enter_context(self._directory(parts[:-1]))
-            stack.enter_context(_naming(entry.path))
+            directory = stack.enter_context(self._open_directory(parts[:-1]))
+            stack.enter_context(_add_path_to_errors(entry.path))
             with contextlib.suppress(FileNotFoundError):
                 status = os.stat(name, dir_fd=directory, follow_symlinks=False)
                 if stat.S_ISDIR(status.st_mode):
@@ -321,15 +326,15 @@ class Tree:
         parts = split_path(entry.path)
         self._check_writable(entry.path or self.root)
         if parts:
-            with self._directory(parts[:-1]) as above, _naming(entry.path):
+            with self._open_directory(parts[:-1]) as above, _add_path_to_errors(entry.path):
                 with contextlib.suppress(FileExistsError):
                     os.mkdir(parts[-1], 0o700, dir_fd=above)
                 if sync:
                     _sync_directory(self.calls, above)
-        with self._directory(parts) as directory, _naming(entry.path or self.root):
+        with self._open_directory(parts) as directory, _add_path_to_errors(entry.path or self.root):
             if parts:  # a peer must not change the mode of the root
                 Path(f"/proc/self/fd/{directory}").chmod(entry.mode & 0o777)
-            _set_time(directory, entry.mtime_ns)
+            _set_modification_time(directory, entry.mtime_ns)
 
     def make_symlink(self, entry: Entry, *, sync: bool = False) -> None:
         """Create a symbolic link, in place of a file or link of that name.
@@ -346,7 +351,7 @@ class Tree:
         if not parts or not entry.target or "\0" in entry.target:
             raise OSError(errno.EINVAL, f"{entry.path!r}: not a symbolic link that can be created")
         temporary = temporary_name(parts[-1], entry.tag())
-        with self._directory(parts[:-1]) as directory, _naming(entry.path):
+        with self._open_directory(parts[:-1]) as directory, _add_path_to_errors(entry.path):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(temporary, dir_fd=directory)
             os.symlink(entry.target, temporary, dir_fd=directory)
@@ -372,7 +377,7 @@ class Tree:
         self._check_writable(path)
         if not parts:
             raise OSError(errno.EINVAL, "the root cannot be deleted: name what is in it")
-        with self._directory(parts[:-1]) as directory, _naming(path):
+        with self._open_directory(parts[:-1]) as directory, _add_path_to_errors(path):
             status = os.stat(parts[-1], dir_fd=directory, follow_symlinks=False)
             if stat.S_ISDIR(status.st_mode):
                 os.rmdir(parts[-1], dir_fd=directory)
@@ -404,7 +409,7 @@ class _Walk(Iterator[Entry]):
 
 
 class _Extents:
-    """The data and the holes of an open file."""
+    """Finds the extents of data and the holes of an open file."""
 
     def __init__(self, fd: int, *, may_have_holes: bool) -> None:
         self._fd = fd
@@ -421,9 +426,9 @@ class _Extents:
             hole = min(os.lseek(self._fd, offset, os.SEEK_HOLE), end)
             return Extent(offset, hole - offset, False)
         except OSError as e:
-            if e.errno == errno.ENXIO:  # no data after the offset
+            if e.errno == errno.ENXIO:  # the file has no data after the offset
                 return Extent(offset, end - offset, True)
-            # Without knowledge of holes, the file is data.
+            # The file system does not report holes, so the whole file counts as data.
             self._may_have_holes = False
             return Extent(offset, end - offset, False)
 
@@ -437,7 +442,7 @@ class Source:
         self.entry = entry
         self._extents = _Extents(fd, may_have_holes=allocated < entry.size)
 
-    def extent(self, offset: int) -> Extent:
+    def extent_at(self, offset: int) -> Extent:
         """Return the data or the hole that begins at an offset below the file's size."""
         return self._extents.find(offset, self.entry.size)
 
@@ -448,20 +453,22 @@ class Source:
             OSError: the file has become shorter (EAGAIN), or the file system refuses it.
 
         """
-        with _naming(self.entry.path):
-            got = _read_all(self._calls, self.fd, into, offset)
+        with _add_path_to_errors(self.entry.path):
+            got = _fill_buffer(self._calls, self.fd, into, offset)
         if got < len(into):
-            raise _changed(self.entry.path, f"ends at {offset + got} of {self.entry.size}")
+            raise _changed_file_error(
+                self.entry.path, f"ends at {offset + got} of {self.entry.size}"
+            )
 
     def check_unchanged(self) -> None:
         """Raise OSError (EAGAIN) if the file was written since it was opened."""
         status = os.fstat(self.fd)
         if status.st_size != self.entry.size:
-            raise _changed(
+            raise _changed_file_error(
                 self.entry.path, f"has {status.st_size} octets instead of {self.entry.size}"
             )
         if status.st_mtime_ns != self.entry.mtime_ns:
-            raise _changed(self.entry.path, "was written")
+            raise _changed_file_error(self.entry.path, "was written")
 
     def close(self) -> None:
         """Close the file."""
@@ -504,19 +511,21 @@ class Incoming:
             )
 
     def prefix(self) -> Incoming | None:
-        """Return the file if octets of it have arrived before."""
+        """Return this object if octets have arrived in an earlier transfer, otherwise None."""
         return self if self.position else None
 
-    def extent(self, offset: int) -> Extent:
+    def extent_at(self, offset: int) -> Extent:
         """Return the data or the hole that begins at an offset below the position."""
         return self._extents.find(offset, self.position)
 
     def read(self, into: memoryview, offset: int) -> None:
         """Fill a buffer with octets that have arrived before; errors as for ``Source.read``."""
-        with _naming(self.entry.path):
-            got = _read_all(self._calls, self._fd, into, offset)
+        with _add_path_to_errors(self.entry.path):
+            got = _fill_buffer(self._calls, self._fd, into, offset)
         if got < len(into):
-            raise _changed(self.entry.path, "another program has shortened the incomplete file")
+            raise _changed_file_error(
+                self.entry.path, "another program has shortened the incomplete file"
+            )
 
     def write(self, offset: int, data: memoryview) -> None:
         """Write the next octets.
@@ -528,15 +537,15 @@ class Incoming:
         """
         self._check_range(offset, len(data))
         done = 0
-        with _naming(self.entry.path):
+        with _add_path_to_errors(self.entry.path):
             while done < len(data):
                 done += self._calls.pwrite(self._fd, data[done:], offset + done)
         self.position += done
 
     def hole(self, offset: int, length: int) -> None:
-        """Leave a hole, which reads as zeros; errors as for ``write``."""
+        """Skip octets, which become a hole that reads as zeros; errors as for ``write``."""
         self._check_range(offset, length)
-        with _naming(self.entry.path):
+        with _add_path_to_errors(self.entry.path):
             self._calls.truncate(self._fd, offset + length)
         self.position += length
 
@@ -557,9 +566,9 @@ class Incoming:
                 errno.EPROTO, f"{self.entry.path}: {missing} octets are missing at its end"
             )
         try:
-            with _naming(self.entry.path):
+            with _add_path_to_errors(self.entry.path):
                 os.fchmod(self._fd, self.entry.mode & 0o777)
-                _set_time(self._fd, self.entry.mtime_ns)
+                _set_modification_time(self._fd, self.entry.mtime_ns)
                 name = self.entry.path.rpartition("/")[2]
                 if sync:
                     self._calls.fsync(self._fd)
@@ -569,24 +578,26 @@ class Incoming:
         except BaseException:
             self.abandon(keep=False)
             raise
-        self._close()
+        self._close_descriptors()
 
     def abandon(self, *, keep: bool) -> None:
-        """End the transfer without renaming; ``keep``: leave the temporary file for a resume."""
+        """End an incomplete transfer; ``keep``: do not delete the temporary file, so it can be
+        resumed.
+        """
         if self._fd < 0:
             return
         if not keep:
             with contextlib.suppress(OSError):
                 os.unlink(self._temporary, dir_fd=self._directory)
-        self._close()
+        self._close_descriptors()
 
-    def _close(self) -> None:
+    def _close_descriptors(self) -> None:
         os.close(self._fd)
         os.close(self._directory)
         self._fd = self._directory = -1
 
 
-def _entry(path: str, status: os.stat_result, target: str = "") -> Entry:
+def _make_entry(path: str, status: os.stat_result, target: str = "") -> Entry:
     kind = None
     if stat.S_ISREG(status.st_mode):
         kind = FileKind.FILE
@@ -641,12 +652,12 @@ def _remove_other_versions(directory: int, name: str, temporary: str) -> None:
     """Delete incomplete files of other versions of a file that no transfer writes."""
     start, _, _ = temporary.rpartition(".adts-")
     if start != f".{name}":
-        return  # a shortened name may be another file's
+        return  # the shortened name may belong to a different file
     fd = os.open(".", os.O_RDONLY | _DIRECTORY, dir_fd=directory)
     try:
         others = [
             other
-            for other in _names(fd)
+            for other in _names_in_directory(fd)
             if other != temporary
             and other.startswith(f"{start}.adts-")
             and _TEMPORARY.fullmatch(other)
@@ -672,13 +683,13 @@ def _sync_directory(calls: SystemCalls, directory: int) -> None:
         os.close(fd)
 
 
-def _names(fd: int) -> list[str]:
+def _names_in_directory(fd: int) -> list[str]:
     """Return the names in an open directory."""
     return os.listdir(fd)
 
 
-def _read_all(calls: SystemCalls, fd: int, into: memoryview, offset: int) -> int:
-    """Fill a buffer; return the number of octets, fewer at the end of the file."""
+def _fill_buffer(calls: SystemCalls, fd: int, into: memoryview, offset: int) -> int:
+    """Read until the buffer is full or the file ends; return the number of octets read."""
     done = 0
     while done < len(into):
         got = calls.pread(fd, into[done:], offset + done)
@@ -688,19 +699,19 @@ def _read_all(calls: SystemCalls, fd: int, into: memoryview, offset: int) -> int
     return done
 
 
-def _set_time(fd: int, mtime_ns: int) -> None:
+def _set_modification_time(fd: int, mtime_ns: int) -> None:
     """Set the modification time; a descriptor of O_PATH is accepted."""
     os.utime(f"/proc/self/fd/{fd}", ns=(mtime_ns, mtime_ns))
 
 
-def _changed(path: str, how: str) -> OSError:
+def _changed_file_error(path: str, how: str) -> OSError:
     return OSError(
         errno.EAGAIN, f"{path}: {how}: the file changed while it was sent; send it again"
     )
 
 
-def _named(error: OSError, path: str) -> OSError:
-    """Return an error with the peer's path in its text, without the path of this machine."""
+def _error_with_peer_path(error: OSError, path: str) -> OSError:
+    """Return an error whose text has the peer's path instead of the local path."""
     text = error.strerror or str(error)
     if not text.startswith(f"{path}: "):
         text = f"{path}: {text}"
@@ -708,9 +719,9 @@ def _named(error: OSError, path: str) -> OSError:
 
 
 @contextlib.contextmanager
-def _naming(path: str) -> Iterator[None]:
-    """Add the path to the text of an OSError."""
+def _add_path_to_errors(path: str) -> Iterator[None]:
+    """Add the peer's path to the text of each OSError that the block raises."""
     try:
         yield
     except OSError as e:
-        raise _named(e, path) from None
+        raise _error_with_peer_path(e, path) from None

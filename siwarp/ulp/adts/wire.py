@@ -96,9 +96,9 @@ VERSION = 1
 #: TCP port of the rendezvous if none is given.
 DEFAULT_PORT = 18517
 
-#: Octets of magic, version, flags, reserved, length, granted, returned, CRC.
+#: The unit header: magic, version, flags, reserved, length, granted, returned, CRC.
 _UNIT_HEADER = struct.Struct(">4sBBHIIII")
-#: Octets of type, flags, reserved, transfer, offset, aux, length, CRC.
+#: The record header: type, flags, reserved, transfer, offset, aux, length, CRC.
 _RECORD_HEADER = struct.Struct(">BBHIQQII")
 _FIELD_HEADER = struct.Struct(">HH")
 #: The octets of a header before its CRC, which is the last field.
@@ -106,7 +106,8 @@ _UNIT_HEAD = struct.Struct(">4sBBHIII")
 _RECORD_HEAD = struct.Struct(">BBHIQQI")
 UNIT_HEADER_SIZE = _UNIT_HEADER.size
 RECORD_HEADER_SIZE = _RECORD_HEADER.size
-#: The CRC covers the header up to here, and the body of a control record.
+#: Number of octets of the record header that the CRC covers; it also covers the body of a control
+#: record.
 _UNIT_HEAD_SIZE = _UNIT_HEAD.size
 _RECORD_HEAD_SIZE = _RECORD_HEAD.size
 
@@ -137,7 +138,8 @@ _U8, _U16, _U32, _U64 = ((1 << bits) - 1 for bits in (8, 16, 32, 64))
 
 
 class WireError(Exception):
-    """Octets that are no valid unit, record or message, or a value that no message can carry.
+    """Raised for octets that are not a valid unit, record or message, or for a value that no
+    message can carry.
 
     The text says what is wrong, and gives the value and the limit.
     """
@@ -189,7 +191,7 @@ _CHANNELS = frozenset(ChannelKind)
 
 
 class FileKind(IntEnum):
-    """What an OPEN or ENTRY describes."""
+    """The kind of file that an OPEN or ENTRY describes."""
 
     FILE = 1
     DIRECTORY = 2
@@ -352,7 +354,7 @@ def _check_range(name: str, offset: int, length: int) -> None:
 
 
 def records(unit: memoryview) -> Iterator[Record]:
-    """Yield the records of a unit, each after it was checked.
+    """Yield the records of a unit; each record is checked before it is yielded.
 
     Records of unknown types that are marked as optional are left out. A body is a view of `unit`,
     valid as long as the unit's memory is.
@@ -393,7 +395,7 @@ def records(unit: memoryview) -> Iterator[Record]:
 
 
 class _Kind(ABC):
-    """How a field's value is encoded. Errors name the value and the limit, not the field."""
+    """The encoding of a type of field. Errors name the value and the limit, but not the field."""
 
     @abstractmethod
     def encode(self, value: Any) -> bytes:
@@ -474,7 +476,7 @@ class _Channels(_Kind):
 
 @dataclass(frozen=True)
 class _Octets(_Kind):
-    """Octets, as many as one of `sizes`."""
+    """A field of octets, whose number is one of `sizes`."""
 
     sizes: Sequence[int]
 
@@ -522,7 +524,7 @@ _COUNT = _Int(8, 0, _U64)
 
 @dataclass(frozen=True)
 class _Field:
-    """The place of an attribute of a message: a field of the body, by number."""
+    """Marks an attribute of a message as the field of the body with this number."""
 
     number: int
     kind: _Kind
@@ -530,7 +532,7 @@ class _Field:
 
 @dataclass(frozen=True)
 class _InHeader:
-    """The place of an attribute of a message: a field of the record header, of 8 octets."""
+    """Marks an attribute of a message as a field of 8 octets in the record header."""
 
     name: str
     most: int
@@ -540,7 +542,7 @@ _OFFSET = _InHeader("offset", MAX_OFFSET)
 
 
 class _Layout(NamedTuple):
-    """The attributes of a message: in the body, with defaults, and in the record header."""
+    """The attributes of a kind of message: those in the body with defaults, those in the header."""
 
     body: tuple[tuple[str, _Field, Any], ...]
     header: tuple[tuple[str, _InHeader], ...]
@@ -560,14 +562,14 @@ def _layout_of(message: type[Message]) -> _Layout:
 
 @dataclass(frozen=True)
 class Message:
-    """A control record as an object. A derived class has the attributes of one type.
+    """A control record as an object; each derived class represents one type of record.
 
     An attribute that has its default value is left out of the body; a receiver ignores fields that
     it does not know.
     """
 
     TYPE: ClassVar[Type]
-    _LAYOUT: ClassVar[_Layout]  # set at the end of this file
+    _LAYOUT: ClassVar[_Layout]  # set at the end of the module, after the classes of all messages
 
     def put(self, into: memoryview, at: int, transfer: int = 0) -> int:
         """Write the record at position `at` of `into`; return the position after it.
@@ -762,7 +764,7 @@ class Error(Message):
 
 @dataclass(frozen=True)
 class Bye(Message):
-    """BYE: the sender closes the session, in which nothing is left to do."""
+    """BYE: the sender of this record closes the session, because nothing is left to do."""
 
     TYPE = Type.BYE
 
@@ -894,7 +896,7 @@ class Hole(Message):
 
 @dataclass(frozen=True)
 class End(Message):
-    """END: the file is complete, with its size and the digest of all its octets."""
+    """END: all octets of the file were sent; contains the file's size and digest."""
 
     TYPE = Type.END
     size: Annotated[int, _InHeader("aux", MAX_OFFSET)]
@@ -903,7 +905,7 @@ class End(Message):
 
 @dataclass(frozen=True)
 class Done(Message):
-    """DONE: the file is complete under its final name."""
+    """DONE: the receiver reports that the file is complete and has its final name."""
 
     TYPE = Type.DONE
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Channels of an FTP server's worker, which pyftpdlib uses as if they were TCP connections.
+"""Connects the channels of an FTP server's worker to sockets, which pyftpdlib uses like TCP.
 
 pyftpdlib's loop waits for sockets, and channels belong to an asyncio loop. So a worker that is
 asked for a channel starts one thread with an asyncio loop, which has the worker's devices. A relay
@@ -44,15 +44,15 @@ class Relay:
         self._task: asyncio.Task[None] | None = None
         self._ending = False
         self._receiving = False
-        #: Sending: set before the end of the stream if all octets were sent.
+        #: For a transfer to the client: set before the socket is shut down if all octets were sent.
         self.complete = False
-        #: Whether the transfer is complete, which its receiver has confirmed.
+        #: Whether the receiver has confirmed that the transfer is complete.
         self.done = False
-        #: Why the transfer is not complete.
+        #: The reason why the transfer is not complete.
         self.failure = "the transfer was aborted"
 
     def start(self, receiving: bool) -> None:
-        """Begin to move octets from the channel, or to it."""
+        """Begin to move octets: from the channel if ``receiving``, otherwise to the channel."""
         if self._task is None:
             self._receiving = receiving
             self._task = asyncio.ensure_future(self._run())
@@ -60,46 +60,47 @@ class Relay:
     def stop(self) -> None:
         """End the transfer and the channel if no octets have been moved yet."""
         if self._task is None:
-            self._task = asyncio.ensure_future(self._end())
+            self._task = asyncio.ensure_future(self._end_transfer())
         elif not self._ending:
             self._task.cancel()
             self._task.add_done_callback(self._on_cancelled)
 
     def _on_cancelled(self, _: asyncio.Task[None]) -> None:
         if not self._ending:  # the task was cancelled before its first step
-            self._task = asyncio.ensure_future(self._end())
+            self._task = asyncio.ensure_future(self._end_transfer())
 
     async def _run(self) -> None:
         try:
-            await (self._receive() if self._receiving else self._send())
+            await (self._receive_from_channel() if self._receiving else self._send_to_channel())
         except ChannelEnded as e:
             self.failure = e.reason
         except OSError as e:
             self.failure = e.strerror or str(e)
         finally:
-            await self._end()
+            await self._end_transfer()
 
-    async def _end(self) -> None:
+    async def _end_transfer(self) -> None:
         self._ending = True
         if self.done and self._receiving:
-            # BYE should arrive before the reply.
+            # The client should receive BYE before the reply on the control connection.
             with contextlib.suppress(ChannelEnded, asyncio.TimeoutError):
                 await asyncio.wait_for(self._channel.flush(), CLOSE_S)
-        # Now pyftpdlib sees the end, reads the attributes and replies.
+        # After this close pyftpdlib reads the end of the stream, checks the attributes, and replies
+        # to the client.
         self._socket.close()
         if self.done:
             await stream.end(self._channel, sent=not self._receiving)
         else:
             await stream.cancel(self._channel, self.failure)
 
-    async def _receive(self) -> None:
+    async def _receive_from_channel(self) -> None:
         loop = asyncio.get_running_loop()
         async with contextlib.aclosing(stream.receive(self._channel)) as chunks:
             async for chunk in chunks:
                 await loop.sock_sendall(self._socket, chunk)
         self.done = True
 
-    async def _send(self) -> None:
+    async def _send_to_channel(self) -> None:
         loop = asyncio.get_running_loop()
         sender = stream.Sender(self._channel)
         try:
@@ -122,12 +123,12 @@ class Relay:
             await sender.close()
 
 
-#: Gets the relay of a new channel, and the socket for pyftpdlib.
+#: A function that gets the relay of a new channel and the socket that pyftpdlib uses for it.
 Opened = Callable[[Relay, socket.socket], None]
 
 
 class Bridge:
-    """The asyncio thread of a worker, with its channels."""
+    """The thread that runs an asyncio loop with all channels of a worker process."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -148,7 +149,7 @@ class Bridge:
         self._loop.call_soon_threadsafe(function, *arguments)
 
     def wait_for(self, work: Coroutine[Any, Any, T]) -> T:
-        """Return the result of a coroutine that ends soon.
+        """Run a coroutine that ends soon in the asyncio loop, and return its result.
 
         Raises:
             TimeoutError: the coroutine did not end within some seconds.
@@ -157,17 +158,18 @@ class Bridge:
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result(_OPENING)
-        except concurrent.futures.TimeoutError:  # another class before Python 3.11
+        except concurrent.futures.TimeoutError:  # not the built-in TimeoutError before Python 3.11
             raise TimeoutError("the thread with the channels does not answer: try again") from None
 
     def post(self, call: Callable[[], None]) -> None:
-        """Let the thread of pyftpdlib make a call; usable in every thread."""
+        """Queue a call for the thread of pyftpdlib; any thread may use this method."""
         self._calls.append(call)
-        with contextlib.suppress(BlockingIOError):  # it will wake up for earlier octets
+        # the thread wakes up anyway, because octets are waiting
+        with contextlib.suppress(BlockingIOError):
             self._waker.send(b"\0")
 
     def run_calls(self) -> None:
-        """Make the calls of ``post``; the caller has read the socket ``wakeup``."""
+        """Make the calls that ``post`` has queued; the caller has read the socket ``wakeup``."""
         while self._calls:
             self._calls.popleft()()
 
@@ -176,19 +178,19 @@ class Bridge:
     ) -> None:
         """Run ``work`` in a thread, then ``done`` with its exception in the thread of pyftpdlib."""
 
-        def finished(future: asyncio.Future[T]) -> None:
+        def post_completion(future: asyncio.Future[T]) -> None:
             error = future.exception()
             self.post(lambda: done(cast("Exception | None", error)))
 
-        def start() -> None:
-            self._loop.run_in_executor(None, work).add_done_callback(finished)
+        def start_in_executor() -> None:
+            self._loop.run_in_executor(None, work).add_done_callback(post_completion)
 
-        self.call(start)
+        self.call(start_in_executor)
 
     def expect(
         self, kind: Kind, host: str, client: str, opened: Opened, rejected: Callable[[str], None]
     ) -> Invitation:
-        """Expect one channel from a client's address at a local address.
+        """Prepare to accept one channel from a client's address at a local address.
 
         ``opened`` and ``rejected`` are called in the thread of pyftpdlib; ``rejected`` gets the
         address of a stranger.
@@ -202,19 +204,19 @@ class Bridge:
                 kind,
                 host,
                 client,
-                lambda channel: self._relay(channel, opened),
+                lambda channel: self._post_new_relay(channel, opened),
                 lambda stranger: self.post(lambda: rejected(stranger)),
             )
         )
 
-    def _relay(self, channel: Channel, opened: Opened) -> None:
+    def _post_new_relay(self, channel: Channel, opened: Opened) -> None:
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         relay = Relay(channel, ours)
         self.post(lambda: opened(relay, theirs))
 
     def forget(self, kind: Kind, host: str, token: bytes) -> None:
-        """Let a token that was not used expire."""
+        """Refuse a token from now on that was not used."""
         self.call(self._channels.forget, kind, host, token)
 
     def connect(
@@ -226,24 +228,24 @@ class Bridge:
         opened: Opened,
         failed: Callable[[str], None],
     ) -> Callable[[], object]:
-        """Open a channel from a local address to a client; return a function that gives up.
+        """Begin to open a channel to a client; return a function that cancels the attempt.
 
         ``opened`` and ``failed`` are called in the thread of pyftpdlib; ``failed`` gets the reason.
         """
 
-        async def connect() -> None:
+        async def open_and_relay_channel() -> None:
             try:
                 channel = await self._channels.connect(kind, host, client, invitation)
             except (ChannelEnded, OSError) as e:
                 reason = e.reason if isinstance(e, ChannelEnded) else e.strerror or str(e)
                 self.post(lambda: failed(reason))
             else:
-                self._relay(channel, opened)
+                self._post_new_relay(channel, opened)
 
-        return asyncio.run_coroutine_threadsafe(connect(), self._loop).cancel
+        return asyncio.run_coroutine_threadsafe(open_and_relay_channel(), self._loop).cancel
 
     def close(self) -> None:
-        """End all channels and the thread."""
+        """End all channels, and the thread of the asyncio loop."""
         with contextlib.suppress(TimeoutError):
             self.wait_for(self._channels.close())
         self._loop.call_soon_threadsafe(self._loop.stop)

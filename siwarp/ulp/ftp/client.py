@@ -29,8 +29,9 @@ __all__ = ["FTP", "FTPS", "Connection", "Kind", "NoTransportError"]
 Kind = Literal["rd", "rc", "ud", "tcp"]
 T = TypeVar("T")
 
-#: Seconds between two looks at the control connection while a channel makes no progress, and for
-#: which a reply may overtake what the server has sent on the channel before.
+#: Interval in seconds at which the control connection is checked while a channel makes no progress;
+#: also the time by which a reply may arrive before the octets that the server sent on the channel
+#: earlier.
 _WATCH_S, OVERTAKEN_S = 0.25, 3.0
 
 
@@ -50,7 +51,7 @@ class _Loop:
         timeout: float | None = None,
         control: socket.socket | None = None,
     ) -> T:
-        """Return the result of a coroutine.
+        """Run a coroutine in the loop's thread and return its result.
 
         Raises:
             TimeoutError: it did not end within ``timeout`` seconds.
@@ -129,11 +130,11 @@ class Connection:
         """The transport: ``rd``, ``rc`` or ``ud``."""
         return self._channel.name
 
-    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+    def _run_step(self, work: Coroutine[Any, Any, T]) -> T:
         return self._loop.run(work, self._timeout, self._control)
 
     def settimeout(self, timeout: float | None) -> None:
-        """Set the seconds that one step of the transfer may take."""
+        """Set the time limit in seconds for one step of the transfer."""
         self._timeout = timeout
 
     def recv(self, count: int) -> bytes:
@@ -141,14 +142,14 @@ class Connection:
         if self._broken:
             raise ConnectionError("the transfer has failed before: begin it again")
         if not self._chunk and not self._complete:
-            self._broken = True  # in case the next call raises an exception
-            self._chunk = self._run(self._next())
+            self._broken = True  # remains set if the next call raises an exception
+            self._chunk = self._run_step(self._next_octets())
             self._broken = False
         data = bytes(self._chunk[:count])
         self._chunk = self._chunk[count:]
         return data
 
-    async def _next(self) -> memoryview:
+    async def _next_octets(self) -> memoryview:
         """Return the next octets, or no octets at the end of the file."""
         while True:
             chunk = await anext(self._chunks, None)
@@ -164,19 +165,19 @@ class Connection:
         rest = octets(data)
         while rest:
             if not self._into:
-                self._into, self._filled = self._run(self._sender.fill()), 0
+                self._into, self._filled = self._run_step(self._sender.fill()), 0
             count = min(len(rest), len(self._into) - self._filled)
             self._into[self._filled : self._filled + count] = rest[:count]
             self._filled += count
             rest = rest[count:]
             if self._filled == len(self._into):
-                self._flush()
+                self._send_filled_unit()
 
-    def _flush(self) -> None:
+    def _send_filled_unit(self) -> None:
         assert self._sender is not None
         if self._filled:
             count, self._filled, self._into = self._filled, 0, memoryview(b"")
-            self._run(self._sender.send(count))
+            self._run_step(self._sender.send(count))
 
     def makefile(self, mode: str = "r", encoding: str | None = None, **more: Any) -> IO[Any]:
         """Return a file object from which the received data can be read."""
@@ -197,22 +198,22 @@ class Connection:
         if self._closed:
             return
         if self._sender is None:
-            self._end(orderly=self._complete)
+            self._end_transfer(orderly=self._complete)
             return
         try:
-            self._flush()
-            self._run(self._sender.finish())
+            self._send_filled_unit()
+            self._run_step(self._sender.finish())
         except BaseException:
             self.abort()
             raise
-        self._end(orderly=True)
+        self._end_transfer(orderly=True)
 
     def abort(self) -> None:
         """End the transfer; the server does not take what was sent for complete."""
         if not self._closed:
-            self._end(orderly=False)
+            self._end_transfer(orderly=False)
 
-    def _end(self, orderly: bool) -> None:
+    def _end_transfer(self, orderly: bool) -> None:
         self._closed = True
         self._chunk = self._into = memoryview(b"")
         self._loop.run(self._end_channel(orderly))
@@ -243,7 +244,7 @@ class Connection:
 
 
 class _Raw(io.RawIOBase):
-    """The octets of a connection as a file."""
+    """A file object from which the received octets of a connection are read."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -309,7 +310,7 @@ class FTP(ftplib.FTP):
             opened = self._open(kind)
             if opened is not None:
                 self.transport = kind
-                connection = self._begin(*opened, cmd, rest)
+                connection = self._begin_transfer(*opened, cmd, rest)
                 return cast("tuple[socket.socket, int | None]", connection)
         raise NoTransportError(
             f"none of the transports {', '.join(self.transports)} is possible: {self._refusal}"
@@ -330,14 +331,14 @@ class FTP(ftplib.FTP):
         return False
 
     def _open(self, kind: opening.Kind) -> tuple[Channel, opening.Listener | None] | None:
-        """Open a channel; return None if the server or the network does not have the transport."""
+        """Open a channel; return None if the transport is not available."""
         try:
             reply = self.sendcmd(f"TPRT {kind.upper()}")
         except ftplib.error_perm as e:
             self._unusable |= {kind}
             self._refusal = str(e)
             return None
-        except ftplib.error_temp as e:  # the server has no memory for one more channel now
+        except ftplib.error_temp as e:  # the server currently has no memory for another channel
             self._refusal = str(e)
             return None
         self._selected = True
@@ -349,7 +350,8 @@ class FTP(ftplib.FTP):
             raise ftplib.error_proto(str(e)) from None
         if self._loop is None:
             self._loop = _Loop()
-        source = self.sock.getsockname()[0]  # the server admits the address that it knows
+        # the server accepts the channel only from the address of the control connection
+        source = self.sock.getsockname()[0]
         try:
             if self.passiveserver:
                 return self._loop.run(opening.connect(kind, host, invitation, source)), None
@@ -358,9 +360,9 @@ class FTP(ftplib.FTP):
             self._unusable |= {kind}
             self._refusal = str(e)
             return None
-        return self._await_server(kind, listener, source)
+        return self._await_channel_of_server(kind, listener, source)
 
-    def _await_server(
+    def _await_channel_of_server(
         self, kind: opening.Kind, listener: opening.Listener, source: str
     ) -> tuple[Channel, opening.Listener] | None:
         """Let the server open a channel to this end; return None if it cannot."""
@@ -380,7 +382,7 @@ class FTP(ftplib.FTP):
                 self._loop.run(listener.close())
         return None if channel is None else (channel, listener)
 
-    def _begin(
+    def _begin_transfer(
         self,
         channel: Channel,
         listener: opening.Listener | None,

@@ -35,11 +35,12 @@ __all__ = ["BACKLOG", "Handler", "Listener", "TLSHandler"]
 LOGIN_TIMEOUT = 30
 #: Maximum number of clients of a worker that are not logged in.
 MAX_WAITING = 256
-#: Connections that the kernel accepts in advance. Of a client beyond these, the kernel drops the
-#: first packet, which TCP sends again after a second.
+#: Connections that the kernel accepts before the server does. If there are more, the kernel drops
+#: the first packet of a client, whose TCP sends it again after a second.
 BACKLOG = 1024
-#: Replies that wait until the client reads. A client that sends commands without waiting for
-#: replies stays below, because the kernel buffers some hundreds more.
+#: Maximum number of queued replies that the client has not read. A client that sends commands
+#: without waiting for replies stays below the limit, because the kernel buffers some hundreds of
+#: replies.
 MAX_REPLIES = 64
 #: Octets of commands that are read at a time, so that one client with very many commands does not
 #: delay the others.
@@ -47,7 +48,7 @@ _READ_SIZE = 1024
 
 
 class _Data:
-    """The part of a data connection that is the same on all transports."""
+    """The common part of data connections on all transports."""
 
     #: The octets that remained of the file when RETR began; None for a listing or ASCII.
     _expected: int | None = None
@@ -67,7 +68,7 @@ class _Data:
         return sent_all and self._expected is not None and self.tot_bytes_sent < self._expected
 
     def fail(self: Any, text: str, code: int = 426, log: Any = logger.warning) -> None:
-        """End the transfer with an error."""
+        """End the transfer, and reply with an error."""
         self._resp = (f"{code} {text}; transfer aborted.", log)
         self.close()
 
@@ -102,30 +103,30 @@ class _ChannelData(_Data, DTPHandler):  # type: ignore[misc]
     """A data connection on RD, RC or UD: the socket is connected to a relay (bridge.py)."""
 
     ac_in_buffer_size = ac_out_buffer_size = 1 << 18
-    #: Whether all was sent to the relay, and the peer has not yet confirmed it.
+    #: Whether all octets were given to the relay and the peer's confirmation is awaited.
     _ending = False
 
     def __init__(self, sock: socket.socket, session: Any, relay: Relay) -> None:
         self._relay = relay
         super().__init__(sock, session)
 
-    def _start(self, receiving: bool) -> None:
+    def _start_relay(self, receiving: bool) -> None:
         self.cmd_channel.server.bridge.call(self._relay.start, receiving)
 
     def enable_receiving(self, kind: str, command: str) -> None:
         """Begin to receive a file."""
         super().enable_receiving(kind, command)
-        self._start(receiving=True)
+        self._start_relay(receiving=True)
 
     def push(self, data: bytes) -> None:
         """Begin to send a list of names."""
         super().push(data)
-        self._start(receiving=False)
+        self._start_relay(receiving=False)
 
     def push_with_producer(self, producer: Any) -> None:
         """Begin to send a file or a listing."""
         super().push_with_producer(producer)
-        self._start(receiving=False)
+        self._start_relay(receiving=False)
 
     def readable(self) -> bool:
         """Return whether the end of the stream, or data, may be read."""
@@ -136,7 +137,7 @@ class _ChannelData(_Data, DTPHandler):  # type: ignore[misc]
         return bool(not self._ending and super().writable())
 
     def handle_close(self) -> None:
-        """Handle the end of the data to send, or of the relay."""
+        """Handle the end of the data to be sent, or the end of the relay's stream."""
         if self._closed:
             return
         if not self.receive and not self._ending and len(self.producer_fifo) == 0:
@@ -151,12 +152,12 @@ class _ChannelData(_Data, DTPHandler):  # type: ignore[misc]
         elif not self._relay.done:
             self.fail(self._relay.failure, log=logger.info)
         elif self.receive and self.file_obj.final is not None:
-            self._publish()
+            self._rename_complete_upload()
         else:
             self.discard_buffers()  # pyftpdlib may have added its mark of the end of the data
             super().handle_close()
 
-    def _publish(self) -> None:
+    def _rename_complete_upload(self) -> None:
         """Rename a complete upload to its final name."""
         file = self.file_obj
         try:
@@ -175,7 +176,7 @@ class _ChannelData(_Data, DTPHandler):  # type: ignore[misc]
 
 
 class _Offer:
-    """A token for one channel of a session.
+    """The offer of one channel to a client, identified by a token.
 
     It takes the place of pyftpdlib's passive listener after EPSV and PASV, and of its connector
     after EPRT and PORT.
@@ -189,24 +190,28 @@ class _Offer:
         #: Gives up the attempt to open a channel to the client, if there is one.
         self._give_up: Callable[[], object] | None = None
         self.invitation = self._bridge.expect(
-            self._kind, self._host, session.remote_ip, self._on_opened, self._on_rejected
+            self._kind,
+            self._host,
+            session.remote_ip,
+            self._on_channel_opened,
+            self._on_stranger_rejected,
         )
         self._timer = session.call_later(tprt.LIFETIME, self._on_timeout)
 
     def open(self, port: int) -> None:
-        """Begin to open the channel to a port of the client."""
+        """Begin to open the channel to a port of the client (active mode)."""
         self._forget_token()
         self._give_up = self._bridge.connect(
             self._kind,
             self._host,
             self._session.remote_ip,
             tprt.active_invitation(self._kind, self.invitation, port),
-            self._on_opened,
-            self._on_failure,
+            self._on_channel_opened,
+            self._on_channel_not_opened,
         )
 
-    def _on_opened(self, relay: Relay, sock: socket.socket) -> None:
-        """Handle the channel."""
+    def _on_channel_opened(self, relay: Relay, sock: socket.socket) -> None:
+        """Use the opened channel as the data connection, or close it if it is not wanted."""
         session = self._session
         why = "the session has ended"
         if session._closed:
@@ -227,13 +232,13 @@ class _Offer:
         self._bridge.call(relay.stop)
         sock.close()
 
-    def _on_rejected(self, stranger: str) -> None:
+    def _on_stranger_rejected(self, stranger: str) -> None:
         if self._session._dtp_acceptor is self:
             self._session.respond_w_warning(
                 f"425 Rejected data connection from foreign address {stranger}."
             )
 
-    def _on_failure(self, reason: str) -> None:
+    def _on_channel_not_opened(self, reason: str) -> None:
         """Report that the channel to the client could not be opened."""
         if self._session._dtp_connector is self:
             self._session._dtp_connector = None
@@ -252,7 +257,7 @@ class _Offer:
         self._bridge.forget(self._kind, self._host, self.invitation.token)
 
     def close(self) -> None:
-        """Let the token expire, and give up opening the channel; an open channel is not ended."""
+        """Withdraw the token, or cancel the opening of the channel; an open channel stays open."""
         if not self._timer.cancelled:
             self._timer.cancel()
         if self._give_up is not None:
@@ -262,14 +267,14 @@ class _Offer:
 
 
 class _Control:
-    """The part of a control connection that is the same with and without TLS."""
+    """The common part of control connections with and without TLS."""
 
     banner = "siwarp FTP server ready."
     abstracted_fs = FileSystem
     ac_in_buffer_size = _READ_SIZE
     #: Seconds that a wrong password costs, so that passwords cannot be guessed fast.
     auth_failed_timeout = 3
-    #: Names that are not UTF-8 are the same octets in both directions.
+    #: The octets of a file name that is not UTF-8 are sent back as they were received.
     unicode_errors = "surrogateescape"
 
     proto_cmds = FTPHandler.proto_cmds | {
@@ -284,15 +289,15 @@ class _Control:
     def __init__(self: Any, conn: Any, server: Any, ioloop: Any = None) -> None:
         #: The transport that TPRT has selected; None: TCP.
         self._kind: str | None = None
-        #: The token that TPRT has given out, until it is used or expires.
+        #: The token that the reply to TPRT contained, until the token is used or expires.
         self._offer: _Offer | None = None
         super().__init__(conn, server, ioloop)  # type: ignore[call-arg]
         self._extra_feats = [*self._extra_feats, "TPRT RD;RC;UD;TCP;"]
         self._login_timer: Any = None
         if self.connected:
-            self._await_login()
+            self._start_login_timer()
 
-    def _await_login(self: Any) -> None:
+    def _start_login_timer(self: Any) -> None:
         if self._login_timer is not None and not self._login_timer.cancelled:
             self._login_timer.cancel()
         self._login_timer = self.call_later(LOGIN_TIMEOUT, self._end_unless_logged_in)
@@ -303,22 +308,22 @@ class _Control:
             self.refuse(f"no login within {LOGIN_TIMEOUT} s")
 
     def refuse(self: Any, why: str) -> None:
-        """End the connection, with a reply if the client reads it."""
+        """Send a reply with the reason if possible, and end the connection."""
         if not self._closed:
             self.respond(f"421 Connection closed: {why}.", logfun=logger.info)
             self.close()
 
     def handle_auth_success(self: Any, home: str, password: str, msg_login: str) -> None:
-        """Admit the client."""
+        """Handle a successful login."""
         self.server.waiting.pop(self, None)
         super().handle_auth_success(home, password, msg_login)  # type: ignore[misc]
 
     def flush_account(self: Any) -> None:
         """Log the user out (USER, REIN)."""
         if self._kind is not None:
-            self._select(None)
+            self._select_transport(None)
         super().flush_account()  # type: ignore[misc]
-        self._await_login()
+        self._start_login_timer()
 
     def push(self: Any, data: str) -> None:
         """Send a reply, or end the connection if the client does not read replies."""
@@ -328,7 +333,7 @@ class _Control:
             self.log("the client does not read the replies: closing", logfun=logger.warning)
             self.close()
             return
-        # FTPHandler.push would encode the text without the error handler.
+        # FTPHandler.push would encode the text without the error handler ``unicode_errors``.
         AsyncChat.push(self, data.encode(self.encoding, self.unicode_errors))
 
     def close(self: Any) -> None:
@@ -344,8 +349,8 @@ class _Control:
         if offer is not None:
             offer.close()
 
-    def _select(self: Any, kind: str | None) -> None:
-        """Select a transport; data connections that wait, or are open, end."""
+    def _select_transport(self: Any, kind: str | None) -> None:
+        """Select a transport; end the data connections that are open or being opened."""
         self._withdraw_offer()
         self._end_data_connections()
         self._kind = kind
@@ -360,7 +365,7 @@ class _Control:
         """Select the transport of the data connections (tprt.py)."""
         kind = line.upper()
         if kind == "TCP":
-            self._select(None)
+            self._select_transport(None)
             self.respond("200 TPRT TCP")
             return
         if kind not in tprt.KINDS:
@@ -369,7 +374,7 @@ class _Control:
         if getattr(self, "_prot", False):
             self.respond(f"536 TLS does not protect data on {kind}: use PROT C or TPRT TCP.")
             return
-        self._select(None)
+        self._select_transport(None)
         try:
             self._offer = _Offer(self, kind)
         except OSError as e:
@@ -420,28 +425,28 @@ class _Control:
         partial = tprt.partial_path(file)
         continues = mode == "a" or self._restart_position
         if not continues or self.fs.lexists(partial) or not self.fs.lexists(file):
-            kept: str | None = self._store_partial(file, partial, mode)
+            kept: str | None = self._store_incomplete_upload(file, partial, mode)
             return kept
         # The upload continues a copy of the file's first octets, so that the file itself does not
         # change until the upload is complete. No command is read while they are copied.
         octets = None if mode == "a" else self._restart_position
         self.del_channel()
 
-        def done(error: Exception | None) -> None:
+        def store_after_copy(error: Exception | None) -> None:
             if self._closed:
                 return
             self.add_channel()
             if error is None:
-                self._store_partial(file, partial, mode)
+                self._store_incomplete_upload(file, partial, mode)
             else:
                 self._restart_position = 0
                 self.respond(f"550 {getattr(error, 'strerror', None) or error}.")
 
         copy = functools.partial(self.fs.copy, file, partial, octets)
-        self.server.bridge.in_background(copy, done)
+        self.server.bridge.in_background(copy, store_after_copy)
         return None
 
-    def _store_partial(self: Any, file: str, partial: str, mode: str) -> str | None:
+    def _store_incomplete_upload(self: Any, file: str, partial: str, mode: str) -> str | None:
         rest = self._restart_position
         if super().ftp_STOR(partial, mode) is None:  # type: ignore[misc]
             return None
@@ -511,7 +516,7 @@ class Listener(FTPServer):  # type: ignore[misc]
             self._bridge.close()
 
     def add_waiting(self, client: Any) -> None:
-        """Add a client that is not logged in; one of too many is disconnected."""
+        """Add a client that is not logged in; disconnect the oldest one if there are too many."""
         self.waiting[client] = None
         if len(self.waiting) <= MAX_WAITING:
             return
@@ -532,10 +537,10 @@ class _Calls(AsyncChat):  # type: ignore[misc]
         super().__init__(bridge.wakeup, ioloop=ioloop)
 
     def handle_read(self) -> None:
-        """Make the calls that the bridge has posted."""
+        """Make the calls that the bridge has queued for pyftpdlib's thread."""
         self.socket.recv(4096)
         self._bridge.run_calls()
 
     def handle_error(self) -> None:
-        """Report an error of one call, and go on."""
+        """Log an exception of a queued call, and continue."""
         logger.exception("an error of a channel")

@@ -28,7 +28,7 @@ __all__ = ["File", "FileSystem"]
 
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-#: The flags for pyftpdlib's modes: RETR, STOR, APPE, and STOR after REST.
+#: The flags of open() for pyftpdlib's modes of RETR, STOR, APPE, and STOR after REST.
 _FLAGS = {
     "rb": os.O_RDONLY,
     "wb": os.O_WRONLY | os.O_CREAT,
@@ -43,7 +43,7 @@ class File(io.FileIO):
     Without a buffer no octets wait for ``close``, whose errors pyftpdlib does not report.
     """
 
-    #: The path by which the log names the file.
+    #: The path of the file that the log shows.
     name: str
     #: The path that the file gets when its upload is complete; None: it has its final name.
     final: str | None = None
@@ -85,7 +85,7 @@ class FileSystem(AbstractedFS):  # type: ignore[misc]  # pyftpdlib has no types
         return path
 
     def fs2ftp(self, fspath: str) -> str:
-        """Return the path that the client is shown."""
+        """Return the path that replies show to the client."""
         return fspath
 
     def validpath(self, path: str) -> bool:
@@ -103,7 +103,7 @@ class FileSystem(AbstractedFS):  # type: ignore[misc]  # pyftpdlib has no types
         """Yield a descriptor (O_PATH) of a directory."""
         fd = os.open(self._home, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            for part in _split(path):
+            for part in _path_components(path):
                 try:
                     below = os.open(part, _DIRECTORY, dir_fd=fd)
                 except OSError as e:
@@ -121,7 +121,7 @@ class FileSystem(AbstractedFS):  # type: ignore[misc]  # pyftpdlib has no types
     @contextlib.contextmanager
     def parent(self, path: str) -> Iterator[tuple[int, str]]:
         """Yield a descriptor of the directory that contains ``path``, and the name in it."""
-        parts = _split(path)
+        parts = _path_components(path)
         if not parts:
             raise FilesystemError("The root directory cannot be changed: name a file in it")
         with self.directory("/".join(parts[:-1])) as fd:
@@ -177,7 +177,7 @@ class FileSystem(AbstractedFS):  # type: ignore[misc]  # pyftpdlib has no types
 
     def lstat(self, path: str) -> os.stat_result:
         """Return the attributes of a file, a directory or a symbolic link."""
-        if not _split(path):
+        if not _path_components(path):
             with self.directory(path) as fd:
                 return os.fstat(fd)
         with self.parent(path) as (directory, name):
@@ -220,7 +220,7 @@ class FileSystem(AbstractedFS):  # type: ignore[misc]  # pyftpdlib has no types
                     described = described.replace(b"type=file;", b"type=OS.unix=%b;" % kind)
                 yield described + space + rest
 
-    def _is(self, path: str, kind: Callable[[int], bool]) -> bool:
+    def _is_of_kind(self, path: str, kind: Callable[[int], bool]) -> bool:
         try:
             return kind(self.lstat(path).st_mode)
         except (OSError, FilesystemError):
@@ -228,19 +228,19 @@ class FileSystem(AbstractedFS):  # type: ignore[misc]  # pyftpdlib has no types
 
     def isfile(self, path: str) -> bool:
         """Return whether the path is a regular file."""
-        return self._is(path, stat.S_ISREG)
+        return self._is_of_kind(path, stat.S_ISREG)
 
     def isdir(self, path: str) -> bool:
         """Return whether the path is a directory."""
-        return self._is(path, stat.S_ISDIR)
+        return self._is_of_kind(path, stat.S_ISDIR)
 
     def islink(self, path: str) -> bool:
         """Return whether the path is a symbolic link."""
-        return self._is(path, stat.S_ISLNK)
+        return self._is_of_kind(path, stat.S_ISLNK)
 
     def lexists(self, path: str) -> bool:
         """Return whether the path exists."""
-        return self._is(path, lambda _: True)
+        return self._is_of_kind(path, lambda _: True)
 
     def getsize(self, path: str) -> int:
         """Return the size of a file in octets."""
@@ -289,8 +289,8 @@ class FileSystem(AbstractedFS):  # type: ignore[misc]  # pyftpdlib has no types
             os.rename(name, wanted, src_dir_fd=old, dst_dir_fd=new)
 
     @contextlib.contextmanager
-    def _changeable(self, path: str) -> Iterator[str]:
-        """Yield a path by which the attributes of a file or directory can be changed."""
+    def _changeable_path(self, path: str) -> Iterator[str]:
+        """Yield a path in /proc by which the attributes of a file or directory can be changed."""
         with self.parent(path) as (directory, name):
             fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
             try:
@@ -302,16 +302,16 @@ class FileSystem(AbstractedFS):  # type: ignore[misc]  # pyftpdlib has no types
 
     def chmod(self, path: str, mode: int) -> None:
         """Set the nine permission bits; the others of ``mode`` (setuid) are ignored."""
-        with self._changeable(path) as file:
+        with self._changeable_path(path) as file:
             Path(file).chmod(mode & 0o777)
 
     def utime(self, path: str, timeval: float) -> None:
         """Set the modification time, in seconds since 1970."""
-        with self._changeable(path) as file:
+        with self._changeable_path(path) as file:
             os.utime(file, (timeval, timeval))
 
 
-def _split(path: str) -> list[str]:
+def _path_components(path: str) -> list[str]:
     """Return the components of a path that ``ftpnorm`` has normalized."""
     if "\0" in path:
         raise FilesystemError("The path contains NUL: remove it")

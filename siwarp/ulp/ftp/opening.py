@@ -22,21 +22,21 @@ __all__ = ["Listener", "ServerChannels", "connect", "listen"]
 
 Kind = Literal["rd", "rc", "ud"]
 
-#: Channels that a server opens in active mode, at most, at a time. Each has memory of its own, 4
-#: MiB, while all channels of passive mode share one pool.
+#: Maximum number of channels of active mode that a server has open at a time. Each of them has its
+#: own memory of 4 MiB, while all channels of passive mode share one pool.
 MAX_ACTIVE = 16
 
 
 class ServerChannels:
-    """The channels of a server's process. Only the thread of the event loop may use it."""
+    """All channels of a server process. Only the thread of the event loop may use the object."""
 
     def __init__(self) -> None:
         self._acceptors: dict[str, Acceptors] = {}
-        #: The channels of active mode, and the number of those that are not yet open.
+        #: The open channels of active mode, and the number of such channels that are being opened.
         self._active: list[Channel] = []
         self._opening = 0
 
-    def _acceptor(self, kind: Kind, host: str) -> Acceptor:
+    def _get_or_open_acceptor(self, kind: Kind, host: str) -> Acceptor:
         return self._acceptors[host].of(kind)
 
     async def expect(
@@ -47,7 +47,7 @@ class ServerChannels:
         accepted: Callable[[Channel], None],
         rejected: Callable[[str], None],
     ) -> Invitation:
-        """Expect one channel from the address ``client`` at the local address ``host``.
+        """Prepare to accept one channel from the address ``client`` at the local address ``host``.
 
         ``accepted`` gets the channel. If the token arrives from another address, the channel is
         closed, and ``rejected`` gets that address. Neither is called if no token arrives within
@@ -58,7 +58,7 @@ class ServerChannels:
 
         """
 
-        def check(channel: Channel) -> None:
+        def check_peer_address(channel: Channel) -> None:
             if channel.peer[0] == client:
                 accepted(channel)
             else:
@@ -68,13 +68,13 @@ class ServerChannels:
         if host not in self._acceptors:
             self._acceptors[host] = await open_acceptors(host, Limits(unit=tprt.UNIT))
         token = secrets.token_bytes(TOKEN_SIZE)
-        return self._acceptor(kind, host).expect(
-            token, tprt.UNIT, tprt.WINDOW, check, tprt.LIFETIME
+        return self._get_or_open_acceptor(kind, host).expect(
+            token, tprt.UNIT, tprt.WINDOW, check_peer_address, tprt.LIFETIME
         )
 
     def forget(self, kind: Kind, host: str, token: bytes) -> None:
-        """Admit the token no longer; has no effect if it was used."""
-        self._acceptor(kind, host).forget(token)
+        """Refuse the token from now on; has no effect if it was used."""
+        self._get_or_open_acceptor(kind, host).forget(token)
 
     async def connect(self, kind: Kind, host: str, client: str, invitation: Invitation) -> Channel:
         """Open a channel from the local address ``host`` to a client in active mode.
@@ -117,7 +117,7 @@ async def connect(kind: Kind, host: str, invitation: Invitation, source: str) ->
 
 
 class Listener:
-    """A client's end in active mode, which admits one channel of the server."""
+    """The part of a client that accepts one channel of the server in active mode."""
 
     def __init__(self, acceptors: Acceptors, port: int, channel: asyncio.Future[Channel]) -> None:
         self._acceptors = acceptors
@@ -126,7 +126,7 @@ class Listener:
         self._channel = channel
 
     async def accept(self) -> Channel:
-        """Return the channel. Call it after the reply to EPRT or PORT: it arrives at once.
+        """Return the server's channel. Call this after the reply to EPRT or PORT.
 
         Raises:
             ChannelEnded: the server has not opened the channel.
@@ -149,7 +149,7 @@ class Listener:
 
 
 async def listen(kind: Kind, host: str, invitation: Invitation, source: str) -> Listener:
-    """Admit the channel of the server at ``host`` at the local address ``source``.
+    """Prepare to accept the channel of the server ``host`` at the local address ``source``.
 
     ``invitation`` is the one of the reply to TPRT; its port is not used.
 
@@ -166,7 +166,7 @@ async def listen(kind: Kind, host: str, invitation: Invitation, source: str) -> 
     acceptors = await open_acceptors(source, limits, qkey=qkey)
     opened: asyncio.Future[Channel] = asyncio.get_running_loop().create_future()
 
-    def check(channel: Channel) -> None:
+    def check_peer_address(channel: Channel) -> None:
         if channel.peer[0] == host and not opened.done():
             opened.set_result(channel)
         else:
@@ -174,7 +174,7 @@ async def listen(kind: Kind, host: str, invitation: Invitation, source: str) -> 
 
     try:
         expected = acceptors.of(kind).expect(
-            invitation.token, unit, tprt.WINDOW, check, tprt.LIFETIME
+            invitation.token, unit, tprt.WINDOW, check_peer_address, tprt.LIFETIME
         )
     except BaseException:
         await acceptors.close()

@@ -92,11 +92,11 @@ class Server:
     def run(self, stop: StopRequest) -> None:
         """Serve until ``stop``, then end all sessions; see ``workers.run_workers``."""
         try:
-            run_workers(self._workers, self._serve, stop)
+            run_workers(self._workers, self._serve_in_worker, stop)
         finally:
             self._socket.close()
 
-    def _serve(self, parent: socket.socket) -> None:
+    def _serve_in_worker(self, parent: socket.socket) -> None:
         """Serve in a worker until the parent ends it."""
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -110,13 +110,15 @@ class Server:
 
 
 class _Parent(AsyncChat):  # type: ignore[misc]  # pyftpdlib has no types
-    """The socket whose end says that the parent has stopped, or died."""
+    """The socket on which the end of the stream reports that the parent has stopped or died."""
 
     def __init__(self, sock: socket.socket, ioloop: IOLoop) -> None:
         super().__init__(sock, ioloop=ioloop)
 
     def handle_read(self) -> None:
-        """End the loop and all connections: the parent never sends anything."""
+        """End the loop and all connections; called at the end of the stream, as the parent sends
+        nothing.
+        """
         self.ioloop.close()
 
 

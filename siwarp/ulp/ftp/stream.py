@@ -35,7 +35,7 @@ __all__ = ["Sender", "cancel", "end", "receive"]
 #: The id of the transfer of a channel.
 _TRANSFER = 1
 _PAYLOAD = UNIT_HEADER_SIZE + RECORD_HEADER_SIZE
-#: Seconds within which the peer has to take CANCEL.
+#: Seconds that this end waits for credit to send CANCEL.
 _CANCEL_S = 5.0
 
 
@@ -47,7 +47,7 @@ class Sender:
         self._unit: Unit | None = None
         self._offset = 0
         self._crc = 0
-        #: Receives the answer to END, or CANCEL.
+        #: The task that receives the peer's answer: the reply to END, or a CANCEL.
         self._answer: asyncio.Task[Received] | None = None
 
     async def fill(self) -> memoryview:
@@ -58,10 +58,10 @@ class Sender:
 
         """
         if self._unit is None:
-            self._unit = await self._buffer()
+            self._unit = await self._take_unit()
         return self._unit.view[_PAYLOAD:]
 
-    async def _buffer(self) -> Unit:
+    async def _take_unit(self) -> Unit:
         if self._answer is None:
             self._answer = asyncio.ensure_future(self._channel.receive())
         if self._answer.done():
@@ -73,10 +73,10 @@ class Sender:
         try:
             await asyncio.wait({turn, self._answer}, return_when=asyncio.FIRST_COMPLETED)
         except BaseException:
-            _give_up(turn)
+            _cancel_unit_wait(turn)
             raise
         if not turn.done():
-            _give_up(turn)
+            _cancel_unit_wait(turn)
             await self._check_answer([])
         return turn.result()
 
@@ -121,7 +121,9 @@ class Sender:
         await self._check_answer([Type.BYE])
 
     async def close(self) -> None:
-        """Release what the sender holds of the channel; ``finish`` may have been called or not."""
+        """Release the unit and the task that the sender holds, whether ``finish`` was called or
+        not.
+        """
         if self._unit is not None:
             self._unit.release()
             self._unit = None
@@ -130,11 +132,11 @@ class Sender:
         if self._answer is not None:
             await asyncio.wait({self._answer})
             if not self._answer.cancelled():
-                self._answer.exception()  # it was reported before, or no longer matters
+                self._answer.exception()  # its exception was raised before, or no longer matters
 
 
 async def receive(channel: Channel) -> AsyncGenerator[memoryview, None]:
-    """Yield the octets of the transfer in order; confirm it after the last ones.
+    """Yield the octets of the transfer in order; confirm the transfer after the last ones.
 
     A view is valid until the next one is requested.
 
@@ -184,7 +186,7 @@ async def end(channel: Channel, *, sent: bool) -> None:
 
 
 async def cancel(channel: Channel, reason: str) -> None:
-    """End a channel before the end of the transfer, and tell the peer if it takes a unit soon."""
+    """End a channel whose transfer is incomplete, after an attempt to send CANCEL to the peer."""
     try:
         if channel.ended is None:
             with contextlib.suppress(ChannelEnded, asyncio.TimeoutError):
@@ -194,15 +196,15 @@ async def cancel(channel: Channel, reason: str) -> None:
         channel.abort(reason)
 
 
-def _give_up(turn: asyncio.Task[Unit]) -> None:
+def _cancel_unit_wait(turn: asyncio.Task[Unit]) -> None:
     """Cancel a wait for a unit; a unit that arrives at the same time is released."""
 
-    def release(done: asyncio.Task[Unit]) -> None:
+    def release_late_unit(done: asyncio.Task[Unit]) -> None:
         if not done.cancelled() and done.exception() is None:
             done.result().release()
 
     turn.cancel()
-    turn.add_done_callback(release)
+    turn.add_done_callback(release_late_unit)
 
 
 async def _send_message(channel: Channel, message: Message) -> None:

@@ -53,9 +53,10 @@ KINDS: dict[str, Literal["rd", "rc", "ud"]] = {"RD": "rd", "RC": "rc", "UD": "ud
 LIFETIME = 30.0
 #: The largest unit of the client, and the credits that it grants when the channel opens.
 UNIT, WINDOW = 1 << 20, 8
-#: The same in active mode, where each channel of the server has memory of its own.
+#: The largest unit of the client in active mode; smaller, because each channel of the server has
+#: its own memory then.
 ACTIVE_UNIT, ACTIVE_WINDOW = 256 << 10, 4
-#: The largest window of a server that makes sense.
+#: The largest window that a server may state.
 MAX_WINDOW = 1 << 16
 
 _REPLY = re.compile(
@@ -64,7 +65,7 @@ _REPLY = re.compile(
 
 
 def format_reply(kind: str, invitation: Invitation) -> str:
-    """Return the reply to TPRT; the port follows in the reply to EPSV."""
+    """Return the text of the reply to TPRT, which lacks the port: the reply to EPSV has it."""
     return (
         f"200 TPRT {kind} token={invitation.token.hex()} unit={invitation.unit} "
         f"window={invitation.window} qkey={invitation.qkey}"
@@ -72,7 +73,7 @@ def format_reply(kind: str, invitation: Invitation) -> str:
 
 
 def parse_reply(reply: str, kind: str, port: int) -> Invitation:
-    """Return the invitation in a reply to TPRT and the port in the reply to EPSV.
+    """Return the invitation that the reply to TPRT and the port in the reply to EPSV form.
 
     Raises:
         ValueError: the reply has another form, or a number that this end does not accept.
@@ -83,7 +84,7 @@ def parse_reply(reply: str, kind: str, port: int) -> Invitation:
         raise ValueError(f"a reply to TPRT {kind} without token, unit, window and qkey: {reply!r}")
     unit, window, qkey = map(int, match.group(3, 4, 5))
     least = UD_UNIT_SIZE if kind == "UD" else MIN_UNIT_SIZE
-    # This end reserves memory in proportion to the unit.
+    # The size is limited, because this end reserves memory in proportion to it.
     if not least <= unit <= UNIT or not 0 < window <= MAX_WINDOW or qkey >> 32:
         raise ValueError(
             f"a reply to TPRT {kind} with a unit not from {least} to {UNIT}, a window not from "

@@ -30,7 +30,7 @@ MAX_DEPTH = 100
 BLOCK = 1 << 18
 #: Seconds within which the reply arrives after the end of the data connection.
 _REPLY_S = 3.0
-#: An action on the number of octets that were transferred since its last call.
+#: A function that is called with the number of octets transferred since its last call.
 Progress = Callable[[int], None]
 
 _TIME = re.compile(r"(\d{14})(\.\d+)?")
@@ -43,7 +43,7 @@ class Remote:
     name: str
     kind: FileKind | None
     size: int = 0
-    #: Nanoseconds since 1970; FTP has seconds.
+    #: Modification time in nanoseconds since 1970, with FTP's resolution of one second.
     mtime_ns: int = 0
 
 
@@ -123,7 +123,7 @@ def _list_by_names(ftp: ftplib.FTP, path: str) -> Iterator[Remote]:
         try:
             names = ftp.nlst()
         except ftplib.error_perm as e:
-            if e.args[0][:3] != "550":  # some servers refuse to list nothing
+            if e.args[0][:3] != "550":  # some servers reply with an error if the directory is empty
                 raise
             names = []
         ftp.voidcmd("TYPE I")
@@ -177,7 +177,7 @@ def get(
 
     """
     remote = remote or stat_file(ftp, path)
-    mode = 0o666 & ~_umask()
+    mode = 0o666 & ~_current_umask()
     incoming = tree.begin(
         Entry(into, FileKind.FILE, remote.size, remote.mtime_ns, mode), resume=True
     )
@@ -186,7 +186,7 @@ def get(
             progress(incoming.position)
         # Without octets the server may refuse RETR for an offset at the end of the file.
         if incoming.position < remote.size or not remote.size:
-            _receive(ftp, path, incoming, progress)
+            _receive_into_file(ftp, path, incoming, progress)
         if incoming.position != remote.size:
             raise OSError(
                 errno.EPROTO,
@@ -200,7 +200,9 @@ def get(
     return remote.size
 
 
-def _receive(ftp: ftplib.FTP, path: str, incoming: Incoming, progress: Progress | None) -> None:
+def _receive_into_file(
+    ftp: ftplib.FTP, path: str, incoming: Incoming, progress: Progress | None
+) -> None:
     def write(data: bytes) -> None:
         incoming.write(incoming.position, memoryview(data))
         if progress:
@@ -241,24 +243,24 @@ def put(
         # On TCP the upload would continue the file `path`, not the incomplete file `kept`.
         try:
             with ftp.without_tcp():
-                _send(ftp, source, path, kept, progress)
+                _send_file(ftp, source, path, kept, progress)
         except NoTransportError:
-            _send(ftp, source, path, path if resume else None, progress)
+            _send_file(ftp, source, path, path if resume else None, progress)
     else:
-        _send(ftp, source, path, path if resume else None, progress)
+        _send_file(ftp, source, path, path if resume else None, progress)
     source.check_unchanged()
     if keep_time:
         ftp.voidcmd(f"MFMT {_format_time(source.entry.mtime_ns)} {path}")
     return source.entry.size
 
 
-def _send(
+def _send_file(
     ftp: ftplib.FTP, source: Source, path: str, kept: str | None, progress: Progress | None
 ) -> None:
-    """Send a file; continue at the size of ``kept``, if it is given and not longer."""
+    """Send a file; continue at the size of the server's file ``kept``, unless that is longer."""
     size, start = source.entry.size, 0
     if kept is not None:
-        with contextlib.suppress(ftplib.error_perm):  # there is no such file
+        with contextlib.suppress(ftplib.error_perm):  # no incomplete file exists
             start = ftp.size(kept) or 0
         start = start if start <= size else 0
     # A complete file needs no transfer. An incomplete file of full size still has to be renamed.
@@ -272,7 +274,9 @@ def _send(
 
 
 class _Reader:
-    """A file as ``storbinary`` reads it; not beyond the size that it had when it was opened."""
+    """A file object for ``storbinary``, which ends at the size that the file had when it was
+    opened.
+    """
 
     def __init__(self, source: Source, start: int, progress: Progress | None) -> None:
         self._source = source
@@ -291,7 +295,7 @@ class _Reader:
         return bytes(data)
 
 
-def _umask() -> int:
+def _current_umask() -> int:
     with Path("/proc/self/status").open(encoding="ascii", errors="replace") as status:
         for line in status:
             if line.startswith("Umask:"):
@@ -301,7 +305,7 @@ def _umask() -> int:
 
 @dataclass
 class Mirror:
-    """Makes a directory the same as another at the server, or the reverse.
+    """Copies a directory of the server to a local directory, or the reverse, with the changes only.
 
     A file whose size and time, in seconds, are equal is skipped. Symbolic links are not copied.
     After ``download`` or ``upload``, the counts and the failures say what happened.
@@ -309,14 +313,14 @@ class Mirror:
 
     ftp: ftplib.FTP
     tree: Tree
-    #: Delete what only the destination has.
+    #: Delete the files that only the destination has.
     delete: bool = False
     progress: Progress | None = None
     copied: int = 0
     skipped: int = 0
     deleted: int = 0
     octets: int = 0
-    #: For each failure, the path and the reason.
+    #: The path of each file that was not copied, with the reason.
     failures: list[tuple[str, str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -350,7 +354,9 @@ class Mirror:
             with self._counting_failures(local):
                 if remote.kind == FileKind.DIRECTORY:
                     self.tree.make_directory(
-                        Entry(local, FileKind.DIRECTORY, 0, remote.mtime_ns, 0o777 & ~_umask())
+                        Entry(
+                            local, FileKind.DIRECTORY, 0, remote.mtime_ns, 0o777 & ~_current_umask()
+                        )
                     )
                     self.download(there, local)
                 elif remote.kind == FileKind.FILE:
@@ -365,7 +371,7 @@ class Mirror:
 
     def _download_file(self, remote: Remote, there: str, local: str) -> None:
         with contextlib.suppress(FileNotFoundError):
-            if _same(self.tree.entry(local), remote):
+            if _is_up_to_date(self.tree.entry(local), remote):
                 self.skipped += 1
                 return
         self.octets += get(self.ftp, there, self.tree, local, remote, self.progress)
@@ -400,7 +406,7 @@ class Mirror:
                 self._delete_remote(posixpath.join(path, name), remotes[name])
 
     def _upload_file(self, entry: Entry, there: str, remote: Remote | None) -> None:
-        if remote is not None and _same(entry, remote):
+        if remote is not None and _is_up_to_date(entry, remote):
             self.skipped += 1
             return
         source = self.tree.open_for_send(entry.path)
@@ -423,7 +429,7 @@ class Mirror:
             self.deleted += 1
 
 
-def _same(entry: Entry, remote: Remote) -> bool:
+def _is_up_to_date(entry: Entry, remote: Remote) -> bool:
     return (
         entry.kind == remote.kind
         and entry.size == remote.size

@@ -31,7 +31,7 @@ class Location:
 
 
 def is_url(text: str) -> bool:
-    """Return whether the text is meant as an FTP URL."""
+    """Return whether the text begins like an FTP URL."""
     return text.lower().startswith("ftp://")
 
 

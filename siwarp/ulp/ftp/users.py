@@ -13,8 +13,8 @@ from pyftpdlib.exceptions import AuthenticationFailed
 
 __all__ = ["Users", "read_users"]
 
-#: pyftpdlib's letters: change directory, list, retrieve; then append, delete, rename, make a
-#: directory, store, change mode and time.
+#: pyftpdlib's letters of permissions: to read (change directory, list, retrieve), and to write
+#: (append, delete, rename, make a directory, store, change mode and time).
 _READ, _WRITE = "elr", "adfmwMT"
 
 
@@ -33,7 +33,7 @@ class Users:
     def validate_authentication(self, name: str, password: str, _handler: Any) -> None:
         """Raise AuthenticationFailed unless a user has this name and password."""
         expected = self._passwords.get(name, "")
-        same = hmac.compare_digest(_octets(expected), _octets(password))
+        same = hmac.compare_digest(_encode_octets(expected), _encode_octets(password))
         if not same or name not in self._passwords:
             raise AuthenticationFailed("Authentication failed.")
 
@@ -64,7 +64,7 @@ class Users:
         """Do nothing."""
 
 
-def _octets(text: str) -> bytes:
+def _encode_octets(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 

@@ -31,17 +31,17 @@ def run_workers(count: int, work: Callable[[socket.socket], None], stop: StopReq
     copies only the thread that calls it. Threads and devices are opened in the worker.
     """
     ours, theirs = socket.socketpair()
-    workers: dict[int, int] = {}  # pid by pidfd
+    workers: dict[int, int] = {}  # the PID of each worker by its pidfd
     poll = select.poll()
     poll.register(stop.fileno(), select.POLLIN)
 
-    def start() -> None:
-        pid = _fork(work, ours, theirs)
+    def start_worker() -> None:
+        pid = _fork_worker(work, ours, theirs)
         fd = os.pidfd_open(pid)
         workers[fd] = pid
         poll.register(fd, select.POLLIN)
 
-    def reap(fd: int) -> None:
+    def reap_worker(fd: int) -> None:
         poll.unregister(fd)
         os.close(fd)
         pid = workers.pop(fd)
@@ -56,22 +56,24 @@ def run_workers(count: int, work: Callable[[socket.socket], None], stop: StopReq
 
     try:
         for _ in range(count):
-            start()
+            start_worker()
         while not stop.is_set():
             missing = count - len(workers)
             for fd, _ in poll.poll(RESTART_PAUSE * 1000 if missing else None):
                 if fd in workers:
-                    reap(fd)
+                    reap_worker(fd)
             if missing and not stop.is_set():
                 for _ in range(missing):
-                    start()
+                    start_worker()
     finally:
         ours.close()
         theirs.close()
-        _end(workers)
+        _end_workers(workers)
 
 
-def _fork(work: Callable[[socket.socket], None], ours: socket.socket, theirs: socket.socket) -> int:
+def _fork_worker(
+    work: Callable[[socket.socket], None], ours: socket.socket, theirs: socket.socket
+) -> int:
     """Start a worker, and return its PID."""
     sys.stdout.flush()
     sys.stderr.flush()
@@ -80,7 +82,7 @@ def _fork(work: Callable[[socket.socket], None], ours: socket.socket, theirs: so
         return pid
     status = 1
     try:
-        # Ctrl-C at the terminal is for the parent, which ends the workers.
+        # The workers ignore Ctrl-C at the terminal, because the parent ends them.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         ours.close()
@@ -95,7 +97,7 @@ def _fork(work: Callable[[socket.socket], None], ours: socket.socket, theirs: so
         os._exit(status)
 
 
-def _end(workers: dict[int, int]) -> None:
+def _end_workers(workers: dict[int, int]) -> None:
     """Wait until the workers have ended, and kill those that do not."""
     deadline = time.monotonic() + _PATIENCE
     for fd, pid in workers.items():

@@ -439,8 +439,8 @@ def test_the_tables_list_every_error_of_the_rfcs_exactly_once() -> None:
     assert set(TERM_CODES) | {(0, 0, 0)} == ALL  # siwarp.inspect lists the same error codes
 
 
-@pytest.fixture
-def wire() -> Iterator[Wire]:
+@pytest.fixture(name="wire")
+def listener_and_connector() -> Iterator[Wire]:
     """Yield a listener on 127.0.0.1 and a way to connect to the listener."""
     rig = Rig()
     yield Wire(rig)

@@ -12,7 +12,7 @@ from unit.rdmap.rdmap_harness import (
     PD,
     REMOTE_WRITE,
     Memory,
-    RdmapWorld,
+    RdmapPort,
     StreamError,
     build_atomic_request,
     build_read_request,
@@ -50,7 +50,7 @@ def read_raw_segment(stream: Any) -> bytes:
 @pytest.mark.parametrize(("opcode", "octet", "qn"), CASES)
 @pytest.mark.clause("RFC5040-4.1-01", "RFC5040-4.1-02", "RFC5040-4.1-06")
 def test_the_rdmap_control_field_is_the_first_octet_that_ddp_reserves(
-    world: RdmapWorld, opcode: int, octet: int, qn: int | None
+    world: RdmapPort, opcode: int, octet: int, qn: int | None
 ) -> None:
     stream = world.create_initiator()
     stream.send_operation(opcode)
@@ -62,7 +62,7 @@ def test_the_rdmap_control_field_is_the_first_octet_that_ddp_reserves(
     "RFC5040-4.1-04", "RFC5040-4.1-05", "RFC5040-4.1-07#a", "RFC5040-4.1-07#b", "RFC5040-4.1-07#c"
 )
 def test_the_tagged_flag_and_the_queue_number_are_those_of_the_operation(
-    world: RdmapWorld, opcode: int, octet: int, qn: int | None
+    world: RdmapPort, opcode: int, octet: int, qn: int | None
 ) -> None:
     stream = world.create_initiator()
     stream.send_operation(opcode, rkey=0xAABB, remote_to=0xCCDD)
@@ -84,7 +84,7 @@ def test_the_tagged_flag_and_the_queue_number_are_those_of_the_operation(
     "RFC5040-4.1-10",
 )
 def test_the_rdmap_version_is_one_and_reserved_or_unused_fields_are_zero(
-    world: RdmapWorld, opcode: int, octet: int, qn: int | None
+    world: RdmapPort, opcode: int, octet: int, qn: int | None
 ) -> None:
     stream = world.create_initiator()
     stream.send_operation(opcode)
@@ -99,7 +99,7 @@ def test_the_rdmap_version_is_one_and_reserved_or_unused_fields_are_zero(
     "RFC5040-4.1-08#a", "RFC5040-4.1-08#b", "RFC5040-4.1-08#e", "RFC5040-4.1-09", "RFC5040-4.1-10"
 )
 def test_rdmap_versions_0_and_1_are_accepted_and_reserved_fields_are_ignored(
-    world: RdmapWorld, version: int, reserved: int
+    world: RdmapPort, version: int, reserved: int
 ) -> None:
     stream = world.create_initiator()
     m = world.register_new_memory(3)
@@ -114,7 +114,7 @@ def test_rdmap_versions_0_and_1_are_accepted_and_reserved_fields_are_ignored(
 @pytest.mark.parametrize("opcode", [SEND, SEND_SE, WRITE])
 @pytest.mark.clause("RFC5040-4.2-01#c")
 def test_the_payload_of_a_send_or_write_follows_the_ddp_header_directly(
-    world: RdmapWorld, opcode: int
+    world: RdmapPort, opcode: int
 ) -> None:
     stream = world.create_initiator()
     m = world.register_new_memory(100, octet_pattern(100))
@@ -124,7 +124,7 @@ def test_the_payload_of_a_send_or_write_follows_the_ddp_header_directly(
 
 
 @pytest.mark.clause("RFC5040-4.2-01#c")
-def test_the_payload_of_a_read_response_follows_the_ddp_header_directly(world: RdmapWorld) -> None:
+def test_the_payload_of_a_read_response_follows_the_ddp_header_directly(world: RdmapPort) -> None:
     stream = world.create_initiator()
     m = world.register_new_memory(100, octet_pattern(100))
     stream.inject_segments(build_read_request(size=100, src_stag=m.stag, src_to=m.addr))
@@ -139,7 +139,7 @@ def test_the_payload_of_a_read_response_follows_the_ddp_header_directly(world: R
 @pytest.mark.parametrize("role", ["create_initiator", "create_responder"])
 @pytest.mark.clause("RFC5040-3.1-01", "RFC5044-C.1-01")
 def test_all_transmitted_octets_are_ddp_segments_of_version_one(
-    world: RdmapWorld, role: str
+    world: RdmapPort, role: str
 ) -> None:
     """Every octet after start-up belongs to an FPDU with a segment, whose two versions are 1.
 
@@ -180,7 +180,7 @@ def test_all_transmitted_octets_are_ddp_segments_of_version_one(
     "RFC5040-4.4-01#d",
     "RFC5040-4.4-01#e",
 )
-def test_a_read_request_has_its_header_and_no_payload(world: RdmapWorld) -> None:
+def test_a_read_request_has_its_header_and_no_payload(world: RdmapPort) -> None:
     stream = world.create_initiator()
     m = world.register_new_memory(0x102)
     stream.send_operation(READ, [m.sge()], rkey=0x03040506, remote_to=0x0708090A0B0C0D0E)
@@ -194,7 +194,7 @@ def test_a_read_request_has_its_header_and_no_payload(world: RdmapWorld) -> None
 @pytest.mark.parametrize("sink", [(0, 0), (0xFFFFFFFF, 2**64 - 11), (0x12345678, 1)])
 @pytest.mark.clause("RFC5040-4.4-02", "RFC5040-4.4-03")
 def test_the_sink_of_a_read_request_is_copied_unchanged_into_the_response(
-    world: RdmapWorld, sink: tuple[int, int]
+    world: RdmapPort, sink: tuple[int, int]
 ) -> None:
     stream = world.create_initiator()
     m = world.register_new_memory(10, octet_pattern(10))
@@ -212,7 +212,7 @@ def test_the_sink_of_a_read_request_is_copied_unchanged_into_the_response(
 @pytest.mark.parametrize(("at", "size"), [(0, 100), (1, 99), (99, 1), (37, 20)])
 @pytest.mark.clause("RFC5040-4.4-04", "RFC5040-5.2.1-12")
 def test_the_source_of_a_read_may_be_any_part_of_a_region(
-    world: RdmapWorld, at: int, size: int
+    world: RdmapPort, at: int, size: int
 ) -> None:
     stream = world.create_initiator()
     m = world.register_new_memory(100, octet_pattern(100))
@@ -233,7 +233,7 @@ def test_the_source_of_a_read_may_be_any_part_of_a_region(
     "RFC5040-4.8-02",
     "RFC5040-4.8-07",
 )
-def test_a_terminate_has_the_layout_of_the_rfc_figures(world: RdmapWorld) -> None:
+def test_a_terminate_has_the_layout_of_the_rfc_figures(world: RdmapPort) -> None:
     stream = world.create_initiator()
     segment = build_write(b"abcde", stag=0x01020304, to=0x05060708090A0B0C)
     stream.inject_segments(segment)
@@ -248,7 +248,7 @@ def test_a_terminate_has_the_layout_of_the_rfc_figures(world: RdmapWorld) -> Non
 
 @pytest.mark.clause("RFC5040-4.1-07#d", "RFC5040-4.2-01#b")
 def test_a_terminate_uses_queue_2_and_has_a_terminate_header_and_no_payload(
-    world: RdmapWorld,
+    world: RdmapPort,
 ) -> None:
     stream = world.create_initiator()
     stream.inject_segments(build_write(b"abcde", stag=0x01020304))
@@ -262,7 +262,7 @@ def test_a_terminate_uses_queue_2_and_has_a_terminate_header_and_no_payload(
     assert len(octets) == 4 + 2 + 14
 
 
-def forbidden_read_sources(world: RdmapWorld, m: Memory) -> list[tuple[tuple[int, int], int]]:
+def forbidden_read_sources(world: RdmapPort, m: Memory) -> list[tuple[tuple[int, int], int]]:
     """Return ((STag, offset), expected error code) for sources that must not be read."""
     other = world.register_new_memory(100, pd=PD + 1)
     closed = world.register_new_memory(100, rights=REMOTE_WRITE | 1)
@@ -282,7 +282,7 @@ def forbidden_read_sources(world: RdmapWorld, m: Memory) -> list[tuple[tuple[int
 @pytest.mark.parametrize("which", range(7))
 @pytest.mark.clause("RFC5040-4.8-09", "RFC5040-4.8-10", "RFC5040-4.8-11")
 def test_the_terminate_for_a_refused_read_request_quotes_the_complete_request(
-    world: RdmapWorld, which: int
+    world: RdmapPort, which: int
 ) -> None:
     stream = world.create_initiator()
     m = world.register_new_memory(100)
@@ -308,7 +308,7 @@ def test_the_terminate_for_a_refused_read_request_quotes_the_complete_request(
 )
 @pytest.mark.clause("RFC5040-4.8-04", "RFC5040-4.8-05", "RFC5040-4.8-08")
 def test_a_terminate_quotes_length_and_header_of_the_failing_segment(
-    world: RdmapWorld, segment: bytes, error: tuple[int, int, int]
+    world: RdmapPort, segment: bytes, error: tuple[int, int, int]
 ) -> None:
     stream = world.create_initiator()
     m = world.register_new_memory(10)
@@ -321,7 +321,7 @@ def test_a_terminate_quotes_length_and_header_of_the_failing_segment(
 
 @pytest.mark.clause("RFC5040-4.8-06")
 def test_only_a_protection_error_of_a_read_request_quotes_its_rdma_header(
-    world: RdmapWorld,
+    world: RdmapPort,
 ) -> None:
     one, other = world.create_initiator(), world.create_initiator()
     one.inject_segments(build_read_request(size=1, src_stag=1, src_to=0))
@@ -331,7 +331,7 @@ def test_only_a_protection_error_of_a_read_request_quotes_its_rdma_header(
 
 
 @pytest.mark.clause("RFC5040-4.8-04", "RFC5040-4.8-05")
-def test_the_terminate_for_an_llp_error_quotes_nothing(world: RdmapWorld) -> None:
+def test_the_terminate_for_an_llp_error_quotes_nothing(world: RdmapPort) -> None:
     stream = world.create_initiator()
     stream.sock.sendall(b"\0\x12" + bytes(18) + b"\xff\xff\xff\xff")
     t = stream.assert_terminates_with((2, 0, lib.SIW_MPA_CRC))
@@ -342,7 +342,7 @@ def test_the_terminate_for_an_llp_error_quotes_nothing(world: RdmapWorld) -> Non
 @pytest.mark.parametrize("error", [(0, 1, 1), (1, 2, 5), (2, 0, 2)])
 @pytest.mark.clause("RFC5040-4.8-03")
 def test_received_terminate_codes_of_figure_9_are_reported(
-    world: RdmapWorld, error: tuple[int, int, int]
+    world: RdmapPort, error: tuple[int, int, int]
 ) -> None:
     stream = world.create_initiator()
     layer, etype, code = error
@@ -352,7 +352,7 @@ def test_received_terminate_codes_of_figure_9_are_reported(
 
 
 @pytest.mark.clause("RFC5040-4.8-07")
-def test_reserved_bits_of_a_received_terminate_are_ignored(world: RdmapWorld) -> None:
+def test_reserved_bits_of_a_received_terminate_are_ignored(world: RdmapPort) -> None:
     stream = world.create_initiator()
     stream.inject_segments(build_terminate(bytes.fromhex("1202 c0ff 0020") + build_send(msn=6)))
     e = stream.next_event()
@@ -364,7 +364,7 @@ def test_reserved_bits_of_a_received_terminate_are_ignored(world: RdmapWorld) ->
 
 @pytest.mark.clause("RFC5040-4.8-01#e", "RFC5040-4.8-11", "RFC5040-7.1-02#c")
 def test_a_terminate_for_an_aborted_read_response_quotes_the_rest_of_the_request(
-    world: RdmapWorld,
+    world: RdmapPort,
 ) -> None:
     size = 8 << 20
     with temporary_setting("mulpdu", 30_000):
@@ -400,7 +400,7 @@ def test_a_terminate_for_an_aborted_read_response_quotes_the_rest_of_the_request
 
 
 @pytest.mark.clause("RFC5040-4.2-01#a")
-def test_a_read_request_of_a_wrong_length_is_refused(world: RdmapWorld) -> None:
+def test_a_read_request_of_a_wrong_length_is_refused(world: RdmapPort) -> None:
     for length, error in [(0, (0, 2, 255)), (27, (0, 2, 255)), (29, (1, 2, 5))]:
         stream = world.create_initiator()
         stream.inject_segments(build_untagged_segment(bytes(length), opcode=1, qn=1))
@@ -415,7 +415,7 @@ def test_a_read_request_of_a_wrong_length_is_refused(world: RdmapWorld) -> None:
     ],
 )
 def test_a_send_with_invalidate_is_recognized_by_its_opcode_and_stag_field(
-    world: RdmapWorld, opcode: int
+    world: RdmapPort, opcode: int
 ) -> None:
     stream = world.create_initiator()
     m = world.register_new_memory(10, rights=ALL)
@@ -429,7 +429,7 @@ def test_a_send_with_invalidate_is_recognized_by_its_opcode_and_stag_field(
     assert world.free_stag(m.stag) == 0, "the STag must remain valid"
 
 
-def test_an_unrequested_read_response_is_an_unexpected_opcode(world: RdmapWorld) -> None:
+def test_an_unrequested_read_response_is_an_unexpected_opcode(world: RdmapPort) -> None:
     stream = world.create_initiator()
     m = world.register_new_memory(10)
     stream.inject_segments(build_read_response(b"abc", stag=m.stag, to=m.addr))

@@ -18,8 +18,8 @@ INV, SE_INV = Opcode.SEND_INVALIDATE, Opcode.SEND_SE_INVALIDATE
 CANNOT = (0, 1, 9)
 
 
-@pytest.fixture
-def wire() -> Iterator[Wire]:
+@pytest.fixture(name="wire")
+def listener_and_connector() -> Iterator[Wire]:
     """Yield a listener on 127.0.0.1 and a way to connect to the listener."""
     rig = Rig()
     yield Wire(rig)

@@ -27,8 +27,8 @@ STAGS = [0, 1, 0x12345678, 0xFFFFFFFF]
 OFFSETS = [0, 1, 2**63, 2**64 - 1]
 
 
-@pytest.fixture
-def wire() -> Iterator[Wire]:
+@pytest.fixture(name="wire")
+def listener_and_connector() -> Iterator[Wire]:
     """Yield a listener on 127.0.0.1 and a way to connect to the listener."""
     rig = Rig()
     yield Wire(rig)

@@ -7,7 +7,7 @@ import errno
 import pytest
 from _siwarp_layers import lib
 from unit.rdmap.rdmap_harness import (
-    RdmapWorld,
+    RdmapPort,
     StreamError,
     build_read_request,
     build_read_response,
@@ -28,7 +28,7 @@ READ = lib.SIW_RDMAP_READ_REQUEST
 
 
 @pytest.mark.clause("RFC5040-5.1-01", "RFC5040-5.1-02")
-def test_a_write_is_a_tagged_message(world: RdmapWorld) -> None:
+def test_a_write_is_a_tagged_message(world: RdmapPort) -> None:
     stream = world.create_initiator()
     stream.send_operation(WRITE, rkey=4, remote_to=5)
     head, _ = stream.read_sent_segment()
@@ -36,7 +36,7 @@ def test_a_write_is_a_tagged_message(world: RdmapWorld) -> None:
 
 
 @pytest.mark.clause("RFC5040-5.1-03", "RFC5040-5.1-04", "RFC5040-5.1-05")
-def test_a_write_is_placed_into_part_of_the_buffer_and_is_not_delivered(world: RdmapWorld) -> None:
+def test_a_write_is_placed_into_part_of_the_buffer_and_is_not_delivered(world: RdmapPort) -> None:
     stream = world.create_initiator()
     m = world.register_new_memory(100)
     stream.recvs.post(1, m.sge())
@@ -48,7 +48,7 @@ def test_a_write_is_placed_into_part_of_the_buffer_and_is_not_delivered(world: R
 
 
 @pytest.mark.clause("RFC5040-5.1-06", "RFC5040-5.3-08", "RFC5040-5.5-09")
-def test_operations_are_transmitted_in_the_order_of_submission(world: RdmapWorld) -> None:
+def test_operations_are_transmitted_in_the_order_of_submission(world: RdmapPort) -> None:
     stream = world.create_initiator(ord=16)
     ops = [SEND, WRITE, READ, WRITE, SEND_SE, SEND, READ, WRITE, SEND]
     for i, op in enumerate(ops):
@@ -61,7 +61,7 @@ def test_operations_are_transmitted_in_the_order_of_submission(world: RdmapWorld
 
 
 @pytest.mark.clause("RFC5040-5.1-07", "RFC5040-5.5-12")
-def test_the_delivery_of_a_send_shows_that_the_preceding_write_is_placed(world: RdmapWorld) -> None:
+def test_the_delivery_of_a_send_shows_that_the_preceding_write_is_placed(world: RdmapPort) -> None:
     stream = world.create_initiator()
     m, n = world.register_new_memory(20_000), world.register_new_memory(10)
     stream.recvs.post(1, n.sge())
@@ -73,7 +73,7 @@ def test_the_delivery_of_a_send_shows_that_the_preceding_write_is_placed(world: 
 
 
 @pytest.mark.clause("RFC5040-5.1-09")
-def test_a_write_of_length_0_is_transmitted_and_received(world: RdmapWorld) -> None:
+def test_a_write_of_length_0_is_transmitted_and_received(world: RdmapPort) -> None:
     stream = world.create_initiator()
     stream.send_operation(WRITE)
     head, octets = stream.read_sent_segment()
@@ -87,7 +87,7 @@ def test_a_write_of_length_0_is_transmitted_and_received(world: RdmapWorld) -> N
 
 @pytest.mark.clause("RFC5040-5.2-01", "RFC5040-5.2.1-03", "RFC5040-5.2.1-05")
 def test_each_read_request_has_one_response_and_neither_is_delivered_to_the_user(
-    world: RdmapWorld,
+    world: RdmapPort,
 ) -> None:
     stream = world.create_initiator(ird=1)
     m = world.register_new_memory(10, octet_pattern(10))
@@ -103,7 +103,7 @@ def test_each_read_request_has_one_response_and_neither_is_delivered_to_the_user
 
 
 @pytest.mark.clause("RFC5040-5.2.1-01", "RFC5040-5.2.1-02", "RFC5040-5.2.1-07")
-def test_a_read_request_is_untagged_on_queue_1(world: RdmapWorld) -> None:
+def test_a_read_request_is_untagged_on_queue_1(world: RdmapPort) -> None:
     stream = world.create_initiator()
     stream.send_operation(READ, rkey=3)
     head, octets = stream.read_sent_segment()
@@ -112,7 +112,7 @@ def test_a_read_request_is_untagged_on_queue_1(world: RdmapWorld) -> None:
 
 @pytest.mark.clause("RFC5040-5.2.1-08", "RFC5040-5.2.1-11")
 def test_read_requests_are_transmitted_in_order_and_each_names_one_source(
-    world: RdmapWorld,
+    world: RdmapPort,
 ) -> None:
     stream = world.create_initiator(ord=8)
     m = world.register_new_memory(80)
@@ -126,7 +126,7 @@ def test_read_requests_are_transmitted_in_order_and_each_names_one_source(
 
 
 @pytest.mark.clause("RFC5040-5.2.1-09", "RFC5040-5.2.2-06", "RFC5040-5.5-16")
-def test_read_responses_are_transmitted_in_the_order_of_the_requests(world: RdmapWorld) -> None:
+def test_read_responses_are_transmitted_in_the_order_of_the_requests(world: RdmapPort) -> None:
     stream = world.create_initiator(ird=8)
     m = world.register_new_memory(100, octet_pattern(100))
     stream.inject_segments(
@@ -145,7 +145,7 @@ def test_read_responses_are_transmitted_in_the_order_of_the_requests(world: Rdma
 
 
 @pytest.mark.clause("RFC5040-5.2.1-04", "RFC5040-5.2.1-13", "RFC5040-5.2.2-02")
-def test_a_valid_read_request_is_answered_with_a_tagged_response(world: RdmapWorld) -> None:
+def test_a_valid_read_request_is_answered_with_a_tagged_response(world: RdmapPort) -> None:
     stream = world.create_initiator()
     m = world.register_new_memory(50_000, octet_pattern(50_000))
     stream.inject_segments(
@@ -159,7 +159,7 @@ def test_a_valid_read_request_is_answered_with_a_tagged_response(world: RdmapWor
 
 @pytest.mark.clause("RFC5040-5.2.1-14")
 def test_a_read_of_length_0_is_transmitted_and_completes_with_its_response(
-    world: RdmapWorld,
+    world: RdmapPort,
 ) -> None:
     stream = world.create_initiator()
     stream.send_operation(READ, user_data=5)
@@ -173,7 +173,7 @@ def test_a_read_of_length_0_is_transmitted_and_completes_with_its_response(
 @pytest.mark.parametrize(("stag", "to"), [(0, 0), (0xFFFF, 2**64 - 1)])
 @pytest.mark.clause("RFC5040-5.2.1-16", "RFC5040-5.2.1-17")
 def test_a_read_request_of_length_0_is_answered_without_a_check_of_its_source(
-    world: RdmapWorld, stag: int, to: int
+    world: RdmapPort, stag: int, to: int
 ) -> None:
     stream = world.create_initiator()
     stream.inject_segments(
@@ -186,7 +186,7 @@ def test_a_read_request_of_length_0_is_answered_without_a_check_of_its_source(
 
 
 @pytest.mark.clause("RFC5040-5.2.2-04", "RFC5040-5.5-15", "RFC5040-5.5-17")
-def test_a_read_completes_with_the_last_segment_of_its_response(world: RdmapWorld) -> None:
+def test_a_read_completes_with_the_last_segment_of_its_response(world: RdmapPort) -> None:
     stream = world.create_initiator()
     m = world.register_new_memory(10)
     stream.send_operation(READ, [m.sge()], user_data=8)
@@ -215,7 +215,7 @@ def test_a_read_completes_with_the_last_segment_of_its_response(world: RdmapWorl
 )
 @pytest.mark.clause("RFC5040-5.2.2-07", "RFC5040-5.2.2-08")
 def test_a_read_response_that_does_not_match_its_request_writes_nothing(
-    world: RdmapWorld, wrong: str, error: tuple[int, int, int], size: int
+    world: RdmapPort, wrong: str, error: tuple[int, int, int], size: int
 ) -> None:
     stream, foreign = world.create_initiator(), world.register_new_memory(size, pd=99)
     a, b = world.register_new_memory(size), world.register_new_memory(size)
@@ -245,7 +245,7 @@ def test_a_read_response_that_does_not_match_its_request_writes_nothing(
 
 @pytest.mark.parametrize("opcode", [SEND, SEND_SE])
 @pytest.mark.clause("RFC5040-5.3-01", "RFC5040-5.3-02", "RFC5040-5.3-07")
-def test_a_send_is_untagged_on_queue_0(world: RdmapWorld, opcode: int) -> None:
+def test_a_send_is_untagged_on_queue_0(world: RdmapPort, opcode: int) -> None:
     stream = world.create_initiator()
     stream.send_operation(opcode)
     head, _ = stream.read_sent_segment()
@@ -253,7 +253,7 @@ def test_a_send_is_untagged_on_queue_0(world: RdmapWorld, opcode: int) -> None:
 
 
 @pytest.mark.clause("RFC5040-5.3-03", "RFC5040-5.3-05", "RFC5040-5.5-05")
-def test_each_send_consumes_one_receive_in_order(world: RdmapWorld) -> None:
+def test_each_send_consumes_one_receive_in_order(world: RdmapPort) -> None:
     stream = world.create_initiator()
     m = world.register_new_memory(10)
     for user_data in range(10):
@@ -267,7 +267,7 @@ def test_each_send_consumes_one_receive_in_order(world: RdmapWorld) -> None:
 
 
 @pytest.mark.clause("RFC5040-5.3-04")
-def test_a_send_may_be_shorter_than_its_receive_but_not_longer(world: RdmapWorld) -> None:
+def test_a_send_may_be_shorter_than_its_receive_but_not_longer(world: RdmapPort) -> None:
     stream = world.create_initiator()
     m = world.register_new_memory(10)
     stream.recvs.post(1, m.sge())
@@ -280,7 +280,7 @@ def test_a_send_may_be_shorter_than_its_receive_but_not_longer(world: RdmapWorld
 
 
 @pytest.mark.clause("RFC5040-5.3-06")
-def test_a_send_with_solicited_event_is_delivered_with_the_event(world: RdmapWorld) -> None:
+def test_a_send_with_solicited_event_is_delivered_with_the_event(world: RdmapPort) -> None:
     stream = world.create_initiator()
     stream.recvs.post(1)
     stream.recvs.post(2)
@@ -289,7 +289,7 @@ def test_a_send_with_solicited_event_is_delivered_with_the_event(world: RdmapWor
 
 
 @pytest.mark.clause("RFC5040-5.3-09", "RFC5040-5.3-10")
-def test_a_send_of_length_0_consumes_a_receive(world: RdmapWorld) -> None:
+def test_a_send_of_length_0_consumes_a_receive(world: RdmapPort) -> None:
     stream = world.create_initiator()
     stream.send_operation(SEND)
     assert stream.read_sent_segment()[1] == b""
@@ -304,7 +304,7 @@ def test_a_send_of_length_0_consumes_a_receive(world: RdmapWorld) -> None:
 
 
 @pytest.mark.clause("RFC5040-5.4-01", "RFC5040-5.4-02", "RFC5040-5.4-03")
-def test_a_terminate_is_untagged_on_queue_2(world: RdmapWorld) -> None:
+def test_a_terminate_is_untagged_on_queue_2(world: RdmapPort) -> None:
     stream = world.create_initiator()
     stream.inject_segments(build_write(b"x", stag=1))
     stream.receive_until_error()
@@ -314,7 +314,7 @@ def test_a_terminate_is_untagged_on_queue_2(world: RdmapWorld) -> None:
 
 
 @pytest.mark.clause("RFC5040-5.4-04", "RFC5040-5.4-05", "RFC5040-5.4-07")
-def test_one_terminate_can_always_be_received_and_is_reported(world: RdmapWorld) -> None:
+def test_one_terminate_can_always_be_received_and_is_reported(world: RdmapPort) -> None:
     stream = world.create_initiator(ird=0, ord=0)
     stream.inject_segments(build_terminate(Terminate(layer=1, etype=2, code=1)))
     e = stream.next_event()
@@ -322,7 +322,7 @@ def test_one_terminate_can_always_be_received_and_is_reported(world: RdmapWorld)
 
 
 @pytest.mark.clause("RFC5040-5.4-08")
-def test_nothing_is_sent_after_a_terminate(world: RdmapWorld) -> None:
+def test_nothing_is_sent_after_a_terminate(world: RdmapPort) -> None:
     stream = world.create_initiator()
     m = world.register_new_memory(10)
     stream.inject_segments(
@@ -336,7 +336,7 @@ def test_nothing_is_sent_after_a_terminate(world: RdmapWorld) -> None:
 
 
 @pytest.mark.clause("RFC5040-5.4-09")
-def test_nothing_is_sent_after_the_peers_terminate(world: RdmapWorld) -> None:
+def test_nothing_is_sent_after_the_peers_terminate(world: RdmapPort) -> None:
     stream = world.create_initiator()
     m = world.register_new_memory(10)
     stream.inject_segments(build_read_request(size=10, src_stag=m.stag, src_to=m.addr))
@@ -352,7 +352,7 @@ def test_nothing_is_sent_after_the_peers_terminate(world: RdmapWorld) -> None:
 
 
 @pytest.mark.clause("RFC5040-6.2.1-01", "RFC5040-6.2.1-04")
-def test_after_a_terminate_the_tcp_stream_ends_gracefully(world: RdmapWorld) -> None:
+def test_after_a_terminate_the_tcp_stream_ends_gracefully(world: RdmapPort) -> None:
     stream = world.create_initiator()
     stream.inject_segments(build_write(b"x", stag=1))
     stream.assert_terminates_with((1, 1, 0))
@@ -365,7 +365,7 @@ def test_after_a_terminate_the_tcp_stream_ends_gracefully(world: RdmapWorld) -> 
 
 @pytest.mark.clause("RFC5040-5.5-07", "RFC5040-5.5-13")
 def test_a_read_request_is_not_processed_before_it_is_completely_delivered(
-    world: RdmapWorld,
+    world: RdmapPort,
 ) -> None:
     stream = world.create_initiator()
     m = world.register_new_memory(10, octet_pattern(10))
@@ -384,7 +384,7 @@ def test_a_read_request_is_not_processed_before_it_is_completely_delivered(
 
 
 @pytest.mark.clause("RFC5040-5.5-10", "RFC5040-5.5-11")
-def test_operations_complete_in_order_when_tcp_has_accepted_them(world: RdmapWorld) -> None:
+def test_operations_complete_in_order_when_tcp_has_accepted_them(world: RdmapPort) -> None:
     stream = world.create_initiator(rcvbuf=4096)
     m = world.register_new_memory(8 << 20)
     stream.begin_operation(SEND, [m.sge(0, 10)])
@@ -405,7 +405,7 @@ def test_operations_complete_in_order_when_tcp_has_accepted_them(world: RdmapWor
 
 
 @pytest.mark.clause("RFC5040-5.5-06")
-def test_reads_complete_in_the_order_of_their_responses(world: RdmapWorld) -> None:
+def test_reads_complete_in_the_order_of_their_responses(world: RdmapPort) -> None:
     stream = world.create_initiator()
     m = world.register_new_memory(40)
     for user_data in range(4):
@@ -418,7 +418,7 @@ def test_reads_complete_in_the_order_of_their_responses(world: RdmapWorld) -> No
 
 @pytest.mark.clause("RFC5040-5.5-08", "RFC5040-5.5-14")
 def test_a_send_may_be_delivered_before_an_earlier_read_request_is_answered(
-    world: RdmapWorld,
+    world: RdmapPort,
 ) -> None:
     stream = world.create_initiator()
     m = world.register_new_memory(10, octet_pattern(10))
@@ -437,9 +437,7 @@ def test_a_send_may_be_delivered_before_an_earlier_read_request_is_answered(
 
 @pytest.mark.parametrize("ord_", [0, 1, 3, 128])
 @pytest.mark.clause("RFC5040-6.1-03", "RFC5040-6.1-04")
-def test_no_more_reads_are_outstanding_than_the_negotiated_ord(
-    world: RdmapWorld, ord_: int
-) -> None:
+def test_no_more_reads_are_outstanding_than_the_negotiated_ord(world: RdmapPort, ord_: int) -> None:
     stream = world.create_initiator(ord=ord_)
     m = world.register_new_memory(10)
     for _ in range(ord_):
@@ -454,7 +452,7 @@ def test_no_more_reads_are_outstanding_than_the_negotiated_ord(
 
 @pytest.mark.parametrize("ird", [0, 1, 3, 128])
 @pytest.mark.clause("RFC5040-6.1-02", "RFC5040-6.1-05", "RFC5040-5.2.2-03")
-def test_read_requests_are_accepted_up_to_the_negotiated_ird(world: RdmapWorld, ird: int) -> None:
+def test_read_requests_are_accepted_up_to_the_negotiated_ird(world: RdmapPort, ird: int) -> None:
     stream = world.create_initiator(ird=ird)
     m = world.register_new_memory(10)
     for msn in range(1, ird + 2):
@@ -465,7 +463,7 @@ def test_read_requests_are_accepted_up_to_the_negotiated_ird(world: RdmapWorld, 
 
 
 @pytest.mark.clause("RFC5040-6.1-01")
-def test_only_rdma_messages_of_version_1_are_transmitted(world: RdmapWorld) -> None:
+def test_only_rdma_messages_of_version_1_are_transmitted(world: RdmapPort) -> None:
     with temporary_setting("mulpdu", 200):
         stream = world.create_initiator(ord=16)
         m = world.register_new_memory(1000, octet_pattern(1000))

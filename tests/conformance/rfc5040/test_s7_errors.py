@@ -11,7 +11,7 @@ from unit.rdmap.rdmap_harness import (
     PD,
     REMOTE_READ,
     REMOTE_WRITE,
-    RdmapWorld,
+    RdmapPort,
     StreamError,
     build_read_request,
     build_send,
@@ -41,7 +41,7 @@ MISPLACED = [
 @pytest.mark.parametrize(("opcode", "where"), MISPLACED)
 @pytest.mark.clause("RFC5040-7.2-02", "RFC5040-7.2-07")
 def test_an_opcode_on_a_wrong_queue_or_buffer_model_is_unexpected(
-    world: RdmapWorld, opcode: int, where: str | int
+    world: RdmapPort, opcode: int, where: str | int
 ) -> None:
     stream = world.create_initiator()
     m = world.register_new_memory(100)
@@ -62,7 +62,7 @@ def test_an_opcode_on_a_wrong_queue_or_buffer_model_is_unexpected(
 @pytest.mark.parametrize("kind", ["send", "write", "read", "terminate"])
 @pytest.mark.clause("RFC5040-7.2-03", "RFC5040-7.2-08")
 def test_a_segment_with_an_unknown_rdmap_version_is_refused(
-    world: RdmapWorld, kind: str, version: int
+    world: RdmapPort, kind: str, version: int
 ) -> None:
     stream = world.create_initiator()
     m = world.register_new_memory(100)
@@ -81,7 +81,7 @@ def test_a_segment_with_an_unknown_rdmap_version_is_refused(
 
 @pytest.mark.clause("RFC5040-7.2-01", "RFC5040-7.2-06")
 def test_ddp_errors_are_detected_before_rdmap_errors_and_have_ddp_numbers(
-    world: RdmapWorld,
+    world: RdmapPort,
 ) -> None:
     for segment, error in [
         (build_send(b"abc", msn=7, opcode=9, rv=3), (1, 2, lib.SIW_DDP_MSN_RANGE)),
@@ -98,7 +98,7 @@ def test_ddp_errors_are_detected_before_rdmap_errors_and_have_ddp_numbers(
 
 
 @pytest.mark.clause("RFC5040-7.1-01", "RFC5040-7.1-02#b")
-def test_a_send_without_a_posted_receive_is_reported_at_both_ends(world: RdmapWorld) -> None:
+def test_a_send_without_a_posted_receive_is_reported_at_both_ends(world: RdmapPort) -> None:
     stream = world.create_initiator()
     stream.inject_segments(build_send(b"abc"))
     e = stream.receive_until_error()
@@ -111,7 +111,7 @@ def test_a_send_without_a_posted_receive_is_reported_at_both_ends(world: RdmapWo
 
 
 @pytest.mark.parametrize("rights", [0, 1, REMOTE_READ, REMOTE_READ | 1])
-def test_memory_without_remote_write_access_is_not_written(world: RdmapWorld, rights: int) -> None:
+def test_memory_without_remote_write_access_is_not_written(world: RdmapPort, rights: int) -> None:
     for size in (100, 20_000):
         stream = world.create_initiator()
         m = world.register_new_memory(20_000, rights=rights)
@@ -122,7 +122,7 @@ def test_memory_without_remote_write_access_is_not_written(world: RdmapWorld, ri
 
 
 @pytest.mark.parametrize("rights", [0, 1, REMOTE_WRITE | 1])
-def test_memory_without_remote_read_access_is_not_read(world: RdmapWorld, rights: int) -> None:
+def test_memory_without_remote_read_access_is_not_read(world: RdmapPort, rights: int) -> None:
     stream = world.create_initiator()
     m = world.register_new_memory(100, b"a secret", rights=rights)
     stream.inject_segments(build_read_request(size=8, src_stag=m.stag, src_to=m.addr))
@@ -132,7 +132,7 @@ def test_memory_without_remote_read_access_is_not_read(world: RdmapWorld, rights
 
 
 @pytest.mark.clause("RFC5040-7.2-09", "RFC5040-5.2.1-15")
-def test_a_read_from_an_invalid_source_stag_is_refused(world: RdmapWorld) -> None:
+def test_a_read_from_an_invalid_source_stag_is_refused(world: RdmapPort) -> None:
     stream = world.create_initiator()
     m = world.register_new_memory(10)
     world.free_stag(m.stag)
@@ -141,7 +141,7 @@ def test_a_read_from_an_invalid_source_stag_is_refused(world: RdmapWorld) -> Non
 
 
 @pytest.mark.clause("RFC5040-7.2-10")
-def test_a_read_from_a_source_in_another_protection_domain_is_refused(world: RdmapWorld) -> None:
+def test_a_read_from_a_source_in_another_protection_domain_is_refused(world: RdmapPort) -> None:
     stream = world.create_initiator()
     m = world.register_new_memory(10, pd=PD + 1)
     stream.inject_segments(build_read_request(size=1, src_stag=m.stag, src_to=m.addr))
@@ -151,7 +151,7 @@ def test_a_read_from_a_source_in_another_protection_domain_is_refused(world: Rdm
 @pytest.mark.parametrize(("at", "size"), [(-1, 1), (-1, 12), (0, 11), (9, 2), (10, 1), (11, 1)])
 @pytest.mark.clause("RFC5040-7.2-11", "RFC5040-7.2-12")
 def test_a_read_from_a_source_that_exceeds_the_region_is_refused(
-    world: RdmapWorld, at: int, size: int
+    world: RdmapPort, at: int, size: int
 ) -> None:
     stream = world.create_initiator()
     m = world.register_new_memory(10)
@@ -160,7 +160,7 @@ def test_a_read_from_a_source_that_exceeds_the_region_is_refused(
 
 
 @pytest.mark.clause("RFC5040-7.2-13")
-def test_a_read_from_a_source_that_wraps_around_is_refused(world: RdmapWorld) -> None:
+def test_a_read_from_a_source_that_wraps_around_is_refused(world: RdmapPort) -> None:
     stream = world.create_initiator()
     m = world.register_new_memory(10)
     stream.inject_segments(build_read_request(size=2**32 - 1, src_stag=m.stag, src_to=2**64 - 5))
@@ -168,7 +168,7 @@ def test_a_read_from_a_source_that_wraps_around_is_refused(world: RdmapWorld) ->
 
 
 @pytest.mark.clause("RFC5040-7.1-03", "RFC5040-7.1-02#d")
-def test_only_the_first_error_is_reported(world: RdmapWorld) -> None:
+def test_only_the_first_error_is_reported(world: RdmapPort) -> None:
     stream = world.create_initiator()
     first = build_write(b"abc", stag=0x77)
     stream.inject_segments(first, build_send(b"abc", msn=9), build_write(b"abc", dv=3))
@@ -177,7 +177,7 @@ def test_only_the_first_error_is_reported(world: RdmapWorld) -> None:
 
 
 @pytest.mark.clause("RFC5040-7.1-02#a", "RFC5040-7.1-01")
-def test_a_local_error_while_sending_is_reported_without_a_quoted_header(world: RdmapWorld) -> None:
+def test_a_local_error_while_sending_is_reported_without_a_quoted_header(world: RdmapPort) -> None:
     stream = world.create_initiator()
     m = world.register_new_memory(4 << 20)
     stream.begin_operation(lib.SIW_RDMAP_SEND, [m.sge()])
@@ -191,7 +191,7 @@ def test_a_local_error_while_sending_is_reported_without_a_quoted_header(world: 
 @pytest.mark.clause("RFC5040-7.2-04", "RFC5040-7.2-05")
 @pytest.mark.parametrize("which", ["ours", "other domain", "freed", "never"])
 def test_an_stag_that_is_not_bound_to_the_stream_cannot_be_invalidated(
-    world: RdmapWorld, which: str
+    world: RdmapPort, which: str
 ) -> None:
     stream = world.create_initiator()
     m = world.register_new_memory(10, rights=ALL, pd=PD + 1 if which == "other domain" else PD)
@@ -209,7 +209,7 @@ def test_an_stag_that_is_not_bound_to_the_stream_cannot_be_invalidated(
 @pytest.mark.parametrize("way", [REMOTE_READ, REMOTE_WRITE])
 @pytest.mark.clause("RFC5040-8.1.1-06#a", "RFC5041-8.3.1-06#a")
 def test_memory_can_be_read_or_written_only_as_its_access_rights_allow(
-    world: RdmapWorld, rights: int, way: int
+    world: RdmapPort, rights: int, way: int
 ) -> None:
     stream = world.create_initiator()
     m = world.register_new_memory(8, b"a secret", rights=rights)
@@ -231,7 +231,7 @@ def test_memory_can_be_read_or_written_only_as_its_access_rights_allow(
 @pytest.mark.parametrize("way", [REMOTE_READ, REMOTE_WRITE])
 @pytest.mark.clause("RFC5040-8.1.1-06#b", "RFC5041-8.3.1-06#b")
 def test_after_an_stag_is_freed_its_memory_can_be_neither_read_nor_written(
-    world: RdmapWorld, way: int
+    world: RdmapPort, way: int
 ) -> None:
     stream = world.create_initiator()
     m = world.register_new_memory(8, b"a secret")

@@ -17,8 +17,8 @@ from siwarp.inspect import DDPTagged, Opcode
 from siwarp.verbs import MR, RemoteBuffer, SendWR, WROpcode
 
 
-@pytest.fixture
-def wire() -> Iterator[Wire]:
+@pytest.fixture(name="wire")
+def listener_and_connector() -> Iterator[Wire]:
     """Yield a listener on 127.0.0.1 and a way to connect to the listener."""
     rig = Rig()
     yield Wire(rig)

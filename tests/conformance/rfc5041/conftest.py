@@ -1,6 +1,6 @@
 """Fixtures shared by the DDP tests of RFC 5041."""
 
-from unit.ddp.ddp_harness import DdpWorld
-from unit.mpa.mpa_harness import world_fixture
+from unit.ddp.ddp_harness import DdpPort
+from unit.mpa.mpa_harness import port_fixture
 
-world = world_fixture(DdpWorld)
+world = port_fixture(DdpPort)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from _siwarp_layers import lib
 from unit.ddp.ddp_harness import (
-    DdpWorld,
+    DdpPort,
     build_tagged_segment,
     build_untagged_segment,
     octet_pattern,
@@ -18,7 +18,7 @@ TAGGED_VERSION = (lib.SIW_LAYER_DDP, lib.SIW_DDP_TAGGED_BUFFER, lib.SIW_DDP_TAGG
 UNTAGGED_VERSION = (lib.SIW_LAYER_DDP, lib.SIW_DDP_UNTAGGED_BUFFER, lib.SIW_DDP_UNTAGGED_VERSION)
 
 
-def send_and_read_headers(world: DdpWorld, size: int = 1000, **fields: object) -> list[Any]:
+def send_and_read_headers(world: DdpPort, size: int = 1000, **fields: object) -> list[Any]:
     """Send a message with a small MULPDU, and return the headers of its segments."""
     with temporary_setting("mulpdu", 128):
         stream = world.create_sender()
@@ -33,7 +33,7 @@ def send_and_read_headers(world: DdpWorld, size: int = 1000, **fields: object) -
 
 
 @pytest.mark.clause("RFC5041-4.1-01", "RFC5041-4.1-02")
-def test_the_t_bit_selects_the_tagged_or_the_untagged_buffer(world: DdpWorld) -> None:
+def test_the_t_bit_selects_the_tagged_or_the_untagged_buffer(world: DdpPort) -> None:
     stream, q = world.create_receiver(), world.create_queue()
     lib.siw_ddp_stream_set_queue(stream.handle, 0, q.handle)
     posted, region = world.register_new_memory(3), world.register_new_memory(3)
@@ -51,7 +51,7 @@ def test_the_t_bit_selects_the_tagged_or_the_untagged_buffer(world: DdpWorld) ->
 @pytest.mark.parametrize("is_tagged", [False, True])
 @pytest.mark.clause("RFC5041-4.1-03", "RFC5041-4.1-04", "RFC5041-4.1-05")
 def test_only_the_last_transmitted_segment_of_a_message_has_the_l_bit(
-    world: DdpWorld, is_tagged: bool
+    world: DdpPort, is_tagged: bool
 ) -> None:
     heads = send_and_read_headers(world, tagged=is_tagged)
     assert len(heads) > 5
@@ -61,7 +61,7 @@ def test_only_the_last_transmitted_segment_of_a_message_has_the_l_bit(
 
 
 @pytest.mark.clause("RFC5041-4.1-06")
-def test_the_last_untagged_segment_of_a_message_has_the_highest_mo(world: DdpWorld) -> None:
+def test_the_last_untagged_segment_of_a_message_has_the_highest_mo(world: DdpPort) -> None:
     heads = send_and_read_headers(world)
     assert heads[-1].l == 1
     assert heads[-1].mo == max(h.mo for h in heads) > 0
@@ -69,7 +69,7 @@ def test_the_last_untagged_segment_of_a_message_has_the_highest_mo(world: DdpWor
 
 @pytest.mark.clause("RFC5041-4.1-07#a", "RFC5041-4.1-07#b")
 def test_messages_are_delivered_in_order_and_with_their_last_segment(
-    world: DdpWorld,
+    world: DdpPort,
 ) -> None:
     stream, q = world.create_receiver(), world.create_queue()
     lib.siw_ddp_stream_set_queue(stream.handle, 0, q.handle)
@@ -91,7 +91,7 @@ def test_messages_are_delivered_in_order_and_with_their_last_segment(
 @pytest.mark.parametrize("is_tagged", [False, True])
 @pytest.mark.clause("RFC5041-4.1-08", "RFC5041-4.1-09", "RFC5041-4.1-10")
 def test_reserved_ddp_bits_are_sent_as_zero_and_the_version_as_one(
-    world: DdpWorld, is_tagged: bool
+    world: DdpPort, is_tagged: bool
 ) -> None:
     heads = send_and_read_headers(world, tagged=is_tagged)
     assert {(h.ddp_rsvd, h.dv) for h in heads} == {(0, 1)}
@@ -99,7 +99,7 @@ def test_reserved_ddp_bits_are_sent_as_zero_and_the_version_as_one(
 
 @pytest.mark.parametrize("reserved", range(16))
 @pytest.mark.clause("RFC5041-4.1-08")
-def test_reserved_bits_of_received_ddp_segments_are_ignored(world: DdpWorld, reserved: int) -> None:
+def test_reserved_bits_of_received_ddp_segments_are_ignored(world: DdpPort, reserved: int) -> None:
     stream = world.create_receiver()
     m = world.register_new_memory(3)
     stream.inject_segments(build_tagged_segment(b"abc", stag=m.stag, ddp_rsvd=reserved))
@@ -108,7 +108,7 @@ def test_reserved_bits_of_received_ddp_segments_are_ignored(world: DdpWorld, res
 
 @pytest.mark.parametrize("version", [0, 2, 3])
 @pytest.mark.clause("RFC5041-4.1-10", "RFC5041-7.2-01#e", "RFC5041-7.2-01#k")
-def test_a_segment_of_another_ddp_version_is_refused(world: DdpWorld, version: int) -> None:
+def test_a_segment_of_another_ddp_version_is_refused(world: DdpPort, version: int) -> None:
     one, other, q = world.create_receiver(), world.create_receiver(), world.create_queue()
     lib.siw_ddp_stream_set_queue(other.handle, 0, q.handle)
     m = world.register_new_memory(3)
@@ -124,7 +124,7 @@ def test_a_segment_of_another_ddp_version_is_refused(world: DdpWorld, version: i
 
 
 @pytest.mark.clause("RFC5041-4.2-01", "RFC5041-4.2-02", "RFC5041-4.2-07")
-def test_a_tagged_header_contains_the_values_of_the_upper_layer(world: DdpWorld) -> None:
+def test_a_tagged_header_contains_the_values_of_the_upper_layer(world: DdpPort) -> None:
     stream = world.create_sender()
     m = world.register_new_memory(3, b"abc")
     stream.transmit(
@@ -138,20 +138,20 @@ def test_a_tagged_header_contains_the_values_of_the_upper_layer(world: DdpWorld)
 
 
 @pytest.mark.clause("RFC5041-4.2-04", "RFC5041-4.2-05")
-def test_all_tagged_segments_of_a_message_have_the_same_rsvdulp(world: DdpWorld) -> None:
+def test_all_tagged_segments_of_a_message_have_the_same_rsvdulp(world: DdpPort) -> None:
     heads = send_and_read_headers(world, tagged=True, ulp_octet=0xA7, stag=9)
     assert {(h.rv, h.rdmap_rsvd, h.opcode) for h in heads} == {(2, 2, 7)}
 
 
 @pytest.mark.clause("RFC5041-4.2-09", "RFC5041-4.2-10")
-def test_all_tagged_segments_of_a_message_have_the_same_stag(world: DdpWorld) -> None:
+def test_all_tagged_segments_of_a_message_have_the_same_stag(world: DdpPort) -> None:
     heads = send_and_read_headers(world, tagged=True, stag=0xDEADBEEF)
     assert {h.stag for h in heads} == {0xDEADBEEF}
 
 
 @pytest.mark.clause("RFC5041-4.2-03", "RFC5041-4.2-08")
 def test_rsvdulp_and_stag_of_a_tagged_segment_are_passed_to_the_upper_layer(
-    world: DdpWorld,
+    world: DdpPort,
 ) -> None:
     stream = world.create_receiver()
     m = world.register_new_memory(3)
@@ -162,7 +162,7 @@ def test_rsvdulp_and_stag_of_a_tagged_segment_are_passed_to_the_upper_layer(
 
 
 @pytest.mark.clause("RFC5041-4.2-06", "RFC5041-8.3-04")
-def test_a_tagged_segment_with_an_invalid_stag_is_refused(world: DdpWorld) -> None:
+def test_a_tagged_segment_with_an_invalid_stag_is_refused(world: DdpPort) -> None:
     stream = world.create_receiver()
     m = world.register_new_memory(3)
     world.free_stag(m.stag)
@@ -173,7 +173,7 @@ def test_a_tagged_segment_with_an_invalid_stag_is_refused(world: DdpWorld) -> No
 
 @pytest.mark.parametrize("to", [0, 1, 500, 997])
 @pytest.mark.clause("RFC5041-4.2-11")
-def test_a_tagged_message_may_start_at_any_offset(world: DdpWorld, to: int) -> None:
+def test_a_tagged_message_may_start_at_any_offset(world: DdpPort, to: int) -> None:
     stream = world.create_receiver()
     m = world.register_new_memory(1000)
     stream.inject_segments(build_tagged_segment(b"abc", stag=m.stag, to=to))
@@ -186,7 +186,7 @@ def test_a_tagged_message_may_start_at_any_offset(world: DdpWorld, to: int) -> N
 
 
 @pytest.mark.clause("RFC5041-4.3-01", "RFC5041-4.3-02", "RFC5041-4.3-13")
-def test_an_untagged_header_contains_the_values_of_the_upper_layer(world: DdpWorld) -> None:
+def test_an_untagged_header_contains_the_values_of_the_upper_layer(world: DdpPort) -> None:
     stream = world.create_sender()
     m = world.register_new_memory(3, b"abc")
     stream.transmit(stream.build_message([m.sge()], ulp_octet=0xA7, ulp_word=0x01020304, qn=2))
@@ -196,20 +196,20 @@ def test_an_untagged_header_contains_the_values_of_the_upper_layer(world: DdpWor
 
 
 @pytest.mark.clause("RFC5041-4.3-04", "RFC5041-4.3-06", "RFC5041-4.3-07")
-def test_all_untagged_segments_of_a_message_have_the_same_rsvdulp_and_qn(world: DdpWorld) -> None:
+def test_all_untagged_segments_of_a_message_have_the_same_rsvdulp_and_qn(world: DdpPort) -> None:
     heads = send_and_read_headers(world, ulp_octet=0xA7, ulp_word=0xDEADBEEF, qn=3)
     got = {(h.rv, h.rdmap_rsvd, h.opcode, h.inv_stag, h.qn) for h in heads}
     assert got == {(2, 2, 7, 0xDEADBEEF, 3)}
 
 
 @pytest.mark.clause("RFC5041-4.3-11", "RFC5041-4.3-12")
-def test_all_untagged_segments_of_a_message_have_the_same_msn(world: DdpWorld) -> None:
+def test_all_untagged_segments_of_a_message_have_the_same_msn(world: DdpPort) -> None:
     heads = send_and_read_headers(world)
     assert {h.msn for h in heads} == {1}
 
 
 @pytest.mark.clause("RFC5041-4.3-08", "RFC5041-4.3-09")
-def test_msns_start_at_one_and_are_counted_per_queue(world: DdpWorld) -> None:
+def test_msns_start_at_one_and_are_counted_per_queue(world: DdpPort) -> None:
     stream = world.create_sender()
     got = []
     for qn in (0, 0, 1, 2, 0, 1):
@@ -220,7 +220,7 @@ def test_msns_start_at_one_and_are_counted_per_queue(world: DdpWorld) -> None:
 
 
 @pytest.mark.clause("RFC5041-4.3-10")
-def test_msns_wrap_around_to_zero_in_both_directions(world: DdpWorld) -> None:
+def test_msns_wrap_around_to_zero_in_both_directions(world: DdpPort) -> None:
     out, in_, q = world.create_sender(), world.create_receiver(), world.create_queue()
     lib.siw_ddp_stream_set_queue(in_.handle, 0, q.handle)
     for stream in (out, in_):
@@ -236,7 +236,7 @@ def test_msns_wrap_around_to_zero_in_both_directions(world: DdpWorld) -> None:
 
 
 @pytest.mark.clause("RFC5041-4.3-03", "RFC5041-4.3-05", "RFC5041-5.4-03")
-def test_rsvdulp_is_passed_up_even_if_it_differs_between_segments(world: DdpWorld) -> None:
+def test_rsvdulp_is_passed_up_even_if_it_differs_between_segments(world: DdpPort) -> None:
     stream, q = world.create_receiver(), world.create_queue()
     lib.siw_ddp_stream_set_queue(stream.handle, 0, q.handle)
     m = world.register_new_memory(10)
@@ -255,7 +255,7 @@ def test_rsvdulp_is_passed_up_even_if_it_differs_between_segments(world: DdpWorl
 
 
 @pytest.mark.clause("RFC5041-4.4-01")
-def test_a_message_of_length_0_consists_of_a_header_only(world: DdpWorld) -> None:
+def test_a_message_of_length_0_consists_of_a_header_only(world: DdpPort) -> None:
     stream = world.create_sender()
     stream.transmit(stream.build_message(tagged=True))
     stream.transmit(stream.build_message())

@@ -12,14 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from unit.ddp.ddp_harness import (
     PATIENCE,
-    DdpWorld,
+    DdpPort,
     Stream,
     StreamError,
     build_fpdu,
     build_tagged_segment,
     build_untagged_segment,
     octet_pattern,
-    open_ddp_world,
+    open_ddp_port,
     temporary_setting,
     wait_until,
 )
@@ -30,7 +30,7 @@ from unit.ddp.ddp_harness import (
 def test_a_message_is_transmitted_completely_in_segments_of_at_most_mulpdu_octets(
     size: int, mulpdu: int, is_tagged: bool
 ) -> None:
-    with temporary_setting("mulpdu", mulpdu), open_ddp_world() as world:
+    with temporary_setting("mulpdu", mulpdu), open_ddp_port() as world:
         stream = world.create_sender()
         m = world.register_new_memory(size, octet_pattern(size))
         stream.transmit(stream.build_message([m.sge()], tagged=is_tagged))
@@ -40,14 +40,14 @@ def test_a_message_is_transmitted_completely_in_segments_of_at_most_mulpdu_octet
 
 
 @pytest.mark.clause("RFC5041-5.2-02")
-def test_a_message_of_2_to_the_power_of_32_octets_is_refused(world: DdpWorld) -> None:
+def test_a_message_of_2_to_the_power_of_32_octets_is_refused(world: DdpPort) -> None:
     stream = world.create_sender()
     with pytest.raises(StreamError, match="EMSGSIZE"):
         stream.begin_message(stream.build_message(length=1 << 32))
 
 
 @pytest.mark.clause("RFC5041-5.2-05")
-def test_the_untagged_example_of_the_rfc_is_segmented_as_described(world: DdpWorld) -> None:
+def test_the_untagged_example_of_the_rfc_is_segmented_as_described(world: DdpPort) -> None:
     with temporary_setting("mulpdu", 1500):
         stream = world.create_sender()
         m = world.register_new_memory(2048, octet_pattern(2048))
@@ -57,7 +57,7 @@ def test_the_untagged_example_of_the_rfc_is_segmented_as_described(world: DdpWor
 
 
 @pytest.mark.clause("RFC5041-5.2-06", "RFC5041-5.2-07")
-def test_the_tagged_example_of_the_rfc_is_segmented_as_described(world: DdpWorld) -> None:
+def test_the_tagged_example_of_the_rfc_is_segmented_as_described(world: DdpPort) -> None:
     with temporary_setting("mulpdu", 1500):
         stream = world.create_sender()
         m = world.register_new_memory(2048, octet_pattern(2048))
@@ -70,7 +70,7 @@ def test_the_tagged_example_of_the_rfc_is_segmented_as_described(world: DdpWorld
 @given(cuts=st.sets(st.integers(1, 999), max_size=8))
 def test_payload_is_placed_correctly_for_any_segmentation(cuts: set[int]) -> None:
     edges = [0, *sorted(cuts), 1000]
-    with open_ddp_world() as world:
+    with open_ddp_port() as world:
         stream, q = world.create_receiver(), world.create_queue()
         lib.siw_ddp_stream_set_queue(stream.handle, 0, q.handle)
         posted, region = world.register_new_memory(1000), world.register_new_memory(1000)
@@ -86,7 +86,7 @@ def test_payload_is_placed_correctly_for_any_segmentation(cuts: set[int]) -> Non
 
 @pytest.mark.parametrize("is_tagged", [False, True])
 @pytest.mark.clause("RFC5041-5.2-08")
-def test_a_message_of_length_0_is_one_segment(world: DdpWorld, is_tagged: bool) -> None:
+def test_a_message_of_length_0_is_one_segment(world: DdpPort, is_tagged: bool) -> None:
     stream = world.create_sender()
     stream.transmit(stream.build_message(tagged=is_tagged))
     stream.transmit(stream.build_message(tagged=is_tagged))
@@ -98,7 +98,7 @@ def test_a_message_of_length_0_is_one_segment(world: DdpWorld, is_tagged: bool) 
 @pytest.mark.parametrize(("stag", "to"), [(0, 0), (1, 2**64 - 1), (0xFFFFFFFF, 12345)])
 @pytest.mark.clause("RFC5041-5.2-09", "RFC5041-5.2-10")
 def test_stag_and_offset_of_an_empty_tagged_message_are_not_checked(
-    world: DdpWorld, stag: int, to: int
+    world: DdpPort, stag: int, to: int
 ) -> None:
     stream = world.create_receiver()
     m = world.register_new_memory(3)
@@ -110,7 +110,7 @@ def test_stag_and_offset_of_an_empty_tagged_message_are_not_checked(
 
 
 @pytest.mark.clause("RFC5041-5.3-02", "RFC5041-5.3-03")
-def test_messages_and_their_segments_are_transmitted_in_order(world: DdpWorld) -> None:
+def test_messages_and_their_segments_are_transmitted_in_order(world: DdpPort) -> None:
     with temporary_setting("mulpdu", 128):
         stream = world.create_sender()
         m = world.register_new_memory(500, octet_pattern(500))
@@ -122,7 +122,7 @@ def test_messages_and_their_segments_are_transmitted_in_order(world: DdpWorld) -
 
 
 @pytest.mark.clause("RFC5041-5.3-06", "RFC5041-5.3-07", "RFC5041-5.4-01#d")
-def test_ddp_messages_are_delivered_once_and_in_order(world: DdpWorld) -> None:
+def test_ddp_messages_are_delivered_once_and_in_order(world: DdpPort) -> None:
     stream, q = world.create_receiver(), world.create_queue(depth=64)
     lib.siw_ddp_stream_set_queue(stream.handle, 0, q.handle)
     m = world.register_new_memory(10)
@@ -141,7 +141,7 @@ def test_each_segment_is_delivered_once_for_any_division_of_the_tcp_stream(cuts:
     octets = b"".join(
         build_fpdu(build_untagged_segment(octet_pattern(40, n), msn=n)) for n in range(1, 31)
     )
-    with open_ddp_world() as world:
+    with open_ddp_port() as world:
         stream, q = world.create_receiver(), world.create_queue(depth=64)
         lib.siw_ddp_stream_set_queue(stream.handle, 0, q.handle)
         memories = [world.register_new_memory(40) for _ in range(31)]
@@ -165,7 +165,7 @@ def test_each_segment_is_delivered_once_for_any_division_of_the_tcp_stream(cuts:
 
 
 @pytest.mark.clause("RFC5041-5.4-01#a")
-def test_a_message_is_not_delivered_without_its_last_segment(world: DdpWorld) -> None:
+def test_a_message_is_not_delivered_without_its_last_segment(world: DdpPort) -> None:
     stream, q = world.create_receiver(), world.create_queue()
     lib.siw_ddp_stream_set_queue(stream.handle, 0, q.handle)
     m = world.register_new_memory(10)
@@ -181,7 +181,7 @@ def test_a_message_is_not_delivered_without_its_last_segment(world: DdpWorld) ->
 
 @pytest.mark.parametrize("parts", [[0], [1], [300], [100, 200], [0, 0, 300], [300, 0]])
 @pytest.mark.clause("RFC5041-5.4-02")
-def test_the_delivery_of_a_message_reports_its_length(world: DdpWorld, parts: list[int]) -> None:
+def test_the_delivery_of_a_message_reports_its_length(world: DdpPort, parts: list[int]) -> None:
     stream, q = world.create_receiver(), world.create_queue()
     lib.siw_ddp_stream_set_queue(stream.handle, 0, q.handle)
     m = world.register_new_memory(1000)
@@ -197,7 +197,7 @@ def test_the_delivery_of_a_message_reports_its_length(world: DdpWorld, parts: li
 
 
 @pytest.mark.clause("RFC5041-6.2.1-03", "RFC5041-6.2.1-05")
-def test_one_direction_of_a_stream_continues_after_the_other_has_ended(world: DdpWorld) -> None:
+def test_one_direction_of_a_stream_continues_after_the_other_has_ended(world: DdpPort) -> None:
     out, in_ = world.create_sender(), world.create_receiver()
     m = world.register_new_memory(3, b"abc")
     out.sock.shutdown(1)
@@ -223,7 +223,7 @@ def test_one_direction_of_a_stream_continues_after_the_other_has_ended(world: Dd
 )
 @pytest.mark.clause("RFC5041-5.4-01#b", "RFC5041-5.4-01#c")
 def test_a_segment_with_the_l_bit_delivers_nothing_while_preceding_octets_are_missing(
-    world: DdpWorld, octets: bytes, fields: dict[str, int]
+    world: DdpPort, octets: bytes, fields: dict[str, int]
 ) -> None:
     stream, q = world.create_receiver(), world.create_queue()
     lib.siw_ddp_stream_set_queue(stream.handle, 0, q.handle)
@@ -240,7 +240,7 @@ def test_a_segment_with_the_l_bit_delivers_nothing_while_preceding_octets_are_mi
 
 
 @pytest.mark.clause("RFC5041-6.2.2-01#a")
-def test_a_lost_connection_is_reported_to_the_upper_layer(world: DdpWorld) -> None:
+def test_a_lost_connection_is_reported_to_the_upper_layer(world: DdpPort) -> None:
     stream = world.create_receiver()
     stream.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     stream.sock.close()
@@ -262,7 +262,7 @@ BAD_HEADERS = [
 @pytest.mark.parametrize(("segment", "error"), BAD_HEADERS)
 @pytest.mark.clause("RFC5041-6.2.2-01#c", "RFC5041-6.2.2-04")
 def test_an_invalid_header_is_reported_and_the_stream_stays_open_until_shutdown(
-    world: DdpWorld, segment: bytes, error: tuple[int, int, int]
+    world: DdpPort, segment: bytes, error: tuple[int, int, int]
 ) -> None:
     stream, q = world.create_receiver(), world.create_queue()
     lib.siw_ddp_stream_set_queue(stream.handle, 0, q.handle)
@@ -285,7 +285,7 @@ def check_stream_stays_open_until_shutdown(stream: Stream) -> None:
 
 @pytest.mark.clause("RFC5041-6.2.2-01#b", "RFC5041-7-01", "RFC5041-6.2.2-04")
 def test_a_fatal_error_of_the_lower_layer_is_reported_and_the_stream_stays_open(
-    world: DdpWorld,
+    world: DdpPort,
 ) -> None:
     stream = world.create_receiver()
     stream.sock.sendall(b"\0\x10" + bytes(18) + b"\xff\xff\xff\xff")
@@ -296,7 +296,7 @@ def test_a_fatal_error_of_the_lower_layer_is_reported_and_the_stream_stays_open(
 
 
 @pytest.mark.clause("RFC5041-6.2.2-03", "RFC5041-7.1-10", "RFC5041-6.2-01")
-def test_after_an_error_one_more_message_can_be_sent(world: DdpWorld) -> None:
+def test_after_an_error_one_more_message_can_be_sent(world: DdpPort) -> None:
     stream = world.create_sender()
     m = world.register_new_memory(5, b"cause")
     stream.inject_segments(build_tagged_segment(b"abc", stag=1))

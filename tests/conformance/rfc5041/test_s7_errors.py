@@ -10,7 +10,7 @@ import pytest
 from _siwarp_layers import ffi, lib
 from unit.ddp.ddp_harness import (
     PD,
-    DdpWorld,
+    DdpPort,
     Memory,
     Queue,
     Stream,
@@ -28,7 +28,7 @@ SIZES = [100, 20_000]
 
 
 @pytest.fixture
-def receiving_stream(world: DdpWorld) -> tuple[Stream, Queue, Memory]:
+def receiving_stream(world: DdpPort) -> tuple[Stream, Queue, Memory]:
     """Return a stream whose queue 0 has two buffers of 30,000 octets, both at the start of one
     region.
     """
@@ -57,7 +57,7 @@ def test_a_segment_for_an_unknown_queue_is_refused(
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.clause("RFC5041-7.1-01#b", "RFC5041-7.1-05", "RFC5041-7.2-01#g")
-def test_an_untagged_message_without_a_posted_buffer_is_refused(world: DdpWorld, size: int) -> None:
+def test_an_untagged_message_without_a_posted_buffer_is_refused(world: DdpPort, size: int) -> None:
     stream, q = world.create_receiver(), world.create_queue()
     lib.siw_ddp_stream_set_queue(stream.handle, 0, q.handle)
     m = world.register_new_memory(10)
@@ -128,40 +128,40 @@ def test_an_untagged_message_too_long_for_its_buffer_is_refused(
 # ---- tagged segments
 
 
-def _fields_with_invalid_stag(world: DdpWorld, s: Stream, m: Memory) -> dict[str, int]:
+def _fields_with_invalid_stag(world: DdpPort, s: Stream, m: Memory) -> dict[str, int]:
     return {"stag": m.stag ^ 0x4000, "to": 0}
 
 
-def _fields_with_freed_stag(world: DdpWorld, s: Stream, m: Memory) -> dict[str, int]:
+def _fields_with_freed_stag(world: DdpPort, s: Stream, m: Memory) -> dict[str, int]:
     world.free_stag(m.stag)
     return {"stag": m.stag, "to": 0}
 
 
-def _fields_with_offset_below_region(world: DdpWorld, s: Stream, m: Memory) -> dict[str, int]:
+def _fields_with_offset_below_region(world: DdpPort, s: Stream, m: Memory) -> dict[str, int]:
     return {"stag": world.assign_stag(m, to_base=1000), "to": 999}
 
 
-def _fields_with_offset_above_region(world: DdpWorld, s: Stream, m: Memory) -> dict[str, int]:
+def _fields_with_offset_above_region(world: DdpPort, s: Stream, m: Memory) -> dict[str, int]:
     return {"stag": m.stag, "to": 30_000}
 
 
-def _fields_with_segment_past_region_end(world: DdpWorld, s: Stream, m: Memory) -> dict[str, int]:
+def _fields_with_segment_past_region_end(world: DdpPort, s: Stream, m: Memory) -> dict[str, int]:
     return {"stag": m.stag, "to": 29_901}
 
 
-def _fields_with_stag_of_other_pd(world: DdpWorld, s: Stream, m: Memory) -> dict[str, int]:
+def _fields_with_stag_of_other_pd(world: DdpPort, s: Stream, m: Memory) -> dict[str, int]:
     return {"stag": world.assign_stag(m, pd=PD + 1), "to": 0}
 
 
-def _fields_with_stag_of_other_stream(world: DdpWorld, s: Stream, m: Memory) -> dict[str, int]:
+def _fields_with_stag_of_other_stream(world: DdpPort, s: Stream, m: Memory) -> dict[str, int]:
     return {"stag": world.assign_stag(m, stream=world.create_receiver()), "to": 0}
 
 
-def _fields_with_wrapping_offset(world: DdpWorld, s: Stream, m: Memory) -> dict[str, int]:
+def _fields_with_wrapping_offset(world: DdpPort, s: Stream, m: Memory) -> dict[str, int]:
     return {"stag": world.assign_stag(m, to_base=2**64 - 30_000), "to": 2**64 - 100}
 
 
-Case = tuple[Callable[[DdpWorld, Stream, Memory], dict[str, int]], int]
+Case = tuple[Callable[[DdpPort, Stream, Memory], dict[str, int]], int]
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -212,7 +212,7 @@ Case = tuple[Callable[[DdpWorld, Stream, Memory], dict[str, int]], int]
 )
 @pytest.mark.clause("RFC5041-7.1-07")
 def test_a_tagged_segment_with_an_invalid_stag_or_offset_is_refused_and_not_placed(
-    world: DdpWorld, case: Case, size: int
+    world: DdpPort, case: Case, size: int
 ) -> None:
     stream = world.create_receiver()
     m = world.register_new_memory(30_000)
@@ -224,7 +224,7 @@ def test_a_tagged_segment_with_an_invalid_stag_or_offset_is_refused_and_not_plac
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.clause("RFC5041-7.1-06#b")
-def test_memory_without_remote_write_access_is_not_written(world: DdpWorld, size: int) -> None:
+def test_memory_without_remote_write_access_is_not_written(world: DdpPort, size: int) -> None:
     for rights in (0, lib.SIW_MEM_REMOTE_READ, lib.SIW_MEM_LOCAL_WRITE, lib.SIW_MEM_READ_SINK):
         stream = world.create_receiver()
         m = world.register_new_memory(30_000, rights=rights)
@@ -272,7 +272,7 @@ def test_segments_after_an_invalid_segment_are_dropped(
 
 
 @pytest.mark.clause("RFC5041-8.2-01", "RFC5041-8.3.1-02")
-def test_a_stream_cannot_access_memory_of_another_protection_domain(world: DdpWorld) -> None:
+def test_a_stream_cannot_access_memory_of_another_protection_domain(world: DdpPort) -> None:
     stream = world.create_receiver()
     m = world.register_new_memory(100, pd=PD + 1)
     stream.inject_segments(build_tagged_segment(b"abc", stag=m.stag))
@@ -281,7 +281,7 @@ def test_a_stream_cannot_access_memory_of_another_protection_domain(world: DdpWo
 
 
 @pytest.mark.clause("RFC5041-8.2-02", "RFC5041-8.3.1-03", "RFC5041-8.3-03")
-def test_an_stag_bound_to_one_stream_is_refused_on_another(world: DdpWorld) -> None:
+def test_an_stag_bound_to_one_stream_is_refused_on_another(world: DdpPort) -> None:
     one, other = world.create_receiver(), world.create_receiver()
     m = world.register_new_memory(100, stream=one)
     one.inject_segments(build_tagged_segment(b"abc", stag=m.stag))
@@ -292,7 +292,7 @@ def test_an_stag_bound_to_one_stream_is_refused_on_another(world: DdpWorld) -> N
 
 
 @pytest.mark.clause("RFC5041-8.2-04#a", "RFC5041-8.2-04#b")
-def test_an_stag_can_be_bound_to_a_protection_domain_or_to_a_stream(world: DdpWorld) -> None:
+def test_an_stag_can_be_bound_to_a_protection_domain_or_to_a_stream(world: DdpPort) -> None:
     one, other = world.create_receiver(), world.create_receiver()
     of_domain, of_stream = (
         world.register_new_memory(10),
@@ -307,7 +307,7 @@ def test_an_stag_can_be_bound_to_a_protection_domain_or_to_a_stream(world: DdpWo
 
 @pytest.mark.clause("RFC5041-8.3.1-04")
 @pytest.mark.parametrize("to", [0, 1, 9_999, 20_000, 39_999, 2**63, 2**64 - 10_000])
-def test_a_segment_at_any_offset_cannot_write_outside_the_region(world: DdpWorld, to: int) -> None:
+def test_a_segment_at_any_offset_cannot_write_outside_the_region(world: DdpPort, to: int) -> None:
     whole = Memory(40_000)
     inner = Memory(0)
     inner.size, inner._all = 10_000, whole._all
@@ -319,7 +319,7 @@ def test_a_segment_at_any_offset_cannot_write_outside_the_region(world: DdpWorld
 
 
 @pytest.mark.clause("RFC5041-8.3-01", "RFC5041-8.3-02", "RFC5041-8.3.1-05#a", "RFC5041-8.3.1-05#b")
-def test_an_stag_is_valid_for_its_range_and_until_it_is_freed(world: DdpWorld) -> None:
+def test_an_stag_is_valid_for_its_range_and_until_it_is_freed(world: DdpPort) -> None:
     m = world.register_new_memory(100, to_base=500)
     stream = world.create_receiver()
     stream.inject_segments(build_tagged_segment(b"abc", stag=m.stag, to=597))
@@ -332,7 +332,7 @@ def test_an_stag_is_valid_for_its_range_and_until_it_is_freed(world: DdpWorld) -
 
 
 @pytest.mark.clause("RFC5041-8.3.1-07")
-def test_the_memory_of_a_freed_stag_is_not_changed(world: DdpWorld) -> None:
+def test_the_memory_of_a_freed_stag_is_not_changed(world: DdpPort) -> None:
     stream = world.create_receiver()
     m = world.register_new_memory(20_000)
     for i in range(5):

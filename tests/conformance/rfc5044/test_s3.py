@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from _siwarp_layers import lib
 from unit.mpa.mpa_harness import (
+    MpaPort,
     StreamError,
-    World,
     build_fpdu,
     make_mpa_params,
     octet_pattern,
@@ -20,7 +20,7 @@ from siwarp.inspect import MPAReply, MPARequest
 
 @pytest.mark.clause("RFC5044-3-01")
 @pytest.mark.parametrize("sizes", [[0], [1, 1, 1], [18, 0, 700, 9000, 5]])
-def test_each_ulpdu_is_sent_in_a_separate_fpdu(world: World, sizes: list[int]) -> None:
+def test_each_ulpdu_is_sent_in_a_separate_fpdu(world: MpaPort, sizes: list[int]) -> None:
     stream = world.create_sender()
     ulpdus = [octet_pattern(n, i) for i, n in enumerate(sizes)]
     for ulpdu in ulpdus:
@@ -32,7 +32,7 @@ def test_each_ulpdu_is_sent_in_a_separate_fpdu(world: World, sizes: list[int]) -
 
 @pytest.mark.clause("RFC5044-3-02", "RFC5044-3-04")
 @pytest.mark.parametrize("mss", [88, 100, 140, 152, 536, 1460, 0])
-def test_mulpdu_lies_between_128_and_64768_for_any_segment_size(world: World, mss: int) -> None:
+def test_mulpdu_lies_between_128_and_64768_for_any_segment_size(world: MpaPort, mss: int) -> None:
     stream = world.create_sender(mss=mss)
     mulpdu = lib.siw_mpa_mulpdu(stream.handle)
     assert 128 <= mulpdu <= 64768
@@ -49,7 +49,7 @@ def test_the_setting_mulpdu_refuses_values_outside_its_range() -> None:
 @pytest.mark.clause("RFC5044-3-07", "RFC5044-4.3-10", "RFC5044-4.3-11")
 @pytest.mark.parametrize("sizes", [[0, 3, 1, 2], [64, 1000, 20_000, 7], [64_768]])
 def test_each_received_ulpdu_is_passed_on_separately_with_its_length(
-    world: World, sizes: list[int]
+    world: MpaPort, sizes: list[int]
 ) -> None:
     stream = world.create_receiver()
     ulpdus = [octet_pattern(n, i) for i, n in enumerate(sizes)]
@@ -60,7 +60,7 @@ def test_each_received_ulpdu_is_passed_on_separately_with_its_length(
 
 @pytest.mark.clause("RFC5044-3-09")
 @pytest.mark.parametrize("rev", [1, 2])
-def test_the_mpa_revision_of_the_peer_is_passed_on(world: World, rev: int) -> None:
+def test_the_mpa_revision_of_the_peer_is_passed_on(world: MpaPort, rev: int) -> None:
     assert world.create_responder_with_request(MPARequest(rev=rev))[1].rev == rev
     assert (
         world.create_initiator_with_reply(make_mpa_params(rev=rev), MPAReply(rev=rev))[1].rev == rev

@@ -9,7 +9,7 @@ from _siwarp_layers import lib
 from unit.mpa.mpa_harness import (
     LLP_LAYER,
     MPA_TYPE,
-    World,
+    MpaPort,
     build_fpdu,
     crc32c,
     errno_of_first_failed_call,
@@ -40,7 +40,7 @@ def test_the_crc32c_function_of_the_tests_computes_the_digests_of_iscsi(
 @pytest.mark.clause("RFC5044-4.4-10")
 @pytest.mark.parametrize("size", [*range(70), 255, 256, 300, 2048, 2049, 30_000])
 def test_the_crc_covers_length_ulpdu_and_pad_in_the_octet_order_of_iscsi(
-    world: World, size: int
+    world: MpaPort, size: int
 ) -> None:
     stream = world.create_sender()
     assert stream.frame_fpdu(octet_pattern(size)[:18], [octet_pattern(size)[18:]]) == 1
@@ -51,7 +51,7 @@ def test_the_crc_covers_length_ulpdu_and_pad_in_the_octet_order_of_iscsi(
 
 @pytest.mark.clause("RFC5044-4.4-12#b", "RFC5044-4.4-13", "RFC5044-8-01#b")
 @pytest.mark.parametrize("at", range(2, len(SMALL)))
-def test_a_small_fpdu_with_any_wrong_octet_is_not_passed_on(world: World, at: int) -> None:
+def test_a_small_fpdu_with_any_wrong_octet_is_not_passed_on(world: MpaPort, at: int) -> None:
     octets = bytearray(SMALL)
     octets[at] ^= 1 << at % 8
     stream = world.create_receiver()
@@ -63,7 +63,9 @@ def test_a_small_fpdu_with_any_wrong_octet_is_not_passed_on(world: World, at: in
 @pytest.mark.clause("RFC5044-4.4-12#b", "RFC5044-4.4-13")
 @pytest.mark.parametrize("octets", [SMALL, LARGE], ids=["small", "large"])
 @pytest.mark.parametrize("bit", range(16))
-def test_a_wrong_ulpdu_length_is_detected_by_the_crc(world: World, octets: bytes, bit: int) -> None:
+def test_a_wrong_ulpdu_length_is_detected_by_the_crc(
+    world: MpaPort, octets: bytes, bit: int
+) -> None:
     wrong = bytearray(octets) + bytes(70_000)
     wrong[bit // 8] ^= 0x80 >> bit % 8
     stream = world.create_receiver()
@@ -76,7 +78,7 @@ def test_a_wrong_ulpdu_length_is_detected_by_the_crc(world: World, octets: bytes
     "at", [2, 15, 16, 65, 66, 4095, 8191, 8192, 19_999, 20_001, 20_004, 20_007]
 )
 @pytest.mark.fast_path
-def test_a_wrong_octet_in_a_large_fpdu_is_detected(world: World, at: int) -> None:
+def test_a_wrong_octet_in_a_large_fpdu_is_detected(world: MpaPort, at: int) -> None:
     octets = bytearray(LARGE)
     octets[at] ^= 0x10
     stream = world.create_receiver()
@@ -93,7 +95,7 @@ def test_a_wrong_octet_in_a_large_fpdu_is_detected(world: World, at: int) -> Non
 @pytest.mark.clause("RFC5044-4.4-06", "RFC5044-7.1.1-11")
 @pytest.mark.parametrize(("ours", "theirs"), [(0, 1), (1, 0), (1, 1)])
 def test_a_request_for_crcs_by_either_end_enables_crcs_for_both_ends(
-    world: World, ours: int, theirs: int
+    world: MpaPort, ours: int, theirs: int
 ) -> None:
     initiator = world.create_initiator_awaiting_reply(make_mpa_params(crc=ours))
     assert recv_startup_frame(initiator.sock).c == ours
@@ -117,7 +119,7 @@ def test_a_request_for_crcs_by_either_end_enables_crcs_for_both_ends(
 
 
 @pytest.mark.clause("RFC5044-4.4-07", "RFC5044-7.1.1-10", "RFC5044-7.1.1-12")
-def test_crcs_are_disabled_from_the_first_fpdu_if_neither_end_requests_them(world: World) -> None:
+def test_crcs_are_disabled_from_the_first_fpdu_if_neither_end_requests_them(world: MpaPort) -> None:
     initiator, _ = world.create_initiator_with_reply(
         make_mpa_params(crc=0), bytes(MPAReply(rev=2, c=0)) + build_fpdu(b"any", crc=5)
     )
@@ -132,7 +134,7 @@ def test_crcs_are_disabled_from_the_first_fpdu_if_neither_end_requests_them(worl
 @pytest.mark.parametrize("sizes", [[0], [1, 20, 3], [20_000], [64_768]], ids=str)
 @pytest.mark.clause("RFC5044-4.4-12#a")
 def test_only_a_crc_over_the_octets_that_the_rfc_names_is_accepted(
-    world: World, sizes: list[int]
+    world: MpaPort, sizes: list[int]
 ) -> None:
     """The test computes octets and CRCs itself, over the range from the length field to the pad."""
     stream = world.create_receiver()

@@ -8,11 +8,11 @@ import time
 import pytest
 from unit.mpa.mpa_harness import (
     WHOLE_OCTETS,
-    World,
+    MpaPort,
     build_fpdu,
     errno_of_first_failed_call,
     octet_pattern,
-    open_mpa_world,
+    open_mpa_port,
     temporary_setting,
     wait_until,
 )
@@ -23,7 +23,7 @@ from unit.mpa.mpa_harness import (
 def test_an_fpdu_is_passed_on_only_after_its_last_octet_has_arrived(strict: int, size: int) -> None:
     octets = build_fpdu(octet_pattern(size))
     assert strict or len(octets) <= WHOLE_OCTETS
-    with temporary_setting("crc_first", strict), open_mpa_world() as world:
+    with temporary_setting("crc_first", strict), open_mpa_port() as world:
         stream = world.create_receiver()
         stream.sock.sendall(octets[:-1])
         for _ in range(3):
@@ -34,7 +34,7 @@ def test_an_fpdu_is_passed_on_only_after_its_last_octet_has_arrived(strict: int,
 
 
 @pytest.mark.clause("RFC5044-6-02#a", "RFC5044-6-03")
-def test_the_length_of_an_fpdu_determines_where_the_next_fpdu_starts(world: World) -> None:
+def test_the_length_of_an_fpdu_determines_where_the_next_fpdu_starts(world: MpaPort) -> None:
     """Payload that resembles FPDUs is treated as payload."""
     inner = build_fpdu(b"inner") * 3
     stream = world.create_receiver()
@@ -45,7 +45,7 @@ def test_the_length_of_an_fpdu_determines_where_the_next_fpdu_starts(world: Worl
 
 @pytest.mark.clause("RFC5044-8-07")
 @pytest.mark.parametrize("size", [50, 20_000])
-def test_after_a_wrong_crc_no_further_fpdu_is_passed_on(world: World, size: int) -> None:
+def test_after_a_wrong_crc_no_further_fpdu_is_passed_on(world: MpaPort, size: int) -> None:
     stream = world.create_receiver()
     stream.sock.sendall(
         build_fpdu(b"good") + build_fpdu(octet_pattern(size), crc=0) + build_fpdu(b"good again")

@@ -11,7 +11,7 @@ from _siwarp_layers import ffi, lib
 from unit.mpa.mpa_harness import (
     LLP_LAYER,
     MPA_TYPE,
-    World,
+    MpaPort,
     build_fpdu,
     check_result,
     errno_of_first_failed_call,
@@ -38,7 +38,7 @@ def startup_errno(stream: Any) -> int:
 @pytest.mark.clause("RFC5044-7.1.1-01", "RFC5044-7.1.1-14", "RFC5044-7.1.1-17")
 @pytest.mark.parametrize("pdata", [b"", b"x", bytes(512)])
 def test_an_mpa_request_of_siwarp_has_the_octets_that_the_rfc_requires(
-    world: World, pdata: bytes
+    world: MpaPort, pdata: bytes
 ) -> None:
     stream = world.create_initiator_awaiting_reply(make_mpa_params(rev=1, pdata=pdata))
     want = bytes.fromhex("4D504120494420526571204672616D65") + b"\x40\x01"
@@ -49,7 +49,7 @@ def test_an_mpa_request_of_siwarp_has_the_octets_that_the_rfc_requires(
 @pytest.mark.clause("RFC5044-7.1.1-03", "RFC5044-7.1.1-17")
 @pytest.mark.parametrize("pdata", [b"", b"x", bytes(512)])
 def test_an_mpa_reply_of_siwarp_has_the_octets_that_the_rfc_requires(
-    world: World, pdata: bytes
+    world: MpaPort, pdata: bytes
 ) -> None:
     stream, _ = world.create_responder_with_request(MPARequest(rev=1))
     stream.send_reply(make_mpa_params(pdata=pdata))
@@ -60,7 +60,9 @@ def test_an_mpa_reply_of_siwarp_has_the_octets_that_the_rfc_requires(
 
 @pytest.mark.clause("RFC5044-7.1.1-02", "RFC5044-8-01#d")
 @pytest.mark.parametrize("at", range(16))
-def test_an_mpa_request_with_any_wrong_octet_in_its_key_is_an_error(world: World, at: int) -> None:
+def test_an_mpa_request_with_any_wrong_octet_in_its_key_is_an_error(
+    world: MpaPort, at: int
+) -> None:
     frame = bytearray(REQUEST)
     frame[at] ^= 0x20
     stream = world.create_responder()
@@ -71,7 +73,7 @@ def test_an_mpa_request_with_any_wrong_octet_in_its_key_is_an_error(world: World
 
 @pytest.mark.clause("RFC5044-7.1.1-04", "RFC5044-8-01#d")
 @pytest.mark.parametrize("at", range(16))
-def test_an_mpa_reply_with_any_wrong_octet_in_its_key_is_an_error(world: World, at: int) -> None:
+def test_an_mpa_reply_with_any_wrong_octet_in_its_key_is_an_error(world: MpaPort, at: int) -> None:
     frame = bytearray(REPLY)
     frame[at] ^= 0x20
     stream = world.create_initiator_awaiting_reply(make_mpa_params(rev=1))
@@ -83,7 +85,7 @@ def test_an_mpa_reply_with_any_wrong_octet_in_its_key_is_an_error(world: World, 
 @pytest.mark.clause("RFC5044-7.1.1-02")
 @pytest.mark.parametrize("octets", [b"G", b"GET / HTTP/1.1\r\n", b"MPA ID Rex", b"\0"])
 def test_octets_of_another_protocol_fail_the_mpa_start_up_immediately(
-    world: World, octets: bytes
+    world: MpaPort, octets: bytes
 ) -> None:
     stream = world.create_responder()
     stream.sock.sendall(octets)
@@ -92,7 +94,7 @@ def test_octets_of_another_protocol_fail_the_mpa_start_up_immediately(
 
 @pytest.mark.clause("RFC5044-7.1.1-13")
 @pytest.mark.parametrize("bits", range(16))
-def test_reserved_bits_of_mpa_frames_are_ignored(world: World, bits: int) -> None:
+def test_reserved_bits_of_mpa_frames_are_ignored(world: MpaPort, bits: int) -> None:
     request = bytearray(bytes(MPARequest(rev=1, private_data=b"\xff\xff\xff\xffmine")))
     request[16] |= bits  # S is a reserved bit in revision 1, and R has no meaning in a Request
     request[16] |= 0x30 if bits & 1 else 0
@@ -109,7 +111,7 @@ def test_reserved_bits_of_mpa_frames_are_ignored(world: World, bits: int) -> Non
 
 @pytest.mark.clause("RFC5044-7.1.1-15", "RFC5044-7.1.1-16")
 @pytest.mark.parametrize("rev", [3, 4, 127, 255])
-def test_an_mpa_request_of_an_unknown_revision_is_an_error(world: World, rev: int) -> None:
+def test_an_mpa_request_of_an_unknown_revision_is_an_error(world: MpaPort, rev: int) -> None:
     stream = world.create_responder()
     stream.sock.sendall(bytes(MPARequest(rev=rev)))
     assert startup_errno(stream) == errno.EPROTO
@@ -119,7 +121,7 @@ def test_an_mpa_request_of_an_unknown_revision_is_an_error(world: World, rev: in
 @pytest.mark.clause("RFC5044-7.1.1-15", "RFC5044-7.1.1-16")
 @pytest.mark.parametrize(("ours", "theirs"), [(1, 0), (1, 2), (1, 3), (2, 0), (2, 1), (2, 255)])
 def test_an_mpa_reply_of_another_revision_than_the_request_is_an_error(
-    world: World, ours: int, theirs: int
+    world: MpaPort, ours: int, theirs: int
 ) -> None:
     stream = world.create_initiator_awaiting_reply(make_mpa_params(rev=ours))
     stream.sock.sendall(bytes(MPAReply(rev=theirs)))
@@ -127,7 +129,7 @@ def test_an_mpa_reply_of_another_revision_than_the_request_is_an_error(
     assert stream.error == BAD_FRAME
 
 
-def test_an_mpa_request_of_revision_0_is_rejected_in_revision_1(world: World) -> None:
+def test_an_mpa_request_of_revision_0_is_rejected_in_revision_1(world: MpaPort) -> None:
     """RFC 5044 annex C.2.1: an RDMAC RNIC receives a Reply, not only an end of stream."""
     stream = world.create_responder()
     stream.sock.sendall(bytes(MPARequest(rev=0, m=1, c=1)))
@@ -140,7 +142,9 @@ def test_an_mpa_request_of_revision_0_is_rejected_in_revision_1(world: World) ->
 
 @pytest.mark.parametrize("role", ["request", "reply"])
 @pytest.mark.clause("RFC5044-7.1.1-18#a")
-def test_an_end_of_stream_within_the_private_data_is_a_local_error(world: World, role: str) -> None:
+def test_an_end_of_stream_within_the_private_data_is_a_local_error(
+    world: MpaPort, role: str
+) -> None:
     if role == "request":
         stream = world.create_responder()
         stream.sock.sendall(bytes(MPARequest(rev=1, pd_length=8, private_data=b"1234567")))
@@ -154,7 +158,7 @@ def test_an_end_of_stream_within_the_private_data_is_a_local_error(world: World,
 
 @pytest.mark.clause("RFC5044-7.1.1-18#b", "RFC5044-7.1.2-17", "RFC5044-7.1.2-19")
 @pytest.mark.parametrize("length", [513, 514, 1024, 0x7FFF, 0x8000, 0xFFFF])
-def test_a_private_data_length_above_512_is_an_error(world: World, length: int) -> None:
+def test_a_private_data_length_above_512_is_an_error(world: MpaPort, length: int) -> None:
     stream = world.create_responder()
     stream.sock.sendall(bytes(MPARequest(rev=2, pd_length=length)))
     assert startup_errno(stream) == errno.EPROTO
@@ -166,7 +170,7 @@ def test_a_private_data_length_above_512_is_an_error(world: World, length: int) 
 
 
 @pytest.mark.clause("RFC5044-7.1.1-08")
-def test_no_markers_are_sent_to_a_peer_that_does_not_request_markers(world: World) -> None:
+def test_no_markers_are_sent_to_a_peer_that_does_not_request_markers(world: MpaPort) -> None:
     """A stream of 64 FPDUs must contain no Marker."""
     stream = world.create_sender()
     for _ in range(64):
@@ -176,7 +180,7 @@ def test_no_markers_are_sent_to_a_peer_that_does_not_request_markers(world: Worl
 
 
 @pytest.mark.clause("RFC5044-7.1.1-05")
-def test_mpa_frames_request_markers_only_if_the_parameters_say_so(world: World) -> None:
+def test_mpa_frames_request_markers_only_if_the_parameters_say_so(world: MpaPort) -> None:
     for markers in (0, 1):
         assert (
             recv_startup_frame(
@@ -191,7 +195,7 @@ def test_mpa_frames_request_markers_only_if_the_parameters_say_so(world: World) 
 
 @pytest.mark.clause("RFC5044-7.1.1-06", "RFC5044-7.1.1-09")
 @pytest.mark.parametrize("rev", [1, 2])
-def test_the_responder_sends_markers_if_the_request_has_the_m_bit(world: World, rev: int) -> None:
+def test_the_responder_sends_markers_if_the_request_has_the_m_bit(world: MpaPort, rev: int) -> None:
     stream, peer = world.create_responder_with_request(MPARequest(rev=rev, m=1))
     assert peer.markers == 1
     stream.send_reply(make_mpa_params(rev=rev))
@@ -207,7 +211,7 @@ def test_the_responder_sends_markers_if_the_request_has_the_m_bit(world: World, 
 
 
 @pytest.mark.clause("RFC5044-7.1.1-07", "RFC5044-7.1.1-09")
-def test_the_initiator_sends_markers_if_the_reply_has_the_m_bit(world: World) -> None:
+def test_the_initiator_sends_markers_if_the_reply_has_the_m_bit(world: MpaPort) -> None:
     stream, peer = world.create_initiator_with_reply(make_mpa_params(), MPAReply(rev=2, m=1))
     assert peer.markers == 1
     assert stream.frame_fpdu(b"hello") == 1
@@ -220,7 +224,7 @@ def test_the_initiator_sends_markers_if_the_reply_has_the_m_bit(world: World) ->
 @pytest.mark.clause("RFC5044-7.1.1-19")
 @pytest.mark.parametrize("length", [0, 1, 511, 512])
 def test_private_data_of_any_content_up_to_512_octets_is_passed_on(
-    world: World, length: int
+    world: MpaPort, length: int
 ) -> None:
     pdata = (REQUEST + REPLY + build_fpdu(b"x") * 60)[:length]
     assert (
@@ -243,7 +247,7 @@ def test_private_data_of_any_content_up_to_512_octets_is_passed_on(
 @pytest.mark.parametrize("length", [0, 1, 511, 512])
 @pytest.mark.clause("RFC5044-7.1.2-18#a", "RFC5044-7.1.2-18#b")
 def test_exactly_the_octets_of_the_private_data_are_passed_on(
-    world: World, role: str, length: int
+    world: MpaPort, role: str, length: int
 ) -> None:
     """Octets of the next FPDU follow immediately, and the caller's memory ends after the buffer."""
     pdata, behind = octet_pattern(length, 3), build_fpdu(b"not private data")
@@ -268,7 +272,7 @@ def test_exactly_the_octets_of_the_private_data_are_passed_on(
     assert stream.receive_ulpdu() == b"not private data"
 
 
-def test_the_start_up_waits_for_the_rest_of_the_private_data(world: World) -> None:
+def test_the_start_up_waits_for_the_rest_of_the_private_data(world: MpaPort) -> None:
     stream = world.create_responder()
     stream.sock.sendall(bytes(MPARequest(rev=1, pd_length=8, private_data=b"1234")))
     for _ in range(20):

@@ -31,8 +31,8 @@ from siwarp.inspect import MPAReply, MPARequest
 from siwarp.verbs import RemoteBuffer, WCStatus
 
 
-@pytest.fixture
-def wire() -> Iterator[Wire]:
+@pytest.fixture(name="wire")
+def listener_and_connector() -> Iterator[Wire]:
     """Yield a listener on 127.0.0.1 and a way to connect to the listener."""
     rig = Rig()
     yield Wire(rig)

@@ -11,7 +11,7 @@ from _siwarp_layers import lib
 from unit.mpa.mpa_harness import (
     LLP_LAYER,
     MPA_TYPE,
-    World,
+    MpaPort,
     build_fpdu,
     errno_of_first_failed_call,
     recv_exactly,
@@ -20,7 +20,7 @@ from unit.mpa.mpa_harness import (
 
 
 @pytest.mark.clause("RFC5044-7.2-01", "RFC5044-8-01#a")
-def test_the_peers_end_of_stream_is_reported_and_sending_remains_possible(world: World) -> None:
+def test_the_peers_end_of_stream_is_reported_and_sending_remains_possible(world: MpaPort) -> None:
     stream = world.create_receiver()
     stream.sock.sendall(build_fpdu(b"last"))
     stream.sock.shutdown(socket.SHUT_WR)
@@ -33,7 +33,7 @@ def test_the_peers_end_of_stream_is_reported_and_sending_remains_possible(world:
 
 
 @pytest.mark.clause("RFC5044-8-01#a")
-def test_a_tcp_reset_is_reported_as_a_lost_connection(world: World) -> None:
+def test_a_tcp_reset_is_reported_as_a_lost_connection(world: MpaPort) -> None:
     stream = world.create_receiver()
     stream.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     stream.sock.close()
@@ -42,7 +42,7 @@ def test_a_tcp_reset_is_reported_as_a_lost_connection(world: World) -> None:
 
 
 @pytest.mark.clause("RFC5044-8-08")
-def test_after_a_wrong_crc_tcp_stays_open_and_a_last_message_can_be_sent(world: World) -> None:
+def test_after_a_wrong_crc_tcp_stays_open_and_a_last_message_can_be_sent(world: MpaPort) -> None:
     stream = world.create_receiver()
     stream.sock.sendall(build_fpdu(b"good") + build_fpdu(b"bad", crc=7))
     assert stream.receive_ulpdu() == b"good"

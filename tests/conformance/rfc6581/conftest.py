@@ -1,5 +1,5 @@
 """Fixtures shared by the MPA tests of RFC 6581."""
 
-from unit.mpa.mpa_harness import World, world_fixture
+from unit.mpa.mpa_harness import MpaPort, port_fixture
 
-world = world_fixture(World)
+world = port_fixture(MpaPort)

@@ -9,7 +9,7 @@ from _siwarp_layers import lib
 from unit.mpa.mpa_harness import (
     LLP_LAYER,
     MPA_TYPE,
-    World,
+    MpaPort,
     errno_of_first_failed_call,
     make_enhanced_mpa_params,
     make_mpa_params,
@@ -23,7 +23,7 @@ BAD_FRAME = (LLP_LAYER, MPA_TYPE, lib.SIW_MPA_BAD_FRAME)
 
 @pytest.mark.clause("RFC6581-10-01", "RFC6581-10-05")
 @pytest.mark.parametrize("rejected", [0, 1])
-def test_an_enhanced_request_gets_an_enhanced_reply(world: World, rejected: int) -> None:
+def test_an_enhanced_request_gets_an_enhanced_reply(world: MpaPort, rejected: int) -> None:
     stream, _ = world.create_responder_with_request(MPARequest(rev=2, s=1, ird=2, ord=2))
     stream.send_reply(make_mpa_params(rejected=rejected, ird=2, ord=1, pdata=b"data"))
     reply = recv_startup_frame(stream.sock)
@@ -35,7 +35,7 @@ def test_an_enhanced_request_gets_an_enhanced_reply(world: World, rejected: int)
 @pytest.mark.parametrize("rev", [1, 2])
 @pytest.mark.parametrize("rejected", [0, 1])
 def test_an_unenhanced_request_gets_an_unenhanced_reply(
-    world: World, rev: int, rejected: int
+    world: MpaPort, rev: int, rejected: int
 ) -> None:
     stream, peer = world.create_responder_with_request(MPARequest(rev=rev, private_data=b"plain"))
     assert peer.enhanced == 0
@@ -48,7 +48,7 @@ def test_an_unenhanced_request_gets_an_unenhanced_reply(
 @pytest.mark.clause("RFC6581-6-03")
 @pytest.mark.parametrize("rev", [1, 2])
 def test_an_mpa_request_without_enhanced_parameters_has_the_unenhanced_format(
-    world: World, rev: int
+    world: MpaPort, rev: int
 ) -> None:
     request = recv_startup_frame(
         world.create_initiator_awaiting_reply(make_mpa_params(rev=rev, pdata=b"plain")).sock
@@ -57,7 +57,7 @@ def test_an_mpa_request_without_enhanced_parameters_has_the_unenhanced_format(
 
 
 @pytest.mark.clause("RFC6581-10-01", "RFC6581-10-05")
-def test_an_unenhanced_acceptance_of_an_enhanced_request_is_a_bad_frame(world: World) -> None:
+def test_an_unenhanced_acceptance_of_an_enhanced_request_is_a_bad_frame(world: MpaPort) -> None:
     stream = world.create_initiator_awaiting_reply(make_enhanced_mpa_params())
     stream.sock.sendall(bytes(MPAReply(rev=2, s=0)))
     assert errno_of_first_failed_call(lambda: stream.continue_startup()[0]) == errno.EPROTO
@@ -65,7 +65,7 @@ def test_an_unenhanced_acceptance_of_an_enhanced_request_is_a_bad_frame(world: W
 
 
 @pytest.mark.clause("RFC6581-10-06")
-def test_an_enhanced_acceptance_of_an_unenhanced_request_is_a_bad_frame(world: World) -> None:
+def test_an_enhanced_acceptance_of_an_unenhanced_request_is_a_bad_frame(world: MpaPort) -> None:
     stream = world.create_initiator_awaiting_reply(make_mpa_params())
     stream.sock.sendall(bytes(MPAReply(rev=2, s=1, ird=1, ord=1)))
     assert errno_of_first_failed_call(lambda: stream.continue_startup()[0]) == errno.EPROTO
@@ -74,7 +74,7 @@ def test_an_enhanced_acceptance_of_an_unenhanced_request_is_a_bad_frame(world: W
 
 @pytest.mark.parametrize("rev", [1, 2])
 def test_an_enhanced_initiator_accepts_an_unenhanced_rejection_of_either_revision(
-    world: World, rev: int
+    world: MpaPort, rev: int
 ) -> None:
     stream = world.create_initiator_awaiting_reply(make_enhanced_mpa_params())
     stream.sock.sendall(bytes(MPAReply(rev=rev, r=1, private_data=b"why")))

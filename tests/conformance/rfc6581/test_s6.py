@@ -9,7 +9,7 @@ from _siwarp_layers import lib
 from unit.mpa.mpa_harness import (
     LLP_LAYER,
     MPA_TYPE,
-    World,
+    MpaPort,
     errno_of_first_failed_call,
     make_enhanced_mpa_params,
     make_mpa_params,
@@ -26,7 +26,7 @@ BAD_FRAME = (LLP_LAYER, MPA_TYPE, lib.SIW_MPA_BAD_FRAME)
 @pytest.mark.clause("RFC6581-6-01")
 @pytest.mark.parametrize("bits", range(16))
 def test_the_four_reserved_bits_of_enhanced_frames_are_sent_as_zero_and_ignored(
-    world: World, bits: int
+    world: MpaPort, bits: int
 ) -> None:
     request = bytearray(bytes(MPARequest(rev=2, s=1, ird=3, ord=4)))
     request[16] |= bits
@@ -41,7 +41,7 @@ def test_the_four_reserved_bits_of_enhanced_frames_are_sent_as_zero_and_ignored(
 
 
 @pytest.mark.clause("RFC6581-6-02")
-def test_enhanced_frames_of_siwarp_have_revision_2(world: World) -> None:
+def test_enhanced_frames_of_siwarp_have_revision_2(world: MpaPort) -> None:
     request = recv_startup_frame(
         world.create_initiator_awaiting_reply(make_enhanced_mpa_params()).sock
     )
@@ -59,7 +59,7 @@ def test_enhanced_frames_of_siwarp_have_revision_2(world: World) -> None:
 
 
 @pytest.mark.clause("RFC6581-6-04", "RFC6581-10-04")
-def test_mpa_requests_of_revision_1_are_accepted(world: World) -> None:
+def test_mpa_requests_of_revision_1_are_accepted(world: MpaPort) -> None:
     stream, peer = world.create_responder_with_request(MPARequest(rev=1, private_data=b"old"))
     assert (peer.rev, peer.enhanced, private_data_of(peer)) == (1, 0, b"old")
     stream.send_reply(make_mpa_params())
@@ -70,7 +70,7 @@ def test_mpa_requests_of_revision_1_are_accepted(world: World) -> None:
 @pytest.mark.clause("RFC6581-6-05")
 @pytest.mark.parametrize("pdata", [b"", b"x", bytes(508)])
 def test_enhanced_data_precede_the_private_data_if_the_s_bit_is_set(
-    world: World, pdata: bytes
+    world: MpaPort, pdata: bytes
 ) -> None:
     stream = world.create_initiator_awaiting_reply(
         make_enhanced_mpa_params(ird=0x1234, ord=0x0567, pdata=pdata)
@@ -86,7 +86,7 @@ def test_enhanced_data_precede_the_private_data_if_the_s_bit_is_set(
 @pytest.mark.clause("RFC6581-6-05")
 @pytest.mark.parametrize("length", [0, 1, 2, 3])
 def test_the_s_bit_without_space_for_the_enhanced_data_is_a_bad_frame(
-    world: World, length: int
+    world: MpaPort, length: int
 ) -> None:
     stream = world.create_responder()
     stream.sock.sendall(bytes(MPARequest(rev=2, s=1, pd_length=length))[:20] + bytes(length))

@@ -11,7 +11,7 @@ from _siwarp_layers import lib
 from unit.mpa.mpa_harness import (
     LLP_LAYER,
     MPA_TYPE,
-    World,
+    MpaPort,
     build_fpdu,
     errno_of_first_failed_call,
     make_enhanced_mpa_params,
@@ -41,7 +41,7 @@ def p2p_flag_and_rtrs(frame: Any) -> tuple[int, int]:
 @pytest.mark.clause("RFC6581-9.2-01", "RFC6581-9.2-02#a", "RFC6581-9.2-02#b", "RFC6581-9.2-02#c")
 @pytest.mark.parametrize("rtr", RTR_SETS)
 def test_a_peer_to_peer_request_has_the_a_bit_and_the_bit_of_each_supported_rtr(
-    world: World, rtr: int
+    world: MpaPort, rtr: int
 ) -> None:
     assert p2p_flag_and_rtrs(
         recv_startup_frame(
@@ -51,7 +51,7 @@ def test_a_peer_to_peer_request_has_the_a_bit_and_the_bit_of_each_supported_rtr(
 
 
 @pytest.mark.clause("RFC6581-9.2-12", "RFC6581-9.2-14")
-def test_a_client_server_request_has_no_rtr_bits(world: World) -> None:
+def test_a_client_server_request_has_no_rtr_bits(world: MpaPort) -> None:
     assert p2p_flag_and_rtrs(
         recv_startup_frame(world.create_initiator_awaiting_reply(make_enhanced_mpa_params()).sock)
     ) == (0, 0)
@@ -70,7 +70,7 @@ def test_a_client_server_request_has_no_rtr_bits(world: World) -> None:
     ("offered", "chosen"), list(itertools.product(RTR_SETS, [FPDU, WRITE, READ]))
 )
 def test_a_reply_of_siwarp_copies_the_a_bit_of_the_request(
-    world: World, offered: int, chosen: int, rejected: int
+    world: MpaPort, offered: int, chosen: int, rejected: int
 ) -> None:
     stream, peer = world.create_responder_with_request(
         MPARequest(rev=2, s=1, a=1, **rtr_bit_fields(offered))
@@ -83,7 +83,7 @@ def test_a_reply_of_siwarp_copies_the_a_bit_of_the_request(
 
 @pytest.mark.clause("RFC6581-9.2-06", "RFC6581-9.2-08")
 @pytest.mark.parametrize("offered", range(8))
-def test_a_reply_to_any_peer_to_peer_request_must_name_an_rtr(world: World, offered: int) -> None:
+def test_a_reply_to_any_peer_to_peer_request_must_name_an_rtr(world: MpaPort, offered: int) -> None:
     stream, _ = world.create_responder_with_request(
         MPARequest(rev=2, s=1, a=1, **rtr_bit_fields(offered))
     )
@@ -101,7 +101,9 @@ def test_a_reply_to_any_peer_to_peer_request_must_name_an_rtr(world: World, offe
 
 @pytest.mark.clause("RFC6581-9.2-13", "RFC6581-9.2-14", "RFC6581-9.2-15")
 @pytest.mark.parametrize("stray", range(8))
-def test_without_the_a_bit_the_rtr_bits_are_ignored_and_not_sent(world: World, stray: int) -> None:
+def test_without_the_a_bit_the_rtr_bits_are_ignored_and_not_sent(
+    world: MpaPort, stray: int
+) -> None:
     stream, peer = world.create_responder_with_request(
         MPARequest(rev=2, s=1, a=0, ird=1, ord=1, **rtr_bit_fields(stray))
     )
@@ -117,7 +119,7 @@ def test_without_the_a_bit_the_rtr_bits_are_ignored_and_not_sent(world: World, s
 @pytest.mark.clause("RFC6581-9.2-09")
 @pytest.mark.parametrize(("offered", "named"), list(itertools.product(RTR_SETS, RTR_SETS)))
 def test_an_rtr_that_both_ends_support_is_chosen_if_there_is_one(
-    world: World, offered: int, named: int
+    world: MpaPort, offered: int, named: int
 ) -> None:
     stream = world.create_initiator_awaiting_reply(make_enhanced_mpa_params(p2p=1, rtr=offered))
     stream.sock.sendall(bytes(MPAReply(rev=2, s=1, a=1, **rtr_bit_fields(named))))
@@ -142,7 +144,7 @@ def test_an_rtr_that_both_ends_support_is_chosen_if_there_is_one(
     ids=["other", "none", "no A"],
 )
 def test_without_a_common_rtr_the_error_is_7_and_a_terminate_can_still_be_sent(
-    world: World, reply: MPAReply
+    world: MpaPort, reply: MPAReply
 ) -> None:
     stream = world.create_initiator_awaiting_reply(make_enhanced_mpa_params(p2p=1, rtr=WRITE))
     recv_startup_frame(stream.sock)
@@ -159,7 +161,7 @@ def test_without_a_common_rtr_the_error_is_7_and_a_terminate_can_still_be_sent(
 
 
 @pytest.mark.clause("RFC6581-9.2-13")
-def test_a_peer_to_peer_reply_to_a_client_server_request_is_no_matching_rtr(world: World) -> None:
+def test_a_peer_to_peer_reply_to_a_client_server_request_is_no_matching_rtr(world: MpaPort) -> None:
     stream = world.create_initiator_awaiting_reply(make_enhanced_mpa_params())
     stream.sock.sendall(bytes(MPAReply(rev=2, s=1, a=1, c_rtr=1)))
     assert errno_of_first_failed_call(lambda: stream.continue_startup()[0]) == errno.EPROTO

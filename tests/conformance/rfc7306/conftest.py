@@ -1,6 +1,6 @@
 """Fixtures shared by the RDMAP tests of RFC 7306."""
 
-from unit.mpa.mpa_harness import world_fixture
-from unit.rdmap.rdmap_harness import RdmapWorld
+from unit.mpa.mpa_harness import port_fixture
+from unit.rdmap.rdmap_harness import RdmapPort
 
-world = world_fixture(RdmapWorld)
+world = port_fixture(RdmapPort)

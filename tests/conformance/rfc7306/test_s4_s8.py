@@ -11,7 +11,7 @@ from hostile.vanishing import PAGE, RemovableMemory
 from unit.rdmap.rdmap_harness import (
     ALL,
     PD,
-    RdmapWorld,
+    RdmapPort,
     Stream,
     build_atomic_request,
     build_atomic_response,
@@ -27,7 +27,7 @@ ADD = 0
 MESSAGE_KINDS = ["request", "response", "immediate", "immediate with event"]
 
 
-def send_and_read_header(world: RdmapWorld, stream: Stream, which: str) -> Any:
+def send_and_read_header(world: RdmapPort, stream: Stream, which: str) -> Any:
     """Have siwarp send one message of this kind, and return its header."""
     m = world.register_new_memory(8)
     if which == "request":
@@ -57,7 +57,7 @@ OPCODE_OF = dict(
 @pytest.mark.parametrize("which", MESSAGE_KINDS)
 @pytest.mark.clause("RFC7306-4.1-01")
 def test_each_rfc_7306_message_is_sent_with_its_opcode_version_one_and_no_stag(
-    world: RdmapWorld, which: str
+    world: RdmapPort, which: str
 ) -> None:
     head = send_and_read_header(world, world.create_initiator(), which)
     assert (head.rv, head.opcode, head.inv_stag) == (1, OPCODE_OF[which], 0)
@@ -65,7 +65,7 @@ def test_each_rfc_7306_message_is_sent_with_its_opcode_version_one_and_no_stag(
 
 
 @pytest.mark.clause("RFC7306-4.1-01")
-def test_the_invalidate_stag_field_of_rfc_7306_messages_is_ignored(world: RdmapWorld) -> None:
+def test_the_invalidate_stag_field_of_rfc_7306_messages_is_ignored(world: RdmapPort) -> None:
     stream = world.create_initiator()
     m = world.register_new_memory(8, bytes(8))
     stream.recvs.post(1)
@@ -86,7 +86,7 @@ def test_the_invalidate_stag_field_of_rfc_7306_messages_is_ignored(world: RdmapW
 # ---- section 8: errors
 
 
-def build_valid_bodies(world: RdmapWorld, stream: Stream) -> dict[str, bytes]:
+def build_valid_bodies(world: RdmapPort, stream: Stream) -> dict[str, bytes]:
     """Return, for each message, the valid octets after its DDP header."""
     m = world.register_new_memory(8, bytes(8))
     stream.recvs.post(1, world.register_new_memory(100).sge())
@@ -119,7 +119,7 @@ DDP_FIELDS: list[tuple[dict[str, int], int]] = [
 @pytest.mark.parametrize(("fields", "code"), DDP_FIELDS, ids=["dv", "qn", "msn", "mo"])
 @pytest.mark.clause("RFC7306-8.2-01#a", "RFC7306-8.2-02")
 def test_the_ddp_header_fields_of_rfc_7306_messages_are_checked(
-    world: RdmapWorld, which: str, fields: dict[str, int], code: int
+    world: RdmapPort, which: str, fields: dict[str, int], code: int
 ) -> None:
     stream = world.create_initiator()
     body = build_valid_bodies(world, stream)[which]
@@ -132,7 +132,7 @@ def test_the_ddp_header_fields_of_rfc_7306_messages_are_checked(
 @pytest.mark.parametrize("where", ["tagged", 0, 1, 2, 3])
 @pytest.mark.clause("RFC7306-8.1-01#b", "RFC7306-8.2-01#b", "RFC7306-8.2-03")
 def test_an_rfc_7306_opcode_on_a_wrong_queue_is_unexpected_and_quotes_the_ddp_header(
-    world: RdmapWorld, which: str, where: str | int
+    world: RdmapPort, which: str, where: str | int
 ) -> None:
     if where == QUEUE_OF[which]:
         where = "tagged"
@@ -152,7 +152,7 @@ def test_an_rfc_7306_opcode_on_a_wrong_queue_is_unexpected_and_quotes_the_ddp_he
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.clause("RFC7306-8.2-01#c", "RFC7306-8.2-04")
 def test_rfc_7306_messages_with_an_unknown_rdmap_version_are_refused(
-    world: RdmapWorld, which: str, version: int
+    world: RdmapPort, which: str, version: int
 ) -> None:
     stream = world.create_initiator()
     body = build_valid_bodies(world, stream)[which]
@@ -164,7 +164,7 @@ def test_rfc_7306_messages_with_an_unknown_rdmap_version_are_refused(
 
 @pytest.mark.clause("RFC7306-8.1-01#a")
 def test_an_error_while_making_an_atomic_response_is_reported_without_a_quote(
-    world: RdmapWorld,
+    world: RdmapPort,
 ) -> None:
     gone = RemovableMemory(PAGE, "unmapped")
     stag = ffi.new("uint32_t *")
@@ -174,19 +174,19 @@ def test_an_error_while_making_an_atomic_response_is_reported_without_a_quote(
     stream = world.create_initiator()
     stream.inject_segments(build_atomic_request(stag=stag[0], to=gone.addr))
     assert stream.next_event().kind == "REQUESTED"
-    lib.siw_guard_install()
+    lib.siw_guard_install_handlers()
     try:
         gone.remove_pages()
         assert lib.siw_rdmap_flush_tx(stream.handle, ffi.new("uint64_t *")) < 0
         t = stream.assert_terminates_with((0, 0, 0))
         assert (t.m, t.d, t.r) == (0, 0, 0)
     finally:
-        lib.siw_guard_remove()
+        lib.siw_guard_remove_handlers()
         gone.close()
 
 
 @pytest.mark.parametrize("size", [0, 28, 51])
-def test_an_atomic_request_that_is_too_short_is_an_error(world: RdmapWorld, size: int) -> None:
+def test_an_atomic_request_that_is_too_short_is_an_error(world: RdmapPort, size: int) -> None:
     stream = world.create_initiator()
     m = world.register_new_memory(8, bytes(8))
     stream.inject_segments(build_atomic_request(stag=m.stag, to=m.addr, data=1)[: 18 + size])
@@ -195,7 +195,7 @@ def test_an_atomic_request_that_is_too_short_is_an_error(world: RdmapWorld, size
     assert m.octets() == bytes(8)
 
 
-def test_an_atomic_request_that_is_too_long_is_an_error(world: RdmapWorld) -> None:
+def test_an_atomic_request_that_is_too_long_is_an_error(world: RdmapPort) -> None:
     stream = world.create_initiator()
     m = world.register_new_memory(8, bytes(8))
     stream.inject_segments(build_atomic_request(stag=m.stag, to=m.addr, data=1) + b"x")

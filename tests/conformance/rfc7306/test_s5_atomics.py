@@ -11,7 +11,7 @@ from unit.rdmap.rdmap_harness import (
     ALL,
     PD,
     Memory,
-    RdmapWorld,
+    RdmapPort,
     Stream,
     build_atomic_request,
     build_atomic_response,
@@ -38,7 +38,7 @@ def read_64_bit_word(m: Memory, at: int = 0) -> int:
     return int.from_bytes(m.octets()[at : at + 8], sys.byteorder)
 
 
-def register_64_bit_words(world: RdmapWorld, *values: int, **how: Any) -> Memory:
+def register_64_bit_words(world: RdmapPort, *values: int, **how: Any) -> Memory:
     m = world.register_new_memory(8 * len(values), **how)
     assert m.addr % 8 == 0
     for i, value in enumerate(values):
@@ -63,7 +63,7 @@ def build_compare_and_swap(m: Memory, compare: int, data: int, **fields: Any) ->
 
 
 @pytest.mark.clause("RFC7306-5.2-01", "RFC7306-5.2.1-04", "RFC7306-5.2.1-10")
-def test_an_atomic_request_is_untagged_on_the_queue_of_read_requests(world: RdmapWorld) -> None:
+def test_an_atomic_request_is_untagged_on_the_queue_of_read_requests(world: RdmapPort) -> None:
     stream = world.create_initiator()
     m = world.register_new_memory(16)
     stream.send_operation(Opcode.RDMA_READ_REQUEST, [m.sge(0, 8)], rkey=3, remote_to=4)
@@ -75,7 +75,7 @@ def test_an_atomic_request_is_untagged_on_the_queue_of_read_requests(world: Rdma
 
 
 @pytest.mark.clause("RFC7306-5.2.1-03", "RFC7306-5.2.1-09", "RFC7306-5.2.1-11")
-def test_atomic_requests_are_transmitted_in_the_order_of_posting(world: RdmapWorld) -> None:
+def test_atomic_requests_are_transmitted_in_the_order_of_posting(world: RdmapPort) -> None:
     stream = world.create_initiator(ord=8)
     m = world.register_new_memory(64)
     for i in range(8):
@@ -89,7 +89,7 @@ def test_atomic_requests_are_transmitted_in_the_order_of_posting(world: RdmapWor
 
 
 def test_the_fields_that_fetch_add_does_not_use_have_the_values_of_the_rfc(
-    world: RdmapWorld,
+    world: RdmapPort,
 ) -> None:
     stream = world.create_initiator()
     m = world.register_new_memory(8)
@@ -100,7 +100,7 @@ def test_the_fields_that_fetch_add_does_not_use_have_the_values_of_the_rfc(
 
 
 @pytest.mark.clause("RFC7306-5.2.2-07", "RFC7306-5.4-01", "RFC7306-5.4-08")
-def test_an_atomic_operation_completes_only_with_its_response(world: RdmapWorld) -> None:
+def test_an_atomic_operation_completes_only_with_its_response(world: RdmapPort) -> None:
     stream = world.create_initiator()
     m = world.register_new_memory(8)
     stream.request_atomic(m.sge(), user_data=77, kind=ADD, data=1)
@@ -117,7 +117,7 @@ def test_an_atomic_operation_completes_only_with_its_response(world: RdmapWorld)
 
 
 @pytest.mark.clause("RFC7306-5.2.2-06")
-def test_there_are_buffers_for_the_responses_of_all_outstanding_atomics(world: RdmapWorld) -> None:
+def test_there_are_buffers_for_the_responses_of_all_outstanding_atomics(world: RdmapPort) -> None:
     stream = world.create_initiator(ord=6)
     m = world.register_new_memory(48)
     for i in range(6):
@@ -131,7 +131,7 @@ def test_there_are_buffers_for_the_responses_of_all_outstanding_atomics(world: R
 
 
 @pytest.mark.clause("RFC7306-5.2.2-01")
-def test_an_atomic_response_that_repeats_an_msn_is_refused(world: RdmapWorld) -> None:
+def test_an_atomic_response_that_repeats_an_msn_is_refused(world: RdmapPort) -> None:
     stream = world.create_initiator()
     m = world.register_new_memory(16)
     stream.request_atomic(m.sge(0, 8), kind=ADD)
@@ -156,7 +156,7 @@ WRONG_RESPONSES = {
 
 @pytest.mark.parametrize("why", WRONG_RESPONSES)
 def test_an_invalid_atomic_response_is_an_error_and_places_nothing(
-    world: RdmapWorld, why: str
+    world: RdmapPort, why: str
 ) -> None:
     asked, how, error = WRONG_RESPONSES[why]
     stream = world.create_initiator()
@@ -176,7 +176,7 @@ def test_an_invalid_atomic_response_is_an_error_and_places_nothing(
     assert m.is_untouched()
 
 
-def test_a_read_response_does_not_answer_an_atomic(world: RdmapWorld) -> None:
+def test_a_read_response_does_not_answer_an_atomic(world: RdmapPort) -> None:
     stream = world.create_initiator()
     m = world.register_new_memory(8)
     stream.request_atomic(m.sge(), kind=ADD)
@@ -190,7 +190,7 @@ def test_a_read_response_does_not_answer_an_atomic(world: RdmapWorld) -> None:
 
 
 @pytest.mark.clause("RFC7306-5-03", "RFC7306-5.2.1-01", "RFC7306-5.2.1-13")
-def test_fetch_add_and_cmp_swap_are_executed_and_answered(world: RdmapWorld) -> None:
+def test_fetch_add_and_cmp_swap_are_executed_and_answered(world: RdmapPort) -> None:
     stream = world.create_initiator()
     m = register_64_bit_words(world, 40)
     stream.inject_segments(
@@ -204,7 +204,7 @@ def test_fetch_add_and_cmp_swap_are_executed_and_answered(world: RdmapWorld) -> 
 
 
 @pytest.mark.clause("RFC7306-5-05", "RFC7306-5.2-02", "RFC7306-5.2.2-02")
-def test_an_atomic_response_is_untagged_on_queue_3(world: RdmapWorld) -> None:
+def test_an_atomic_response_is_untagged_on_queue_3(world: RdmapPort) -> None:
     stream = world.create_initiator()
     m = register_64_bit_words(world, 40)
     for msn in (1, 2, 3):
@@ -214,7 +214,7 @@ def test_an_atomic_response_is_untagged_on_queue_3(world: RdmapWorld) -> None:
 
 
 @pytest.mark.clause("RFC7306-5.2.2-03", "RFC7306-5.2.2-04")
-def test_atomic_responses_have_msns_of_their_own_queue(world: RdmapWorld) -> None:
+def test_atomic_responses_have_msns_of_their_own_queue(world: RdmapPort) -> None:
     stream = world.create_initiator()
     m = register_64_bit_words(world, 40)
     stream.inject_segments(build_read_request(size=8, src_stag=m.stag, src_to=m.addr))
@@ -229,7 +229,7 @@ def test_atomic_responses_have_msns_of_their_own_queue(world: RdmapWorld) -> Non
 @pytest.mark.clause("RFC7306-5.1.2-01")
 @pytest.mark.parametrize("compare", [999, 1000])
 def test_cmp_swap_leaves_the_old_value_or_writes_the_masked_new_value(
-    world: RdmapWorld, compare: int
+    world: RdmapPort, compare: int
 ) -> None:
     stream = world.create_initiator()
     m = register_64_bit_words(world, 1000, 5)
@@ -241,7 +241,7 @@ def test_cmp_swap_leaves_the_old_value_or_writes_the_masked_new_value(
 
 
 @pytest.mark.clause("RFC7306-5.2.1-06", "RFC7306-5.2.1-07")
-def test_an_atomic_request_is_not_delivered_to_the_program(world: RdmapWorld) -> None:
+def test_an_atomic_request_is_not_delivered_to_the_program(world: RdmapPort) -> None:
     stream = world.create_initiator()
     m = register_64_bit_words(world, 1)
     stream.recvs.post(9, world.register_new_memory(100).sge())
@@ -256,7 +256,7 @@ def test_an_atomic_request_is_not_delivered_to_the_program(world: RdmapWorld) ->
 
 @pytest.mark.clause("RFC7306-5.2.1-08")
 @pytest.mark.parametrize("code", [1, *range(3, 16)])
-def test_an_unknown_atomic_operation_is_an_error(world: RdmapWorld, code: int) -> None:
+def test_an_unknown_atomic_operation_is_an_error(world: RdmapPort, code: int) -> None:
     stream = world.create_initiator()
     m = register_64_bit_words(world, 1)
     stream.inject_segments(build_atomic_request(stag=m.stag, to=m.addr, code=code, data=ONES))
@@ -265,7 +265,7 @@ def test_an_unknown_atomic_operation_is_an_error(world: RdmapWorld, code: int) -
     assert read_64_bit_word(m) == 1
 
 
-def test_the_reserved_bits_of_an_atomic_request_are_ignored(world: RdmapWorld) -> None:
+def test_the_reserved_bits_of_an_atomic_request_are_ignored(world: RdmapPort) -> None:
     stream = world.create_initiator()
     m = register_64_bit_words(world, 1)
     stream.inject_segments(
@@ -276,7 +276,7 @@ def test_the_reserved_bits_of_an_atomic_request_are_ignored(world: RdmapWorld) -
 
 
 @pytest.mark.clause("RFC7306-5.2.1-12", "RFC7306-5.4-09", "RFC7306-5.4-10")
-def test_atomic_requests_are_executed_and_answered_in_order(world: RdmapWorld) -> None:
+def test_atomic_requests_are_executed_and_answered_in_order(world: RdmapPort) -> None:
     stream = world.create_initiator(ird=6)
     m = register_64_bit_words(world, 0)
     stream.inject_segments(
@@ -294,7 +294,7 @@ def test_atomic_requests_are_executed_and_answered_in_order(world: RdmapWorld) -
 
 @pytest.mark.clause("RFC7306-5.2.2-05", "RFC7306-5.2.2-08")
 def test_reads_and_atomics_share_the_negotiated_ird_and_are_answered_in_order(
-    world: RdmapWorld,
+    world: RdmapPort,
 ) -> None:
     stream = world.create_initiator(ird=4)
     m = register_64_bit_words(world, 10)
@@ -320,7 +320,7 @@ def test_reads_and_atomics_share_the_negotiated_ird_and_are_answered_in_order(
 
 
 @pytest.mark.clause("RFC7306-5.2.1-05")
-def test_an_atomic_request_beyond_the_negotiated_ird_finds_no_buffer(world: RdmapWorld) -> None:
+def test_an_atomic_request_beyond_the_negotiated_ird_finds_no_buffer(world: RdmapPort) -> None:
     stream = world.create_initiator(ird=2)
     m = register_64_bit_words(world, 0)
     stream.inject_segments(
@@ -331,7 +331,7 @@ def test_an_atomic_request_beyond_the_negotiated_ird_finds_no_buffer(world: Rdma
 
 
 @pytest.mark.clause("RFC7306-5.4-04")
-def test_an_incomplete_atomic_request_has_no_effect(world: RdmapWorld) -> None:
+def test_an_incomplete_atomic_request_has_no_effect(world: RdmapPort) -> None:
     stream = world.create_initiator()
     m = register_64_bit_words(world, 1)
     whole = build_atomic_request(stag=m.stag, to=m.addr, data=1)
@@ -347,7 +347,7 @@ def test_an_incomplete_atomic_request_has_no_effect(world: RdmapWorld) -> None:
 
 @pytest.mark.clause("RFC7306-5.4-06")
 def test_preceding_messages_are_delivered_before_an_atomic_request_is_answered(
-    world: RdmapWorld,
+    world: RdmapPort,
 ) -> None:
     stream = world.create_initiator(unexpected_octets=1 << 20)
     m = register_64_bit_words(world, 1, 0)
@@ -368,7 +368,7 @@ def test_preceding_messages_are_delivered_before_an_atomic_request_is_answered(
 
 
 @pytest.mark.clause("RFC7306-5.4-05", "RFC7306-5.4-07")
-def test_messages_after_an_atomic_request_need_not_wait_for_its_response(world: RdmapWorld) -> None:
+def test_messages_after_an_atomic_request_need_not_wait_for_its_response(world: RdmapPort) -> None:
     stream = world.create_initiator()
     m = register_64_bit_words(world, 1, 0)
     stream.recvs.post(4, world.register_new_memory(10).sge())
@@ -390,7 +390,7 @@ def test_messages_after_an_atomic_request_need_not_wait_for_its_response(world: 
 @pytest.mark.parametrize("offset", range(1, 8))
 @pytest.mark.clause("RFC7306-5.1.1-02", "RFC7306-5.1.1-03", "RFC7306-8.2-07")
 def test_a_misaligned_fetch_add_causes_a_terminate_and_changes_nothing(
-    world: RdmapWorld, offset: int
+    world: RdmapPort, offset: int
 ) -> None:
     stream = world.create_initiator()
     m = register_64_bit_words(world, 0, 0)
@@ -403,7 +403,7 @@ def test_a_misaligned_fetch_add_causes_a_terminate_and_changes_nothing(
 @pytest.mark.parametrize("offset", range(1, 8))
 @pytest.mark.clause("RFC7306-5.1.2-03", "RFC7306-5.1.2-04", "RFC7306-5.1.2-06")
 def test_a_misaligned_cmp_swap_causes_a_terminate_and_changes_nothing(
-    world: RdmapWorld, offset: int
+    world: RdmapPort, offset: int
 ) -> None:
     stream = world.create_initiator()
     m = register_64_bit_words(world, 0, 0)
@@ -416,7 +416,7 @@ def test_a_misaligned_cmp_swap_causes_a_terminate_and_changes_nothing(
 
 @pytest.mark.clause("RFC7306-5.1.2-05", "RFC7306-8.2-05", "RFC7306-8.2-06")
 def test_a_misaligned_atomic_is_also_reported_at_the_end_that_detects_the_error(
-    world: RdmapWorld,
+    world: RdmapPort,
 ) -> None:
     stream = world.create_initiator()
     m = register_64_bit_words(world, 0, 0)
@@ -430,7 +430,7 @@ def test_a_misaligned_atomic_is_also_reported_at_the_end_that_detects_the_error(
 
 @pytest.mark.clause("RFC7306-5.2.1-02")
 def test_an_atomic_requires_alignment_of_the_address_and_not_of_the_tagged_offset(
-    world: RdmapWorld,
+    world: RdmapPort,
 ) -> None:
     """The virtual address must be aligned, not the tagged offset: the base of the region is
     misaligned.
@@ -452,7 +452,7 @@ def test_an_atomic_requires_alignment_of_the_address_and_not_of_the_tagged_offse
 
 
 @pytest.mark.parametrize("rights", [0, 1, 1 | 2 | 4], ids=["none", "local", "read and write"])
-def test_an_atomic_checks_access_rights_before_alignment(world: RdmapWorld, rights: int) -> None:
+def test_an_atomic_checks_access_rights_before_alignment(world: RdmapPort, rights: int) -> None:
     stream = world.create_initiator()
     m = register_64_bit_words(world, 0, 0, rights=rights)
     stream.inject_segments(build_atomic_request(stag=m.stag, to=m.addr + 3, data=1))
@@ -461,7 +461,7 @@ def test_an_atomic_checks_access_rights_before_alignment(world: RdmapWorld, righ
     assert m.octets() == bytes(16)
 
 
-def test_an_atomic_fails_if_its_region_is_freed_before_the_response(world: RdmapWorld) -> None:
+def test_an_atomic_fails_if_its_region_is_freed_before_the_response(world: RdmapPort) -> None:
     stream = world.create_initiator()
     m = register_64_bit_words(world, 1)
     stream.inject_segments(build_atomic_request(stag=m.stag, to=m.addr, data=1))

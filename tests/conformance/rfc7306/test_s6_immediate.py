@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from _siwarp_layers import ffi, lib
 from unit.rdmap.rdmap_harness import (
-    RdmapWorld,
+    RdmapPort,
     Stream,
     build_send,
     build_untagged_segment,
@@ -41,7 +41,7 @@ def post_write_with_imm(
 @pytest.mark.parametrize("opcode", OPCODES)
 @pytest.mark.clause("RFC7306-6.3-02", "RFC7306-6.3-05", "RFC7306-6.3-06")
 def test_immediate_data_are_eight_untagged_octets_on_queue_0(
-    world: RdmapWorld, opcode: Opcode
+    world: RdmapPort, opcode: Opcode
 ) -> None:
     stream = world.create_initiator()
     post_write_with_imm(stream, 0xC0FFEE, opcode)
@@ -52,7 +52,7 @@ def test_immediate_data_are_eight_untagged_octets_on_queue_0(
 
 
 @pytest.mark.clause("RFC7306-6.3-01", "RFC7306-6.3-07")
-def test_immediate_data_follow_their_write_and_use_the_msns_of_sends(world: RdmapWorld) -> None:
+def test_immediate_data_follow_their_write_and_use_the_msns_of_sends(world: RdmapPort) -> None:
     stream = world.create_initiator()
     stream.begin_operation(Opcode.SEND)
     for i in range(3):
@@ -70,7 +70,7 @@ def test_immediate_data_follow_their_write_and_use_the_msns_of_sends(world: Rdma
 @pytest.mark.parametrize("opcode", OPCODES)
 @pytest.mark.clause("RFC7306-6.3-03", "RFC7306-6.3-04")
 def test_each_immediate_data_message_consumes_a_receive_and_is_delivered_in_order(
-    world: RdmapWorld, opcode: Opcode
+    world: RdmapPort, opcode: Opcode
 ) -> None:
     stream = world.create_initiator()
     m = world.register_new_memory(100)
@@ -95,7 +95,7 @@ def test_each_immediate_data_message_consumes_a_receive_and_is_delivered_in_orde
 @pytest.mark.parametrize("size", [0, 1, 7, 9, 12, 100])
 @pytest.mark.clause("RFC7306-6.3-08")
 def test_immediate_data_of_a_size_other_than_eight_octets_are_an_error(
-    world: RdmapWorld, size: int
+    world: RdmapPort, size: int
 ) -> None:
     stream = world.create_initiator()
     m = world.register_new_memory(200)
@@ -107,7 +107,7 @@ def test_immediate_data_of_a_size_other_than_eight_octets_are_an_error(
     assert stream.recvs.take_buffer() == 1
 
 
-def test_immediate_data_may_arrive_in_two_segments(world: RdmapWorld) -> None:
+def test_immediate_data_may_arrive_in_two_segments(world: RdmapPort) -> None:
     stream = world.create_initiator()
     stream.recvs.post(1)
     stream.inject_segments(
@@ -119,7 +119,7 @@ def test_immediate_data_may_arrive_in_two_segments(world: RdmapWorld) -> None:
     assert bytes(ffi.buffer(ffi.addressof(event, "imm"))) == b"\1\2\3\4"
 
 
-def test_nine_octets_of_immediate_data_in_two_segments_are_an_error(world: RdmapWorld) -> None:
+def test_nine_octets_of_immediate_data_in_two_segments_are_an_error(world: RdmapPort) -> None:
     stream = world.create_initiator()
     m = world.register_new_memory(100)
     stream.recvs.post(1, m.sge())
@@ -131,7 +131,7 @@ def test_nine_octets_of_immediate_data_in_two_segments_are_an_error(world: Rdmap
     assert stream.take_next_posted_receive() == 1
 
 
-def test_immediate_data_without_a_posted_receive_are_refused(world: RdmapWorld) -> None:
+def test_immediate_data_without_a_posted_receive_are_refused(world: RdmapPort) -> None:
     stream = world.create_initiator()
     stream.inject_segments(build_immediate())
     t = stream.assert_terminates_with((1, 2, lib.SIW_DDP_NO_BUFFER))
@@ -139,7 +139,7 @@ def test_immediate_data_without_a_posted_receive_are_refused(world: RdmapWorld) 
 
 
 def test_a_begun_write_with_immediate_data_is_completed_before_a_terminate(
-    world: RdmapWorld,
+    world: RdmapPort,
 ) -> None:
     stream = world.create_initiator()
     m = world.register_new_memory(8)

@@ -16,15 +16,15 @@ from siwarp.ulp.adts.tree import SystemCalls
 
 T = TypeVar("T")
 
-#: The client's host, and the server's.
+#: The address of the client's host, and that of the server's host.
 A, B = "10.0.0.1", "10.0.0.2"
 KEY = adts.Key(bytes(range(32)))
-#: Small units, so that a file of a few hundred KiB takes many.
+#: Limits with small units, so that a file of a few hundred KiB is sent in many units.
 LIMITS = adts.Limits(unit=16384, window=8, memory=1 << 20)
 
 
 class Hosts:
-    """Two hosts; ``serve`` and ``connect`` open an end on one of them."""
+    """Two simulated hosts: one runs the server, the other runs clients."""
 
     def __init__(self, world: World, root: Path, kind: str) -> None:
         self.world = world
@@ -35,7 +35,7 @@ class Hosts:
         for address in (A, B):
             world.device(address)
 
-    async def serve(self, calls: SystemCalls | None = None, **more: Any) -> adts.Server:
+    async def start_server(self, calls: SystemCalls | None = None, **more: Any) -> adts.Server:
         options: dict[str, Any] = {
             "key": KEY,
             "writable": True,
@@ -46,11 +46,11 @@ class Hosts:
         }
         return await adts.serve(self.root, (B, 18517), **options | more)
 
-    async def connect(self, calls: SystemCalls | None = None, **more: Any) -> adts.Session:
+    async def connect_client(self, calls: SystemCalls | None = None, **more: Any) -> adts.Session:
         options: dict[str, Any] = {"key": KEY, "channels": [self.kind], "limits": LIMITS}
         return await adts.connect((B, 18517), calls=calls, **options | more)
 
-    def run(self, main: Coroutine[Any, Any, T], within: float = 600) -> T:
+    def run_coroutine(self, main: Coroutine[Any, Any, T], within: float = 600) -> T:
         """Run a coroutine, for a limited simulated time."""
         return self.world.run(asyncio.wait_for(main, within))
 
@@ -73,35 +73,35 @@ def make_files(root: Path, sizes: dict[str, int], seed: int = 1) -> None:
         path.write_bytes(draw.randbytes(size))
 
 
-def files_of(root: Path) -> dict[str, bytes]:
+def read_files_below(root: Path) -> dict[str, bytes]:
     """Return the octets of every file below a directory, incomplete ones included."""
     return {str(p.relative_to(root)): p.read_bytes() for p in root.rglob("*") if p.is_file()}
 
 
 class SlowDisk(Disk):
-    """A disk whose calls take some simulated time each, in which the network goes on."""
+    """A disk on which each call takes some simulated time, while the network keeps running."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__()
         self._seconds = seconds
 
-    def run(self, call: Callable[..., T], *args: Any) -> asyncio.Future[T]:
+    def run_coroutine(self, call: Callable[..., T], *args: Any) -> asyncio.Future[T]:
         result: asyncio.Future[T] = self._loop.create_future()
         self._waiting.append((lambda: call(*args), result))
         if self.busy_since is None:
-            self._begin()
+            self._schedule_next_call()
         return result
 
-    def _begin(self) -> None:
+    def _schedule_next_call(self) -> None:
         self.busy_since = system.monotonic()
         self._loop.call_later(self._seconds, self._start_next)
 
-    def _start_next(self) -> None:
+    def _make_next_call(self) -> None:
         if self._waiting:
             call, result = self._waiting.popleft()
             if not result.done():
                 result.set_result(call())
         if self._waiting:
-            self._begin()
+            self._schedule_next_call()
         else:
             self.busy_since = None

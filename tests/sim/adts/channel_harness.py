@@ -13,10 +13,10 @@ from siwarp.ulp.adts.endpoints import Acceptors, open_acceptors, open_channel
 from siwarp.ulp.adts.receives import Receives
 from siwarp.ulp.adts.wire import RECORD_HEADER_SIZE, UNIT_HEADER_SIZE, put_data, records
 
-#: The client's host, and the server's.
+#: The address of the client's host, and that of the server's host.
 A, B = "10.0.0.1", "10.0.0.2"
 UNIT = 16384
-#: A pool of 64 units.
+#: Limits with memory for a pool of 64 units.
 LIMITS = Limits(unit=UNIT, memory=64 * UNIT)
 PAYLOAD = UNIT - UNIT_HEADER_SIZE - RECORD_HEADER_SIZE
 
@@ -37,8 +37,8 @@ class Server:
         invitation = self.acceptor.expect(token, UNIT, window, accepted.set_result)
         return invitation, accepted
 
-    async def open_pair(self, window: int = 8) -> tuple[Channel, Channel]:
-        """Return the client's channel and the server's."""
+    async def open_channel_pair(self, window: int = 8) -> tuple[Channel, Channel]:
+        """Open a channel; return the client's end and the server's end."""
         invitation, accepted = self.invite(window)
         limits = Limits(unit=UNIT, window=window)
         client = await open_channel(self.kind, B, invitation, limits)
@@ -53,15 +53,18 @@ class Server:
         return self.acceptors._device.pool
 
     def check_nothing_is_held(self, sessions: int = 0) -> None:
-        """Check that all units are free or posted, and that only open sessions have credits."""
+        """Check that each unit is free or in a posted receive, and that only open sessions have
+        credits."""
         assert self.pool.free + self.receives.total == self.pool.size
         assert self.receives.posted == self.receives.total
         assert (self.receives.reserved > 0) == (sessions > 0)
 
 
 @asynccontextmanager
-async def serve(kind: str, limits: Limits = LIMITS, scarce: Any = None) -> AsyncIterator[Server]:
-    """Open acceptors on host B; check that closing leaves no task."""
+async def run_acceptors(
+    kind: str, limits: Limits = LIMITS, scarce: Any = None
+) -> AsyncIterator[Server]:
+    """Run acceptors on host B; check that no asyncio task is left after they are closed."""
     before = asyncio.all_tasks()
     acceptors = await open_acceptors(B, limits, scarce)
     try:
@@ -83,7 +86,7 @@ async def send_units(channel: Channel, count: int, payload: int = PAYLOAD, first
         await channel.send(unit, length)
 
 
-def number_of(received: Received) -> int:
+def number_of_unit(received: Received) -> int:
     """Check the octets of a unit of ``send_units``, and return its number."""
     (record,) = records(received.view)
     number = record.transfer
@@ -96,11 +99,11 @@ async def receive_units(channel: Channel, count: int, first: int = 0) -> None:
     """Receive units of ``send_units``, and check that they arrive in order."""
     for number in range(first, first + count):
         received = await channel.receive()
-        assert number_of(received) == number
+        assert number_of_unit(received) == number
         received.release()
 
 
-async def end_of(channel: Channel) -> ChannelEnded:
+async def wait_for_end_of_channel(channel: Channel) -> ChannelEnded:
     """Receive until the channel ends, and return how it ended."""
     while True:
         try:

@@ -21,8 +21,9 @@ from sim.adts.channel_harness import (
     end_of,
     number_of,
     receive_units,
+    run_acceptors,
     send_units,
-    serve,
+    wait_for_end_of_channel,
 )
 
 from siwarp.sim import World
@@ -36,14 +37,14 @@ from siwarp.verbs import AH, LimitError, SendWR
 KINDS = pytest.mark.parametrize("kind", ["rc", "rd"])
 
 
-@pytest.fixture(autouse=True)
-def hosts(world: World) -> None:
+@pytest.fixture(name="hosts", autouse=True)
+def two_simulated_hosts(world: World) -> None:
     world.device(A)
     world.device(B)
     world.faults("delay=10ms")
 
 
-def run(world: World, main: Coroutine[Any, Any, None], within: float = 600) -> None:
+def run_in_world(world: World, main: Coroutine[Any, Any, None], within: float = 600) -> None:
     world.run(asyncio.wait_for(main, within))
 
 
@@ -51,9 +52,9 @@ def run(world: World, main: Coroutine[Any, Any, None], within: float = 600) -> N
 def test_units_arrive_in_order_in_both_directions_in_spite_of_loss(world: World, kind: str) -> None:
     world.faults("delay=10ms,loss=2%")
 
-    async def exchange() -> None:
-        async with serve(kind) as server:
-            a, b = await server.open_pair()
+    async def exchange_units_both_ways() -> None:
+        async with run_acceptors(kind) as server:
+            a, b = await server.open_channel_pair()
             assert (a.name, b.name) == (kind, kind)
             assert (a.peer[0], b.peer[0]) == (B, A)
             await asyncio.gather(
@@ -66,15 +67,15 @@ def test_units_arrive_in_order_in_both_directions_in_spite_of_loss(world: World,
             await b.close()
             server.check_nothing_is_held()
 
-    run(world, exchange())
+    run_in_world(world, exchange_units_both_ways())
 
 
 @KINDS
 @pytest.mark.parametrize("reachable", [True, False])
 def test_closing_does_not_wait_long(world: World, kind: str, reachable: bool) -> None:
     async def close_both_ends() -> None:
-        async with serve(kind) as server:
-            a, b = await server.open_pair()
+        async with run_acceptors(kind) as server:
+            a, b = await server.open_channel_pair()
             await asyncio.gather(send_units(a, 20), receive_units(b, 20))
             if not reachable:
                 world.partition(A, B)
@@ -91,7 +92,7 @@ def test_closing_does_not_wait_long(world: World, kind: str, reachable: bool) ->
             server.check_nothing_is_held()
             world.heal()
 
-    run(world, close_both_ends())
+    run_in_world(world, close_both_ends())
 
 
 def test_rd_fills_a_path_of_50_mbit_s_with_81_ms_each_way(world: World) -> None:
@@ -100,7 +101,7 @@ def test_rd_fills_a_path_of_50_mbit_s_with_81_ms_each_way(world: World) -> None:
     limits = Limits(unit=1 << 20)
 
     async def transfer() -> None:
-        async with serve("rd", limits) as server:
+        async with run_acceptors("rd", limits) as server:
             accepted = asyncio.get_running_loop().create_future()
             invitation = server.acceptor.expect(b"t" * 16, 1 << 20, 8, accepted.set_result)
             a = await open_channel("rd", B, invitation, limits)
@@ -115,14 +116,14 @@ def test_rd_fills_a_path_of_50_mbit_s_with_81_ms_each_way(world: World) -> None:
             assert rate > 0.9 * 50e6
             await a.close()
 
-    run(world, transfer())
+    run_in_world(world, transfer())
 
 
 @KINDS
 def test_a_blackout_of_10_seconds_ends_no_channel(world: World, kind: str) -> None:
     async def transfer_over_blackout() -> None:
-        async with serve(kind) as server:
-            a, b = await server.open_pair()
+        async with run_acceptors(kind) as server:
+            a, b = await server.open_channel_pair()
             await asyncio.gather(send_units(a, 20), receive_units(b, 20))
             transfer = asyncio.gather(send_units(a, 200, first=20), receive_units(b, 200, first=20))
             await asyncio.sleep(0.05)
@@ -133,14 +134,14 @@ def test_a_blackout_of_10_seconds_ends_no_channel(world: World, kind: str) -> No
             await transfer
             await a.close()
 
-    run(world, transfer_over_blackout())
+    run_in_world(world, transfer_over_blackout())
 
 
 @KINDS
 def test_a_crash_of_the_peer_ends_the_channel_with_the_reason(world: World, kind: str) -> None:
     async def send_to_crashing_peer() -> None:
-        async with serve(kind) as server:
-            a, b = await server.open_pair()
+        async with run_acceptors(kind) as server:
+            a, b = await server.open_channel_pair()
             sending = asyncio.create_task(send_units(a, 1000))
             await receive_units(b, 20)
             at = world.now
@@ -155,11 +156,11 @@ def test_a_crash_of_the_peer_ends_the_channel_with_the_reason(world: World, kind
                 a.buffer_nowait()
             await a.close()
 
-    run(world, send_to_crashing_peer())
+    run_in_world(world, send_to_crashing_peer())
 
 
 class NoCredits(Credits):
-    """Makes an end send without regard to the credits that its peer has granted."""
+    """Credits of an end that sends although its peer has granted no credit."""
 
     @property
     def sendable(self) -> int:
@@ -169,10 +170,10 @@ class NoCredits(Credits):
     def grant_due(self) -> bool:
         return False
 
-    def send(self) -> tuple[int, int]:
+    def count_sent_unit(self) -> tuple[int, int]:
         return self._announced, 0
 
-    def receive(self, granted: int, returned: int, *, grant_unit: bool) -> None:
+    def count_received_unit(self, granted: int, returned: int, *, grant_unit: bool) -> None:
         pass
 
 
@@ -188,9 +189,9 @@ def test_a_peer_that_sends_without_credit_is_closed_at_no_cost_to_others(
     world: World, kind: str
 ) -> None:
     async def flood_beside_honest_session() -> None:
-        async with serve(kind) as server:
-            honest, b = await server.open_pair()
-            flooding, f = await server.open_pair(window=64)
+        async with run_acceptors(kind) as server:
+            honest, b = await server.open_channel_pair()
+            flooding, f = await server.open_channel_pair(window=64)
             let_send_without_credit(flooding)
             flood = asyncio.create_task(send_units(flooding, 1000))
             start = world.now
@@ -209,24 +210,24 @@ def test_a_peer_that_sends_without_credit_is_closed_at_no_cost_to_others(
             await asyncio.gather(send_units(honest, 50, first=200), receive_units(b, 50, first=200))
             await honest.close()
 
-    run(world, flood_beside_honest_session())
+    run_in_world(world, flood_beside_honest_session())
 
 
 @KINDS
 def test_octets_that_are_no_unit_end_only_their_session(world: World, kind: str) -> None:
     async def send_garbage() -> None:
-        async with serve(kind) as server:
-            a, b = await server.open_pair()
-            other, o = await server.open_pair()
+        async with run_acceptors(kind) as server:
+            a, b = await server.open_channel_pair()
+            other, o = await server.open_channel_pair()
             assert isinstance(a, RDMAChannel)
-            a._post_control(b"GET / HTTP/1.1\r\n\r\n" + bytes(30))
-            ended = await end_of(b)
+            a._post_control_unit(b"GET / HTTP/1.1\r\n\r\n" + bytes(30))
+            ended = await wait_for_end_of_channel(b)
             assert ended.cause is Cause.PROTOCOL
             assert "no" in ended.reason or "not with" in ended.reason
             await asyncio.gather(send_units(other, 20), receive_units(o, 20))
             await asyncio.gather(a.close(), other.close())
 
-    run(world, send_garbage())
+    run_in_world(world, send_garbage())
 
 
 @pytest.mark.clause("ADTS-CHAN-2")
@@ -257,7 +258,7 @@ def test_a_token_that_is_not_valid_opens_no_channel(world: World, kind: str, tro
             await asyncio.sleep(31)
             server.check_nothing_is_held()
 
-    run(world, open_with_bad_token())
+    run_in_world(world, open_with_bad_token())
 
 
 @pytest.mark.clause("ADTS-CHAN-2")
@@ -277,7 +278,7 @@ def test_a_token_is_valid_for_30_seconds(world: World, kind: str) -> None:
 @KINDS
 def test_a_server_that_does_not_answer_is_given_up_after_3_seconds(world: World, kind: str) -> None:
     async def open_through_partition() -> None:
-        async with serve(kind) as server:
+        async with run_acceptors(kind) as server:
             invitation, _ = server.invite()
             world.partition(A, B)
             start = world.now
@@ -287,15 +288,15 @@ def test_a_server_that_does_not_answer_is_given_up_after_3_seconds(world: World,
             assert world.now - start < 6
             world.heal()
 
-    run(world, open_through_partition())
+    run_in_world(world, open_through_partition())
 
 
 def test_rd_datagrams_of_strangers_cost_honest_sessions_nothing(world: World) -> None:
-    async def flood_of_strangers() -> None:
-        async with serve("rd") as server:
-            a, b = await server.open_pair()
+    async def exchange_beside_flood_of_strangers() -> None:
+        async with run_acceptors("rd") as server:
+            a, b = await server.open_channel_pair()
             invitation, _ = server.invite()
-            stranger, _ = await server.open_pair()
+            stranger, _ = await server.open_channel_pair()
             assert isinstance(stranger, RDMAChannel)
             # A second queue pair of the stranger's device: the server has no session with it.
             from siwarp.ulp.adts.channel_rd import RDPort
@@ -306,18 +307,18 @@ def test_rd_datagrams_of_strangers_cost_honest_sessions_nothing(world: World) ->
             handle = AH(device.pd, (B, invitation.port))
             refused = 0
 
-            def on_sent(wc: Any) -> None:
+            def count_refused_send(wc: Any) -> None:
                 nonlocal refused
                 refused += 1
 
-            async def flood() -> None:
+            async def send_sends_of_stranger() -> None:
                 while True:
                     for _ in range(20):
                         wr = SendWR(sg=[device.control.sge(0, 64)], ah=handle)
-                        device.post_send(port.qp, wr, on_sent)
+                        device.post_send(port.qp, wr, count_refused_send)
                     await asyncio.sleep(0.05)
 
-            flooding = asyncio.create_task(flood())
+            flooding = asyncio.create_task(send_sends_of_stranger())
             start = world.now
             await asyncio.gather(send_units(a, 200), receive_units(b, 200))
             assert world.now - start < 10
@@ -327,7 +328,7 @@ def test_rd_datagrams_of_strangers_cost_honest_sessions_nothing(world: World) ->
             handle.close()
             await asyncio.gather(a.close(), stranger.close())
 
-    run(world, flood_of_strangers())
+    run_in_world(world, exchange_beside_flood_of_strangers())
 
 
 @KINDS
@@ -336,17 +337,17 @@ def test_300_sessions_that_grant_nothing_do_not_delay_an_honest_session(
 ) -> None:
     async def serve_beside_silent_sessions() -> None:
         # The pool has only 64 large units, so most of the 300 sessions get small ones.
-        async with serve(kind, Limits(unit=1 << 20)) as server:
+        async with run_acceptors(kind, Limits(unit=1 << 20)) as server:
             silent = []
             writers = []
             for _ in range(300):
-                client, theirs = await server.open_pair(window=4)
+                client, theirs = await server.open_channel_pair(window=4)
                 client.pause_granting()
                 silent.append(client)
                 writers.append(asyncio.create_task(send_units(theirs, 100, 1000)))
             await asyncio.sleep(1)
             assert not any(writer.done() for writer in writers)
-            honest, b = await server.open_pair()
+            honest, b = await server.open_channel_pair()
             start = world.now
             await asyncio.gather(
                 send_units(b, 20), receive_units(honest, 20),
@@ -360,7 +361,7 @@ def test_300_sessions_that_grant_nothing_do_not_delay_an_honest_session(
                 client.abort("the test has ended")
             await asyncio.gather(*(client.close() for client in [*silent, honest]))
 
-    run(world, serve_beside_silent_sessions(), 3600)
+    run_in_world(world, serve_beside_silent_sessions(), 3600)
 
 
 @asynccontextmanager
@@ -443,27 +444,28 @@ def test_sessions_of_one_transport_leave_memory_to_those_of_the_other(
     world: World, kind: str
 ) -> None:
     async def open_as_many_as_possible() -> None:
-        async with serve(kind, Limits(unit=1 << 20, memory=64 << 20)) as server:
+        async with run_acceptors(kind, Limits(unit=1 << 20, memory=64 << 20)) as server:
             tokens = (number.to_bytes(16, "big") for number in range(10_000))
 
-            def invite(acceptor: Acceptor) -> int:
+            def invite_peer(acceptor: Acceptor) -> int:
                 return acceptor.expect(next(tokens), 1 << 20, 8, lambda _: None).window
 
             with pytest.raises(LimitError, match="try again in 30 seconds"):
                 while True:
-                    invite(server.acceptor)
+                    invite_peer(server.acceptor)
             acceptors = server.acceptors
             other = acceptors.rd if kind == "rc" else acceptors.rc
-            # A quarter of the pool, with a few receives in reserve.
-            assert sum(invite(other) for _ in range(3)) == 12
+            # Three sessions get 12 receives together, out of the quarter of the pool that is
+            # reserved.
+            assert sum(invite_peer(other) for _ in range(3)) == 12
 
-    run(world, open_as_many_as_possible())
+    run_in_world(world, open_as_many_as_possible())
 
 
 @KINDS
 def test_sessions_that_outnumber_the_units_get_small_ones(world: World, kind: str) -> None:
-    async def open_many() -> None:
-        async with serve(kind, Limits(unit=1 << 20, memory=16 << 20)) as server:
+    async def open_more_sessions_than_units() -> None:
+        async with run_acceptors(kind, Limits(unit=1 << 20, memory=16 << 20)) as server:
             units = []
             for number in range(12):
                 token = number.to_bytes(16, "big")
@@ -473,7 +475,7 @@ def test_sessions_that_outnumber_the_units_get_small_ones(world: World, kind: st
                 server.acceptor.forget(number.to_bytes(16, "big"))
             assert server.acceptor.expect(bytes(16), 1 << 20, 8, lambda _: None).unit == 1 << 20
 
-    run(world, open_many())
+    run_in_world(world, open_more_sessions_than_units())
 
 
 @pytest.mark.clause("ADTS-CRED-8")
@@ -482,8 +484,8 @@ def test_unused_credits_are_asked_back_for_new_sessions(world: World, kind: str)
     limits = Limits(unit=UNIT, memory=24 * UNIT, window=8)
 
     async def open_until_memory_is_short() -> None:
-        async with serve(kind, limits) as server:
-            a, b = await server.open_pair()
+        async with run_acceptors(kind, limits) as server:
+            a, b = await server.open_channel_pair()
             await asyncio.gather(send_units(a, 100), receive_units(b, 100))
             assert isinstance(b, RDMAChannel)
             assert b.credits.window > 4
@@ -491,7 +493,7 @@ def test_unused_credits_are_asked_back_for_new_sessions(world: World, kind: str)
             refused = 0
             for _ in range(40):
                 try:
-                    others.append((await server.open_pair())[0])
+                    others.append((await server.open_channel_pair())[0])
                 except LimitError:
                     refused += 1
                     break
@@ -500,11 +502,11 @@ def test_unused_credits_are_asked_back_for_new_sessions(world: World, kind: str)
             assert b.credits.window == 1
             assert b.ended is None
             # The credits that were given back are enough for one more session.
-            others.append((await server.open_pair())[0])
+            others.append((await server.open_channel_pair())[0])
             await asyncio.gather(send_units(a, 10, first=100), receive_units(b, 10, first=100))
             await asyncio.gather(a.close(), *(other.close() for other in others))
 
-    run(world, open_until_memory_is_short())
+    run_in_world(world, open_until_memory_is_short())
 
 
 @pytest.mark.clause("ADTS-CRED-9")
@@ -512,20 +514,20 @@ def test_unused_credits_are_asked_back_for_new_sessions(world: World, kind: str)
 def test_a_peer_that_does_not_give_credits_back_is_closed(world: World, kind: str) -> None:
     limits = Limits(unit=UNIT, memory=24 * UNIT, window=8)
 
-    async def ignore_reclaim() -> None:
-        async with serve(kind, limits) as server:
-            a, b = await server.open_pair()
+    async def leave_reclaim_unanswered() -> None:
+        async with run_acceptors(kind, limits) as server:
+            a, b = await server.open_channel_pair()
             assert isinstance(a, RDMAChannel)
-            a._on_reclaim = lambda record: None  # type: ignore[method-assign]
+            a._process_reclaim = lambda record: None  # type: ignore[method-assign]
             with pytest.raises(LimitError):
                 for _ in range(40):
                     server.invite()
-            ended = await asyncio.wait_for(end_of(b), 15)
+            ended = await asyncio.wait_for(wait_for_end_of_channel(b), 15)
             assert ended.cause is Cause.TIMEOUT
             assert "give unused credits back" in ended.reason
             await a.close()
 
-    run(world, ignore_reclaim())
+    run_in_world(world, leave_reclaim_unanswered())
 
 
 @KINDS
@@ -535,22 +537,22 @@ def test_a_server_that_holds_its_receives_is_told_that_they_are_scarce(
     told: list[bool] = []
 
     async def hold_units() -> None:
-        async with serve(kind, LIMITS, told.append) as server:
+        async with run_acceptors(kind, LIMITS, told.append) as server:
             held = []
             channels = []
             sending = []
 
-            async def hold_what_arrives(channel: Channel) -> None:
+            async def hold_units_that_arrive(channel: Channel) -> None:
                 with contextlib.suppress(asyncio.TimeoutError):
                     while True:
                         held.append(await asyncio.wait_for(channel.receive(), 0.5))
 
             with pytest.raises(LimitError, match="try again in 30 seconds"):
                 while True:
-                    a, b = await server.open_pair()
+                    a, b = await server.open_channel_pair()
                     channels.append(a)
                     sending.append(asyncio.create_task(send_units(a, 40)))
-                    await hold_what_arrives(b)
+                    await hold_units_that_arrive(b)
             assert len(channels) > 4
             assert told == [True]
             for received in held:
@@ -562,21 +564,21 @@ def test_a_server_that_holds_its_receives_is_told_that_they_are_scarce(
             await asyncio.gather(*sending, return_exceptions=True)
             await asyncio.gather(*(channel.close() for channel in channels))
 
-    run(world, hold_units())
+    run_in_world(world, hold_units())
 
 
 @KINDS
 def test_a_paused_channel_grants_nothing_and_holds_no_receives(world: World, kind: str) -> None:
     async def pause_and_resume() -> None:
-        async with serve(kind) as server:
-            a, b = await server.open_pair()
+        async with run_acceptors(kind) as server:
+            a, b = await server.open_channel_pair()
             b.pause_granting()
             sending = asyncio.create_task(send_units(a, 50))
             got = 0
             with pytest.raises(asyncio.TimeoutError):
                 while True:
                     received = await asyncio.wait_for(b.receive(), 5)
-                    assert number_of(received) == got
+                    assert number_of_unit(received) == got
                     received.release()
                     got += 1
             assert got < 50
@@ -586,14 +588,14 @@ def test_a_paused_channel_grants_nothing_and_holds_no_receives(world: World, kin
             await sending
             await a.close()
 
-    run(world, pause_and_resume())
+    run_in_world(world, pause_and_resume())
 
 
 @KINDS
 def test_cancelled_calls_lose_neither_units_nor_memory(world: World, kind: str) -> None:
-    async def cancel_everything() -> None:
-        async with serve(kind) as server:
-            a, b = await server.open_pair()
+    async def cancel_each_kind_of_call() -> None:
+        async with run_acceptors(kind) as server:
+            a, b = await server.open_channel_pair()
             # cancel receive()
             with pytest.raises(asyncio.TimeoutError):
                 await asyncio.wait_for(b.receive(), 0.1)
@@ -628,14 +630,14 @@ def test_cancelled_calls_lose_neither_units_nor_memory(world: World, kind: str) 
             await asyncio.sleep(5)
             server.check_nothing_is_held()
 
-    run(world, cancel_everything())
+    run_in_world(world, cancel_each_kind_of_call())
 
 
 @KINDS
 def test_a_channel_that_ends_wakes_its_tasks_and_frees_their_units(world: World, kind: str) -> None:
-    async def end_with_waiting_tasks() -> None:
-        async with serve(kind) as server:
-            a, b = await server.open_pair()
+    async def abort_channel_with_waiting_tasks() -> None:
+        async with run_acceptors(kind) as server:
+            a, b = await server.open_channel_pair()
             await send_units(a, 3)
             await asyncio.sleep(0.1)
             unit = await b.buffer()
@@ -663,11 +665,11 @@ def test_a_channel_that_ends_wakes_its_tasks_and_frees_their_units(world: World,
             await asyncio.sleep(5)
             server.check_nothing_is_held()
 
-    run(world, end_with_waiting_tasks())
+    run_in_world(world, abort_channel_with_waiting_tasks())
 
 
 def test_a_rendezvous_on_rc_has_small_units(world: World) -> None:
-    async def meet() -> None:
+    async def exchange_units_over_rendezvous() -> None:
         accepted: asyncio.Queue[Channel] = asyncio.Queue()
         listener = await listen("rc", (B, 18517), accepted.put_nowait)
         a = await connect("rc", (B, 18517))
@@ -685,8 +687,8 @@ def test_a_rendezvous_on_rc_has_small_units(world: World) -> None:
             await connect("rc", (B, 18517))
         assert error.value.cause is Cause.REFUSED
         await a.close()
-        assert (await end_of(b)).cause is Cause.PEER_CLOSED
+        assert (await wait_for_end_of_channel(b)).cause is Cause.PEER_CLOSED
         await b.close()
         await asyncio.sleep(5)
 
-    run(world, meet())
+    run_in_world(world, exchange_units_over_rendezvous())

@@ -19,13 +19,13 @@ from siwarp.ulp.adts.session import receive_message, send_message
 from siwarp.ulp.adts.wire import UNIT_HEADER_SIZE, Message, Option
 
 
-@pytest.fixture(params=["rd", "rc"])
-def hosts(world: World, tmp_path: Path, request: pytest.FixtureRequest) -> Hosts:
+@pytest.fixture(name="hosts", params=["rd", "rc"])
+def two_simulated_hosts(world: World, tmp_path: Path, request: pytest.FixtureRequest) -> Hosts:
     return Hosts(world, tmp_path / "root", request.param)
 
 
-async def join(hosts: Hosts) -> Agreement:
-    """Open a session as an initiator whose records the test sends itself."""
+async def open_session_as_initiator(hosts: Hosts) -> Agreement:
+    """Open a session as the initiator; the test then sends the records itself."""
     rendezvous = await endpoints.connect("rc", (B, 18517))
     kinds = handshake.parse_channels([hosts.kind])
     return await handshake.initiate(rendezvous, B, KEY, kinds, LIMITS)
@@ -48,16 +48,16 @@ async def wait_until_sessions_end(server: Server) -> None:
         await asyncio.sleep(0.1)
 
 
-def open_message(path: bytes = b"file", size: int = 10, **more: Any) -> wire.Open:
+def make_open_message(path: bytes = b"file", size: int = 10, **more: Any) -> wire.Open:
     return wire.Open(path=path, size=size, mtime_ns=0, mode=0o644, **more)
 
 
 VIOLATIONS: dict[str, list[tuple[int, Message]]] = {
-    "an even id": [(2, open_message())],
-    "an id twice": [(1, open_message()), (1, open_message())],
-    "an id that decreases": [(3, open_message()), (1, wire.List(b""))],
+    "an even id": [(2, make_open_message())],
+    "an id twice": [(1, make_open_message()), (1, make_open_message())],
+    "an id that decreases": [(3, make_open_message()), (1, wire.List(b""))],
     "data that was not opened": [(9, wire.End(0, b"\0\0\0\0"))],
-    "too many open files": [(2 * i + 1, open_message(b"%d" % i)) for i in range(65)],
+    "too many open files": [(2 * i + 1, make_open_message(b"%d" % i)) for i in range(65)],
     "a request with an even id": [(4, wire.Get(b"file"))],
     "an answer without a request": [(1, wire.RequestDone(0, 0))],
     "a handshake in a session": [(0, wire.Auth(bytes(32)))],
@@ -68,11 +68,11 @@ VIOLATIONS: dict[str, list[tuple[int, Message]]] = {
 @pytest.mark.clause("ADTS-UNIT-5", "ADTS-FILE-1", "ADTS-END-4")
 @pytest.mark.parametrize("what", VIOLATIONS)
 def test_a_violation_ends_its_session_with_an_error_and_no_other(hosts: Hosts, what: str) -> None:
-    async def violate() -> None:
-        async with await hosts.serve() as server, await hosts.connect() as honest:
+    async def send_violation() -> None:
+        async with await hosts.start_server() as server, await hosts.connect_client() as honest:
             await honest.stat("")
             before = count_descriptors()
-            liar = await join(hosts)
+            liar = await open_session_as_initiator(hosts)
             await send_records(liar.channel, *VIOLATIONS[what])
             with pytest.raises(ADTSError) as error:
                 while True:
@@ -83,19 +83,19 @@ def test_a_violation_ends_its_session_with_an_error_and_no_other(hosts: Hosts, w
             while server.sessions > 1:
                 await asyncio.sleep(0.1)
             assert (await honest.put(b"x", "honest")).failures == []
-            for _ in range(100):  # the device closes after the last of its channels
+            for _ in range(100):  # the device is closed some time after its last channel
                 if count_descriptors() <= before:
                     break
                 await asyncio.sleep(0.1)
             assert count_descriptors() <= before
 
-    hosts.run(violate())
-    assert "honest" in files_of(hosts.root)
+    hosts.run_coroutine(send_violation())
+    assert "honest" in read_files_below(hosts.root)
 
 
 @pytest.mark.clause("ADTS-HELLO-4")
 def test_a_peer_that_sends_nothing_or_half_a_handshake_is_closed_after_10_s(hosts: Hosts) -> None:
-    async def stay_silent(say: Callable[[Channel], Awaitable[None]]) -> None:
+    async def send_part_and_wait_for_end(say: Callable[[Channel], Awaitable[None]]) -> None:
         rendezvous = await endpoints.connect("rc", (B, 18517))
         began = hosts.world.now
         await say(rendezvous)
@@ -105,23 +105,25 @@ def test_a_peer_that_sends_nothing_or_half_a_handshake_is_closed_after_10_s(host
         assert 9 <= hosts.world.now - began <= 12
         rendezvous.abort("the end of the test")
 
-    async def say_nothing(rendezvous: Channel) -> None:
+    async def send_nothing(rendezvous: Channel) -> None:
         pass
 
-    async def say_hello(rendezvous: Channel) -> None:
-        await send_message(rendezvous, handshake._hello((wire.ChannelKind.RD,), LIMITS, 8))
+    async def send_hello(rendezvous: Channel) -> None:
+        await send_message(rendezvous, handshake._make_hello((wire.ChannelKind.RD,), LIMITS, 8))
 
-    async def be_a_stranger() -> None:
-        async with await hosts.serve() as server:
-            await asyncio.gather(stay_silent(say_nothing), stay_silent(say_hello))
+    async def stop_before_the_proof() -> None:
+        async with await hosts.start_server() as server:
+            await asyncio.gather(
+                send_part_and_wait_for_end(send_nothing), send_part_and_wait_for_end(send_hello)
+            )
             assert server.sessions == 0
 
-    hosts.run(be_a_stranger())
+    hosts.run_coroutine(stop_before_the_proof())
 
 
 def test_a_peer_that_proves_the_key_and_opens_no_channel_is_closed(hosts: Hosts) -> None:
     async def open_no_channel() -> None:
-        async with await hosts.serve() as server:
+        async with await hosts.start_server() as server:
             rendezvous = await endpoints.connect("rc", (B, 18517))
             kinds = handshake.parse_channels([hosts.kind])
             await handshake._prove_and_verify(rendezvous, KEY, kinds, LIMITS)
@@ -130,7 +132,7 @@ def test_a_peer_that_proves_the_key_and_opens_no_channel_is_closed(hosts: Hosts)
             assert hosts.world.now < 40
             rendezvous.abort("the end of the test")
 
-    hosts.run(open_no_channel())
+    hosts.run_coroutine(open_no_channel())
 
 
 @pytest.mark.clause("ADTS-CHAN-3")
@@ -148,29 +150,29 @@ def test_if_a_channel_does_not_open_the_next_one_is_used(
 
     monkeypatch.setattr(handshake, "open_channel", open_only_one_kind)
 
-    async def fall_back() -> None:
+    async def connect_by_the_other_kind() -> None:
         both = [hosts.kind, other]
         async with (
-            await hosts.serve(channels=["rd", "rc"]),
-            await hosts.connect(channels=both) as session,
+            await hosts.start_server(channels=["rd", "rc"]),
+            await hosts.connect_client(channels=both) as session,
         ):
             assert session.channel == other
             assert "the network drops its packets" in session.refused[0]
             assert (await session.put(b"x", "file")).files == 1
 
-    hosts.run(fall_back())
+    hosts.run_coroutine(connect_by_the_other_kind())
 
 
 @pytest.mark.clause("ADTS-END-3")
 def test_a_session_that_stops_in_the_middle_of_a_file_is_closed_and_the_file_kept(
     hosts: Hosts,
 ) -> None:
-    async def stop_in_the_middle() -> None:
-        async with await hosts.serve() as server:
-            liar = await join(hosts)
+    async def stop_in_the_middle_of_a_file() -> None:
+        async with await hosts.start_server() as server:
+            liar = await open_session_as_initiator(hosts)
             await send_records(
                 liar.channel,
-                (1, open_message(size=300_000, options=Option.RESUME)),
+                (1, make_open_message(size=300_000, options=Option.RESUME)),
                 (1, wire.Hole(0, 1000)),
             )
             await wait_until_sessions_end(server)
@@ -178,16 +180,16 @@ def test_a_session_that_stops_in_the_middle_of_a_file_is_closed_and_the_file_kep
             for end in (liar.channel, liar.rendezvous):
                 end.abort("the end of the test")
 
-    hosts.run(stop_in_the_middle())
-    ((name, octets),) = files_of(hosts.root).items()
+    hosts.run_coroutine(stop_in_the_middle_of_a_file())
+    ((name, octets),) = read_files_below(hosts.root).items()
     assert name.startswith(".file.adts-") and octets == bytes(1000)
     assert "has not answered for 120 s" in hosts.events[-1]
 
 
 def test_more_than_256_waiting_requests_are_refused_and_the_others_answered(hosts: Hosts) -> None:
-    async def ask_too_often() -> list[wire.Message]:
-        async with await hosts.serve():
-            liar = await join(hosts)
+    async def send_too_many_requests() -> list[wire.Message]:
+        async with await hosts.start_server():
+            liar = await open_session_as_initiator(hosts)
             await send_records(liar.channel, *((2 * i + 1, wire.List(b"")) for i in range(300)))
             answers: list[wire.Message] = []
             while len(answers) < 300:
@@ -199,7 +201,7 @@ def test_more_than_256_waiting_requests_are_refused_and_the_others_answered(host
                 end.abort("the end of the test")
             return answers
 
-    answers = hosts.run(ask_too_often())
+    answers = hosts.run_coroutine(send_too_many_requests())
     refused = [m for m in answers if isinstance(m, wire.Error)]
     assert {m.code for m in refused} == {ErrorCode.BUSY}
     assert len(refused) == 300 - 256

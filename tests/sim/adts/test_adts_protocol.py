@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from crcmod.predefined import mkPredefinedCrcFun
-from sim.adts.adts_sim_harness import KEY, LIMITS, B, Hosts, files_of
+from sim.adts.adts_sim_harness import KEY, LIMITS, B, Hosts, read_files_below
 
 from siwarp.sim import World
 from siwarp.ulp.adts import ADTSError, ErrorCode, auth, endpoints, handshake, wire
@@ -32,15 +32,15 @@ HELLO = wire.Hello(
 )
 
 
-@pytest.fixture(params=["rd", "rc"])
-def hosts(world: World, tmp_path: Path, request: pytest.FixtureRequest) -> Hosts:
+@pytest.fixture(name="hosts", params=["rd", "rc"])
+def two_simulated_hosts(world: World, tmp_path: Path, request: pytest.FixtureRequest) -> Hosts:
     return Hosts(world, tmp_path / "root", request.param)
 
 
 @asynccontextmanager
-async def rendezvous_of(hosts: Hosts) -> AsyncIterator[Channel]:
-    """Yield a rendezvous to a server on which nothing has been sent."""
-    async with await hosts.serve():
+async def open_rendezvous(hosts: Hosts) -> AsyncIterator[Channel]:
+    """Connect a rendezvous to a server, on which nothing has been sent yet, and yield it."""
+    async with await hosts.start_server():
         rendezvous = await endpoints.connect("rc", (B, 18517))
         try:
             yield rendezvous
@@ -49,9 +49,9 @@ async def rendezvous_of(hosts: Hosts) -> AsyncIterator[Channel]:
 
 
 @asynccontextmanager
-async def session_of(hosts: Hosts, **limits: Any) -> AsyncIterator[Agreement]:
-    """Yield a session with a server, as an initiator whose records the test sends itself."""
-    async with rendezvous_of(hosts) as rendezvous:
+async def open_session_as_initiator(hosts: Hosts, **limits: Any) -> AsyncIterator[Agreement]:
+    """Yield a session with a server, in which the test sends the initiator's records itself."""
+    async with open_rendezvous(hosts) as rendezvous:
         kinds = handshake.parse_channels([hosts.kind])
         joined = await handshake.initiate(rendezvous, B, KEY, kinds, replace(LIMITS, **limits))
         try:
@@ -60,7 +60,7 @@ async def session_of(hosts: Hosts, **limits: Any) -> AsyncIterator[Agreement]:
             joined.channel.abort("the end of the test")
 
 
-async def send(channel: Channel, *messages: Message, transfer: int = 0) -> None:
+async def send_messages(channel: Channel, *messages: Message, transfer: int = 0) -> None:
     unit = await channel.buffer()
     at = UNIT_HEADER_SIZE
     for message in messages:
@@ -68,7 +68,7 @@ async def send(channel: Channel, *messages: Message, transfer: int = 0) -> None:
     await channel.send(unit, at)
 
 
-async def receive(channel: Channel) -> list[tuple[int, Message]]:
+async def receive_messages(channel: Channel) -> list[tuple[int, Message]]:
     """Return the messages of the next unit, each with its transfer."""
     received = await channel.receive()
     try:
@@ -80,14 +80,14 @@ async def receive(channel: Channel) -> list[tuple[int, Message]]:
 
 async def receive_error(channel: Channel) -> wire.Error:
     while True:
-        for _, message in await receive(channel):
+        for _, message in await receive_messages(channel):
             if isinstance(message, wire.Error):
                 return message
 
 
 async def is_silent(channel: Channel, seconds: float) -> bool:
     try:
-        await asyncio.wait_for(receive(channel), seconds)
+        await asyncio.wait_for(receive_messages(channel), seconds)
     except asyncio.TimeoutError:
         return True
     return False
@@ -97,17 +97,17 @@ async def is_silent(channel: Channel, seconds: float) -> bool:
 def test_a_hello_is_answered_with_a_hello_and_a_new_nonce(hosts: Hosts) -> None:
     nonces = set()
 
-    async def say_hello() -> None:
-        async with rendezvous_of(hosts) as rendezvous:
+    async def send_hello() -> None:
+        async with open_rendezvous(hosts) as rendezvous:
             assert await is_silent(rendezvous, 5)
-            await send(rendezvous, HELLO)
-            ((_, answer),) = await receive(rendezvous)
+            await send_messages(rendezvous, HELLO)
+            ((_, answer),) = await receive_messages(rendezvous)
             assert isinstance(answer, wire.Hello)
             assert answer.window == 0
             nonces.add(answer.nonce)
 
     for _ in range(2):
-        hosts.run(say_hello())
+        hosts.run_coroutine(send_hello())
     assert len(nonces) == 2
     assert bytes(16) not in nonces
 
@@ -115,31 +115,32 @@ def test_a_hello_is_answered_with_a_hello_and_a_new_nonce(hosts: Hosts) -> None:
 @pytest.mark.clause("ADTS-HELLO-1")
 @pytest.mark.parametrize("first", [wire.Auth(bytes(32)), wire.Get(b""), wire.Bye()])
 def test_a_session_that_does_not_begin_with_hello_is_refused(hosts: Hosts, first: Message) -> None:
-    async def say_something_else() -> None:
-        async with rendezvous_of(hosts) as rendezvous:
-            await send(rendezvous, first)
+    async def send_other_message_first() -> None:
+        async with open_rendezvous(hosts) as rendezvous:
+            await send_messages(rendezvous, first)
             assert (await receive_error(rendezvous)).code == ErrorCode.PROTOCOL
 
-    hosts.run(say_something_else())
+    hosts.run_coroutine(send_other_message_first())
 
 
 @pytest.mark.clause("ADTS-HELLO-2")
 def test_a_peer_without_a_common_version_is_told_so(hosts: Hosts) -> None:
-    async def say_hello(lowest: int, highest: int) -> Message:
-        async with rendezvous_of(hosts) as rendezvous:
-            await send(rendezvous, replace(HELLO, min_version=lowest, max_version=highest))
-            assert isinstance((await receive(rendezvous))[0][1], wire.Hello)
+    async def send_hello(lowest: int, highest: int) -> Message:
+        async with open_rendezvous(hosts) as rendezvous:
+            await send_messages(rendezvous, replace(HELLO, min_version=lowest, max_version=highest))
+            assert isinstance((await receive_messages(rendezvous))[0][1], wire.Hello)
             if lowest > 1:
                 return await receive_error(rendezvous)
-            await send(rendezvous, wire.Auth(bytes(32)))
+            await send_messages(rendezvous, wire.Auth(bytes(32)))
             return await receive_error(rendezvous)
 
-    newer = hosts.run(say_hello(2, 3))
+    newer = hosts.run_coroutine(send_hello(2, 3))
     assert isinstance(newer, wire.Error)
     assert newer.code == ErrorCode.VERSION
-    both = hosts.run(say_hello(1, 3))
+    both = hosts.run_coroutine(send_hello(1, 3))
     assert isinstance(both, wire.Error)
-    assert both.code == ErrorCode.REFUSED  # the versions match, but the key is wrong
+    # REFUSED, because the versions match but the key is wrong
+    assert both.code == ErrorCode.REFUSED
 
 
 @pytest.mark.clause("ADTS-AUTH-3")
@@ -149,31 +150,31 @@ def test_an_acceptor_that_does_not_know_the_key_gets_no_session(
 ) -> None:
     """Test an acceptor that sends the right proof, the initiator's own proof, and a wrong proof."""
 
-    async def pretend(rendezvous: Channel) -> None:
+    async def answer_as_acceptor(rendezvous: Channel) -> None:
         received = await rendezvous.receive()
         (record,) = wire.records(received.view)
         theirs = bytes(record.body)
         received.release()
         own = replace(HELLO, window=0)
-        await send(rendezvous, own)
-        await receive(rendezvous)
+        await send_messages(rendezvous, own)
+        await receive_messages(rendezvous)
         key = KEY if whose else auth.Key(bytes(32))
         mac = auth.make_proof(key, whose or Role.ACCEPTOR, theirs, own.body())
         kind = handshake.parse_channels([hosts.kind])[0]
-        await send(rendezvous, wire.Auth(mac), wire.UseChannel(kind))
+        await send_messages(rendezvous, wire.Auth(mac), wire.UseChannel(kind))
 
-    async def connect() -> ErrorCode:
+    async def connect_and_get_error_code() -> ErrorCode:
         tasks: list[asyncio.Task[None]] = []
         channels: list[Channel] = []
 
-        def accept(channel: Channel) -> None:
+        def start_answering(channel: Channel) -> None:
             channels.append(channel)
-            tasks.append(asyncio.ensure_future(pretend(channel)))
+            tasks.append(asyncio.ensure_future(answer_as_acceptor(channel)))
 
-        listener = await endpoints.listen("rc", (B, 18517), accept)
+        listener = await endpoints.listen("rc", (B, 18517), start_answering)
         try:
             with pytest.raises(ADTSError) as error:
-                await hosts.connect()
+                await hosts.connect_client()
             return error.value.code
         finally:
             await asyncio.gather(*tasks)
@@ -181,58 +182,59 @@ def test_an_acceptor_that_does_not_know_the_key_gets_no_session(
                 channel.abort("the end of the test")
             await listener.close()
 
-    # After the right proof the session fails later, because CHANNEL has no port here.
+    # With the right proof, the session fails only because the CHANNEL of this test has no port.
     expected = ErrorCode.PROTOCOL if whose is Role.ACCEPTOR else ErrorCode.REFUSED
-    assert hosts.run(connect()) == expected
+    assert hosts.run_coroutine(connect_and_get_error_code()) == expected
 
 
 @pytest.mark.clause("ADTS-HELLO-5")
 def test_the_smaller_numbers_of_both_hellos_apply(
     hosts: Hosts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hello = handshake._hello
+    hello = handshake._make_hello
 
-    def modest(kinds: Any, limits: Any, window: int) -> wire.Hello:
+    def make_hello_with_small_numbers(kinds: Any, limits: Any, window: int) -> wire.Hello:
         made = hello(kinds, limits, window)
-        return replace(made, files=2, idle=5) if window else made  # only the acceptor sends 0
+        # a window of 0 is that of an acceptor's HELLO, which stays unchanged
+        return replace(made, files=2, idle=5) if window else made
 
-    monkeypatch.setattr(handshake, "_hello", modest)
+    monkeypatch.setattr(handshake, "_make_hello", make_hello_with_small_numbers)
     large = wire.Open(path=b"file", size=300_000, mtime_ns=0, mode=0o644)
 
-    async def be_idle() -> None:
-        async with session_of(hosts) as joined:
+    async def wait_for_end_of_idle_session() -> None:
+        async with open_session_as_initiator(hosts) as joined:
             began = hosts.world.now
-            assert await receive(joined.channel) == [(0, wire.Bye())]
+            assert await receive_messages(joined.channel) == [(0, wire.Bye())]
             assert 4 <= hosts.world.now - began <= 8
 
     async def open_three_files() -> None:
-        async with session_of(hosts) as joined:
+        async with open_session_as_initiator(hosts) as joined:
             for transfer, path in ((1, b"a"), (3, b"b"), (5, b"c")):
-                await send(joined.channel, replace(large, path=path), transfer=transfer)
+                await send_messages(joined.channel, replace(large, path=path), transfer=transfer)
             error = await receive_error(joined.channel)
             assert error.code == ErrorCode.PROTOCOL
             assert "2 open transfers" in error.text
 
-    hosts.run(be_idle())
-    hosts.run(open_three_files())
+    hosts.run_coroutine(wait_for_end_of_idle_session())
+    hosts.run_coroutine(open_three_files())
 
 
 @pytest.mark.clause("ADTS-CRED-4")
 def test_an_initiator_with_too_small_a_window_is_refused(hosts: Hosts) -> None:
-    async def say_hello() -> None:
-        async with rendezvous_of(hosts) as rendezvous:
+    async def send_hello() -> None:
+        async with open_rendezvous(hosts) as rendezvous:
             kind = handshake.parse_channels([hosts.kind])
             own = replace(HELLO, channels=kind, window=3)
-            await send(rendezvous, own)
-            ((_, theirs),) = await receive(rendezvous)
+            await send_messages(rendezvous, own)
+            ((_, theirs),) = await receive_messages(rendezvous)
             assert isinstance(theirs, wire.Hello)
             mac = auth.make_proof(KEY, Role.INITIATOR, own.body(), theirs.body())
-            await send(rendezvous, wire.Auth(mac))
+            await send_messages(rendezvous, wire.Auth(mac))
             error = await receive_error(rendezvous)
             assert error.code == ErrorCode.PROTOCOL
             assert "HELLO grants 3 credits" in error.text
 
-    hosts.run(say_hello())
+    hosts.run_coroutine(send_hello())
 
 
 @pytest.mark.clause("ADTS-CHAN-5")
@@ -240,11 +242,11 @@ def test_units_are_as_large_as_the_smaller_end_permits(hosts: Hosts) -> None:
     octets = bytes(range(256)) * 100
     (hosts.root / "file").write_bytes(octets)
 
-    async def get_in_small_units() -> None:
-        async with session_of(hosts, unit=4096) as joined:
+    async def get_file_in_small_units() -> None:
+        async with open_session_as_initiator(hosts, unit=4096) as joined:
             channel = joined.channel
             assert channel.unit_size == 4096
-            await send(channel, wire.Get(b"file"), transfer=1)
+            await send_messages(channel, wire.Get(b"file"), transfer=1)
             got = bytearray()
             while len(got) < len(octets):
                 received = await channel.receive()
@@ -254,7 +256,7 @@ def test_units_are_as_large_as_the_smaller_end_permits(hosts: Hosts) -> None:
                 received.release()
             assert got == octets
 
-    hosts.run(get_in_small_units())
+    hosts.run_coroutine(get_file_in_small_units())
 
 
 @pytest.mark.clause("ADTS-FILE-10")
@@ -262,33 +264,35 @@ def test_a_cancelled_transfer_has_no_answer_and_can_be_resumed(hosts: Hosts) -> 
     large = wire.Open(path=b"file", size=300_000, mtime_ns=0, mode=0o644, options=Option.RESUME)
     digest = mkPredefinedCrcFun("crc-32c")(bytes(1000)).to_bytes(4, "big")
 
-    async def cancel() -> None:
-        async with session_of(hosts) as joined:
+    async def cancel_transfer() -> None:
+        async with open_session_as_initiator(hosts) as joined:
             channel = joined.channel
-            await send(channel, large, transfer=1)
-            assert await receive(channel) == [(1, wire.Accept())]
-            await send(channel, wire.Hole(offset=0, length=1000), wire.Cancel(), transfer=1)
-            await send(channel, large, transfer=3)
-            assert await receive(channel) == [(3, wire.Accept(offset=1000, digest=digest))]
+            await send_messages(channel, large, transfer=1)
+            assert await receive_messages(channel) == [(1, wire.Accept())]
+            await send_messages(
+                channel, wire.Hole(offset=0, length=1000), wire.Cancel(), transfer=1
+            )
+            await send_messages(channel, large, transfer=3)
+            assert await receive_messages(channel) == [(3, wire.Accept(offset=1000, digest=digest))]
 
-    hosts.run(cancel())
-    assert [len(octets) for octets in files_of(hosts.root).values()] == [1000]
+    hosts.run_coroutine(cancel_transfer())
+    assert [len(octets) for octets in read_files_below(hosts.root).values()] == [1000]
 
 
 @pytest.mark.clause("ADTS-FILE-10")
 def test_a_receiver_can_cancel_a_transfer(hosts: Hosts) -> None:
     (hosts.root / "file").write_bytes(bytes(300_000))
 
-    async def cancel() -> None:
-        async with session_of(hosts) as joined:
+    async def cancel_transfer() -> None:
+        async with open_session_as_initiator(hosts) as joined:
             channel = joined.channel
-            await send(channel, wire.Get(b"file"), transfer=1)
-            ((transfer, opened),) = await receive(channel)
+            await send_messages(channel, wire.Get(b"file"), transfer=1)
+            ((transfer, opened),) = await receive_messages(channel)
             assert isinstance(opened, wire.Open)
             assert opened.request == 1
             assert transfer % 2 == 0
-            await send(channel, wire.Cancel(), transfer=transfer)
-            assert await receive(channel) == [(1, wire.RequestDone(files=0, failed=1))]
+            await send_messages(channel, wire.Cancel(), transfer=transfer)
+            assert await receive_messages(channel) == [(1, wire.RequestDone(files=0, failed=1))]
 
     hosts.run(cancel())
 

@@ -35,13 +35,13 @@ LARGE = 400_000
 SIZES = {"empty": 0, "small": 100, "d/medium": 60_000, "d/e/large": LARGE}
 
 
-@pytest.fixture(params=["rd", "rc"])
-def hosts(world: World, tmp_path: Path, request: pytest.FixtureRequest) -> Hosts:
+@pytest.fixture(name="hosts", params=["rd", "rc"])
+def two_simulated_hosts(world: World, tmp_path: Path, request: pytest.FixtureRequest) -> Hosts:
     return Hosts(world, tmp_path / "root", request.param)
 
 
-@pytest.fixture
-def source(tmp_path: Path) -> Path:
+@pytest.fixture(name="source")
+def source_directory(tmp_path: Path) -> Path:
     root = tmp_path / "source"
     make_files(root, SIZES)
     return root
@@ -49,8 +49,12 @@ def source(tmp_path: Path) -> Path:
 
 @pytest.mark.clause("ADTS-REQ-1")
 def test_a_directory_is_put_and_got(hosts: Hosts, source: Path, tmp_path: Path) -> None:
-    hosts.run(put_and_get(hosts, source, tmp_path / "back"))
-    assert files_of(hosts.root / "copy") == files_of(tmp_path / "back") == files_of(source)
+    hosts.run_coroutine(put_and_get_directory(hosts, source, tmp_path / "back"))
+    assert (
+        read_files_below(hosts.root / "copy")
+        == read_files_below(tmp_path / "back")
+        == read_files_below(source)
+    )
 
 
 @pytest.mark.clause("ADTS-UD-3")
@@ -72,15 +76,15 @@ def test_a_blackout_of_10_s_delays_a_transfer_and_does_not_end_it(
     hosts: Hosts, source: Path, tmp_path: Path
 ) -> None:
     hosts.world.faults("rate=10Mbit,delay=5ms,blackout=10s@0.2s")
-    hosts.run(put_and_get(hosts, source, tmp_path / "back"))
+    hosts.run_coroutine(put_and_get_directory(hosts, source, tmp_path / "back"))
     assert hosts.world.now > 10
-    assert files_of(tmp_path / "back") == files_of(source)
+    assert read_files_below(tmp_path / "back") == read_files_below(source)
 
 
 @pytest.mark.clause("ADTS-END-1", "ADTS-END-2")
 def test_an_idle_session_ends_after_30_s_and_the_next_call_says_so(hosts: Hosts) -> None:
-    async def be_idle() -> None:
-        async with await hosts.serve() as server, await hosts.connect() as session:
+    async def wait_for_end_of_idle_session() -> None:
+        async with await hosts.start_server() as server, await hosts.connect_client() as session:
             await session.put(b"x", "x")
             began = hosts.world.now
             while server.sessions:
@@ -91,38 +95,38 @@ def test_an_idle_session_ends_after_30_s_and_the_next_call_says_so(hosts: Hosts)
                     await call
                 assert error.value.code == ErrorCode.SHUTDOWN
 
-    hosts.run(be_idle())
+    hosts.run_coroutine(wait_for_end_of_idle_session())
 
 
 def test_many_sessions_at_a_time_each_get_their_files(hosts: Hosts, source: Path) -> None:
     limits = dataclasses.replace(LIMITS, memory=8 << 20)
 
     async def use_many_sessions() -> None:
-        async with await hosts.serve(limits=limits) as server:
+        async with await hosts.start_server(limits=limits) as server:
 
-            async def put_to(name: str) -> None:
-                async with await hosts.connect() as session:
+            async def put_directory_in_own_session(name: str) -> None:
+                async with await hosts.connect_client() as session:
                     assert (await session.put(source, name, recursive=True)).failures == []
 
-            await asyncio.gather(*(put_to(f"{i}") for i in range(20)))
+            await asyncio.gather(*(put_directory_in_own_session(f"{i}") for i in range(20)))
             while server.sessions:
                 await asyncio.sleep(0.1)
 
-    hosts.run(use_many_sessions())
+    hosts.run_coroutine(use_many_sessions())
     for i in range(20):
-        assert files_of(hosts.root / f"{i}") == files_of(source)
+        assert read_files_below(hosts.root / f"{i}") == read_files_below(source)
 
 
 def test_transfers_of_one_session_are_made_one_after_the_other(hosts: Hosts) -> None:
-    async def put_at_once() -> None:
-        async with await hosts.serve(), await hosts.connect() as session:
+    async def start_ten_puts_together() -> None:
+        async with await hosts.start_server(), await hosts.connect_client() as session:
             results = await asyncio.gather(
                 *(session.put(b"%d" % i, f"{i}") for i in range(10)), session.stat("")
             )
             assert [r.files for r in results[:10] if isinstance(r, adts.Result)] == [1] * 10
 
-    hosts.run(put_at_once())
-    assert files_of(hosts.root) == {f"{i}": b"%d" % i for i in range(10)}
+    hosts.run_coroutine(start_ten_puts_together())
+    assert read_files_below(hosts.root) == {f"{i}": b"%d" % i for i in range(10)}
 
 
 # ---- crashes
@@ -134,31 +138,33 @@ def test_transfers_of_one_session_are_made_one_after_the_other(hosts: Hosts) -> 
 def test_after_a_crash_of_either_end_the_same_call_completes_the_file(
     tmp_path: Path, crashed: str, step: int
 ) -> None:
-    """The step decides when the crash happens, from the handshake to the end of the file."""
+    """The crash happens during the handshake or later in the transfer, depending on ``step``."""
     make_files(tmp_path / "source", {"file": LARGE})
     kind = ("rd", "rc")[step % 2]
     with World(seed=step + 1, faults="rate=4Mbit,delay=10ms") as world:
         hosts = Hosts(world, tmp_path / "root", kind)
 
         async def put_and_crash() -> None:
-            server = await hosts.serve()
-            putting = asyncio.ensure_future(put_once(hosts, tmp_path / "source"))
+            server = await hosts.start_server()
+            putting = asyncio.ensure_future(
+                put_directory_in_new_session(hosts, tmp_path / "source")
+            )
             await asyncio.sleep(0.04 + 0.07 * step)
             world.crash(crashed)
             with pytest.raises(OSError):
                 await asyncio.wait_for(putting, 60)
             await server.close()
             world.restart(crashed)
-            async with await hosts.serve():
-                result = await put_once(hosts, tmp_path / "source")
+            async with await hosts.start_server():
+                result = await put_directory_in_new_session(hosts, tmp_path / "source")
                 assert result.files == 1
 
-        hosts.run(put_and_crash())
-    assert files_of(hosts.root) == files_of(tmp_path / "source")
+        hosts.run_coroutine(put_and_crash())
+    assert read_files_below(hosts.root) == read_files_below(tmp_path / "source")
 
 
-async def put_once(hosts: Hosts, source: Path) -> adts.Result:
-    async with await hosts.connect() as session:
+async def put_directory_in_new_session(hosts: Hosts, source: Path) -> adts.Result:
+    async with await hosts.connect_client() as session:
         return await session.put(source, "", recursive=True)
 
 
@@ -167,9 +173,9 @@ def test_a_partition_ends_a_session_with_an_error_that_names_the_peer(
 ) -> None:
     hosts.world.faults("rate=4Mbit,delay=10ms")
 
-    async def put_without_a_network() -> None:
-        async with await hosts.serve() as server:
-            session = await hosts.connect()
+    async def put_until_partition_ends_session() -> None:
+        async with await hosts.start_server() as server:
+            session = await hosts.connect_client()
             putting = asyncio.ensure_future(session.put(source, "copy", recursive=True))
             await asyncio.sleep(0.2)
             hosts.world.partition(A, B)
@@ -179,7 +185,7 @@ def test_a_partition_ends_a_session_with_an_error_that_names_the_peer(
             while server.sessions:
                 await asyncio.sleep(1)
 
-    hosts.run(put_without_a_network())
+    hosts.run_coroutine(put_until_partition_ends_session())
     assert hosts.world.now < 180
 
 
@@ -188,14 +194,14 @@ def test_a_partition_ends_a_session_with_an_error_that_names_the_peer(
 
 @pytest.mark.clause("ADTS-AUTH-1")
 def test_a_wrong_key_is_refused_with_a_remedy(hosts: Hosts) -> None:
-    async def use_another_key() -> None:
-        async with await hosts.serve() as server:
+    async def connect_with_another_key() -> None:
+        async with await hosts.start_server() as server:
             with pytest.raises(ADTSError, match="the key is not the server's") as error:
-                await hosts.connect(key=adts.Key(bytes(32)))
+                await hosts.connect_client(key=adts.Key(bytes(32)))
             assert error.value.code == ErrorCode.REFUSED
             assert server.sessions == 0
 
-    hosts.run(use_another_key())
+    hosts.run_coroutine(connect_with_another_key())
     assert "refused: the key is not the server's" in hosts.events[0]
 
 
@@ -203,8 +209,11 @@ def test_a_wrong_key_is_refused_with_a_remedy(hosts: Hosts) -> None:
 def test_a_read_only_server_sends_but_does_not_change_files(hosts: Hosts, source: Path) -> None:
     make_files(hosts.root, {"file": 10})
 
-    async def try_to_write() -> None:
-        async with await hosts.serve(writable=False), await hosts.connect() as session:
+    async def write_to_read_only_server() -> None:
+        async with (
+            await hosts.start_server(writable=False),
+            await hosts.connect_client() as session,
+        ):
             result = await session.put(source / "small", "new")
             assert [f.code for f in result.failures] == [ErrorCode.READ_ONLY]
             with pytest.raises(ADTSError, match="read-only"):
@@ -213,8 +222,8 @@ def test_a_read_only_server_sends_but_does_not_change_files(hosts: Hosts, source
             assert (await session.get("file", into)).files == 1
             assert bytes(into) == (hosts.root / "file").read_bytes()
 
-    hosts.run(try_to_write())
-    assert list(files_of(hosts.root)) == ["file"]
+    hosts.run_coroutine(write_to_read_only_server())
+    assert list(read_files_below(hosts.root)) == ["file"]
 
 
 @pytest.mark.clause("ADTS-PATH-2")
@@ -222,8 +231,8 @@ def test_a_read_only_server_sends_but_does_not_change_files(hosts: Hosts, source
 def test_paths_out_of_the_directory_are_refused(hosts: Hosts, source: Path, path: str) -> None:
     (hosts.root / "link").symlink_to("../source")
 
-    async def escape() -> None:
-        async with await hosts.serve(), await hosts.connect() as session:
+    async def use_path_outside_root() -> None:
+        async with await hosts.start_server(), await hosts.connect_client() as session:
             for call in (session.stat(path), session.delete(path), session.get(path, bytearray(9))):
                 with pytest.raises(ADTSError) as error:
                     await call
@@ -231,28 +240,28 @@ def test_paths_out_of_the_directory_are_refused(hosts: Hosts, source: Path, path
             result = await session.put(b"x", path)
             assert result.failures[0].code in {ErrorCode.NAME, ErrorCode.KIND}
 
-    hosts.run(escape())
-    assert files_of(source).keys() == SIZES.keys()
+    hosts.run_coroutine(use_path_outside_root())
+    assert read_files_below(source).keys() == SIZES.keys()
 
 
 @pytest.mark.clause("ADTS-CHAN-1")
 def test_no_common_channel_is_an_error_that_lists_the_servers(hosts: Hosts) -> None:
     other = {"rd": "rc", "rc": "rd"}[hosts.kind]
 
-    async def ask_for_the_other() -> None:
-        async with await hosts.serve():
+    async def connect_with_other_kind_of_channel() -> None:
+        async with await hosts.start_server():
             with pytest.raises(ADTSError, match=f"choose from {hosts.kind.upper()}") as error:
-                await hosts.connect(channels=[other])
+                await hosts.connect_client(channels=[other])
             assert error.value.code == ErrorCode.CHANNEL
 
-    hosts.run(ask_for_the_other())
+    hosts.run_coroutine(connect_with_other_kind_of_channel())
 
 
 # ---- disks
 
 
 class FullDisk(SystemCalls):
-    """A disk with room for a number of octets."""
+    """A disk that is full after a number of octets has been written."""
 
     def __init__(self, room: int) -> None:
         self.room = room
@@ -282,7 +291,10 @@ class SyncedDisk(SystemCalls):
 
 def test_a_full_disk_fails_the_file_and_the_session_goes_on(hosts: Hosts, source: Path) -> None:
     async def fill_the_disk() -> None:
-        async with await hosts.serve(FullDisk(200_000)), await hosts.connect() as session:
+        async with (
+            await hosts.start_server(FullDisk(200_000)),
+            await hosts.connect_client() as session,
+        ):
             result = await session.put(source, "copy", recursive=True)
             assert [f.code for f in result.failures] == [ErrorCode.NO_SPACE]
             assert "No space left" in result.failures[0].text
@@ -290,8 +302,8 @@ def test_a_full_disk_fails_the_file_and_the_session_goes_on(hosts: Hosts, source
             result = await session.put(source / "small", "again")
             assert result.files == 1
 
-    hosts.run(fill_the_disk())
-    assert "copy/d/e/large" not in files_of(hosts.root)
+    hosts.run_coroutine(fill_the_disk())
+    assert "copy/d/e/large" not in read_files_below(hosts.root)
 
 
 @pytest.mark.clause("ADTS-FILE-9")
@@ -301,18 +313,19 @@ def test_a_disk_that_stalls_pauses_its_sender_and_no_other_session(
     pauses: list[float] = []
 
     async def use_a_slow_disk() -> None:
-        async with await hosts.serve() as server, await hosts.connect() as quick:
-            await quick.stat("")  # the server has made the disk of this session
+        async with await hosts.start_server() as server, await hosts.connect_client() as quick:
+            # the answer shows that the server has created the disk of the session ``quick``
+            await quick.stat("")
             server.make_disk = lambda: SlowDisk(12)
-            async with await hosts.connect() as slow:
-                pausing = slow._exchange._handle
+            async with await hosts.connect_client() as slow:
+                pausing = slow._exchange._handle_record
 
-                def handle(record: Record) -> bool:
+                def note_pause_and_handle(record: Record) -> bool:
                     if record.type == Type.PAUSE:
                         pauses.append(hosts.world.now)
                     return pausing(record)
 
-                slow._exchange._handle = handle  # type: ignore[method-assign]
+                slow._exchange._handle_record = note_pause_and_handle  # type: ignore[method-assign]
                 putting = asyncio.ensure_future(slow.put(source, "slow", recursive=True))
                 await asyncio.sleep(10)
                 began = hosts.world.now
@@ -320,10 +333,10 @@ def test_a_disk_that_stalls_pauses_its_sender_and_no_other_session(
                 assert hosts.world.now - began < 1
                 assert (await putting).failures == []
 
-    hosts.run(use_a_slow_disk(), within=3600)
+    hosts.run_coroutine(use_a_slow_disk(), within=3600)
     assert 5 <= pauses[0] <= 7
     for name in ("slow", "quick"):
-        assert files_of(hosts.root / name) == files_of(source)
+        assert read_files_below(hosts.root / name) == read_files_below(source)
 
 
 @pytest.mark.parametrize(("seconds", "survives"), [(500, True), (700, False)])
@@ -331,16 +344,16 @@ def test_a_session_waits_up_to_600_s_for_a_call_of_the_disk(
     hosts: Hosts, seconds: float, survives: bool
 ) -> None:
     async def put_to_a_slow_disk() -> None:
-        async with await hosts.serve() as server:
+        async with await hosts.start_server() as server:
             server.make_disk = lambda: SlowDisk(seconds)
-            async with await hosts.connect() as session:
+            async with await hosts.connect_client() as session:
                 if survives:
                     assert (await session.put(b"x", "file")).failures == []
                 else:
                     with pytest.raises(ADTSError, match="not answered for 600 s: check the disk"):
                         await session.put(b"x", "file")
 
-    hosts.run(put_to_a_slow_disk(), within=3600)
+    hosts.run_coroutine(put_to_a_slow_disk(), within=3600)
 
 
 # ---- mirror, memory
@@ -352,8 +365,8 @@ def test_a_mirror_deletes_what_the_source_does_not_have(
 ) -> None:
     make_files(hosts.root, {"copy/old": 1, "copy/d/old": 1, "copy/gone/deep/old": 1, "kept": 1})
 
-    async def mirror() -> None:
-        async with await hosts.serve(), await hosts.connect() as session:
+    async def mirror_both_ways() -> None:
+        async with await hosts.start_server(), await hosts.connect_client() as session:
             result = await session.put(source, "copy", recursive=True, update=True, delete=True)
             assert (result.files, result.deleted, result.failures) == (4, 5, [])
             result = await session.put(source, "copy", recursive=True, update=True, delete=True)
@@ -362,8 +375,12 @@ def test_a_mirror_deletes_what_the_source_does_not_have(
             result = await session.get("copy", tmp_path / "back", recursive=True, delete=True)
             assert result.deleted == 3
 
-    hosts.run(mirror())
-    assert files_of(hosts.root / "copy") == files_of(tmp_path / "back") == files_of(source)
+    hosts.run_coroutine(mirror_both_ways())
+    assert (
+        read_files_below(hosts.root / "copy")
+        == read_files_below(tmp_path / "back")
+        == read_files_below(source)
+    )
     assert (hosts.root / "kept").exists()
 
 
@@ -374,8 +391,8 @@ def test_memory_and_open_files_are_transferred(hosts: Hosts, tmp_path: Path) -> 
 
     octets = bytes(range(256)) * 2000
 
-    async def use_memory() -> None:
-        async with await hosts.serve(), await hosts.connect() as session:
+    async def transfer_memory_and_open_files() -> None:
+        async with await hosts.start_server(), await hosts.connect_client() as session:
             await session.put(octets, "bytes")
             await session.put(io.BytesIO(octets), "file")
             into = bytearray(len(octets))
@@ -395,7 +412,7 @@ def test_memory_and_open_files_are_transferred(hosts: Hosts, tmp_path: Path) -> 
             result = await session.get("file", bytearray(9))
             assert [f.code for f in result.failures] == [ErrorCode.NO_SPACE]
 
-    hosts.run(use_memory())
+    hosts.run_coroutine(transfer_memory_and_open_files())
 
 
 @pytest.mark.clause("ADTS-FILE-11")
@@ -406,15 +423,15 @@ def test_with_sync_a_file_is_done_when_it_and_its_name_are_in_stable_storage(
 
     async def put_and_get_with_sync() -> None:
         async with (
-            await hosts.serve(calls["server"]),
-            await hosts.connect(calls["client"]) as session,
+            await hosts.start_server(calls["server"]),
+            await hosts.connect_client(calls["client"]) as session,
         ):
             await session.put(source, "unsynced", recursive=True)
             assert calls["server"].log.count("file") == 0
             await session.put(source, "copy", recursive=True, sync=True)
             await session.get("copy", tmp_path / "back", recursive=True, sync=True)
 
-    hosts.run(put_and_get_with_sync())
+    hosts.run_coroutine(put_and_get_with_sync())
     for disk in calls.values():
         synced = [at for at, step in enumerate(disk.log) if step == "file"]
         assert len(synced) == len(SIZES)
@@ -425,11 +442,11 @@ def test_progress_reports_octets_of_all_files(hosts: Hosts, source: Path) -> Non
     seen: list[tuple[int, int | None]] = []
 
     async def put_with_progress() -> None:
-        async with await hosts.serve(), await hosts.connect() as session:
+        async with await hosts.start_server(), await hosts.connect_client() as session:
             await session.put(
                 source, "copy", recursive=True, progress=lambda p: seen.append((p.octets, p.total))
             )
 
-    hosts.run(put_with_progress())
+    hosts.run_coroutine(put_with_progress())
     total = sum(SIZES.values())
     assert seen == sorted(seen) and seen[-1] == (total, total)

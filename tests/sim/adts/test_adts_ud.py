@@ -23,17 +23,17 @@ from siwarp.ulp.adts.wire import RECORD_HEADER_SIZE, UNIT_HEADER_SIZE, put_unit_
 from siwarp.verbs import AH
 
 PAYLOAD = UD_UNIT_SIZE - UNIT_HEADER_SIZE - RECORD_HEADER_SIZE
-#: Headers of UD, UDP and IPv6, and the packet that each path for IPv6 carries.
+#: Octets of the headers of UD, UDP and IPv6, and of the largest packet that each IPv6 path carries.
 HEADERS, PACKET = 22 + 8 + 40, 1280
 
 
-@pytest.fixture
-def hosts(world: World, tmp_path: Path) -> Hosts:
+@pytest.fixture(name="hosts")
+def two_simulated_hosts(world: World, tmp_path: Path) -> Hosts:
     return Hosts(world, tmp_path / "root", "ud")
 
 
-@pytest.fixture
-def source(tmp_path: Path) -> Path:
+@pytest.fixture(name="source")
+def source_directory(tmp_path: Path) -> Path:
     root = tmp_path / "source"
     make_files(root, {"empty": 0, "small": 100, "d/medium": 60_000, "d/e/large": 300_000})
     return root
@@ -47,13 +47,15 @@ def test_a_datagram_has_one_unit_or_report_and_the_token_and_fits_each_path(
     tokens: set[bytes] = set()
     send = UDPort.send
 
-    def note(port: UDPort, to: AH, octets: Any, token: bytes, number: int = 0) -> None:
+    def note_datagram_and_send(
+        port: UDPort, to: AH, octets: Any, token: bytes, number: int = 0
+    ) -> None:
         lengths.append(len(octets))
         tokens.add(token)
         send(port, to, octets, token, number)
 
-    monkeypatch.setattr(UDPort, "send", note)
-    hosts.run(put_and_get(hosts, source, tmp_path / "back"))
+    monkeypatch.setattr(UDPort, "send", note_datagram_and_send)
+    hosts.run_coroutine(put_and_get_directory(hosts, source, tmp_path / "back"))
     assert max(lengths) == UD_UNIT_SIZE
     assert UD_UNIT_SIZE + 24 + HEADERS <= PACKET
     assert len(tokens) == 1 and len(tokens.pop()) == 16
@@ -67,7 +69,7 @@ def test_a_path_that_no_unit_has_room_for_fails_and_the_session_goes_on(
     make_files(hosts.root, {f"{long}/file": 10, "file": 10})
 
     async def use_long_paths() -> None:
-        async with await hosts.serve(), await hosts.connect() as session:
+        async with await hosts.start_server(), await hosts.connect_client() as session:
             result = await session.put(source, "copy", recursive=True)
             assert result.files == 4
             assert all("does not fit into a unit" in f.text for f in result.failures)
@@ -82,25 +84,25 @@ def test_a_path_that_no_unit_has_room_for_fails_and_the_session_goes_on(
             result = await session.get("", tmp_path / "back", recursive=True)
             assert any("does not fit into a unit" in f.text for f in result.failures)
 
-    hosts.run(use_long_paths())
+    hosts.run_coroutine(use_long_paths())
 
 
 # ---- channels alone
 
 
 @pytest.fixture
-def line(world: World) -> World:
+def world_with_two_hosts(world: World) -> World:
     world.device(A)
     world.device(B)
     world.faults("delay=10ms")
     return world
 
 
-def run(world: World, main: Coroutine[Any, Any, None], within: float = 600) -> None:
+def run_in_world(world: World, main: Coroutine[Any, Any, None], within: float = 600) -> None:
     world.run(asyncio.wait_for(main, within))
 
 
-async def open_pair(server: Any) -> tuple[UDChannel, UDChannel]:
+async def open_channel_pair(server: Any) -> tuple[UDChannel, UDChannel]:
     accepted = asyncio.get_running_loop().create_future()
     invitation = server.acceptors.ud.expect(b"t" * 16, UNIT, 8, accepted.set_result)
     a = await open_channel("ud", B, invitation, Limits())
@@ -109,12 +111,14 @@ async def open_pair(server: Any) -> tuple[UDChannel, UDChannel]:
     return a, b
 
 
-def test_units_arrive_in_order_in_both_directions_in_spite_of_loss(line: World) -> None:
-    line.faults("delay=10ms,loss=3%,dup=1%,reorder=2%")
+def test_units_arrive_in_order_in_both_directions_in_spite_of_loss(
+    world_with_two_hosts: World,
+) -> None:
+    world_with_two_hosts.faults("delay=10ms,loss=3%,dup=1%,reorder=2%")
 
-    async def exchange() -> None:
-        async with serve("rd") as server:
-            a, b = await open_pair(server)
+    async def exchange_units_both_ways() -> None:
+        async with run_acceptors("rd") as server:
+            a, b = await open_channel_pair(server)
             await asyncio.gather(*(send_units(one, 600, PAYLOAD) for one in (a, b)),
                                  *(receive_units(one, 600) for one in (a, b)))  # fmt: skip
             await asyncio.gather(a.flush(), b.flush())
@@ -122,14 +126,16 @@ def test_units_arrive_in_order_in_both_directions_in_spite_of_loss(line: World) 
             await a.close()
             await b.close()
 
-    run(line, exchange())
+    run_in_world(world_with_two_hosts, exchange_units_both_ways())
 
 
 @pytest.mark.clause("ADTS-UD-4")
-def test_a_reader_that_holds_its_units_or_is_paused_stops_the_sender(line: World) -> None:
+def test_a_reader_that_holds_its_units_or_is_paused_stops_the_sender(
+    world_with_two_hosts: World,
+) -> None:
     async def hold_units() -> None:
-        async with serve("rd") as server:
-            a, b = await open_pair(server)
+        async with run_acceptors("rd") as server:
+            a, b = await open_channel_pair(server)
             sending = asyncio.create_task(send_units(a, 2000, PAYLOAD))
             held: list[Received] = []
             while len(held) < b._window:
@@ -146,7 +152,7 @@ def test_a_reader_that_holds_its_units_or_is_paused_stops_the_sender(line: World
             await sending
             await a.close()
 
-    run(line, hold_units())
+    run_in_world(world_with_two_hosts, hold_units())
 
 
 @pytest.mark.clause("ADTS-UD-3")
@@ -193,13 +199,15 @@ def test_a_report_follows_every_20_ms_while_units_arrive_and_for_1_s_while_some_
 
 
 @pytest.mark.clause("ADTS-UD-2")
-def test_datagrams_of_strangers_and_of_other_addresses_change_nothing(line: World) -> None:
+def test_datagrams_of_strangers_and_of_other_addresses_change_nothing(
+    world_with_two_hosts: World,
+) -> None:
     stranger_host = "10.0.0.3"
-    line.device(stranger_host)
+    world_with_two_hosts.device(stranger_host)
 
     async def receive_beside_strangers() -> None:
-        async with serve("rd") as server:
-            a, b = await open_pair(server)
+        async with run_acceptors("rd") as server:
+            a, b = await open_channel_pair(server)
             accepted = asyncio.get_running_loop().create_future()
             invitation = server.acceptors.ud.expect(b"s" * 16, UNIT, 8, accepted.set_result)
             limits = Limits(source=stranger_host)
@@ -212,15 +220,15 @@ def test_datagrams_of_strangers_and_of_other_addresses_change_nothing(line: Worl
             assert b.ended is None
             await asyncio.gather(a.close(), stranger.close())
 
-    run(line, receive_beside_strangers())
+    run_in_world(world_with_two_hosts, receive_beside_strangers())
 
 
 @pytest.mark.clause("ADTS-UD-7#a", "ADTS-UD-7#b", "ADTS-UD-7#c")
 @pytest.mark.parametrize("lie", ["report", "limit", "octets"])
-def test_a_peer_that_lies_is_closed(line: World, lie: str) -> None:
-    async def send_lie() -> None:
-        async with serve("rd") as server:
-            a, b = await open_pair(server)
+def test_a_peer_that_lies_is_closed(world_with_two_hosts: World, lie: str) -> None:
+    async def send_invalid_datagram() -> None:
+        async with run_acceptors("rd") as server:
+            a, b = await open_channel_pair(server)
             if lie == "report":
                 a._port.send(a._handle, Report(7, 7).pack(), b"t" * 16)
             elif lie == "limit":
@@ -229,20 +237,20 @@ def test_a_peer_that_lies_is_closed(line: World, lie: str) -> None:
                 a._port.send(a._handle, unit, b"t" * 16, b._window)
             else:
                 a._port.send(a._handle, b"x" * 200, b"t" * 16, 0)
-            ended = await end_of(b)
+            ended = await wait_for_end_of_channel(b)
             assert ended.cause is Cause.PROTOCOL
             await a.close()
 
-    run(line, send_lie())
+    run_in_world(world_with_two_hosts, send_invalid_datagram())
 
 
 @pytest.mark.clause("ADTS-UD-2")
 @pytest.mark.parametrize("trouble", ["a wrong token", "a used token", "a late token", "no network"])
 def test_a_peer_that_is_not_admitted_or_not_answered_gives_up_after_3_s(
-    line: World, trouble: str
+    world_with_two_hosts: World, trouble: str
 ) -> None:
-    async def open_in_vain() -> None:
-        async with serve("rd") as server:
+    async def open_channel_without_success() -> None:
+        async with run_acceptors("rd") as server:
             accepted = asyncio.get_running_loop().create_future()
             invitation = server.acceptors.ud.expect(
                 b"t" * 16, UNIT, 8, accepted.set_result, 3 if trouble == "a late token" else 30
@@ -255,41 +263,44 @@ def test_a_peer_that_is_not_admitted_or_not_answered_gives_up_after_3_s(
             elif trouble == "a late token":
                 await asyncio.sleep(4)
             else:
-                line.partition(A, B)
-            began = line.now
+                world_with_two_hosts.partition(A, B)
+            began = world_with_two_hosts.now
             with pytest.raises(ChannelEnded, match="did not answer within 3 seconds") as error:
                 await open_channel("ud", B, invitation, Limits())
             assert error.value.cause is Cause.TIMEOUT
-            assert 3 <= line.now - began < 7
+            assert 3 <= world_with_two_hosts.now - began < 7
             await asyncio.gather(*(one.close() for one in opened))
 
-    run(line, open_in_vain())
+    run_in_world(world_with_two_hosts, open_channel_without_success())
 
 
 @pytest.mark.clause("ADTS-UD-5")
-def test_a_peer_that_falls_silent_is_lost_after_30_s_if_it_owes_a_report(line: World) -> None:
-    async def lose_the_peer() -> None:
-        async with serve("rd") as server:
-            a, b = await open_pair(server)
+def test_a_peer_that_falls_silent_is_lost_after_30_s_if_it_owes_a_report(
+    world_with_two_hosts: World,
+) -> None:
+    async def partition_from_peer() -> None:
+        async with run_acceptors("rd") as server:
+            a, b = await open_channel_pair(server)
             await asyncio.gather(send_units(a, 10, PAYLOAD), receive_units(b, 10))
             await a.flush()
             await asyncio.sleep(100)
-            assert a.ended is None and b.ended is None  # neither end owes anything
-            line.partition(A, B)
-            began = line.now
+            # the channels survive the silence, because neither end waits for a report
+            assert a.ended is None and b.ended is None
+            world_with_two_hosts.partition(A, B)
+            began = world_with_two_hosts.now
             await send_units(a, 1, PAYLOAD, first=10)
-            ended = await end_of(a)
+            ended = await wait_for_end_of_channel(a)
             assert ended.cause is Cause.LOST
-            assert 29 <= line.now - began <= 33
-            line.heal()
+            assert 29 <= world_with_two_hosts.now - began <= 33
+            world_with_two_hosts.heal()
             await a.close()
 
-    run(line, lose_the_peer())
+    run_in_world(world_with_two_hosts, partition_from_peer())
 
 
-def test_many_sessions_share_the_memory(line: World) -> None:
-    async def invite_many() -> None:
-        async with serve("rd", Limits(memory=4 << 20)) as server:
+def test_many_sessions_share_the_memory(world_with_two_hosts: World) -> None:
+    async def invite_100_peers() -> None:
+        async with run_acceptors("rd", Limits(memory=4 << 20)) as server:
             windows = [
                 server.acceptors.ud.expect(bytes([i]) * 16, UNIT, 8, lambda _: None).window
                 for i in range(100)
@@ -298,4 +309,4 @@ def test_many_sessions_share_the_memory(line: World) -> None:
             assert windows[0] > 256 and windows[-1] == 16
             assert 2 * UD_UNIT_SIZE * sum(windows) < 8 << 20
 
-    run(line, invite_many())
+    run_in_world(world_with_two_hosts, invite_100_peers())

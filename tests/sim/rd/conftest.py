@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import net
 import pytest
-from harness.fixtures import rig
+from harness.fixtures import loopback_device_rig
 from unit.rd.conftest import (
     connected_endpoint,
     make_endpoint,
@@ -18,9 +18,9 @@ import siwarp.sim
 
 __all__ = [
     "connected_endpoint",
+    "loopback_device_rig",
     "make_endpoint",
     "make_scapy_rd_peers",
-    "rig",
     "unconnected_endpoint",
 ]
 

@@ -68,7 +68,8 @@ def test_an_rd_send_that_exhausts_its_rnr_retries_ends_the_incarnation(
         create_rd_end_with_rnr_attributes(rig, timer=timer),
         RDEnd(rig),
     )
-    several = least > 0  # otherwise the first message may fail before the second message is posted
+    # with a limit of 0, the first message may fail before the second message is posted
+    several = least > 0
     before, began = counter_value("rnr_expired"), net.now()
     c.post_receive()
     a.send(b, b"one", 1)

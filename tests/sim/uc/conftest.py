@@ -17,8 +17,8 @@ def _use_simulated_network(world: siwarp.sim.World) -> Iterator[None]:
         yield
 
 
-@pytest.fixture
-def rig(_use_simulated_network: None) -> Iterator[Rig]:
+@pytest.fixture(name="rig")
+def simulated_device_rig(_use_simulated_network: None) -> Iterator[Rig]:
     """A device with a protection domain."""
     made = Rig()
     yield made

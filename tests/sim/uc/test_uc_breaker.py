@@ -32,8 +32,8 @@ def enable_uc_loss_reports_on_loopback() -> Iterator[None]:
     lib.siw_setting_set(b"uc_breaker", 1)
 
 
-@pytest.fixture
-def peer(rig: Rig, enable_uc_loss_reports_on_loopback: None) -> Iterator[PlainUCPeer]:
+@pytest.fixture(name="peer")
+def plain_uc_peer(rig: Rig, enable_uc_loss_reports_on_loopback: None) -> Iterator[PlainUCPeer]:
     made = PlainUCPeer(rig, max_send_wr=128)
     yield made
     made.close()

@@ -18,28 +18,28 @@ def _use_simulated_network(world: siwarp.sim.World) -> Iterator[None]:
         yield
 
 
-@pytest.fixture
-def rig(_use_simulated_network: None) -> Iterator[Rig]:
+@pytest.fixture(name="rig")
+def simulated_device_rig(_use_simulated_network: None) -> Iterator[Rig]:
     """A device with a protection domain."""
     made = Rig()
     yield made
     made.close()
 
 
-@pytest.fixture
-def pair(rig: Rig) -> Pair:
+@pytest.fixture(name="pair")
+def ud_queue_pair_pair(rig: Rig) -> Pair:
     """Two UD queue pairs on one host."""
     return Pair(rig)
 
 
-@pytest.fixture
-def wire(rig: Rig) -> Wire:
+@pytest.fixture(name="wire")
+def listener_and_connector(rig: Rig) -> Wire:
     """A listener, and a helper to connect to the listener."""
     return Wire(rig)
 
 
-@pytest.fixture
-def two_device_wire(_use_simulated_network: None) -> Iterator[Wire]:
+@pytest.fixture(name="two_device_wire")
+def listener_and_connector_on_two_devices(_use_simulated_network: None) -> Iterator[Wire]:
     """A listener on one device, and a helper to connect to the listener from another device."""
     a, b = Rig(), Rig()
     yield Wire(a, b)

@@ -388,7 +388,7 @@ def test_a_delivery_count_with_a_changed_octet_completes_no_request_wrongly(
         unused = octet in (3, 4, 5)
         statuses = [w.status for w in poll(a.scq, 1 if unused else 2)]
         assert statuses == ([WCStatus.SUCCESS] if unused else [FLUSHED, FLUSHED])
-        if unused:  # otherwise the invalid segment ends the connection
+        if unused:  # only in this case the connection has not been ended by an invalid segment
             peer.send_segments(build_delivery_count_message(1, 0))
         assert receive_terminate_codes(peer)[0] in (0, 1, 2)
 

@@ -24,8 +24,8 @@ FILLING, LISTS, EACH = 64, 8, 4
 POSTED = FILLING + LISTS * EACH
 
 
-@pytest.fixture
-def stalled(wire: Wire) -> Iterator[tuple[End, PlainPeer]]:
+@pytest.fixture(name="stalled")
+def connection_to_peer_that_does_not_read(wire: Wire) -> Iterator[tuple[End, PlainPeer]]:
     """Yield a connection to a peer that reads nothing, with all requests posted."""
     with (
         temporary_settings(batching=ALWAYS, linger_ms=int(LINGER_S * 1000)),

@@ -31,7 +31,7 @@ def post_receive(rig: Rig, qp: QP, mr: MR) -> None:
 
 
 def post_no_receive(rig: Rig, qp: QP, mr: MR) -> None:
-    """Leave the queue pair without a receive."""
+    """Post nothing, so that the datagram finds no receive."""
 
 
 def post_short_receive(rig: Rig, qp: QP, mr: MR) -> None:

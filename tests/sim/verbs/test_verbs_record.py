@@ -47,8 +47,8 @@ def set_write_record_time_limits(request: pytest.FixtureRequest) -> Iterator[Non
     lib.siw_setting_set(b"record_timeout_ms", 100)
 
 
-@pytest.fixture
-def target(rig: Rig) -> Iterator[WriteRecordTarget]:
+@pytest.fixture(name="target")
+def write_record_target(rig: Rig) -> Iterator[WriteRecordTarget]:
     made = WriteRecordTarget(rig)
     yield made
     made.close()

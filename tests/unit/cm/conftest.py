@@ -1,5 +1,9 @@
 """Fixtures of the tests of the connection manager: devices and connected endpoints."""
 
-from harness.fixtures import rig, two_device_wire, wire
+from harness.fixtures import (
+    listener_and_connector,
+    listener_and_connector_on_two_devices,
+    loopback_device_rig,
+)
 
-__all__ = ["rig", "two_device_wire", "wire"]
+__all__ = ["listener_and_connector", "listener_and_connector_on_two_devices", "loopback_device_rig"]

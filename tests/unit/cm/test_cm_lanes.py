@@ -30,8 +30,8 @@ from siwarp.inspect import FPDU, MPAReply, MPARequest, split_stream
 from siwarp.verbs import QPState
 
 
-@pytest.fixture
-def lanes_wire() -> Iterator[Wire]:
+@pytest.fixture(name="lanes_wire")
+def listener_on_device_with_lanes() -> Iterator[Wire]:
     """Provide a listener on one device with lanes, and connections to it from another one."""
     active, passive = LaneRig(), LaneRig()
     yield Wire(active, passive)

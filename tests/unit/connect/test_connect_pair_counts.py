@@ -51,8 +51,8 @@ LOWEST_QPN = 1 << 16 | 1
 ROCE = Persona.ROCE
 
 
-@pytest.fixture
-def rig() -> Iterator[Rig]:
+@pytest.fixture(name="rig")
+def loopback_device_rig() -> Iterator[Rig]:
     made = Rig()
     yield made
     made.close()

@@ -1,6 +1,6 @@
 """Fixtures of the tests of ddp/."""
 
-from unit.ddp.ddp_harness import DdpWorld
-from unit.mpa.mpa_harness import world_fixture
+from unit.ddp.ddp_harness import DdpPort
+from unit.mpa.mpa_harness import port_fixture
 
-world = world_fixture(DdpWorld)
+world = port_fixture(DdpPort)

@@ -18,12 +18,12 @@ from typing import Any
 from _siwarp_layers import ffi, lib
 from unit.mpa.mpa_harness import (
     PATIENCE,
+    MpaPort,
     StreamError,
-    World,
     build_fpdu,
     check_result,
     crc32c,
-    open_layer_world,
+    open_layer_port,
     recv_exactly,
     split_fpdus,
     temporary_setting,
@@ -37,7 +37,7 @@ __all__ = [
     "CANARY",
     "PATIENCE",
     "PD",
-    "DdpWorld",
+    "DdpPort",
     "Dgram",
     "Memory",
     "Queue",
@@ -50,7 +50,7 @@ __all__ = [
     "check_result",
     "crc32c",
     "octet_pattern",
-    "open_ddp_world",
+    "open_ddp_port",
     "recv_exactly",
     "split_fpdus",
     "temporary_setting",
@@ -381,7 +381,7 @@ class Dgram(PeerDgram):
         return self.sock.recv(1 << 17)
 
 
-class DdpStackWorld:
+class DdpStackPort:
     """An llp port with an STag table, and the streams and datagram endpoints opened on the port.
 
     close() closes streams and datagram endpoints first, then the other objects, each in reverse
@@ -389,7 +389,7 @@ class DdpStackWorld:
     """
 
     def __init__(self) -> None:
-        self.mpa = World()
+        self.mpa = MpaPort()
         mem = ffi.new("struct siw_mem **")
         check_result(lib.siw_mem_stag_table_create(mem))
         self.port, self.mem = self.mpa.port, mem[0]
@@ -464,7 +464,7 @@ class DdpStackWorld:
         self.mpa.close()
 
 
-class DdpWorld(DdpStackWorld):
+class DdpPort(DdpStackPort):
     """An llp port, and the objects of the DDP layer opened on the port."""
 
     def assign_stag(
@@ -574,6 +574,6 @@ def counter_value(name: str) -> int:
     return int(lib.siw_counter_get(index))
 
 
-def open_ddp_world() -> AbstractContextManager[DdpWorld]:
-    """Provide a DdpWorld that is closed at the end of a with block."""
-    return open_layer_world(DdpWorld)
+def open_ddp_port() -> AbstractContextManager[DdpPort]:
+    """Provide a DdpPort that is closed at the end of a with block."""
+    return open_layer_port(DdpPort)

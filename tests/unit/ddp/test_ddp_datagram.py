@@ -11,13 +11,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from unit.ddp.ddp_harness import (
     PD,
-    DdpWorld,
+    DdpPort,
     Memory,
     StreamError,
     counter_value,
     crc32c,
     octet_pattern,
-    open_ddp_world,
+    open_ddp_port,
     wait_until,
 )
 
@@ -40,7 +40,7 @@ def build_segment(payload: bytes = b"", **fields: object) -> bytes:
 @pytest.mark.clause("DGRAM-LLP-2", "DGRAM-UD-1", "DGRAM-UD-9")
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("size", [0, 1, 64, COPIED - 1, COPIED, COPIED + 1, 60000, -1])
-def test_a_message_of_any_size_is_one_datagram(world: DdpWorld, family: int, size: int) -> None:
+def test_a_message_of_any_size_is_one_datagram(world: DdpPort, family: int, size: int) -> None:
     d = world.create_dgram_endpoint(family=family)
     assert lib.siw_ddp_dgram_max_payload(d.handle) == MAX[family]
     size = MAX[family] if size < 0 else size
@@ -56,7 +56,7 @@ def test_a_message_of_any_size_is_one_datagram(world: DdpWorld, family: int, siz
 
 
 def test_the_maximum_tagged_segment_depends_on_the_path_and_the_address_family(
-    world: DdpWorld,
+    world: DdpPort,
 ) -> None:
     v4, v6 = (
         world.create_dgram_endpoint(family=socket.AF_INET),
@@ -78,7 +78,7 @@ def test_the_maximum_tagged_segment_depends_on_the_path_and_the_address_family(
 def test_any_gather_list_is_sent_as_its_octets_with_their_crc(
     sizes: list[int], no_crc: bool, head: bytes
 ) -> None:
-    with open_ddp_world() as world:
+    with open_ddp_port() as world:
         d = world.create_dgram_endpoint(no_crc=no_crc)
         memories = [world.register_new_memory(n, octet_pattern(n, n)) for n in sizes]
         elements = [m.sge() for m in memories]
@@ -89,7 +89,7 @@ def test_any_gather_list_is_sent_as_its_octets_with_their_crc(
 
 
 @pytest.mark.clause("DGRAM-UD-7")
-def test_msns_count_only_transmitted_datagrams(world: DdpWorld) -> None:
+def test_msns_count_only_transmitted_datagrams(world: DdpPort) -> None:
     d = world.create_dgram_endpoint()
     m = world.register_new_memory(10)
     msns = []
@@ -102,14 +102,14 @@ def test_msns_count_only_transmitted_datagrams(world: DdpWorld) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_sending_a_message_longer_than_a_datagram_is_refused(world: DdpWorld, family: int) -> None:
+def test_sending_a_message_longer_than_a_datagram_is_refused(world: DdpPort, family: int) -> None:
     d = world.create_dgram_endpoint(family=family)
     m = world.register_new_memory(MAX[family] + 1)
     with pytest.raises(StreamError, match="EMSGSIZE"):
         d.transmit([m.sge()])
 
 
-def test_a_key_of_another_protection_domain_is_refused_and_nothing_is_sent(world: DdpWorld) -> None:
+def test_a_key_of_another_protection_domain_is_refused_and_nothing_is_sent(world: DdpPort) -> None:
     d = world.create_dgram_endpoint()
     m = world.register_new_memory(10, pd=PD + 1)
     with pytest.raises(StreamError, match="EACCES"):
@@ -125,7 +125,7 @@ def test_a_key_of_another_protection_domain_is_refused_and_nothing_is_sent(world
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("size", [0, 1, 64, 5000, -1])
 def test_a_datagram_is_placed_into_the_oldest_posted_buffer(
-    world: DdpWorld, family: int, size: int
+    world: DdpPort, family: int, size: int
 ) -> None:
     d, q = world.create_dgram_endpoint(family=family), world.create_queue()
     size = MAX[family] if size < 0 else size
@@ -146,7 +146,7 @@ def test_a_datagram_is_placed_into_the_oldest_posted_buffer(
 def test_a_datagram_is_scattered_over_the_elements_of_its_buffer(
     sizes: list[int], data: st.DataObject
 ) -> None:
-    with open_ddp_world() as world:
+    with open_ddp_port() as world:
         d, q = world.create_dgram_endpoint(), world.create_queue()
         memories = [world.register_new_memory(n) for n in sizes]
         q.post(1, *[m.sge() for m in memories])
@@ -160,7 +160,7 @@ def test_a_datagram_is_scattered_over_the_elements_of_its_buffer(
 
 @pytest.mark.clause("DGRAM-LLP-4")
 @pytest.mark.parametrize("bit", range(0, 8 * 26, 7))
-def test_a_datagram_with_a_flipped_bit_is_dropped(world: DdpWorld, bit: int) -> None:
+def test_a_datagram_with_a_flipped_bit_is_dropped(world: DdpPort, bit: int) -> None:
     d = world.create_dgram_endpoint()
     good = build_segment(b"abcd")
     octets = bytearray(good + crc32c(good).to_bytes(4, "little"))
@@ -173,7 +173,7 @@ def test_a_datagram_with_a_flipped_bit_is_dropped(world: DdpWorld, bit: int) -> 
 
 @pytest.mark.clause("DGRAM-UD-1")
 @pytest.mark.parametrize("opcode", [0, 0xF])
-def test_a_tagged_segment_without_an_llp_header_is_dropped(world: DdpWorld, opcode: int) -> None:
+def test_a_tagged_segment_without_an_llp_header_is_dropped(world: DdpPort, opcode: int) -> None:
     d = world.create_dgram_endpoint()
     before = counter_value("drop_header")
     d.inject_datagram(bytes(DDPTagged(opcode=opcode, stag=0x100, to=0)) + bytes(40))
@@ -184,7 +184,7 @@ def test_a_tagged_segment_without_an_llp_header_is_dropped(world: DdpWorld, opco
 
 @pytest.mark.clause("DGRAM-LLP-5")
 @pytest.mark.parametrize("length", [0, 1, 4, 18, 21])
-def test_a_datagram_too_short_for_header_and_crc_is_dropped(world: DdpWorld, length: int) -> None:
+def test_a_datagram_too_short_for_header_and_crc_is_dropped(world: DdpPort, length: int) -> None:
     d = world.create_dgram_endpoint()
     before = counter_value("drop_short")
     d.sock.sendto(bytes(length), (d.host, d.port))
@@ -203,7 +203,7 @@ def test_a_datagram_too_short_for_header_and_crc_is_dropped(world: DdpWorld, len
     ],
 )
 def test_a_datagram_with_an_invalid_ddp_header_is_dropped(
-    world: DdpWorld, fields: dict[str, int], name: str
+    world: DdpPort, fields: dict[str, int], name: str
 ) -> None:
     d = world.create_dgram_endpoint()
     before = counter_value(name)
@@ -217,7 +217,7 @@ def test_a_datagram_with_an_invalid_ddp_header_is_dropped(
 @pytest.mark.clause("DGRAM-UD-1")
 @pytest.mark.parametrize("fields", [{"l": 0}, {"mo": 1}])
 def test_a_datagram_that_is_only_a_part_of_a_message_is_reported(
-    world: DdpWorld, fields: dict[str, int]
+    world: DdpPort, fields: dict[str, int]
 ) -> None:
     d = world.create_dgram_endpoint()
     d.inject_datagram(build_segment(b"abcd", q_key=77, **fields))
@@ -227,14 +227,14 @@ def test_a_datagram_that_is_only_a_part_of_a_message_is_reported(
 
 
 @pytest.mark.clause("DGRAM-LLP-6")
-def test_reserved_bits_of_the_ddp_header_are_ignored(world: DdpWorld) -> None:
+def test_reserved_bits_of_the_ddp_header_are_ignored(world: DdpPort) -> None:
     d = world.create_dgram_endpoint()
     d.inject_datagram(build_segment(b"abcd", ddp_rsvd=15))
     assert d.receive_datagram()[0].payload == 4
 
 
 @pytest.mark.clause("DGRAM-LLP-3")
-def test_a_datagram_endpoint_without_crc_ignores_the_crc_field(world: DdpWorld) -> None:
+def test_a_datagram_endpoint_without_crc_ignores_the_crc_field(world: DdpPort) -> None:
     d, q = world.create_dgram_endpoint(no_crc=True), world.create_queue()
     m = world.register_new_memory(4)
     q.post(1, m.sge())
@@ -244,7 +244,7 @@ def test_a_datagram_endpoint_without_crc_ignores_the_crc_field(world: DdpWorld) 
     assert m.octets() == b"abcd"
 
 
-def test_a_datagram_without_a_posted_buffer_is_dropped_and_counted(world: DdpWorld) -> None:
+def test_a_datagram_without_a_posted_buffer_is_dropped_and_counted(world: DdpPort) -> None:
     d, q = world.create_dgram_endpoint(), world.create_queue()
     before = counter_value("drop_no_buffer")
     d.inject_datagram(build_segment(b"abcd"))
@@ -253,7 +253,7 @@ def test_a_datagram_without_a_posted_buffer_is_dropped_and_counted(world: DdpWor
     assert counter_value("drop_no_buffer") == before + 1
 
 
-def test_a_datagram_longer_than_its_buffer_consumes_it_and_writes_nothing(world: DdpWorld) -> None:
+def test_a_datagram_longer_than_its_buffer_consumes_it_and_writes_nothing(world: DdpPort) -> None:
     d, q = world.create_dgram_endpoint(), world.create_queue()
     m = world.register_new_memory(3)
     q.post(5, m.sge())
@@ -264,7 +264,7 @@ def test_a_datagram_longer_than_its_buffer_consumes_it_and_writes_nothing(world:
     assert q.take_buffer() is None
 
 
-def test_a_buffer_with_an_invalid_key_is_consumed_and_nothing_is_written(world: DdpWorld) -> None:
+def test_a_buffer_with_an_invalid_key_is_consumed_and_nothing_is_written(world: DdpPort) -> None:
     d, q = world.create_dgram_endpoint(), world.create_queue()
     good, bad = world.register_new_memory(2), Memory(2)
     q.post(5, good.sge(), bad.sge(key=good.stag))
@@ -276,7 +276,7 @@ def test_a_buffer_with_an_invalid_key_is_consumed_and_nothing_is_written(world: 
     assert q.take_buffer() is None
 
 
-def test_an_unplaced_datagram_is_dropped_by_the_next_receive(world: DdpWorld) -> None:
+def test_an_unplaced_datagram_is_dropped_by_the_next_receive(world: DdpPort) -> None:
     d, q = world.create_dgram_endpoint(), world.create_queue()
     m = world.register_new_memory(4)
     q.post(1, m.sge())
@@ -288,7 +288,7 @@ def test_an_unplaced_datagram_is_dropped_by_the_next_receive(world: DdpWorld) ->
     assert m.octets() == b"kept"
 
 
-def test_a_datagram_sent_by_one_endpoint_is_received_by_another(world: DdpWorld) -> None:
+def test_a_datagram_sent_by_one_endpoint_is_received_by_another(world: DdpPort) -> None:
     a, b, q = world.create_dgram_endpoint(), world.create_dgram_endpoint(), world.create_queue()
     source, sink = (
         world.register_new_memory(9000, octet_pattern(9000)),
@@ -304,7 +304,7 @@ def test_a_datagram_sent_by_one_endpoint_is_received_by_another(world: DdpWorld)
     assert sink.octets() == source.octets()
 
 
-def test_a_datagram_endpoint_adopts_a_socket_of_the_program(world: DdpWorld) -> None:
+def test_a_datagram_endpoint_adopts_a_socket_of_the_program(world: DdpPort) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as own:
         own.bind(("127.0.0.1", 0))
         port = own.getsockname()[1]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from _siwarp_layers import ffi, lib
-from unit.ddp.ddp_harness import DdpWorld, check_result, wait_until
+from unit.ddp.ddp_harness import DdpPort, check_result, wait_until
 from unit.llp.llp_harness import siw_addr
 
 QKEY = 0x51A5
@@ -16,7 +16,7 @@ QKEY = 0x51A5
 class RDEnd:
     """An RD endpoint (siw_rd) with its DDP layer (siw_ddp_rd)."""
 
-    def __init__(self, world: DdpWorld) -> None:
+    def __init__(self, world: DdpPort) -> None:
         self.port = world.port
         attr = ffi.new("struct siw_rd_attr *", {"fd": -1, "qkey": QKEY, "ird": 1})
         attr.local = siw_addr("127.0.0.1")[0]
@@ -59,7 +59,7 @@ class RDEnd:
 
 
 @pytest.fixture
-def make_rd_endpoint(world: DdpWorld) -> Iterator[Callable[[], RDEnd]]:
+def make_rd_endpoint(world: DdpPort) -> Iterator[Callable[[], RDEnd]]:
     made: list[RDEnd] = []
 
     def create_rd_endpoint() -> RDEnd:

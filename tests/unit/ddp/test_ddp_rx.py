@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from unit.ddp.ddp_harness import (
     PD,
-    DdpWorld,
+    DdpPort,
     StreamError,
     build_fpdu,
     build_tagged_segment,
     build_untagged_segment,
     octet_pattern,
-    open_ddp_world,
+    open_ddp_port,
     wait_until,
 )
 
@@ -40,7 +40,7 @@ def test_an_untagged_message_in_any_segments_fills_any_scatter_list(
 ) -> None:
     total = sum(pieces)
     sizes = [*sizes[:15], max(total - sum(sizes[:15]), 0)]
-    with open_ddp_world() as world:
+    with open_ddp_port() as world:
         stream, q = world.create_receiver(crc=crc), world.create_queue()
         lib.siw_ddp_stream_set_queue(stream.handle, 0, q.handle)
         memories = [world.register_new_memory(n) for n in sizes]
@@ -70,7 +70,7 @@ def test_an_untagged_message_in_any_segments_fills_any_scatter_list(
 def test_tagged_segments_are_placed_at_their_offsets(
     writes: list[tuple[int, int]], base: int
 ) -> None:
-    with open_ddp_world() as world:
+    with open_ddp_port() as world:
         stream = world.create_receiver()
         m = world.register_new_memory(3000, to_base=base)
         model = bytearray([0xA5]) * 3000
@@ -84,7 +84,7 @@ def test_tagged_segments_are_placed_at_their_offsets(
         assert m.octets() == model
 
 
-def test_the_ddp_header_of_a_segment_is_reported_unchanged(world: DdpWorld) -> None:
+def test_the_ddp_header_of_a_segment_is_reported_unchanged(world: DdpPort) -> None:
     stream, q = world.create_receiver(), world.create_queue()
     lib.siw_ddp_stream_set_queue(stream.handle, 2, q.handle)
     m = world.register_new_memory(10)
@@ -105,7 +105,7 @@ def test_the_ddp_header_of_a_segment_is_reported_unchanged(world: DdpWorld) -> N
     assert stream.place_segment(seg) == (1, 2)
 
 
-def test_the_same_segment_is_reported_until_it_is_placed(world: DdpWorld) -> None:
+def test_the_same_segment_is_reported_until_it_is_placed(world: DdpPort) -> None:
     stream = world.create_receiver()
     m = world.register_new_memory(10)
     stream.inject_segments(
@@ -116,14 +116,14 @@ def test_the_same_segment_is_reported_until_it_is_placed(world: DdpWorld) -> Non
     assert stream.next_header().to == 5
 
 
-def test_placing_is_refused_before_a_header_was_reported(world: DdpWorld) -> None:
+def test_placing_is_refused_before_a_header_was_reported(world: DdpPort) -> None:
     stream = world.create_receiver()
     seg = ffi.new("struct siw_ddp_seg *")
     with pytest.raises(StreamError, match="EINVAL"):
         stream.place_segment_once(seg, WRITE)
 
 
-def test_an_fpdu_without_a_ulpdu_is_reported_as_empty(world: DdpWorld) -> None:
+def test_an_fpdu_without_a_ulpdu_is_reported_as_empty(world: DdpPort) -> None:
     stream = world.create_receiver()
     m = world.register_new_memory(10)
     stream.sock.sendall(build_fpdu(b""))
@@ -132,7 +132,7 @@ def test_an_fpdu_without_a_ulpdu_is_reported_as_empty(world: DdpWorld) -> None:
     assert stream.receive_segment() == (0, 3)
 
 
-def test_each_untagged_queue_has_its_own_msns(world: DdpWorld) -> None:
+def test_each_untagged_queue_has_its_own_msns(world: DdpPort) -> None:
     stream = world.create_receiver()
     m = world.register_new_memory(10)
     for qn in range(4):
@@ -145,7 +145,7 @@ def test_each_untagged_queue_has_its_own_msns(world: DdpWorld) -> None:
         assert stream.receive_segment() == (10 * qn + msn - 1, 1)
 
 
-def test_two_streams_may_share_one_untagged_queue(world: DdpWorld) -> None:
+def test_two_streams_may_share_one_untagged_queue(world: DdpPort) -> None:
     one, other, q = world.create_receiver(), world.create_receiver(), world.create_queue()
     m, n = world.register_new_memory(10), world.register_new_memory(10)
     for stream in (one, other):
@@ -163,7 +163,7 @@ def test_two_streams_may_share_one_untagged_queue(world: DdpWorld) -> None:
 
 
 def test_another_stream_may_use_the_last_buffer_between_header_and_placement(
-    world: DdpWorld,
+    world: DdpPort,
 ) -> None:
     one, other, q = world.create_receiver(), world.create_receiver(), world.create_queue()
     m = world.register_new_memory(10)
@@ -179,7 +179,7 @@ def test_another_stream_may_use_the_last_buffer_between_header_and_placement(
     assert one.error == (1, 2, lib.SIW_DDP_NO_BUFFER)
 
 
-def test_the_buffer_of_an_incomplete_message_can_be_reclaimed(world: DdpWorld) -> None:
+def test_the_buffer_of_an_incomplete_message_can_be_reclaimed(world: DdpPort) -> None:
     stream, q = world.create_receiver(), world.create_queue()
     lib.siw_ddp_stream_set_queue(stream.handle, 0, q.handle)
     m = world.register_new_memory(10)
@@ -204,7 +204,7 @@ def test_the_buffer_of_an_incomplete_message_can_be_reclaimed(world: DdpWorld) -
 @pytest.mark.parametrize(
     "segment", [b"\xc1", build_tagged_segment()[:13], b"\x41", build_untagged_segment()[:17]]
 )
-def test_a_segment_shorter_than_its_header_ends_the_stream(world: DdpWorld, segment: bytes) -> None:
+def test_a_segment_shorter_than_its_header_ends_the_stream(world: DdpPort, segment: bytes) -> None:
     stream = world.create_receiver()
     stream.inject_segments(segment)
     assert stream.receive_until_error() == CATASTROPHIC
@@ -212,7 +212,7 @@ def test_a_segment_shorter_than_its_header_ends_the_stream(world: DdpWorld, segm
 
 @pytest.mark.parametrize("size", [100, LARGE])
 def test_a_segment_with_a_wrong_crc_and_other_errors_is_a_crc_error(
-    world: DdpWorld, size: int
+    world: DdpPort, size: int
 ) -> None:
     stream = world.create_receiver()
     stream.sock.sendall(build_fpdu(build_tagged_segment(octet_pattern(size), stag=1, dv=3), crc=0))
@@ -220,7 +220,7 @@ def test_a_segment_with_a_wrong_crc_and_other_errors_is_a_crc_error(
 
 
 @pytest.mark.parametrize("size", [100, LARGE])
-def test_a_segment_with_a_wrong_crc_is_not_delivered(world: DdpWorld, size: int) -> None:
+def test_a_segment_with_a_wrong_crc_is_not_delivered(world: DdpPort, size: int) -> None:
     stream, q = world.create_receiver(), world.create_queue()
     lib.siw_ddp_stream_set_queue(stream.handle, 0, q.handle)
     m = world.register_new_memory(size)
@@ -231,7 +231,7 @@ def test_a_segment_with_a_wrong_crc_is_not_delivered(world: DdpWorld, size: int)
 
 
 @pytest.mark.fast_path
-def test_a_refused_large_segment_is_reported_after_its_crc_check(world: DdpWorld) -> None:
+def test_a_refused_large_segment_is_reported_after_its_crc_check(world: DdpPort) -> None:
     stream = world.create_receiver()
     octets = build_fpdu(build_tagged_segment(octet_pattern(LARGE), stag=1))
     stream.sock.sendall(octets[:-1])
@@ -243,7 +243,7 @@ def test_a_refused_large_segment_is_reported_after_its_crc_check(world: DdpWorld
 
 
 @pytest.mark.parametrize("size", [100, LARGE])
-def test_segments_after_a_refused_segment_are_not_processed(world: DdpWorld, size: int) -> None:
+def test_segments_after_a_refused_segment_are_not_processed(world: DdpPort, size: int) -> None:
     stream = world.create_receiver()
     m = world.register_new_memory(size)
     good = build_tagged_segment(octet_pattern(size), stag=m.stag)
@@ -257,7 +257,7 @@ def test_segments_after_a_refused_segment_are_not_processed(world: DdpWorld, siz
 
 @pytest.mark.parametrize("size", [100, LARGE])
 def test_the_upper_layer_may_refuse_a_segment_and_nothing_is_placed(
-    world: DdpWorld, size: int
+    world: DdpPort, size: int
 ) -> None:
     stream = world.create_receiver()
     m = world.register_new_memory(size)
@@ -275,7 +275,7 @@ def test_the_upper_layer_may_refuse_a_segment_and_nothing_is_placed(
 
 
 @pytest.mark.fast_path
-def test_a_crc_error_takes_precedence_over_a_refusal_by_the_upper_layer(world: DdpWorld) -> None:
+def test_a_crc_error_takes_precedence_over_a_refusal_by_the_upper_layer(world: DdpPort) -> None:
     stream = world.create_receiver()
     m = world.register_new_memory(LARGE)
     octets = build_fpdu(build_tagged_segment(octet_pattern(LARGE), stag=m.stag), crc=0)
@@ -290,7 +290,7 @@ def test_a_crc_error_takes_precedence_over_a_refusal_by_the_upper_layer(world: D
 
 
 @pytest.mark.fast_path
-def test_freeing_an_stag_in_the_middle_of_a_segment_stops_its_placement(world: DdpWorld) -> None:
+def test_freeing_an_stag_in_the_middle_of_a_segment_stops_its_placement(world: DdpPort) -> None:
     stream = world.create_receiver()
     m = world.register_new_memory(LARGE)
     octets = build_fpdu(build_tagged_segment(octet_pattern(LARGE), stag=m.stag))
@@ -308,7 +308,7 @@ def test_freeing_an_stag_in_the_middle_of_a_segment_stops_its_placement(world: D
     assert m.octets() == before
 
 
-def test_a_posted_buffer_whose_key_was_freed_is_a_local_error(world: DdpWorld) -> None:
+def test_a_posted_buffer_whose_key_was_freed_is_a_local_error(world: DdpPort) -> None:
     stream, q = world.create_receiver(), world.create_queue()
     lib.siw_ddp_stream_set_queue(stream.handle, 0, q.handle)
     m = world.register_new_memory(10)
@@ -322,7 +322,7 @@ def test_a_posted_buffer_whose_key_was_freed_is_a_local_error(world: DdpWorld) -
     assert user_data[0] == 9
 
 
-def test_a_read_sink_accepts_only_read_responses(world: DdpWorld) -> None:
+def test_a_read_sink_accepts_only_read_responses(world: DdpPort) -> None:
     stream = world.create_receiver()
     m = world.register_new_memory(10, rights=SINK, stream=stream)
     stream.inject_segments(
@@ -335,7 +335,7 @@ def test_a_read_sink_accepts_only_read_responses(world: DdpWorld) -> None:
 
 @given(segment=st.binary(max_size=200))
 def test_no_segment_from_the_peer_writes_outside_the_permitted_memory(segment: bytes) -> None:
-    with open_ddp_world() as world:
+    with open_ddp_port() as world:
         stream, q = world.create_receiver(), world.create_queue()
         lib.siw_ddp_stream_set_queue(stream.handle, 0, q.handle)
         posted, foreign = world.register_new_memory(50), world.register_new_memory(50, pd=PD + 1)
@@ -353,7 +353,7 @@ def test_no_segment_from_the_peer_writes_outside_the_permitted_memory(segment: b
 
 
 def test_an_orderly_end_of_stream_and_a_truncated_segment_are_different_errors(
-    world: DdpWorld,
+    world: DdpPort,
 ) -> None:
     one, other = world.create_receiver(), world.create_receiver()
     one.sock.close()

@@ -16,11 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from unit.ddp.ddp_harness import (
     PD,
-    DdpWorld,
+    DdpPort,
     Stream,
     StreamError,
     octet_pattern,
-    open_ddp_world,
+    open_ddp_port,
     recv_exactly,
     temporary_setting,
     wait_until,
@@ -39,7 +39,7 @@ BATCH_OCTETS = 1 << 18  # octets that mpa frames before a flush is needed
 def test_any_gather_list_is_sent_in_segments_of_at_most_the_mulpdu(
     sizes: list[int], is_tagged: bool, mulpdu: int, crc: bool
 ) -> None:
-    with temporary_setting("mulpdu", mulpdu), open_ddp_world() as world:
+    with temporary_setting("mulpdu", mulpdu), open_ddp_port() as world:
         stream = world.create_sender(crc=crc)
         memories = [world.register_new_memory(n, octet_pattern(n, n)) for n in sizes]
         octets = b"".join(m.octets() for m in memories)
@@ -57,27 +57,27 @@ def test_any_gather_list_is_sent_in_segments_of_at_most_the_mulpdu(
             at += len(payload)
 
 
-def test_a_message_shorter_than_its_gather_list_sends_only_its_length(world: DdpWorld) -> None:
+def test_a_message_shorter_than_its_gather_list_sends_only_its_length(world: DdpPort) -> None:
     stream = world.create_sender()
     m = world.register_new_memory(100, octet_pattern(100))
     stream.transmit(stream.build_message([m.sge()], length=30))
     assert stream.read_sent_segments(30)[0][1] == octet_pattern(100)[:30]
 
 
-def test_a_message_too_long_for_ddp_is_refused(world: DdpWorld) -> None:
+def test_a_message_too_long_for_ddp_is_refused(world: DdpPort) -> None:
     stream = world.create_sender()
     with pytest.raises(StreamError, match="EMSGSIZE"):
         stream.begin_message(stream.build_message(length=2**32))
     assert stream.begun_message_count == 0
 
 
-def test_a_message_to_an_invalid_queue_number_is_refused(world: DdpWorld) -> None:
+def test_a_message_to_an_invalid_queue_number_is_refused(world: DdpPort) -> None:
     stream = world.create_sender()
     with pytest.raises(StreamError, match="EINVAL"):
         stream.begin_message(stream.build_message(qn=4))
 
 
-def test_a_message_with_an_invalid_key_is_refused_and_consumes_no_msn(world: DdpWorld) -> None:
+def test_a_message_with_an_invalid_key_is_refused_and_consumes_no_msn(world: DdpPort) -> None:
     stream = world.create_sender()
     m = world.register_new_memory(10, octet_pattern(10))
     with pytest.raises(StreamError, match="EACCES"):
@@ -89,14 +89,14 @@ def test_a_message_with_an_invalid_key_is_refused_and_consumes_no_msn(world: Ddp
     assert (head.msn, payload) == (1, octet_pattern(10))
 
 
-def test_internal_memory_of_the_library_needs_no_key(world: DdpWorld) -> None:
+def test_internal_memory_of_the_library_needs_no_key(world: DdpPort) -> None:
     stream = world.create_sender()
     m = world.register_new_memory(10, octet_pattern(10))
     stream.transmit(stream.build_message([m.sge(key=0)], internal=True))
     assert stream.read_sent_segments(10)[0][1] == octet_pattern(10)
 
 
-def test_the_accepted_count_grows_when_tcp_accepts_messages(world: DdpWorld) -> None:
+def test_the_accepted_count_grows_when_tcp_accepts_messages(world: DdpPort) -> None:
     stream = world.create_sender()
     m = world.register_new_memory(10)
     for _ in range(3):
@@ -106,7 +106,7 @@ def test_the_accepted_count_grows_when_tcp_accepts_messages(world: DdpWorld) -> 
     assert (stream.begun_message_count, stream.tcp_accepted_message_count) == (3, 3)
 
 
-def test_an_empty_fpdu_counts_as_8_octets_of_the_stream(world: DdpWorld) -> None:
+def test_an_empty_fpdu_counts_as_8_octets_of_the_stream(world: DdpPort) -> None:
     stream = world.create_sender()
     assert lib.siw_ddp_tx_empty_fpdu(stream.handle) == 1
     wait_until(stream.flush_once)
@@ -118,14 +118,14 @@ def test_an_empty_fpdu_counts_as_8_octets_of_the_stream(world: DdpWorld) -> None
     )
 
 
-def test_an_empty_fpdu_in_the_middle_of_a_message_is_refused(world: DdpWorld) -> None:
+def test_an_empty_fpdu_in_the_middle_of_a_message_is_refused(world: DdpPort) -> None:
     stream = world.create_sender()
     m = world.register_new_memory(8 << 20)
     assert stream.begin_message(stream.build_message([m.sge()])) == 0
     assert lib.siw_ddp_tx_empty_fpdu(stream.handle) == -errno.EBUSY
 
 
-def test_an_empty_fpdu_that_does_not_fit_into_the_batch_must_be_retried(world: DdpWorld) -> None:
+def test_an_empty_fpdu_that_does_not_fit_into_the_batch_must_be_retried(world: DdpPort) -> None:
     stream = world.create_sender()
     framed = 0
     while (rv := lib.siw_ddp_tx_empty_fpdu(stream.handle)) == 1:
@@ -148,7 +148,7 @@ def start_reading_payloads(stream: Stream, octets: int, into: list[bytes]) -> th
     return thread
 
 
-def test_a_message_of_20_mib_is_framed_in_several_calls(world: DdpWorld) -> None:
+def test_a_message_of_20_mib_is_framed_in_several_calls(world: DdpPort) -> None:
     stream = world.create_sender()
     size = 20 << 20
     m = world.register_new_memory(size, octet_pattern(1 << 20) * 20)
@@ -168,7 +168,7 @@ def test_a_message_of_20_mib_is_framed_in_several_calls(world: DdpWorld) -> None
     assert stream.tcp_accepted_message_count == 1
 
 
-def test_messages_beyond_the_in_flight_limit_wait_for_tcp(world: DdpWorld) -> None:
+def test_messages_beyond_the_in_flight_limit_wait_for_tcp(world: DdpPort) -> None:
     stream = world.create_sender(rcvbuf=4096)
     m = world.register_new_memory(2000, octet_pattern(2000))
     sent = 0
@@ -185,7 +185,7 @@ def test_messages_beyond_the_in_flight_limit_wait_for_tcp(world: DdpWorld) -> No
     assert stream.tcp_accepted_message_count == stream.begun_message_count
 
 
-def test_the_octets_of_small_messages_in_flight_are_bounded(world: DdpWorld) -> None:
+def test_the_octets_of_small_messages_in_flight_are_bounded(world: DdpPort) -> None:
     stream = world.create_sender(rcvbuf=4096)
     m = world.register_new_memory(1)
     sent = 0
@@ -211,7 +211,7 @@ def test_the_octets_of_small_messages_in_flight_are_bounded(world: DdpWorld) -> 
 # ---- aborted messages
 
 
-def test_an_abandoned_message_ends_after_its_last_complete_segment(world: DdpWorld) -> None:
+def test_an_abandoned_message_ends_after_its_last_complete_segment(world: DdpPort) -> None:
     stream = world.create_sender()
     size = 8 << 20
     m = world.register_new_memory(size, octet_pattern(1 << 20) * 8)
@@ -230,7 +230,7 @@ def test_an_abandoned_message_ends_after_its_last_complete_segment(world: DdpWor
     assert (stream.begun_message_count, stream.tcp_accepted_message_count) == (2, 0)
 
 
-def test_freeing_the_key_of_a_message_in_transmission_stops_the_message(world: DdpWorld) -> None:
+def test_freeing_the_key_of_a_message_in_transmission_stops_the_message(world: DdpPort) -> None:
     stream = world.create_sender()
     m = world.register_new_memory(8 << 20)
     assert stream.begin_message(stream.build_message([m.sge()])) == 0
@@ -243,7 +243,7 @@ def test_freeing_the_key_of_a_message_in_transmission_stops_the_message(world: D
 # ---- from memory with an STag, as a Read Response
 
 
-def test_a_read_response_sends_the_memory_of_its_stag(world: DdpWorld) -> None:
+def test_a_read_response_sends_the_memory_of_its_stag(world: DdpPort) -> None:
     stream = world.create_sender()
     m = world.register_new_memory(5000, octet_pattern(5000), to_base=100)
     msg = stream.build_message(
@@ -266,7 +266,7 @@ def test_a_read_response_sends_the_memory_of_its_stag(world: DdpWorld) -> None:
     ],
 )
 def test_a_read_response_requires_valid_bounds_protection_domain_and_remote_read_right(
-    world: DdpWorld, how: dict[str, int], to: int, length: int, error: tuple[int, int, int]
+    world: DdpPort, how: dict[str, int], to: int, length: int, error: tuple[int, int, int]
 ) -> None:
     stream = world.create_sender()
     m = world.register_new_memory(10, **how)
@@ -277,14 +277,14 @@ def test_a_read_response_requires_valid_bounds_protection_domain_and_remote_read
     assert stream.tx_error == error
 
 
-def test_an_empty_read_response_checks_no_stag(world: DdpWorld) -> None:
+def test_an_empty_read_response_checks_no_stag(world: DdpPort) -> None:
     stream = world.create_sender()
     stream.transmit(stream.build_message(tagged=True, stag=5, from_stag=True, src_stag=0, src_to=1))
     ((head, payload),) = stream.read_sent_segments(0)
     assert (head.stag, head.l, payload) == (5, 1, b"")
 
 
-def test_a_region_is_in_use_until_tcp_has_accepted_its_read_response(world: DdpWorld) -> None:
+def test_a_region_is_in_use_until_tcp_has_accepted_its_read_response(world: DdpPort) -> None:
     stream = world.create_sender()
     m, other = world.register_new_memory(5000), world.register_new_memory(10)
     msg = stream.build_message(tagged=True, from_stag=True, src_stag=m.stag)
@@ -297,7 +297,7 @@ def test_a_region_is_in_use_until_tcp_has_accepted_its_read_response(world: DdpW
     assert lib.siw_ddp_tx_still_refers_to_stag(stream.handle, m.stag) == 0
 
 
-def test_a_region_with_a_partly_sent_read_response_is_in_use(world: DdpWorld) -> None:
+def test_a_region_with_a_partly_sent_read_response_is_in_use(world: DdpPort) -> None:
     stream = world.create_sender()
     m = world.register_new_memory(8 << 20)
     msg = stream.build_message(tagged=True, from_stag=True, src_stag=m.stag)
@@ -306,7 +306,7 @@ def test_a_region_with_a_partly_sent_read_response_is_in_use(world: DdpWorld) ->
     assert lib.siw_ddp_tx_still_refers_to_stag(stream.handle, m.stag) == 1
 
 
-def test_sending_fails_after_the_peer_reset_the_connection(world: DdpWorld) -> None:
+def test_sending_fails_after_the_peer_reset_the_connection(world: DdpPort) -> None:
     stream = world.create_sender()
     m = world.register_new_memory(1000)
     linger = struct.pack("ii", 1, 0)  # the close resets the connection, so a later write fails
@@ -328,7 +328,7 @@ def stag_is_in_use(stream: Stream, stag: int) -> bool:
     return bool(lib.siw_ddp_tx_still_refers_to_stag(stream.handle, stag))
 
 
-def test_only_regions_whose_read_response_tcp_has_not_accepted_are_in_use(world: DdpWorld) -> None:
+def test_only_regions_whose_read_response_tcp_has_not_accepted_are_in_use(world: DdpPort) -> None:
     stream = world.create_sender(rcvbuf=4096)
     sent = []
     while True:
@@ -347,7 +347,7 @@ def test_only_regions_whose_read_response_tcp_has_not_accepted_are_in_use(world:
 
 
 def test_small_read_responses_from_many_regions_are_sent_and_then_release_the_regions(
-    world: DdpWorld,
+    world: DdpPort,
 ) -> None:
     stream = world.create_sender()
     regions = [world.register_new_memory(10, bytes([i]) * 10) for i in range(100)]

@@ -29,8 +29,8 @@ pytestmark = pytest.mark.alone
 POLLS = 1000
 
 
-@pytest.fixture
-def rig() -> Iterator[Rig]:
+@pytest.fixture(name="rig")
+def device_rig_without_progress_thread() -> Iterator[Rig]:
     # Without a progress thread, each poll makes a round on every lane.
     with temporary_settings(lanes=1):
         rig = open_device_without_progress_thread()
@@ -38,8 +38,8 @@ def rig() -> Iterator[Rig]:
     rig.close()
 
 
-@pytest.fixture
-def cq(rig: Rig) -> CQ:
+@pytest.fixture(name="cq")
+def idle_cq(rig: Rig) -> CQ:
     return rig.create_cq()
 
 

@@ -44,8 +44,8 @@ class GuardedPages:
         libc.munmap(self.base, 4 * PAGE)
 
 
-@pytest.fixture
-def pages(request: pytest.FixtureRequest) -> Iterator[GuardedPages]:
+@pytest.fixture(name="pages")
+def guarded_pages(request: pytest.FixtureRequest) -> Iterator[GuardedPages]:
     made = GuardedPages(request.param)
     yield made
     made.close()

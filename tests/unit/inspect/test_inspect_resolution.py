@@ -18,8 +18,8 @@ from siwarp.cm import CMEventType
 from siwarp.inspect import SIDR, Message, SIDRType, UDDatagram, crc32c, dissect_packets, examine
 
 
-@pytest.fixture
-def rig() -> Iterator[Rig]:
+@pytest.fixture(name="rig")
+def loopback_device_rig() -> Iterator[Rig]:
     made = Rig()
     yield made
     made.close()

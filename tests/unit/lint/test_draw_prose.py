@@ -49,8 +49,9 @@ def test_draw_prose_finds_comments_docstrings_and_functions_of_python_but_no_tes
     assert list(draw_prose.function_names(Path("a.py"), PYTHON_TEXT)) == named
 
 
-def test_draw_prose_finds_sentences_of_a_page_but_no_tables_or_code() -> None:
-    page = "# Title\n\nOne sentence. Another\none.\n\n```sh\nmake it. Now\n```\n| a | b |\n"
+def test_draw_prose_finds_sentences_of_a_page_but_no_tables_code_or_directives() -> None:
+    page = "# Title\n\nOne sentence. Another\none.\n\n```sh\nmake it. Now\n```\n"
+    page += "| a | b |\n\n:::{toctree}\n:hidden:\n\nindex\n:::\n"
     assert [words for _, words in draw_prose.doc_page_sentences(page)] == [
         "One sentence.",
         "Another one.",

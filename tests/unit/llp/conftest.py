@@ -45,8 +45,8 @@ def llp_helpers() -> SimpleNamespace:
     )
 
 
-@pytest.fixture
-def port() -> Iterator[Port]:
+@pytest.fixture(name="port")
+def llp_port() -> Iterator[Port]:
     before = list_open_descriptors()
     p = Port()
     yield p

@@ -28,9 +28,9 @@ with failing("calloc", errno.ENOMEM):  # the allocation of the state of the sock
 with failing("malloc", errno.ENOMEM):  # the allocation of the corrupted copy fails
     assert a.sendto(dest, b"hello") == -errno.EAGAIN
 assert c["tx_eagain"] == 2 and c["fault_corrupt"] == 0
-lib.siw_guard_install()
+lib.siw_guard_install_handlers()
 assert lib.siw_llp_udp_send(a.c, dest, BAD, 1) == -errno.EFAULT
-lib.siw_guard_remove()
+lib.siw_guard_remove_handlers()
 assert a.sendto(dest, b"hello") == 0 and c["fault_corrupt"] == 1
 p.poll_until_ready(b)
 assert b.recvfrom()[1] != b"hello"
@@ -102,7 +102,7 @@ c = Counters()
 def install_plan(text):
     assert lib.siw_faults_install(text) == 0
 BAD = ffi.new("struct iovec *", {"iov_base": ffi.cast("void *", 8), "iov_len": 10})
-lib.siw_guard_install()
+lib.siw_guard_install_handlers()
 """
 
 

@@ -12,7 +12,7 @@ from unit.llp.llp_harness import LlpSocket, Port, wait_any
 
 #: The maximum number of wait sets of one wait, and of hot sockets of a port.
 MOST_PORTS, MOST_HOT = 16, 16
-#: A time-out in us that no wait reaches whose port has work, and one of a wait without work.
+#: Time-outs in us: a wait on a port with work ends long before LONG, one without work after SHORT.
 LONG, SHORT = 10_000_000, 1000
 EACH_PORT = pytest.mark.parametrize("which", [0, 1, 2])
 
@@ -25,8 +25,8 @@ def three_ports(llp_helpers: SimpleNamespace) -> Iterator[list[Port]]:
         p.close()
 
 
-@pytest.fixture
-def sender(llp_helpers: SimpleNamespace) -> Iterator[LlpSocket]:
+@pytest.fixture(name="sender")
+def sending_socket(llp_helpers: SimpleNamespace) -> Iterator[LlpSocket]:
     port = llp_helpers.Port()
     yield port.open_udp()
     port.close()

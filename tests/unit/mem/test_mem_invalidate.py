@@ -8,7 +8,7 @@ import time
 
 import pytest
 from _siwarp_layers import ffi, lib
-from unit.ddp.ddp_harness import DdpWorld, Stream
+from unit.ddp.ddp_harness import DdpPort, Stream
 
 RIGHT = lib.SIW_MEM_REMOTE_INVALIDATE
 WRITE = lib.SIW_MEM_REMOTE_WRITE
@@ -17,15 +17,15 @@ INVALID = (lib.SIW_LAYER_DDP, lib.SIW_DDP_TAGGED_BUFFER, lib.SIW_DDP_INVALID_STA
 MIN_WAITING_INDEXES = 256  # minimum number of freed indexes that wait before one is reused
 
 
-def may_invalidate_stag(world: DdpWorld, stag: int, stream: Stream) -> bool:
+def may_invalidate_stag(world: DdpPort, stag: int, stream: Stream) -> bool:
     return bool(lib.siw_mem_peer_may_invalidate_stag(world.mem, stag, stream.handle))
 
 
-def invalidate_stag(world: DdpWorld, stag: int, stream: Stream) -> int:
+def invalidate_stag(world: DdpPort, stag: int, stream: Stream) -> int:
     return int(lib.siw_mem_stag_invalidate(world.mem, stag, stream.handle))
 
 
-def test_an_invalidated_stag_is_refused_and_cannot_be_invalidated_again(world: DdpWorld) -> None:
+def test_an_invalidated_stag_is_refused_and_cannot_be_invalidated_again(world: DdpPort) -> None:
     stream = world.create_receiver()
     m = world.register_new_memory(100, rights=ALL, stream=stream)
     assert world.look_up_stag(m.stag, WRITE, 0, 100, stream=stream) == [(m.addr, 100)]
@@ -40,7 +40,7 @@ def test_an_invalidated_stag_is_refused_and_cannot_be_invalidated_again(world: D
 
 @pytest.mark.parametrize("which", ["no right", "domain", "other stream", "freed", "never"])
 def test_an_stag_that_the_peer_may_not_invalidate_stays_unchanged(
-    world: DdpWorld, which: str
+    world: DdpPort, which: str
 ) -> None:
     stream, other = world.create_receiver(), world.create_receiver()
     rights = WRITE if which == "no right" else ALL
@@ -55,7 +55,7 @@ def test_an_stag_that_the_peer_may_not_invalidate_stays_unchanged(
         assert world.look_up_stag(m.stag, WRITE, 0, 1, stream=owner) == [(m.addr, 1)]
 
 
-def test_an_invalidated_stag_is_not_reused_before_it_is_freed(world: DdpWorld) -> None:
+def test_an_invalidated_stag_is_not_reused_before_it_is_freed(world: DdpPort) -> None:
     stream = world.create_receiver()
     m = world.register_new_memory(10, rights=ALL, stream=stream)
     assert invalidate_stag(world, m.stag, stream) == 0
@@ -67,7 +67,7 @@ def test_an_invalidated_stag_is_not_reused_before_it_is_freed(world: DdpWorld) -
 
 
 def test_changing_a_streams_identity_does_not_change_the_binding_of_its_stags(
-    world: DdpWorld,
+    world: DdpPort,
 ) -> None:
     stream = world.create_receiver()
     m = world.register_new_memory(10, rights=ALL, stream=stream)
@@ -78,7 +78,7 @@ def test_changing_a_streams_identity_does_not_change_the_binding_of_its_stags(
     assert invalidate_stag(world, m.stag, stream) == 0
 
 
-def test_invalidating_an_stag_waits_for_a_placement_in_progress(world: DdpWorld) -> None:
+def test_invalidating_an_stag_waits_for_a_placement_in_progress(world: DdpPort) -> None:
     stream = world.create_receiver()
     m = world.register_new_memory(100, rights=ALL, stream=stream)
     iov, err = ffi.new("struct iovec[1]"), ffi.new("struct siw_wire_err *")
@@ -102,7 +102,7 @@ def test_invalidating_an_stag_waits_for_a_placement_in_progress(world: DdpWorld)
     thread.join()
 
 
-def test_an_stag_may_be_invalidated_and_freed_at_the_same_time(world: DdpWorld) -> None:
+def test_an_stag_may_be_invalidated_and_freed_at_the_same_time(world: DdpPort) -> None:
     stream = world.create_receiver()
     m = world.register_new_memory(10, rights=ALL, stream=stream)
     world.free_stag(m.stag)

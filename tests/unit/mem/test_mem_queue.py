@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from unit.ddp.ddp_harness import DdpWorld, StreamError, open_ddp_world
+from unit.ddp.ddp_harness import DdpPort, StreamError, open_ddp_port
 
 
-def test_an_untagged_queue_returns_buffers_in_posting_order(world: DdpWorld) -> None:
+def test_an_untagged_queue_returns_buffers_in_posting_order(world: DdpPort) -> None:
     q = world.create_queue(depth=4)
     for user_data in (7, 2**64 - 1, 0):
         q.post(user_data)
@@ -22,7 +22,7 @@ def test_an_untagged_queue_returns_buffers_in_posting_order(world: DdpWorld) -> 
 
 @pytest.mark.parametrize(("depth", "room"), [(1, 1), (2, 2), (3, 4), (16, 16), (17, 32)])
 def test_the_depth_of_an_untagged_queue_is_rounded_up_to_a_power_of_two(
-    world: DdpWorld, depth: int, room: int
+    world: DdpPort, depth: int, room: int
 ) -> None:
     q = world.create_queue(depth=depth)
     for i in range(room):
@@ -34,7 +34,7 @@ def test_the_depth_of_an_untagged_queue_is_rounded_up_to_a_power_of_two(
     assert [q.take_buffer() for _ in range(room)] == list(range(1, room + 1))
 
 
-def test_a_buffer_with_more_elements_than_max_sge_is_refused(world: DdpWorld) -> None:
+def test_a_buffer_with_more_elements_than_max_sge_is_refused(world: DdpPort) -> None:
     q = world.create_queue(max_sge=2)
     m = world.register_new_memory(10)
     q.post(1, m.sge(), m.sge())
@@ -43,14 +43,14 @@ def test_a_buffer_with_more_elements_than_max_sge_is_refused(world: DdpWorld) ->
     assert [q.take_buffer(), q.take_buffer()] == [1, None]
 
 
-def test_an_untagged_queue_with_max_sge_above_16_is_refused(world: DdpWorld) -> None:
+def test_an_untagged_queue_with_max_sge_above_16_is_refused(world: DdpPort) -> None:
     with pytest.raises(StreamError, match="EINVAL"):
         world.create_queue(max_sge=17)
 
 
 @given(st.lists(st.one_of(st.integers(0, 2**64 - 1), st.none()), max_size=200))
 def test_an_untagged_queue_matches_a_list_model(steps: list[int | None]) -> None:
-    with open_ddp_world() as world:
+    with open_ddp_port() as world:
         q = world.create_queue(depth=8)
         model: list[int] = []
         for user_data in steps:
@@ -70,7 +70,7 @@ STEPS = st.one_of(st.integers(0, 2**64 - 1), st.none(), st.integers(-40, -1))
 
 @given(st.lists(STEPS, max_size=200))
 def test_an_untagged_queue_that_is_resized_matches_a_list_model(steps: list[int | None]) -> None:
-    with open_ddp_world() as world:
+    with open_ddp_port() as world:
         q = world.create_queue(depth=8)
         model: list[int] = []
         room = 8
@@ -92,6 +92,6 @@ def test_an_untagged_queue_that_is_resized_matches_a_list_model(steps: list[int 
         assert [q.take_buffer() for _ in model] == model
 
 
-def test_resizing_an_untagged_queue_above_the_maximum_depth_is_refused(world: DdpWorld) -> None:
+def test_resizing_an_untagged_queue_above_the_maximum_depth_is_refused(world: DdpPort) -> None:
     with pytest.raises(StreamError, match="EINVAL"):
         world.create_queue().resize((1 << 20) + 1)

@@ -11,7 +11,7 @@ import pytest
 from _siwarp_layers import ffi, lib
 from hypothesis import given
 from hypothesis import strategies as st
-from unit.ddp.ddp_harness import PD, DdpWorld, Memory, Sge, StreamError, open_ddp_world
+from unit.ddp.ddp_harness import PD, DdpPort, Memory, Sge, StreamError, open_ddp_port
 
 WRITE, READ = lib.SIW_MEM_REMOTE_WRITE, lib.SIW_MEM_REMOTE_READ
 DDP, TAGGED = lib.SIW_LAYER_DDP, lib.SIW_DDP_TAGGED_BUFFER
@@ -23,7 +23,7 @@ ACCESS = (lib.SIW_LAYER_RDMAP, lib.SIW_RDMAP_REMOTE_PROTECTION, lib.SIW_RDMAP_AC
 TOP = 2**64
 
 
-def test_an_stag_and_an_offset_resolve_to_the_registered_memory(world: DdpWorld) -> None:
+def test_an_stag_and_an_offset_resolve_to_the_registered_memory(world: DdpPort) -> None:
     m = world.register_new_memory(1000, to_base=5000)
     assert world.look_up_stag(m.stag, WRITE, 5000, 1000) == [(m.addr, 1000)]
     assert world.look_up_stag(m.stag, WRITE, 5999, 1) == [(m.addr + 999, 1)]
@@ -33,13 +33,13 @@ def test_an_stag_and_an_offset_resolve_to_the_registered_memory(world: DdpWorld)
     ("to", "length"), [(4999, 1), (4999, 1001), (5000, 1001), (5999, 2), (6000, 1), (0, 1)]
 )
 def test_a_range_that_is_not_completely_inside_the_region_is_a_bounds_error(
-    world: DdpWorld, to: int, length: int
+    world: DdpPort, to: int, length: int
 ) -> None:
     m = world.register_new_memory(1000, to_base=5000)
     assert world.look_up_stag(m.stag, WRITE, to, length) == BOUNDS
 
 
-def test_a_range_past_the_largest_tagged_offset_is_a_wrap_error(world: DdpWorld) -> None:
+def test_a_range_past_the_largest_tagged_offset_is_a_wrap_error(world: DdpPort) -> None:
     m = world.register_new_memory(1000, to_base=TOP - 1000)
     # the range ends at 2**64, which wraps around to 0
     assert world.look_up_stag(m.stag, WRITE, TOP - 1, 1) == WRAP
@@ -47,7 +47,7 @@ def test_a_range_past_the_largest_tagged_offset_is_a_wrap_error(world: DdpWorld)
     assert world.look_up_stag(m.stag, WRITE, TOP - 1, 3) == WRAP
 
 
-def test_the_first_failed_check_of_an_stag_lookup_determines_the_error(world: DdpWorld) -> None:
+def test_the_first_failed_check_of_an_stag_lookup_determines_the_error(world: DdpPort) -> None:
     m = world.register_new_memory(100, rights=lib.SIW_MEM_LOCAL_READ)
     assert world.look_up_stag(m.stag ^ 1, WRITE, 999, 9, pd=PD + 1) == INVALID
     assert world.look_up_stag(m.stag, WRITE, 999, 9, pd=PD + 1) == NOT_OF_STREAM
@@ -57,19 +57,19 @@ def test_the_first_failed_check_of_an_stag_lookup_determines_the_error(world: Dd
 
 
 @pytest.mark.parametrize("rights", range(32))
-def test_each_access_right_of_an_stag_is_checked_separately(world: DdpWorld, rights: int) -> None:
+def test_each_access_right_of_an_stag_is_checked_separately(world: DdpPort, rights: int) -> None:
     m = world.register_new_memory(10, rights=rights)
     for right in (1, 2, 4, 8, 16):
         got = world.look_up_stag(m.stag, right, 0, 10)
         assert got == ([(m.addr, 10)] if rights & right else ACCESS)
 
 
-def test_a_lookup_of_length_0_checks_nothing(world: DdpWorld) -> None:
+def test_a_lookup_of_length_0_checks_nothing(world: DdpPort) -> None:
     assert world.look_up_stag(0, WRITE, TOP - 1, 0) == []
     assert world.look_up_stag(12345, WRITE, 0, 0, pd=99) == []
 
 
-def test_an_stag_of_one_stream_is_refused_for_other_streams(world: DdpWorld) -> None:
+def test_an_stag_of_one_stream_is_refused_for_other_streams(world: DdpPort) -> None:
     one, other = world.create_receiver(), world.create_receiver()
     m = world.register_new_memory(10, stream=one)
     assert world.look_up_stag(m.stag, WRITE, 0, 10, stream=one) == [(m.addr, 10)]
@@ -77,7 +77,7 @@ def test_an_stag_of_one_stream_is_refused_for_other_streams(world: DdpWorld) -> 
     assert world.look_up_stag(m.stag, WRITE, 0, 10) == NOT_OF_STREAM
 
 
-def test_a_freed_stag_is_invalid_and_cannot_be_freed_again(world: DdpWorld) -> None:
+def test_a_freed_stag_is_invalid_and_cannot_be_freed_again(world: DdpPort) -> None:
     m = world.register_new_memory(10)
     assert world.free_stag(m.stag) == 0
     assert world.look_up_stag(m.stag, WRITE, 0, 1) == INVALID
@@ -85,12 +85,12 @@ def test_a_freed_stag_is_invalid_and_cannot_be_freed_again(world: DdpWorld) -> N
 
 
 @pytest.mark.parametrize("stag", [0, 1, 2**32 - 1])
-def test_an_stag_that_was_never_allocated_is_invalid(world: DdpWorld, stag: int) -> None:
+def test_an_stag_that_was_never_allocated_is_invalid(world: DdpPort, stag: int) -> None:
     assert world.look_up_stag(stag, WRITE, 0, 1) == INVALID
     assert world.free_stag(stag) == -errno.ENOENT
 
 
-def test_stags_are_unique_and_never_zero(world: DdpWorld) -> None:
+def test_stags_are_unique_and_never_zero(world: DdpPort) -> None:
     memories = [
         world.register_new_memory(1) for _ in range(5000)
     ]  # more STags than one chunk of the table holds
@@ -100,7 +100,7 @@ def test_stags_are_unique_and_never_zero(world: DdpWorld) -> None:
     assert all(world.look_up_stag(m.stag, WRITE, 0, 1) == [(m.addr, 1)] for m in memories)
 
 
-def test_a_freed_stag_value_is_not_reused_within_20000_allocations(world: DdpWorld) -> None:
+def test_a_freed_stag_value_is_not_reused_within_20000_allocations(world: DdpPort) -> None:
     seen = set()
     for _ in range(20_000):
         m = world.register_new_memory(1)
@@ -109,8 +109,8 @@ def test_a_freed_stag_value_is_not_reused_within_20000_allocations(world: DdpWor
         world.free_stag(m.stag)
 
 
-def test_stags_are_unpredictable_and_differ_between_two_ports(world: DdpWorld) -> None:
-    with open_ddp_world() as other:
+def test_stags_are_unpredictable_and_differ_between_two_ports(world: DdpPort) -> None:
+    with open_ddp_port() as other:
         ours = [world.register_new_memory(1).stag for _ in range(64)]
         theirs = [other.register_new_memory(1).stag for _ in range(64)]
     assert not set(ours) & set(theirs)
@@ -118,7 +118,7 @@ def test_stags_are_unpredictable_and_differ_between_two_ports(world: DdpWorld) -
     assert len(steps) > 32, "the next STag can be predicted from the previous one"
 
 
-def test_freeing_an_stag_waits_for_an_access_in_progress(world: DdpWorld) -> None:
+def test_freeing_an_stag_waits_for_an_access_in_progress(world: DdpPort) -> None:
     m = world.register_new_memory(10)
     iov, err = ffi.new("struct iovec[1]"), ffi.new("struct siw_wire_err *")
     got = lib.siw_mem_stag_acquire(world.mem, m.stag, PD, ffi.NULL, WRITE, 0, 10, iov, 1, err)
@@ -139,7 +139,7 @@ def test_freeing_an_stag_waits_for_an_access_in_progress(world: DdpWorld) -> Non
     thread.join()
 
 
-def test_concurrent_lookups_and_frees_of_stags_are_consistent(world: DdpWorld) -> None:
+def test_concurrent_lookups_and_frees_of_stags_are_consistent(world: DdpPort) -> None:
     stop = threading.Event()
     current = [world.register_new_memory(8)]
     failures: list[str] = []
@@ -168,7 +168,7 @@ def test_concurrent_lookups_and_frees_of_stags_are_consistent(world: DdpWorld) -
 # ---- a scatter/gather list under an STag
 
 
-def test_an_stag_of_a_scatter_list_has_one_continuous_range_of_offsets(world: DdpWorld) -> None:
+def test_an_stag_of_a_scatter_list_has_one_continuous_range_of_offsets(world: DdpPort) -> None:
     a, b = world.register_new_memory(10), world.register_new_memory(20)
     array = ffi.new("struct siw_sge[]", 2)
     for sge, m in zip(array, (a, b), strict=True):
@@ -199,7 +199,7 @@ def test_an_stag_of_a_scatter_list_has_one_continuous_range_of_offsets(world: Dd
 def test_any_part_of_a_scatter_gather_list_resolves_to_its_addresses(
     sizes: list[int], data: st.DataObject
 ) -> None:
-    with open_ddp_world() as world:
+    with open_ddp_port() as world:
         memories = [world.register_new_memory(n) for n in sizes]
         offset = data.draw(st.integers(0, sum(sizes)))
         length = data.draw(st.integers(0, sum(sizes) - offset))
@@ -223,7 +223,7 @@ def test_any_part_of_a_scatter_gather_list_resolves_to_its_addresses(
     ],
 )
 def test_a_scatter_gather_element_requires_the_local_access_right(
-    world: DdpWorld, rights: int, write: bool, allowed: bool
+    world: DdpPort, rights: int, write: bool, allowed: bool
 ) -> None:
     m = world.register_new_memory(10, rights=rights)
     if allowed:
@@ -247,7 +247,7 @@ def _invalid_sges(m: Memory) -> list[Sge]:
 
 @pytest.mark.parametrize("which", range(7))
 def test_an_element_outside_its_region_or_with_a_wrong_key_is_refused(
-    world: DdpWorld, which: int
+    world: DdpPort, which: int
 ) -> None:
     m = world.register_new_memory(100, to_base=5000)
     assert world.resolve_sgl([m.sge()], write=False) == [(m.addr, 100)]
@@ -255,18 +255,18 @@ def test_an_element_outside_its_region_or_with_a_wrong_key_is_refused(
         world.resolve_sgl([_invalid_sges(m)[which]], write=False)
 
 
-def test_a_key_of_another_protection_domain_is_refused(world: DdpWorld) -> None:
+def test_a_key_of_another_protection_domain_is_refused(world: DdpPort) -> None:
     m = world.register_new_memory(100)
     with pytest.raises(StreamError, match="EACCES"):
         world.resolve_sgl([m.sge()], write=False, pd=PD + 1)
 
 
-def test_elements_in_the_librarys_own_memory_need_no_key(world: DdpWorld) -> None:
+def test_elements_in_the_librarys_own_memory_need_no_key(world: DdpPort) -> None:
     m = Memory(10)
     assert world.resolve_sgl([m.sge()], write=True, internal=True) == [(m.addr, 10)]
 
 
-def test_resolving_more_octets_than_the_list_has_is_refused(world: DdpWorld) -> None:
+def test_resolving_more_octets_than_the_list_has_is_refused(world: DdpPort) -> None:
     m = world.register_new_memory(10)
     with pytest.raises(StreamError, match="EMSGSIZE"):
         world.resolve_sgl([m.sge()], write=False, length=11)

@@ -8,20 +8,20 @@ from itertools import pairwise
 
 import pytest
 from _siwarp_layers import ffi, lib
-from unit.ddp.ddp_harness import PD, DdpWorld, Memory
+from unit.ddp.ddp_harness import PD, DdpPort, Memory
 
 WRITE = lib.SIW_MEM_REMOTE_WRITE
 INVALID = (lib.SIW_LAYER_DDP, lib.SIW_DDP_TAGGED_BUFFER, lib.SIW_DDP_INVALID_STAG)
 TOP = 1 << 31
 
 
-def reserve_stag(world: DdpWorld, window: bool) -> int:
+def reserve_stag(world: DdpPort, window: bool) -> int:
     stag = ffi.new("uint32_t *")
     assert lib.siw_mem_stag_reserve(world.mem, window, stag) == 0
     return int(stag[0])
 
 
-def bind_memory_window(world: DdpWorld, stag: int, m: Memory, length: int | None = None) -> int:
+def bind_memory_window(world: DdpPort, stag: int, m: Memory, length: int | None = None) -> int:
     region = ffi.new("struct siw_mem_region *")
     region.addr = ffi.cast("uint8_t *", m.addr)
     region.length = m.size if length is None else length
@@ -30,12 +30,12 @@ def bind_memory_window(world: DdpWorld, stag: int, m: Memory, length: int | None
     return int(lib.siw_mem_stag_bind(world.mem, stag, region))
 
 
-def stag_is_alive(world: DdpWorld, stag: int) -> bool:
+def stag_is_alive(world: DdpPort, stag: int) -> bool:
     return bool(lib.siw_mem_stag_alive(world.mem, stag))
 
 
 @pytest.mark.parametrize("window", [False, True])
-def test_a_reserved_stag_is_invalid_until_it_is_bound(world: DdpWorld, window: bool) -> None:
+def test_a_reserved_stag_is_invalid_until_it_is_bound(world: DdpPort, window: bool) -> None:
     stag, m = reserve_stag(world, window), world.register_new_memory(100)
     assert not stag_is_alive(world, stag) and world.look_up_stag(stag, WRITE, 0, 1) == INVALID
     assert bind_memory_window(world, stag, m, 50) == 0
@@ -47,7 +47,7 @@ def test_a_reserved_stag_is_invalid_until_it_is_bound(world: DdpWorld, window: b
 
 
 def test_a_window_may_be_bound_with_any_key_octet_and_is_found_only_with_that_one(
-    world: DdpWorld,
+    world: DdpPort,
 ) -> None:
     base, m = reserve_stag(world, True), world.register_new_memory(100)
     assert base & 0xFF == 0 and base & TOP
@@ -67,7 +67,7 @@ def test_a_window_may_be_bound_with_any_key_octet_and_is_found_only_with_that_on
 
 
 def test_a_reserved_stag_that_is_no_window_can_be_bound_only_with_its_own_key(
-    world: DdpWorld,
+    world: DdpPort,
 ) -> None:
     stag, m = reserve_stag(world, False), world.register_new_memory(100)
     assert not stag & TOP
@@ -75,7 +75,7 @@ def test_a_reserved_stag_that_is_no_window_can_be_bound_only_with_its_own_key(
     assert bind_memory_window(world, stag, m) == 0
 
 
-def test_stags_of_windows_and_of_regions_are_never_equal(world: DdpWorld) -> None:
+def test_stags_of_windows_and_of_regions_are_never_equal(world: DdpPort) -> None:
     """Windows reuse indexes that regions have freed, and regions those that windows freed."""
     windows: set[int] = set()
     regions: set[int] = set()
@@ -93,13 +93,13 @@ def test_stags_of_windows_and_of_regions_are_never_equal(world: DdpWorld) -> Non
     assert len(windows) > 1800  # window keys have 3 generation bits, so some keys recur
 
 
-def test_window_keys_are_unpredictable(world: DdpWorld) -> None:
+def test_window_keys_are_unpredictable(world: DdpPort) -> None:
     keys = [reserve_stag(world, True) >> 8 for _ in range(64)]
     steps = {b - a for a, b in pairwise(keys)}
     assert len(steps) > 32
 
 
-def test_binding_a_window_waits_for_an_access_through_its_previous_binding(world: DdpWorld) -> None:
+def test_binding_a_window_waits_for_an_access_through_its_previous_binding(world: DdpPort) -> None:
     base, m, other = (
         reserve_stag(world, True),
         world.register_new_memory(100),
@@ -129,7 +129,7 @@ def test_binding_a_window_waits_for_an_access_through_its_previous_binding(world
     assert world.look_up_stag(base | 5, WRITE, 0, 1) == INVALID
 
 
-def test_a_window_that_is_rebound_repeatedly_is_never_found_partly_bound(world: DdpWorld) -> None:
+def test_a_window_that_is_rebound_repeatedly_is_never_found_partly_bound(world: DdpPort) -> None:
     base, small, large = (
         reserve_stag(world, True),
         world.register_new_memory(10),

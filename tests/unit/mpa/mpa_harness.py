@@ -329,7 +329,7 @@ def recv_startup_frame(sock: socket.socket) -> Any:
     return (MPARequest if octets.startswith(b"MPA ID Req") else MPAReply)(octets)
 
 
-class World:
+class MpaPort:
     """An llp port, and the MPA streams and sockets opened on it; close() closes them all."""
 
     def __init__(self) -> None:
@@ -503,7 +503,7 @@ class Closing(Protocol):
 
 
 @contextmanager
-def open_layer_world(make: Callable[[], W]) -> Iterator[W]:
+def open_layer_port(make: Callable[[], W]) -> Iterator[W]:
     """Provide the object that make() returns; close the object at the end of the with block."""
     world = make()
     try:
@@ -512,21 +512,21 @@ def open_layer_world(make: Callable[[], W]) -> Iterator[W]:
         world.close()
 
 
-def world_fixture(make: Callable[[], W]) -> Any:
+def port_fixture(make: Callable[[], W]) -> Any:
     """Return the fixture that a directory's conftest.py binds to the name `world`."""
 
-    @pytest.fixture
-    def world() -> Iterator[W]:
+    @pytest.fixture(name="world")
+    def layer_port() -> Iterator[W]:
         """Provide a port on loopback, which is closed after the test with all objects on it."""
-        with open_layer_world(make) as made:
+        with open_layer_port(make) as made:
             yield made
 
-    return world
+    return layer_port
 
 
-def open_mpa_world() -> AbstractContextManager[World]:
-    """Provide a World that is closed at the end of a with block."""
-    return open_layer_world(World)
+def open_mpa_port() -> AbstractContextManager[MpaPort]:
+    """Provide an MpaPort that is closed at the end of a with block."""
+    return open_layer_port(MpaPort)
 
 
 @contextmanager

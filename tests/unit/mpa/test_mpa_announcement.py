@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from unit.mpa.mpa_harness import World, make_mpa_params, private_data_of, recv_startup_frame
+from unit.mpa.mpa_harness import MpaPort, make_mpa_params, private_data_of, recv_startup_frame
 
 from siwarp.inspect import MPAReply, MPARequest
 
@@ -17,7 +17,7 @@ REPLIES = {NONE: 0, COUNTS: 0, SIWARP: P, SIWARP | COUNTS: P | D}
 @pytest.mark.parametrize("rev", [1, 2])
 @pytest.mark.parametrize(("features", "bits"), REQUESTS.items())
 def test_an_mpa_request_announces_the_given_features_and_keeps_the_private_data(
-    world: World, rev: int, features: int, bits: int
+    world: MpaPort, rev: int, features: int, bits: int
 ) -> None:
     stream = world.create_initiator_awaiting_reply(
         make_mpa_params(rev=rev, features=features, pdata=b"the program's")
@@ -30,7 +30,7 @@ def test_an_mpa_request_announces_the_given_features_and_keeps_the_private_data(
 @pytest.mark.parametrize("asked", [0, D, Q, Q | D])
 @pytest.mark.parametrize(("features", "bits"), REPLIES.items())
 def test_an_mpa_reply_announces_features_only_to_a_peer_that_announced_itself(
-    world: World, rev: int, asked: int, features: int, bits: int
+    world: MpaPort, rev: int, asked: int, features: int, bits: int
 ) -> None:
     stream, _ = world.create_responder_with_request(MPARequest(rev=rev, res=asked))
     stream.send_reply(make_mpa_params(features=features, pdata=b"the program's"))
@@ -42,7 +42,7 @@ def test_an_mpa_reply_announces_features_only_to_a_peer_that_announced_itself(
 @pytest.mark.parametrize("rev", [1, 2])
 @pytest.mark.parametrize("bits", range(16))
 def test_only_the_specified_bit_patterns_are_interpreted_as_an_announcement(
-    world: World, rev: int, bits: int
+    world: MpaPort, rev: int, bits: int
 ) -> None:
     counts = COUNTS if bits & D else 0
     _, peer = world.create_responder_with_request(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from _siwarp_layers import lib
 from scapy.utils import rdpcap
-from unit.mpa.mpa_harness import World, make_enhanced_mpa_params, recv_startup_frame
+from unit.mpa.mpa_harness import MpaPort, make_enhanced_mpa_params, recv_startup_frame
 
 from siwarp.inspect import split_stream, tcp_streams
 
@@ -43,7 +43,7 @@ def start_sending_octets(stream, octets: bytes, step: int) -> threading.Thread: 
 @pytest.mark.parametrize("step", [97, 1448, 65536])
 @pytest.mark.parametrize("name", ALL)
 def test_recorded_fpdus_of_a_linux_siw_client_are_received(
-    world: World, name: str, step: int
+    world: MpaPort, name: str, step: int
 ) -> None:
     octets, server = client_and_server_octets(name)
     startup = split_stream(octets).startup
@@ -66,7 +66,7 @@ def test_recorded_fpdus_of_a_linux_siw_client_are_received(
 @pytest.mark.parametrize("step", [97, 1448, 65536])
 @pytest.mark.parametrize("name", ALL)
 def test_recorded_fpdus_of_a_linux_siw_server_are_received(
-    world: World, name: str, step: int
+    world: MpaPort, name: str, step: int
 ) -> None:
     client, octets = client_and_server_octets(name)
     request, reply = split_stream(client).startup, split_stream(octets).startup

@@ -17,11 +17,11 @@ from unit.mpa.mpa_harness import (
     MPA_TYPE,
     WHOLE_OCTETS,
     Iov,
+    MpaPort,
     StreamError,
-    World,
     build_fpdu,
     octet_pattern,
-    open_mpa_world,
+    open_mpa_port,
     temporary_setting,
     wait_until,
 )
@@ -40,7 +40,7 @@ def wait_for_loopback() -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 2, 3, 41])
-def test_a_stream_split_at_any_octet_gives_the_same_ulpdus(world: World, size: int) -> None:
+def test_a_stream_split_at_any_octet_gives_the_same_ulpdus(world: MpaPort, size: int) -> None:
     ulpdus = [octet_pattern(size, 1), octet_pattern(size + 1, 2)]
     octets = b"".join(build_fpdu(u) for u in ulpdus)
     stream = world.create_receiver()
@@ -58,7 +58,7 @@ def test_a_stream_split_at_any_octet_gives_the_same_ulpdus(world: World, size: i
 
 @pytest.mark.parametrize("short", [0, 1, 43, 44, 46])
 def test_an_fpdu_counts_as_staged_once_it_has_been_read_completely(
-    world: World, short: int
+    world: MpaPort, short: int
 ) -> None:
     first, second = octet_pattern(41, 1), octet_pattern(40, 2)
     octets = build_fpdu(first) + build_fpdu(second)
@@ -76,7 +76,7 @@ def test_an_fpdu_counts_as_staged_once_it_has_been_read_completely(
 
 @pytest.mark.parametrize("at", [*range(1, 90), *range(LARGE - 10, LARGE + 9), 8192, 4096, 10_000])
 @pytest.mark.fast_path
-def test_a_large_fpdu_split_at_any_octet_is_placed_completely(world: World, at: int) -> None:
+def test_a_large_fpdu_split_at_any_octet_is_placed_completely(world: MpaPort, at: int) -> None:
     ulpdu = octet_pattern(LARGE)
     first = build_fpdu(ulpdu)
     octets = first + build_fpdu(b"next")
@@ -111,7 +111,7 @@ def test_fpdus_of_any_sizes_in_any_pieces_are_received_in_order(
 ) -> None:
     ulpdus = [octet_pattern(n, i) for i, n in enumerate(sizes)]
     octets = b"".join(build_fpdu(u) for u in ulpdus)
-    with temporary_setting("crc_first", int(strict)), open_mpa_world() as world:
+    with temporary_setting("crc_first", int(strict)), open_mpa_port() as world:
         stream = world.create_receiver(crc=crc)
 
         def send_in_pieces() -> None:
@@ -134,7 +134,7 @@ def test_fpdus_of_every_size_around_the_limits_are_received(strict: int) -> None
     sizes = [*range(1100), *range(WHOLE_OCTETS - 80, WHOLE_OCTETS + 80), 16_384, 32_768, 57_344]
     sizes += [*range(65_450 - 64, 65_490), *range(MAX_ULPDU - 3, MAX_ULPDU + 1)]
     source = octet_pattern(70_000)
-    with temporary_setting("crc_first", strict), open_mpa_world() as world:
+    with temporary_setting("crc_first", strict), open_mpa_port() as world:
         stream = world.create_receiver(crc=False)
 
         def send_fpdus() -> None:
@@ -151,7 +151,7 @@ def test_fpdus_of_every_size_around_the_limits_are_received(strict: int) -> None
 # ---- delivered FPDUs
 
 
-def test_a_small_fpdu_is_reported_completely_until_it_is_consumed(world: World) -> None:
+def test_a_small_fpdu_is_reported_completely_until_it_is_consumed(world: MpaPort) -> None:
     stream = world.create_receiver()
     stream.sock.sendall(build_fpdu(b"first") + build_fpdu(b"second"))
     assert wait_until(stream.peek_fpdu) == (b"first", 5, True)
@@ -160,7 +160,7 @@ def test_a_small_fpdu_is_reported_completely_until_it_is_consumed(world: World) 
     assert wait_until(stream.peek_fpdu) == (b"second", 6, True)
 
 
-def test_an_empty_fpdu_is_reported_as_a_complete_ulpdu_of_length_0(world: World) -> None:
+def test_an_empty_fpdu_is_reported_as_a_complete_ulpdu_of_length_0(world: MpaPort) -> None:
     stream = world.create_receiver()
     stream.sock.sendall(build_fpdu(b"") + build_fpdu(b"x"))
     assert wait_until(stream.peek_fpdu) == (b"", 0, True)
@@ -169,7 +169,7 @@ def test_an_empty_fpdu_is_reported_as_a_complete_ulpdu_of_length_0(world: World)
 
 
 @pytest.mark.fast_path
-def test_a_large_fpdu_is_reported_once_64_octets_of_its_ulpdu_have_arrived(world: World) -> None:
+def test_a_large_fpdu_is_reported_once_64_octets_of_its_ulpdu_have_arrived(world: MpaPort) -> None:
     ulpdu = octet_pattern(LARGE)
     stream = world.create_receiver()
     octets = build_fpdu(ulpdu)
@@ -182,7 +182,7 @@ def test_a_large_fpdu_is_reported_once_64_octets_of_its_ulpdu_have_arrived(world
 
 
 @pytest.mark.fast_path
-def test_the_next_fpdu_cannot_be_examined_while_one_is_being_placed(world: World) -> None:
+def test_the_next_fpdu_cannot_be_examined_while_one_is_being_placed(world: MpaPort) -> None:
     stream = world.create_receiver()
     stream.sock.sendall(build_fpdu(octet_pattern(LARGE))[:15_000])
     wait_until(stream.peek_fpdu)
@@ -195,7 +195,7 @@ def test_the_next_fpdu_cannot_be_examined_while_one_is_being_placed(world: World
 @pytest.mark.parametrize("size", [100, LARGE])
 @pytest.mark.parametrize("skip", [0, 14, 64])
 def test_payload_is_scattered_over_the_pieces_of_its_destination(
-    world: World, size: int, skip: int
+    world: MpaPort, size: int, skip: int
 ) -> None:
     ulpdu = octet_pattern(size)
     rest = size - skip
@@ -210,7 +210,7 @@ def test_payload_is_scattered_over_the_pieces_of_its_destination(
 
 
 @pytest.mark.fast_path
-def test_a_destination_of_200_pieces_is_filled(world: World) -> None:
+def test_a_destination_of_200_pieces_is_filled(world: MpaPort) -> None:
     ulpdu = octet_pattern(60_000)
     buffers = [bytearray(299 + i % 3) for i in range(199)]
     buffers.append(bytearray(60_000 - sum(map(len, buffers))))
@@ -225,7 +225,7 @@ def test_a_destination_of_200_pieces_is_filled(world: World) -> None:
 
 @pytest.mark.parametrize("size", [100, LARGE, 60_000])
 def test_payload_without_a_destination_is_discarded_and_its_crc_is_checked(
-    world: World, size: int
+    world: MpaPort, size: int
 ) -> None:
     stream = world.create_receiver()
     stream.sock.sendall(build_fpdu(octet_pattern(size)) + build_fpdu(b"next"))
@@ -242,7 +242,7 @@ def test_payload_without_a_destination_is_discarded_and_its_crc_is_checked(
 @pytest.mark.parametrize("size", [100, LARGE])
 @pytest.mark.parametrize("off", [-1, 1])
 def test_a_destination_of_another_length_than_the_payload_is_refused(
-    world: World, size: int, off: int
+    world: MpaPort, size: int, off: int
 ) -> None:
     stream = world.create_receiver()
     stream.sock.sendall(build_fpdu(octet_pattern(size)))
@@ -265,7 +265,7 @@ def test_no_octet_outside_the_destination_is_written(strict: int, size: int) -> 
     octets = build_fpdu(octet_pattern(size, 1)) + build_fpdu(octet_pattern(size, 2))
     memory = bytearray(b"\xa5" * (size + 200))
     view = memoryview(memory)[100 : 100 + size - 14]
-    with temporary_setting("crc_first", strict), open_mpa_world() as world:
+    with temporary_setting("crc_first", strict), open_mpa_port() as world:
         stream = world.create_receiver()
         stream.sock.sendall(octets[:90])
         wait_for_loopback()
@@ -282,7 +282,7 @@ def test_with_setting_crc_first_nothing_is_written_before_the_crc_is_checked() -
     octets = bytearray(build_fpdu(octet_pattern(LARGE)))
     octets[-1] ^= 1
     dest = bytearray(LARGE - 14)
-    with temporary_setting("crc_first", 1), open_mpa_world() as world:
+    with temporary_setting("crc_first", 1), open_mpa_port() as world:
         stream = world.create_receiver()
         stream.sock.sendall(octets[:-1])
         wait_for_loopback()
@@ -297,7 +297,7 @@ def test_with_setting_crc_first_nothing_is_written_before_the_crc_is_checked() -
 
 
 @pytest.mark.fast_path
-def test_placing_into_read_only_memory_fails_with_efault(world: World) -> None:
+def test_placing_into_read_only_memory_fails_with_efault(world: MpaPort) -> None:
     stream = world.create_receiver()
     octets = build_fpdu(octet_pattern(LARGE))
     stream.sock.sendall(octets[:66])
@@ -322,7 +322,7 @@ def test_placing_into_read_only_memory_fails_with_efault(world: World) -> None:
 # ---- the end of the stream
 
 
-def test_an_end_of_stream_between_fpdus_is_permanently_reported_as_enotconn(world: World) -> None:
+def test_an_end_of_stream_between_fpdus_is_permanently_reported_as_enotconn(world: MpaPort) -> None:
     stream = world.create_receiver()
     stream.sock.sendall(build_fpdu(b"last"))
     stream.sock.close()
@@ -335,7 +335,7 @@ def test_an_end_of_stream_between_fpdus_is_permanently_reported_as_enotconn(worl
 
 
 @pytest.mark.parametrize("at", [1, 2, 3, 66, 5000, LARGE, LARGE + 4])
-def test_an_end_of_stream_inside_an_fpdu_is_reported_as_econnreset(world: World, at: int) -> None:
+def test_an_end_of_stream_inside_an_fpdu_is_reported_as_econnreset(world: MpaPort, at: int) -> None:
     stream = world.create_receiver()
     stream.sock.sendall(build_fpdu(octet_pattern(LARGE))[:at])
     stream.sock.close()
@@ -345,7 +345,7 @@ def test_an_end_of_stream_inside_an_fpdu_is_reported_as_econnreset(world: World,
     assert stream.error == CLOSED
 
 
-def test_drain_discards_all_received_octets_and_reports_the_end_of_stream(world: World) -> None:
+def test_drain_discards_all_received_octets_and_reports_the_end_of_stream(world: MpaPort) -> None:
     stream = world.create_receiver()
     stream.sock.sendall(build_fpdu(b"read") + build_fpdu(octet_pattern(LARGE))[:-1])
     wait_until(stream.peek_fpdu)
@@ -360,7 +360,7 @@ def test_drain_discards_all_received_octets_and_reports_the_end_of_stream(world:
     assert wait_until(lambda: lib.siw_mpa_read_and_discard(stream.handle)) == 1
 
 
-def test_an_aborted_stream_resets_its_peer(world: World) -> None:
+def test_an_aborted_stream_resets_its_peer(world: MpaPort) -> None:
     stream = world.create_receiver()
     stream.close(abort=True)
     with pytest.raises(ConnectionResetError):

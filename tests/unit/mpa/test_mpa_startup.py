@@ -21,15 +21,15 @@ from hypothesis import strategies as st
 from unit.mpa.mpa_harness import (
     LLP_LAYER,
     MPA_TYPE,
+    MpaPort,
     Stream,
     StreamError,
-    World,
     build_fpdu,
     find_socket_of_stream,
     make_enhanced_mpa_params,
     make_mpa_params,
     octet_pattern,
-    open_mpa_world,
+    open_mpa_port,
     private_data_of,
     recv_exactly,
     recv_startup_frame,
@@ -47,7 +47,7 @@ REPLY = bytes(MPAReply(rev=2, c=0, s=1, a=1, c_rtr=1, ird=7, ord=9, private_data
 
 
 @pytest.mark.parametrize("at", range(1, len(REQUEST)))
-def test_an_mpa_request_split_at_any_octet_is_parsed(world: World, at: int) -> None:
+def test_an_mpa_request_split_at_any_octet_is_parsed(world: MpaPort, at: int) -> None:
     stream = world.create_responder()
     stream.sock.sendall(REQUEST[:at])
     for _ in range(3):
@@ -61,7 +61,7 @@ def test_an_mpa_request_split_at_any_octet_is_parsed(world: World, at: int) -> N
 
 
 @pytest.mark.parametrize("at", range(1, len(REPLY)))
-def test_an_mpa_reply_split_at_any_octet_is_parsed(world: World, at: int) -> None:
+def test_an_mpa_reply_split_at_any_octet_is_parsed(world: MpaPort, at: int) -> None:
     stream = world.create_initiator_awaiting_reply(
         make_enhanced_mpa_params(p2p=1, rtr=lib.SIW_MPA_RTR_WRITE)
     )
@@ -80,7 +80,7 @@ def test_an_mpa_reply_split_at_any_octet_is_parsed(world: World, at: int) -> Non
 @pytest.mark.parametrize("length", [0, 1, 2, 3, 4, 5, 507, 508, 509, 511, 512])
 @pytest.mark.parametrize("rev", [1, 2])
 def test_private_data_of_each_legal_length_arrives_in_both_directions(
-    world: World, rev: int, length: int
+    world: MpaPort, rev: int, length: int
 ) -> None:
     there, back = bytes(i % 251 for i in range(length)), bytes(i % 241 for i in range(length))
     stream, peer = world.create_responder_with_request(MPARequest(rev=rev, private_data=there))
@@ -114,14 +114,14 @@ def test_private_data_of_each_legal_length_arrives_in_both_directions(
     ids=lambda p: repr(bytes(ffi.buffer(p))[:8]),
 )
 def test_invalid_parameters_of_an_mpa_request_are_refused_before_anything_is_sent(
-    world: World, p: Any
+    world: MpaPort, p: Any
 ) -> None:
     with pytest.raises(StreamError) as e:
         world.create_initiator(p)
     assert e.value.errno == errno.EINVAL
 
 
-def test_an_enhanced_mpa_request_has_at_most_508_octets_of_private_data(world: World) -> None:
+def test_an_enhanced_mpa_request_has_at_most_508_octets_of_private_data(world: MpaPort) -> None:
     p = make_enhanced_mpa_params(pdata=bytes(508))
     assert recv_startup_frame(world.create_initiator_awaiting_reply(p).sock).pd_length == 512
     p.pdata_len = 509
@@ -133,7 +133,7 @@ def test_an_enhanced_mpa_request_has_at_most_508_octets_of_private_data(world: W
 @pytest.mark.parametrize(
     "p", [make_mpa_params(), make_mpa_params(pdata_len=513), make_mpa_params(rtr=1, p2p=1)]
 )
-def test_an_mpa_reply_is_sent_once_and_only_with_valid_parameters(world: World, p: Any) -> None:
+def test_an_mpa_reply_is_sent_once_and_only_with_valid_parameters(world: MpaPort, p: Any) -> None:
     stream, _ = world.create_responder_with_request(MPARequest(rev=2, s=1, a=1, b=1, ird=1, ord=1))
     if p.rtr == 0:
         with pytest.raises(StreamError) as e:
@@ -147,7 +147,7 @@ def test_an_mpa_reply_is_sent_once_and_only_with_valid_parameters(world: World, 
     assert e.value.errno == errno.EINVAL
 
 
-def test_connecting_to_a_port_without_a_listener_fails_with_econnrefused(world: World) -> None:
+def test_connecting_to_a_port_without_a_listener_fails_with_econnrefused(world: MpaPort) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         out = ffi.new("struct siw_mpa_stream **")
@@ -164,7 +164,7 @@ def test_connecting_to_a_port_without_a_listener_fails_with_econnrefused(world: 
 
 @pytest.mark.parametrize("sent", [0, 1, 16, 19, 20, 24, len(REQUEST) - 1])
 def test_a_peer_that_closes_within_its_mpa_request_is_reported_as_econnreset(
-    world: World, sent: int
+    world: MpaPort, sent: int
 ) -> None:
     stream = world.create_responder()
     stream.sock.sendall(REQUEST[:sent])
@@ -175,7 +175,7 @@ def test_a_peer_that_closes_within_its_mpa_request_is_reported_as_econnreset(
     assert stream.error == (LLP_LAYER, MPA_TYPE, lib.SIW_MPA_CLOSED)
 
 
-def test_a_disconnect_while_the_mpa_request_is_pending_is_reported(world: World) -> None:
+def test_a_disconnect_while_the_mpa_request_is_pending_is_reported(world: MpaPort) -> None:
     stream, _ = world.create_responder_with_request(REQUEST)
     assert stream.continue_startup()[0] == lib.SIW_MPA_STARTING
     stream.sock.close()
@@ -188,7 +188,9 @@ def test_a_disconnect_while_the_mpa_request_is_pending_is_reported(world: World)
 
 
 @pytest.mark.clause("RFC5044-7.1-01")
-def test_fpdus_that_arrived_with_the_mpa_request_are_received_after_the_reply(world: World) -> None:
+def test_fpdus_that_arrived_with_the_mpa_request_are_received_after_the_reply(
+    world: MpaPort,
+) -> None:
     stream, _ = world.create_responder_with_request(
         bytes(MPARequest(rev=2)) + build_fpdu(b"early") + build_fpdu(b"bird")
     )
@@ -207,7 +209,7 @@ def unread_octet_count(sock: socket.socket) -> int:
 @pytest.mark.clause("RFC5044-7.1.2-06#c", "RFC5044-7.1.2-11")
 @pytest.mark.parametrize("piecemeal", [False, True])
 def test_up_to_4_kib_that_arrive_before_the_mpa_reply_are_read_and_kept(
-    world: World, piecemeal: bool
+    world: MpaPort, piecemeal: bool
 ) -> None:
     ulpdus = [octet_pattern(1000, i) for i in range(20)]
     octets = b"".join(build_fpdu(ulpdu) for ulpdu in ulpdus)
@@ -233,7 +235,7 @@ def test_up_to_4_kib_that_arrive_before_the_mpa_reply_are_read_and_kept(
 
 
 @pytest.mark.clause("RFC5044-7.1-01")
-def test_fpdus_that_arrived_with_the_mpa_reply_are_received(world: World) -> None:
+def test_fpdus_that_arrived_with_the_mpa_reply_are_received(world: MpaPort) -> None:
     stream, _ = world.create_initiator_with_reply(
         make_mpa_params(), bytes(MPAReply(rev=2)) + build_fpdu(b"early") + build_fpdu(b"bird")
     )
@@ -241,7 +243,9 @@ def test_fpdus_that_arrived_with_the_mpa_reply_are_received(world: World) -> Non
     assert stream.receive_ulpdu(0) == b"bird"
 
 
-def test_a_rejecting_mpa_reply_delivers_its_private_data_and_ends_the_stream(world: World) -> None:
+def test_a_rejecting_mpa_reply_delivers_its_private_data_and_ends_the_stream(
+    world: MpaPort,
+) -> None:
     stream = world.create_initiator_awaiting_reply(make_mpa_params())
     stream.sock.sendall(bytes(MPAReply(rev=2, r=1, private_data=b"not today")))
     code, peer = stream.complete_startup()
@@ -255,7 +259,7 @@ def test_a_rejecting_mpa_reply_delivers_its_private_data_and_ends_the_stream(wor
 
 
 def test_a_sent_rejection_has_private_data_and_is_followed_by_the_end_of_stream(
-    world: World,
+    world: MpaPort,
 ) -> None:
     stream, _ = world.create_responder_with_request(MPARequest(rev=1))
     stream.send_reply(make_mpa_params(rejected=1, pdata=b"not today"))
@@ -265,7 +269,7 @@ def test_a_sent_rejection_has_private_data_and_is_followed_by_the_end_of_stream(
     assert (reply.r, reply.private_data) == (1, b"not today")
 
 
-def test_siw_mpa_addrs_returns_the_addresses_of_the_tcp_socket(world: World) -> None:
+def test_siw_mpa_addrs_returns_the_addresses_of_the_tcp_socket(world: MpaPort) -> None:
     stream = world.create_responder()
     local, peer = ffi.new("struct siw_addr *"), ffi.new("struct siw_addr *")
     assert lib.siw_mpa_addrs(stream.handle, local, peer) == 0
@@ -274,7 +278,7 @@ def test_siw_mpa_addrs_returns_the_addresses_of_the_tcp_socket(world: World) -> 
 
 
 @pytest.mark.fast_path
-def test_an_idle_stream_holds_no_buffers_after_start_up_and_after_traffic(world: World) -> None:
+def test_an_idle_stream_holds_no_buffers_after_start_up_and_after_traffic(world: MpaPort) -> None:
     stream = world.create_sender()
 
     def allocated_buffer_octets() -> int:
@@ -295,7 +299,7 @@ def test_an_idle_stream_holds_no_buffers_after_start_up_and_after_traffic(world:
 
 
 @pytest.mark.skipif("SANITIZER" in os.environ, reason="its malloc is another one")
-def test_buffers_shared_by_streams_are_freed_with_the_last_stream(world: World) -> None:
+def test_buffers_shared_by_streams_are_freed_with_the_last_stream(world: MpaPort) -> None:
     streams = [world.create_sender() for _ in range(2)]
     for stream in streams:
         assert stream.frame_fpdu(b"y") > 0
@@ -315,7 +319,7 @@ def holds_partial_fpdu(stream: Stream) -> bool:
 
 
 def test_a_partly_received_fpdu_is_kept_while_other_streams_are_used_and_closed(
-    world: World,
+    world: MpaPort,
 ) -> None:
     stream, others = world.create_receiver(), [world.create_receiver() for _ in range(20)]
     octets = build_fpdu(octet_pattern(1000))
@@ -333,7 +337,7 @@ def test_a_partly_received_fpdu_is_kept_while_other_streams_are_used_and_closed(
     assert stream.receive_ulpdu(0) == octet_pattern(1000)
 
 
-def test_framing_and_receiving_fpdus_is_refused_before_start_up_has_ended(world: World) -> None:
+def test_framing_and_receiving_fpdus_is_refused_before_start_up_has_ended(world: MpaPort) -> None:
     for stream, why in (
         (world.create_responder(), errno.EINVAL),
         (world.create_initiator(make_mpa_params()), errno.EINVAL),
@@ -365,7 +369,7 @@ def fill_socket_send_buffer(stream: Stream) -> int:
     return sent
 
 
-def test_an_mpa_reply_that_does_not_fit_into_tcps_buffer_is_sent_later(world: World) -> None:
+def test_an_mpa_reply_that_does_not_fit_into_tcps_buffer_is_sent_later(world: MpaPort) -> None:
     stream, _ = world.create_responder_with_request(MPARequest(rev=2))
     before = fill_socket_send_buffer(stream)
     stream.send_reply(make_mpa_params(pdata=b"late"))
@@ -385,7 +389,7 @@ def test_an_mpa_reply_that_does_not_fit_into_tcps_buffer_is_sent_later(world: Wo
 
 @pytest.mark.parametrize("rejected", [0, 1])
 def test_a_shutdown_waits_for_an_mpa_reply_that_tcp_has_not_accepted(
-    world: World, rejected: int
+    world: MpaPort, rejected: int
 ) -> None:
     stream, _ = world.create_responder_with_request(MPARequest(rev=2))
     before = fill_socket_send_buffer(stream)
@@ -397,7 +401,7 @@ def test_a_shutdown_waits_for_an_mpa_reply_that_tcp_has_not_accepted(
     assert MPAReply(recv_to_end(stream.sock)).private_data == b"late"
 
 
-def test_an_mpa_request_that_does_not_fit_into_tcps_buffer_is_sent_later(world: World) -> None:
+def test_an_mpa_request_that_does_not_fit_into_tcps_buffer_is_sent_later(world: MpaPort) -> None:
     stream = world.create_initiator(make_mpa_params(pdata=b"late"))
     before = fill_socket_send_buffer(stream)
     for _ in range(3):
@@ -408,7 +412,7 @@ def test_an_mpa_request_that_does_not_fit_into_tcps_buffer_is_sent_later(world: 
     assert recv_startup_frame(stream.sock).private_data == b"late"
 
 
-def test_a_peer_that_closes_before_it_has_read_the_mpa_reply_is_detected(world: World) -> None:
+def test_a_peer_that_closes_before_it_has_read_the_mpa_reply_is_detected(world: MpaPort) -> None:
     stream, _ = world.create_responder_with_request(MPARequest(rev=2))
     fill_socket_send_buffer(stream)
     stream.send_reply(make_mpa_params())
@@ -457,7 +461,7 @@ def test_any_octets_sent_to_a_responder_have_the_result_that_their_fields_requir
         want = "EPROTO"
     else:
         want = lib.SIW_MPA_REQUEST
-    with open_mpa_world() as world:
+    with open_mpa_port() as world:
         stream = world.create_responder()
         stream.sock.sendall(octets)
         assert close_sending_and_get_startup_result(stream) == want
@@ -484,7 +488,7 @@ def test_any_octets_sent_to_an_initiator_have_the_result_that_their_fields_requi
         want = "EPROTO"
     else:
         want = lib.SIW_MPA_REPLY
-    with open_mpa_world() as world:
+    with open_mpa_port() as world:
         stream = world.create_initiator_awaiting_reply(
             make_enhanced_mpa_params() if s else make_mpa_params()
         )
@@ -492,7 +496,7 @@ def test_any_octets_sent_to_an_initiator_have_the_result_that_their_fields_requi
         assert close_sending_and_get_startup_result(stream) == want
 
 
-def test_memory_is_returned_to_the_system_after_1024_streams_were_closed(world: World) -> None:
+def test_memory_is_returned_to_the_system_after_1024_streams_were_closed(world: MpaPort) -> None:
     crowd = 1024  # the value of TRIM_MIN_OBJECTS in base/trim.c
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))

@@ -17,11 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from unit.mpa.mpa_harness import (
     MAX_ULPDU,
+    MpaPort,
     StreamError,
-    World,
     build_fpdu,
     octet_pattern,
-    open_mpa_world,
+    open_mpa_port,
     recv_exactly,
     split_fpdus,
     temporary_setting,
@@ -71,7 +71,7 @@ pieces_of = st.lists(
 def test_a_header_and_any_pieces_of_payload_are_sent_as_one_fpdu(
     shapes: list[tuple[int, list[int]]], crc: bool
 ) -> None:
-    with open_mpa_world() as world:
+    with open_mpa_port() as world:
         stream = world.create_sender(crc=crc)
         reader = Reader(stream.sock)
         frames = [
@@ -83,7 +83,7 @@ def test_a_header_and_any_pieces_of_payload_are_sent_as_one_fpdu(
     assert got == [head + b"".join(pieces) for head, pieces in frames]
 
 
-def test_fpdus_of_every_small_size_and_around_each_limit_are_sent(world: World) -> None:
+def test_fpdus_of_every_small_size_and_around_each_limit_are_sent(world: MpaPort) -> None:
     sizes = [*range(300), *range(2020, 2060), *range(4080, 4100), *range(8160, 8200)]
     sizes += range(MAX_ULPDU - 18 - 9, MAX_ULPDU - 18 + 1)
     stream = world.create_sender()
@@ -120,7 +120,7 @@ def count_sent_data_segments(sock: socket.socket) -> int:
 
 @pytest.mark.clause("RFC5044-5.1-04")
 @pytest.mark.parametrize("size", [0, 1, 64, 300, 1500, 2000])
-def test_one_small_fpdu_or_eight_are_sent_in_one_tcp_segment(world: World, size: int) -> None:
+def test_one_small_fpdu_or_eight_are_sent_in_one_tcp_segment(world: MpaPort, size: int) -> None:
     stream = world.create_sender()
     with find_socket_of_stack(stream.sock) as sender:
         for count in (1, 8):
@@ -132,7 +132,7 @@ def test_one_small_fpdu_or_eight_are_sent_in_one_tcp_segment(world: World, size:
             assert count_sent_data_segments(sender) - before == 1
 
 
-def test_no_framed_fpdu_is_sent_before_the_flush(world: World) -> None:
+def test_no_framed_fpdu_is_sent_before_the_flush(world: MpaPort) -> None:
     stream = world.create_sender()
     assert stream.frame_fpdu(HEAD) == 1
     stream.sock.settimeout(0.05)
@@ -143,11 +143,11 @@ def test_no_framed_fpdu_is_sent_before_the_flush(world: World) -> None:
     assert (stream.framed_fpdu_count, stream.tcp_accepted_fpdu_count) == (1, 1)
 
 
-def test_a_flush_with_nothing_framed_completes_immediately(world: World) -> None:
+def test_a_flush_with_nothing_framed_completes_immediately(world: MpaPort) -> None:
     assert world.create_sender().flush_once() == 1
 
 
-def test_a_batch_of_large_fpdus_is_full_at_about_256_kib(world: World) -> None:
+def test_a_batch_of_large_fpdus_is_full_at_about_256_kib(world: MpaPort) -> None:
     stream = world.create_sender()
     payload = octet_pattern(64000)
     count = 0
@@ -159,7 +159,7 @@ def test_a_batch_of_large_fpdus_is_full_at_about_256_kib(world: World) -> None:
 
 @pytest.mark.parametrize("size", [0, 46, 1400])
 def test_a_batch_of_small_fpdus_is_bounded_and_continues_after_a_flush(
-    world: World, size: int
+    world: MpaPort, size: int
 ) -> None:
     stream = world.create_sender()
     reader = Reader(stream.sock)
@@ -173,7 +173,7 @@ def test_a_batch_of_small_fpdus_is_bounded_and_continues_after_a_flush(
     assert split_fpdus(flush_and_shut_down(stream, reader)) == [HEAD + octet_pattern(size)] * total
 
 
-def test_the_accepted_count_has_only_fpdus_that_tcp_has_accepted_completely(world: World) -> None:
+def test_the_accepted_count_has_only_fpdus_that_tcp_has_accepted_completely(world: MpaPort) -> None:
     """The peer reads nothing at first, so TCP accepts a batch only partly."""
     stream = world.create_sender(rcvbuf=4096)
     payload = octet_pattern(60000)
@@ -202,7 +202,7 @@ def test_the_accepted_count_has_only_fpdus_that_tcp_has_accepted_completely(worl
     assert split_fpdus(bytes(got)) == [HEAD + payload] * framed
 
 
-def test_a_stream_that_the_peer_reads_in_odd_pieces_is_complete(world: World) -> None:
+def test_a_stream_that_the_peer_reads_in_odd_pieces_is_complete(world: MpaPort) -> None:
     stream = world.create_sender(rcvbuf=4096)
     sizes = [(i * 7919) % 9000 for i in range(400)]
     want = [HEAD + octet_pattern(n, n) for n in sizes]
@@ -224,7 +224,7 @@ def test_a_stream_that_the_peer_reads_in_odd_pieces_is_complete(world: World) ->
     assert stream.tcp_accepted_fpdu_count == len(want)
 
 
-def test_large_payload_is_sent_by_reference_and_not_copied(world: World) -> None:
+def test_large_payload_is_sent_by_reference_and_not_copied(world: MpaPort) -> None:
     """Payload changed between framing and flush is sent changed, with the CRC of the original."""
     stream = world.create_sender()
     payload = bytearray(octet_pattern(10_000))
@@ -237,7 +237,7 @@ def test_large_payload_is_sent_by_reference_and_not_copied(world: World) -> None
         split_fpdus(octets)
 
 
-def test_small_payload_may_change_after_it_was_framed(world: World) -> None:
+def test_small_payload_may_change_after_it_was_framed(world: MpaPort) -> None:
     stream = world.create_sender()
     payload = bytearray(octet_pattern(2048))
     assert stream.frame_fpdu(HEAD, [payload]) == 1
@@ -249,7 +249,7 @@ def test_small_payload_may_change_after_it_was_framed(world: World) -> None:
 
 @pytest.mark.clause("RFC5044-3-06#a")
 @pytest.mark.parametrize("size", [1, 2, 128, 1460, MAX_ULPDU - 1, MAX_ULPDU])
-def test_a_ulpdu_of_any_size_up_to_the_limit_is_accepted(world: World, size: int) -> None:
+def test_a_ulpdu_of_any_size_up_to_the_limit_is_accepted(world: MpaPort, size: int) -> None:
     stream = world.create_sender()
     head, rest = octet_pattern(size)[:18], octet_pattern(size)[18:]
     assert stream.frame_fpdu(head, [rest] if rest else []) == 1
@@ -261,7 +261,9 @@ def test_a_ulpdu_of_any_size_up_to_the_limit_is_accepted(world: World, size: int
 
 @pytest.mark.clause("RFC5044-3-06#b")
 @pytest.mark.parametrize(("head", "size"), [(65, 0), (18, MAX_ULPDU - 17), (0, 1 << 20)])
-def test_a_ulpdu_or_header_beyond_the_limit_is_refused(world: World, head: int, size: int) -> None:
+def test_a_ulpdu_or_header_beyond_the_limit_is_refused(
+    world: MpaPort, head: int, size: int
+) -> None:
     stream = world.create_sender()
     with pytest.raises(StreamError) as e:
         stream.frame_fpdu(bytes(head), [bytes(size)])
@@ -270,7 +272,7 @@ def test_a_ulpdu_or_header_beyond_the_limit_is_refused(world: World, head: int, 
 
 
 @pytest.mark.clause("RFC5041-3-03")
-def test_a_smaller_mulpdu_does_not_change_fpdus_that_are_already_framed(world: World) -> None:
+def test_a_smaller_mulpdu_does_not_change_fpdus_that_are_already_framed(world: MpaPort) -> None:
     with temporary_setting("mulpdu", 30_000):
         stream = world.create_sender(rcvbuf=4096)
         size = lib.siw_mpa_mulpdu(stream.handle) - len(HEAD)
@@ -298,13 +300,13 @@ def test_a_smaller_mulpdu_does_not_change_fpdus_that_are_already_framed(world: W
 
 
 @pytest.mark.parametrize("limit", [128, 1000, 30_000])
-def test_the_mulpdu_is_limited_by_the_setting(world: World, limit: int) -> None:
+def test_the_mulpdu_is_limited_by_the_setting(world: MpaPort, limit: int) -> None:
     with temporary_setting("mulpdu", limit):
         assert lib.siw_mpa_mulpdu(world.create_sender().handle) == limit
 
 
 @pytest.mark.clause("RFC5041-3-02")
-def test_the_mulpdu_follows_the_growing_segment_size_of_a_new_connection(world: World) -> None:
+def test_the_mulpdu_follows_the_growing_segment_size_of_a_new_connection(world: MpaPort) -> None:
     """Linux starts a loopback connection with segments of half the first window, 32 KiB."""
     stream = world.create_sender()
     reader = Reader(stream.sock)
@@ -319,7 +321,7 @@ def test_the_mulpdu_follows_the_growing_segment_size_of_a_new_connection(world: 
     flush_and_shut_down(stream, reader)
 
 
-def test_sending_fails_after_the_peer_resets_the_connection(world: World) -> None:
+def test_sending_fails_after_the_peer_resets_the_connection(world: MpaPort) -> None:
     stream = world.create_sender()
     now = struct.pack("ii", 1, 0)
     stream.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, now)

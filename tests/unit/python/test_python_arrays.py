@@ -98,8 +98,8 @@ class Loop:
         self.recvs = elements(arrays.recv_array(MANY), self.mr, MANY * SIZE)
 
 
-@pytest.fixture
-def loop() -> Iterator[Loop]:
+@pytest.fixture(name="loop")
+def ud_loop() -> Iterator[Loop]:
     it = Loop()
     with it.ctx:
         yield it

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from harness.fixtures import (
-    rig,
+    listener_and_connector,
+    listener_and_connector_on_two_devices,
+    loopback_device_rig,
     run_in_namespace,
-    two_device_wire,
     ud_pair,
     use_own_mcast_port,
-    wire,
 )
 
-__all__ = ["rig", "run_in_namespace", "two_device_wire", "ud_pair", "use_own_mcast_port", "wire"]
+__all__ = [
+    "listener_and_connector",
+    "listener_and_connector_on_two_devices",
+    "loopback_device_rig",
+    "run_in_namespace",
+    "ud_pair",
+    "use_own_mcast_port",
+]

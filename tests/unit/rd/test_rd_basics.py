@@ -104,11 +104,11 @@ def send_from_unmapped_memory(peer):
     """Send a peer a segment from unmapped memory; return the result of siw_rd_tx."""
     iov = ffi.new("struct iovec[]", 1)
     iov[0].iov_base, iov[0].iov_len = ffi.cast("void *", 4096), 100
-    lib.siw_guard_install()
+    lib.siw_guard_install_handlers()
     try:
         return lib.siw_rd_tx(peer, lib.SIW_RD_REQUESTS, b"h", 1, iov, 1, False)
     finally:
-        lib.siw_guard_remove()
+        lib.siw_guard_remove_handlers()
 
 
 def test_sending_from_unmapped_memory_fails_and_sends_nothing(make_endpoint):

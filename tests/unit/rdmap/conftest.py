@@ -1,6 +1,6 @@
 """Fixtures of the tests of rdmap/."""
 
-from unit.mpa.mpa_harness import world_fixture
-from unit.rdmap.rdmap_harness import RdmapWorld
+from unit.mpa.mpa_harness import port_fixture
+from unit.rdmap.rdmap_harness import RdmapPort
 
-world = world_fixture(RdmapWorld)
+world = port_fixture(RdmapPort)

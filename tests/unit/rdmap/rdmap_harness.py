@@ -18,7 +18,7 @@ from unit.ddp.ddp_harness import (
     CANARY,
     PATIENCE,
     PD,
-    DdpStackWorld,
+    DdpStackPort,
     Memory,
     PeerDgram,
     PeerStream,
@@ -40,7 +40,7 @@ from unit.ddp.ddp_harness import (
 )
 from unit.ddp.ddp_harness import Queue as RecvQueue
 from unit.mpa.mpa_harness import Stream as MpaStream
-from unit.mpa.mpa_harness import open_layer_world, recv_to_end
+from unit.mpa.mpa_harness import open_layer_port, recv_to_end
 
 from siwarp.inspect import (
     AtomicRequest,
@@ -61,7 +61,7 @@ __all__ = [
     "Dgram",
     "Event",
     "Memory",
-    "RdmapWorld",
+    "RdmapPort",
     "Stream",
     "StreamError",
     "UDDatagram",
@@ -79,7 +79,7 @@ __all__ = [
     "counter_value",
     "crc32c",
     "octet_pattern",
-    "open_rdmap_world",
+    "open_rdmap_port",
     "parse_segment",
     "recv_exactly",
     "recv_to_end",
@@ -427,7 +427,7 @@ class Dgram(PeerDgram):
         return got
 
 
-class RdmapWorld(DdpStackWorld):
+class RdmapPort(DdpStackPort):
     """An llp port, and the objects of the RDMAP layer opened on the port."""
 
     def assign_stag(self, memory: Memory, rights: int = ALL, *, pd: int = PD) -> int:
@@ -486,6 +486,6 @@ class RdmapWorld(DdpStackWorld):
         return dgram
 
 
-def open_rdmap_world() -> AbstractContextManager[RdmapWorld]:
-    """Return a context manager that provides an RdmapWorld and closes it at the end."""
-    return open_layer_world(RdmapWorld)
+def open_rdmap_port() -> AbstractContextManager[RdmapPort]:
+    """Return a context manager that provides an RdmapPort and closes it at the end."""
+    return open_layer_port(RdmapPort)

@@ -15,7 +15,7 @@ from unit.rdmap.rdmap_harness import (
     PD,
     Event,
     Memory,
-    RdmapWorld,
+    RdmapPort,
     RecvQueue,
     StreamError,
     build_operation,
@@ -78,7 +78,7 @@ kept: list[Any] = []
 
 
 def connect_and_start_endpoints(
-    world: RdmapWorld, *, ird: int = 8, rtr: int = 0
+    world: RdmapPort, *, ird: int = 8, rtr: int = 0
 ) -> tuple[RdmapEndpoint, RdmapEndpoint]:
     """Return an initiator and a responder, connected to each other and started."""
     mine = make_mpa_params(enhanced=1, ird=ird, ord=ird, p2p=int(bool(rtr)), rtr=rtr)
@@ -153,7 +153,7 @@ def run_in_threads(*works: Callable[[], None]) -> None:
 )
 @pytest.mark.parametrize("mulpdu", [500, 64768])
 def test_writes_reads_and_sends_run_concurrently_in_both_directions(
-    world: RdmapWorld, rtr: int, mulpdu: int
+    world: RdmapPort, rtr: int, mulpdu: int
 ) -> None:
     rounds, size = 40, 30_000
     with temporary_setting("mulpdu", mulpdu):
@@ -212,7 +212,7 @@ def test_writes_reads_and_sends_run_concurrently_in_both_directions(
             assert end.accepted[0] >= end.last.end
 
 
-def test_a_remote_access_error_is_reported_at_both_ends(world: RdmapWorld) -> None:
+def test_a_remote_access_error_is_reported_at_both_ends(world: RdmapPort) -> None:
     a, b = connect_and_start_endpoints(world, rtr=lib.SIW_MPA_RTR_FPDU)
     m, n = world.register_new_memory(100_000), world.register_new_memory(100_000, rights=0)
     with Progress(a, b):
@@ -230,7 +230,7 @@ def test_a_remote_access_error_is_reported_at_both_ends(world: RdmapWorld) -> No
 
 
 @pytest.mark.parametrize("turn", range(10))
-def test_a_region_may_be_freed_while_the_peer_reads_it(world: RdmapWorld, turn: int) -> None:
+def test_a_region_may_be_freed_while_the_peer_reads_it(world: RdmapPort, turn: int) -> None:
     size = 4 << 20
     a, b = connect_and_start_endpoints(world, rtr=lib.SIW_MPA_RTR_FPDU)
     sink, source = (

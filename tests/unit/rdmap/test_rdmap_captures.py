@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from _siwarp_layers import lib
 from scapy.utils import rdpcap
-from unit.rdmap.rdmap_harness import RdmapWorld, Stream
+from unit.rdmap.rdmap_harness import RdmapPort, Stream
 
 from siwarp.inspect import DDP, DDPUntagged, Opcode, split_stream, tcp_streams
 
@@ -47,7 +47,7 @@ def replace_header_fields(segment: bytes, **fields: Any) -> bytes:
     return octets
 
 
-def post_receives(world: RdmapWorld, stream: Stream) -> list[Any]:
+def post_receives(world: RdmapPort, stream: Stream) -> list[Any]:
     received = [world.register_new_memory(16) for _ in range(2 * ROUNDS)]
     for i, m in enumerate(received):
         stream.recvs.post(i, m.sge())
@@ -56,7 +56,7 @@ def post_receives(world: RdmapWorld, stream: Stream) -> list[Any]:
 
 @pytest.mark.parametrize("name", ALL)
 def test_recorded_segments_of_a_linux_siw_client_are_processed_without_error(
-    world: RdmapWorld, name: str
+    world: RdmapPort, name: str
 ) -> None:
     client, server = client_and_server_segments(name)
     rtr = lib.SIW_MPA_RTR_WRITE if "p2p" in name else 0
@@ -98,7 +98,7 @@ def test_recorded_segments_of_a_linux_siw_client_are_processed_without_error(
 
 @pytest.mark.parametrize("name", ALL)
 def test_recorded_segments_of_a_linux_siw_server_are_processed_without_error(
-    world: RdmapWorld, name: str
+    world: RdmapPort, name: str
 ) -> None:
     _, server = client_and_server_segments(name)
     stream = world.create_initiator(ird=1, ord=1, crc="crc" in name)

@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from unit.rdmap.rdmap_harness import (
     PD,
-    RdmapWorld,
+    RdmapPort,
     StreamError,
     UDDatagram,
     check_result,
     counter_value,
     octet_pattern,
-    open_rdmap_world,
+    open_rdmap_port,
     wait_until,
 )
 
@@ -29,7 +29,7 @@ QKEY = 0x11
 @pytest.mark.clause("DGRAM-UD-2", "DGRAM-UD-3")
 @given(size=st.integers(0, 65485), solicited=st.booleans(), qkey=st.integers(0, 2**32 - 1))
 def test_a_ud_send_is_one_datagram_with_the_q_key(size: int, solicited: bool, qkey: int) -> None:
-    with open_rdmap_world() as world:
+    with open_rdmap_port() as world:
         d = world.create_dgram_endpoint()
         m = world.register_new_memory(size, octet_pattern(size))
         d.transmit([m.sge()], qkey=qkey, solicited=solicited)
@@ -43,7 +43,7 @@ def test_a_ud_send_is_one_datagram_with_the_q_key(size: int, solicited: bool, qk
 @pytest.mark.clause("DGRAM-UD-2", "DGRAM-UD-7", "DGRAM-UD-14")
 @pytest.mark.parametrize(("opcode", "solicited"), [(3, False), (5, True)])
 def test_a_ud_message_is_reported_with_its_source(
-    world: RdmapWorld, opcode: int, solicited: bool
+    world: RdmapPort, opcode: int, solicited: bool
 ) -> None:
     d = world.create_dgram_endpoint(qkey=QKEY)
     m = world.register_new_memory(10)
@@ -82,7 +82,7 @@ def test_a_ud_message_is_reported_with_its_source(
     ],
 )
 def test_an_invalid_ud_datagram_is_dropped_without_consuming_a_receive(
-    world: RdmapWorld, fields: dict[str, int], name: str
+    world: RdmapPort, fields: dict[str, int], name: str
 ) -> None:
     d = world.create_dgram_endpoint(qkey=QKEY)
     m = world.register_new_memory(10)
@@ -110,7 +110,7 @@ OPCODE, NOT_WHOLE, TOO_LONG = (0, 2, 6), (1, 2, 4), (1, 2, 5)
     ],
 )
 def test_ud_protocol_errors_with_a_valid_q_key_are_reported_without_consuming_a_receive(
-    world: RdmapWorld, fields: dict[str, int], name: str, err: tuple[int, int, int]
+    world: RdmapPort, fields: dict[str, int], name: str, err: tuple[int, int, int]
 ) -> None:
     d = world.create_dgram_endpoint(qkey=QKEY)
     m = world.register_new_memory(10)
@@ -128,7 +128,7 @@ def test_ud_protocol_errors_with_a_valid_q_key_are_reported_without_consuming_a_
 
 
 def test_a_ud_message_without_a_receive_is_dropped_and_the_next_one_is_received(
-    world: RdmapWorld,
+    world: RdmapPort,
 ) -> None:
     d = world.create_dgram_endpoint(qkey=QKEY)
     m = world.register_new_memory(10)
@@ -142,7 +142,7 @@ def test_a_ud_message_without_a_receive_is_dropped_and_the_next_one_is_received(
 
 
 def test_a_ud_message_longer_than_its_receive_completes_the_receive_in_error(
-    world: RdmapWorld,
+    world: RdmapPort,
 ) -> None:
     d = world.create_dgram_endpoint(qkey=QKEY)
     m = world.register_new_memory(3)
@@ -155,7 +155,7 @@ def test_a_ud_message_longer_than_its_receive_completes_the_receive_in_error(
 
 
 def test_a_receive_with_a_key_of_another_protection_domain_completes_in_error(
-    world: RdmapWorld,
+    world: RdmapPort,
 ) -> None:
     d = world.create_dgram_endpoint(qkey=QKEY)
     m = world.register_new_memory(10, pd=PD + 1)
@@ -167,7 +167,7 @@ def test_a_receive_with_a_key_of_another_protection_domain_completes_in_error(
 
 
 def test_one_receive_call_processes_only_a_part_of_a_flood_of_invalid_datagrams(
-    world: RdmapWorld,
+    world: RdmapPort,
 ) -> None:
     d = world.create_dgram_endpoint(qkey=QKEY)
     before = counter_value("drop_qkey")
@@ -180,7 +180,7 @@ def test_one_receive_call_processes_only_a_part_of_a_flood_of_invalid_datagrams(
     wait_until(lambda: d.poll_event() or counter_value("drop_qkey") - before == 200)
 
 
-def test_the_poller_returns_the_handler_of_a_socket_with_data(world: RdmapWorld) -> None:
+def test_the_poller_returns_the_handler_of_a_socket_with_data(world: RdmapPort) -> None:
     handler = ffi.cast("struct siw_io_handler *", 7)
     handle, llp = world.open_rdmap_dgram(handler=handler)
     addr = ffi.new("struct siw_addr *")
@@ -205,14 +205,14 @@ def receive_one_event(handle: object, event: object) -> int:
     return int(lib.siw_rdmap_dgram_recv(handle, event))
 
 
-def test_a_ud_send_from_a_region_of_another_protection_domain_is_refused(world: RdmapWorld) -> None:
+def test_a_ud_send_from_a_region_of_another_protection_domain_is_refused(world: RdmapPort) -> None:
     d = world.create_dgram_endpoint()
     m = world.register_new_memory(10, pd=PD + 1)
     with pytest.raises(StreamError, match="EACCES"):
         d.transmit([m.sge()])
 
 
-def test_network_interfaces_are_listed_and_an_event_ends_a_wait(world: RdmapWorld) -> None:
+def test_network_interfaces_are_listed_and_an_event_ends_a_wait(world: RdmapPort) -> None:
     found = ffi.new("struct siw_llp_interface[32]")
     n = check_result(lib.siw_llp_list_interfaces(found, 32))
     names = [ffi.string(found[i].name).decode() for i in range(n)]
@@ -230,7 +230,7 @@ def test_network_interfaces_are_listed_and_an_event_ends_a_wait(world: RdmapWorl
     lib.siw_llp_event_close(fd)
 
 
-def test_a_wake_ends_a_wait_on_a_port_which_can_be_armed_and_disarmed(world: RdmapWorld) -> None:
+def test_a_wake_ends_a_wait_on_a_port_which_can_be_armed_and_disarmed(world: RdmapPort) -> None:
     d = world.create_dgram_endpoint()
     assert d.poll_event() is None
     assert not lib.siw_llp_port_armed(world.port)

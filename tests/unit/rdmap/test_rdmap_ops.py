@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from unit.rdmap.rdmap_harness import (
     LOCAL_WRITE,
     PD,
-    RdmapWorld,
+    RdmapPort,
     Stream,
     StreamError,
     build_read_request,
@@ -24,7 +24,7 @@ from unit.rdmap.rdmap_harness import (
     build_send,
     build_write,
     octet_pattern,
-    open_rdmap_world,
+    open_rdmap_port,
     recv_exactly,
     temporary_setting,
     wait_until,
@@ -41,7 +41,7 @@ WRITE, READ = lib.SIW_RDMAP_WRITE, lib.SIW_RDMAP_READ_REQUEST
 
 @pytest.mark.parametrize("size", [0, 1, 64, 5000, 70_000, 1 << 20])
 @pytest.mark.parametrize("crc", [True, False])
-def test_a_send_of_any_size_arrives_unchanged(world: RdmapWorld, size: int, crc: bool) -> None:
+def test_a_send_of_any_size_arrives_unchanged(world: RdmapPort, size: int, crc: bool) -> None:
     stream = world.create_initiator(crc=crc)
     m = world.register_new_memory(size, octet_pattern(size))
     stream.send_operation(SEND, [m.sge()])
@@ -52,7 +52,7 @@ def test_a_send_of_any_size_arrives_unchanged(world: RdmapWorld, size: int, crc:
 
 
 @pytest.mark.parametrize("size", [0, 1, 64, 5000, 60_000])
-def test_a_send_from_the_peer_fills_the_oldest_receive(world: RdmapWorld, size: int) -> None:
+def test_a_send_from_the_peer_fills_the_oldest_receive(world: RdmapPort, size: int) -> None:
     stream = world.create_initiator()
     m = world.register_new_memory(size + 3)
     stream.recvs.post(17, m.sge())
@@ -65,7 +65,7 @@ def test_a_send_from_the_peer_fills_the_oldest_receive(world: RdmapWorld, size: 
 
 @pytest.mark.parametrize(("opcode", "solicited"), [(SEND, False), (SEND_SE, True)])
 def test_the_solicited_event_flag_is_sent_and_received(
-    world: RdmapWorld, opcode: int, solicited: bool
+    world: RdmapPort, opcode: int, solicited: bool
 ) -> None:
     stream = world.create_initiator()
     stream.recvs.post(1)
@@ -75,7 +75,7 @@ def test_the_solicited_event_flag_is_sent_and_received(
     assert stream.next_event().solicited == solicited
 
 
-def test_sends_in_several_segments_from_the_peer_are_received_one_by_one(world: RdmapWorld) -> None:
+def test_sends_in_several_segments_from_the_peer_are_received_one_by_one(world: RdmapPort) -> None:
     stream = world.create_initiator()
     m = world.register_new_memory(300)
     stream.recvs.post(1, m.sge(0, 100))
@@ -95,14 +95,14 @@ def test_sends_in_several_segments_from_the_peer_are_received_one_by_one(world: 
     assert m.octets() == octet_pattern(100) + octet_pattern(200, 2)
 
 
-def test_inline_data_needs_no_key(world: RdmapWorld) -> None:
+def test_inline_data_needs_no_key(world: RdmapPort) -> None:
     stream = world.create_initiator()
     m = world.register_new_memory(10, octet_pattern(10))
     stream.send_operation(SEND, [m.sge(key=0)], internal=True)
     assert stream.read_sent_segment()[1] == octet_pattern(10)
 
 
-def test_posting_opcodes_that_are_no_operation_is_refused(world: RdmapWorld) -> None:
+def test_posting_opcodes_that_are_no_operation_is_refused(world: RdmapPort) -> None:
     stream = world.create_initiator()
     for opcode in (2, 7, 8, 15):
         with pytest.raises(StreamError, match="EINVAL"):
@@ -113,7 +113,7 @@ def test_posting_opcodes_that_are_no_operation_is_refused(world: RdmapWorld) -> 
 # ---- Write
 
 
-def test_a_write_carries_the_peers_stag_and_offset(world: RdmapWorld) -> None:
+def test_a_write_carries_the_peers_stag_and_offset(world: RdmapPort) -> None:
     stream = world.create_initiator()
     m = world.register_new_memory(100, octet_pattern(100))
     stream.send_operation(WRITE, [m.sge(0, 30), m.sge(50, 50)], rkey=0xABCD, remote_to=2**63 + 5)
@@ -124,7 +124,7 @@ def test_a_write_carries_the_peers_stag_and_offset(world: RdmapWorld) -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 999), st.integers(0, 1000)), max_size=10))
 def test_writes_from_the_peer_are_placed_at_their_offsets(writes: list[tuple[int, int]]) -> None:
-    with open_rdmap_world() as world:
+    with open_rdmap_port() as world:
         stream = world.create_initiator()
         m = world.register_new_memory(1000)
         model = bytearray([0xA5]) * 1000
@@ -140,7 +140,7 @@ def test_writes_from_the_peer_are_placed_at_their_offsets(writes: list[tuple[int
 
 
 @pytest.mark.parametrize("size", [0, 1, 64, 5000, 200_000])
-def test_a_read_places_the_response_in_its_sink(world: RdmapWorld, size: int) -> None:
+def test_a_read_places_the_response_in_its_sink(world: RdmapPort, size: int) -> None:
     stream = world.create_initiator()
     a, b = (
         world.register_new_memory(size // 3, rights=LOCAL_WRITE),
@@ -165,7 +165,7 @@ def test_a_read_places_the_response_in_its_sink(world: RdmapWorld, size: int) ->
     assert a.octets() + b.octets() == octets
 
 
-def test_a_read_is_refused_if_its_sink_has_no_local_write_access(world: RdmapWorld) -> None:
+def test_a_read_is_refused_if_its_sink_has_no_local_write_access(world: RdmapPort) -> None:
     stream = world.create_initiator()
     m = world.register_new_memory(10, rights=0)
     with pytest.raises(StreamError, match="EACCES"):
@@ -175,7 +175,7 @@ def test_a_read_is_refused_if_its_sink_has_no_local_write_access(world: RdmapWor
     )
 
 
-def test_the_sink_stag_of_a_read_is_freed_when_the_read_completes(world: RdmapWorld) -> None:
+def test_the_sink_stag_of_a_read_is_freed_when_the_read_completes(world: RdmapPort) -> None:
     stream = world.create_initiator()
     m = world.register_new_memory(10)
     stream.send_operation(READ, [m.sge()], user_data=1)
@@ -186,7 +186,7 @@ def test_the_sink_stag_of_a_read_is_freed_when_the_read_completes(world: RdmapWo
 
 
 @pytest.mark.parametrize("size", [0, 1, 64, 5000, 70_000, 3 << 20])
-def test_a_read_request_from_the_peer_is_answered(world: RdmapWorld, size: int) -> None:
+def test_a_read_request_from_the_peer_is_answered(world: RdmapPort, size: int) -> None:
     stream = world.create_initiator()
     m = world.register_new_memory(size, octet_pattern(size))
     stream.inject_segments(
@@ -217,7 +217,7 @@ def test_a_read_request_from_the_peer_is_answered(world: RdmapWorld, size: int) 
 
 
 def test_the_peer_may_send_any_number_of_reads_with_at_most_ird_outstanding(
-    world: RdmapWorld,
+    world: RdmapPort,
 ) -> None:
     stream = world.create_initiator(ird=2)
     m = world.register_new_memory(100, octet_pattern(100))
@@ -237,7 +237,7 @@ def test_the_peer_may_send_any_number_of_reads_with_at_most_ird_outstanding(
             assert (head.to, octets) == (i, octet_pattern(100)[i : i + 10])
 
 
-def test_any_number_of_reads_may_be_posted_with_at_most_ord_outstanding(world: RdmapWorld) -> None:
+def test_any_number_of_reads_may_be_posted_with_at_most_ord_outstanding(world: RdmapPort) -> None:
     stream = world.create_initiator(ord=3)
     m = world.register_new_memory(300)
     user_data = 0
@@ -259,7 +259,7 @@ def test_any_number_of_reads_may_be_posted_with_at_most_ord_outstanding(world: R
         user_data += 3
 
 
-def test_closing_a_stream_frees_the_sinks_of_outstanding_reads(world: RdmapWorld) -> None:
+def test_closing_a_stream_frees_the_sinks_of_outstanding_reads(world: RdmapPort) -> None:
     stream = world.create_initiator()
     m = world.register_new_memory(30)
     for user_data in (5, 6, 7):
@@ -295,7 +295,7 @@ def start_reading_messages(
     return thread
 
 
-def test_read_responses_and_sends_are_transmitted_alternately(world: RdmapWorld) -> None:
+def test_read_responses_and_sends_are_transmitted_alternately(world: RdmapPort) -> None:
     stream = world.create_initiator(ird=8)
     size = 2 << 20
     m = world.register_new_memory(size)
@@ -328,7 +328,7 @@ def test_read_responses_and_sends_are_transmitted_alternately(world: RdmapWorld)
     assert max(len(gap) for gap in gaps[:-1]) <= 2, opcodes
 
 
-def test_one_flush_transmits_a_bounded_amount_of_read_responses(world: RdmapWorld) -> None:
+def test_one_flush_transmits_a_bounded_amount_of_read_responses(world: RdmapPort) -> None:
     stream = world.create_initiator(ird=64, ord=1)
     m = world.register_new_memory(100_000)
     for i in range(64):
@@ -347,7 +347,7 @@ def test_one_flush_transmits_a_bounded_amount_of_read_responses(world: RdmapWorl
     assert got == [(Opcode.RDMA_READ_RESPONSE, 100_000)] * 64
 
 
-def test_the_accepted_count_does_not_include_read_responses(world: RdmapWorld) -> None:
+def test_the_accepted_count_does_not_include_read_responses(world: RdmapPort) -> None:
     stream = world.create_initiator()
     m = world.register_new_memory(10)
     stream.inject_segments(build_read_request(size=10, src_stag=m.stag, src_to=m.addr))
@@ -365,7 +365,7 @@ def test_the_accepted_count_does_not_include_read_responses(world: RdmapWorld) -
 
 @pytest.mark.parametrize("crc", [True, False])
 def test_the_stamp_of_an_operation_identifies_memory_that_tcp_could_not_read(
-    world: RdmapWorld, crc: bool
+    world: RdmapPort, crc: bool
 ) -> None:
     stream = world.create_initiator(crc=crc)
     m = world.register_new_memory(10)
@@ -383,7 +383,7 @@ def test_the_stamp_of_an_operation_identifies_memory_that_tcp_could_not_read(
 
 
 @pytest.mark.parametrize("size", [10, 4 << 20])
-def test_a_write_and_its_immediate_data_have_one_stamp(world: RdmapWorld, size: int) -> None:
+def test_a_write_and_its_immediate_data_have_one_stamp(world: RdmapPort, size: int) -> None:
     stream = world.create_initiator()
     m = world.register_new_memory(size)
     imm = {"imm_opcode": lib.SIW_RDMAP_IMMEDIATE}
@@ -400,7 +400,7 @@ def test_a_write_and_its_immediate_data_have_one_stamp(world: RdmapWorld, size: 
     assert got == [(Opcode.RDMA_WRITE, size), (Opcode.IMMEDIATE, 8)]
 
 
-def test_other_operations_are_refused_until_a_long_message_is_framed(world: RdmapWorld) -> None:
+def test_other_operations_are_refused_until_a_long_message_is_framed(world: RdmapPort) -> None:
     stream = world.create_initiator()
     size = 8 << 20
     m = world.register_new_memory(size)
@@ -415,7 +415,7 @@ def test_other_operations_are_refused_until_a_long_message_is_framed(world: Rdma
     assert got == [(Opcode.SEND, size), (Opcode.SEND, 1)]
 
 
-def test_the_number_of_operations_in_flight_is_bounded(world: RdmapWorld) -> None:
+def test_the_number_of_operations_in_flight_is_bounded(world: RdmapPort) -> None:
     stream = world.create_initiator(rcvbuf=4096)
     sent = 0
     while True:
@@ -437,7 +437,7 @@ def test_the_number_of_operations_in_flight_is_bounded(world: RdmapWorld) -> Non
     stream.send_operation(SEND)
 
 
-def test_a_read_response_is_sent_completely_with_a_mulpdu_of_128_octets(world: RdmapWorld) -> None:
+def test_a_read_response_is_sent_completely_with_a_mulpdu_of_128_octets(world: RdmapPort) -> None:
     with temporary_setting("mulpdu", 128):
         stream = world.create_initiator()
         m = world.register_new_memory(1000, octet_pattern(1000))
@@ -452,7 +452,7 @@ def test_a_read_response_is_sent_completely_with_a_mulpdu_of_128_octets(world: R
 # ---- the end of a stream
 
 
-def test_flushed_messages_are_sent_before_the_end_of_stream(world: RdmapWorld) -> None:
+def test_flushed_messages_are_sent_before_the_end_of_stream(world: RdmapPort) -> None:
     stream = world.create_initiator()
     m = world.register_new_memory(100, octet_pattern(100))
     stream.send_operation(SEND, [m.sge()])
@@ -464,7 +464,7 @@ def test_flushed_messages_are_sent_before_the_end_of_stream(world: RdmapWorld) -
     wait_until(stream.mpa.drain)
 
 
-def test_a_stream_may_send_after_the_peers_end_of_stream(world: RdmapWorld) -> None:
+def test_a_stream_may_send_after_the_peers_end_of_stream(world: RdmapPort) -> None:
     stream = world.create_initiator()
     m = world.register_new_memory(10, octet_pattern(10))
     stream.sock.shutdown(1)
@@ -475,7 +475,7 @@ def test_a_stream_may_send_after_the_peers_end_of_stream(world: RdmapWorld) -> N
     assert stream.read_sent_segment()[1] == octet_pattern(10)
 
 
-def test_the_receive_of_an_incomplete_send_can_be_reclaimed(world: RdmapWorld) -> None:
+def test_the_receive_of_an_incomplete_send_can_be_reclaimed(world: RdmapPort) -> None:
     stream = world.create_initiator()
     m = world.register_new_memory(10)
     stream.recvs.post(1, m.sge())
@@ -496,7 +496,7 @@ def test_the_receive_of_an_incomplete_send_can_be_reclaimed(world: RdmapWorld) -
 
 
 def test_freeing_the_key_of_a_long_send_ends_the_stream_with_a_terminate(
-    world: RdmapWorld,
+    world: RdmapPort,
 ) -> None:
     stream = world.create_initiator()
     size = 8 << 20
@@ -526,7 +526,7 @@ def test_freeing_the_key_of_a_long_send_ends_the_stream_with_a_terminate(
     assert stream.tcp_accepted_operation_count == 0
 
 
-def test_sending_from_a_region_of_another_protection_domain_is_refused(world: RdmapWorld) -> None:
+def test_sending_from_a_region_of_another_protection_domain_is_refused(world: RdmapPort) -> None:
     stream = world.create_initiator()
     m = world.register_new_memory(10, pd=PD + 1)
     with pytest.raises(StreamError, match="EACCES"):

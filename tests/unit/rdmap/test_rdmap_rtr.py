@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from _siwarp_layers import ffi, lib
 from unit.rdmap.rdmap_harness import (
-    RdmapWorld,
+    RdmapPort,
     StreamError,
     build_read_request,
     build_read_response,
@@ -30,13 +30,13 @@ def build_rtr_segment(kind: int) -> bytes:
 # ---- initiator
 
 
-def test_an_initiator_sends_an_empty_fpdu_as_the_negotiated_rtr(world: RdmapWorld) -> None:
+def test_an_initiator_sends_an_empty_fpdu_as_the_negotiated_rtr(world: RdmapPort) -> None:
     stream = world.create_initiator(rtr=FPDU)
     assert stream.read_sent_segment() == (None, b"")
     assert (stream.begun_operation_count, stream.tcp_accepted_operation_count) == (0, 0)
 
 
-def test_an_initiator_sends_an_empty_write_as_the_negotiated_rtr(world: RdmapWorld) -> None:
+def test_an_initiator_sends_an_empty_write_as_the_negotiated_rtr(world: RdmapPort) -> None:
     stream = world.create_initiator(rtr=WRITE)
     head, octets = stream.read_sent_segment()
     assert (head.t, head.l, head.opcode, head.to, octets) == (1, 1, 0, 0, b"")
@@ -45,7 +45,7 @@ def test_an_initiator_sends_an_empty_write_as_the_negotiated_rtr(world: RdmapWor
 
 @pytest.mark.parametrize("ord_", [0, 1, 4])
 def test_an_initiator_sends_an_empty_read_as_the_negotiated_rtr(
-    world: RdmapWorld, ord_: int
+    world: RdmapPort, ord_: int
 ) -> None:
     stream = world.create_initiator(rtr=READ, ord=ord_)
     _, request = stream.read_sent_read_request()
@@ -56,7 +56,7 @@ def test_an_initiator_sends_an_empty_read_as_the_negotiated_rtr(
     assert stream.poll_event() is None
 
 
-def test_the_response_to_an_rtr_read_completes_no_read_of_the_program(world: RdmapWorld) -> None:
+def test_the_response_to_an_rtr_read_completes_no_read_of_the_program(world: RdmapPort) -> None:
     stream = world.create_initiator(rtr=READ)
     m = world.register_new_memory(10)
     stream.send_operation(lib.SIW_RDMAP_READ_REQUEST, [m.sge()], user_data=4)
@@ -76,7 +76,7 @@ def test_the_response_to_an_rtr_read_completes_no_read_of_the_program(world: Rdm
 
 @pytest.mark.parametrize("kind", [FPDU, WRITE, READ])
 def test_the_negotiated_rtr_starts_the_stream_and_consumes_no_receive(
-    world: RdmapWorld, kind: int
+    world: RdmapPort, kind: int
 ) -> None:
     stream = world.create_responder(rtr=kind, ird=0)
     m = world.register_new_memory(10)
@@ -101,7 +101,7 @@ def test_the_negotiated_rtr_starts_the_stream_and_consumes_no_receive(
     ],
 )
 def test_a_first_message_other_than_the_negotiated_rtr_ends_the_stream(
-    world: RdmapWorld, agreed: int, sent: str
+    world: RdmapPort, agreed: int, sent: str
 ) -> None:
     stream = world.create_responder(rtr=agreed)
     m = world.register_new_memory(10)
@@ -125,7 +125,7 @@ def test_a_first_message_other_than_the_negotiated_rtr_ends_the_stream(
 @pytest.mark.parametrize("agreed", [FPDU | WRITE, FPDU | READ, WRITE | READ, FPDU | WRITE | READ])
 @pytest.mark.clause("RFC6581-9.2-05", "RFC6581-9.2-03")
 def test_any_negotiated_kind_of_rtr_starts_the_stream_and_other_kinds_end_it(
-    world: RdmapWorld, agreed: int, sent: int
+    world: RdmapPort, agreed: int, sent: int
 ) -> None:
     stream = world.create_responder(rtr=agreed)
     m = world.register_new_memory(10)
@@ -141,7 +141,7 @@ def test_any_negotiated_kind_of_rtr_starts_the_stream_and_other_kinds_end_it(
 
 @pytest.mark.parametrize("agreed", [FPDU | WRITE, FPDU | READ, FPDU | WRITE | READ])
 def test_with_several_negotiated_kinds_of_rtr_an_empty_first_send_consumes_no_receive(
-    world: RdmapWorld, agreed: int
+    world: RdmapPort, agreed: int
 ) -> None:
     stream = world.create_responder(rtr=agreed)
     stream.inject_segments(build_send(b""))
@@ -152,7 +152,7 @@ def test_with_several_negotiated_kinds_of_rtr_an_empty_first_send_consumes_no_re
     assert (e.kind, e.user_data, e.length) == ("RECV", 1, 3)
 
 
-def test_without_rtr_the_first_message_starts_the_stream_and_is_received(world: RdmapWorld) -> None:
+def test_without_rtr_the_first_message_starts_the_stream_and_is_received(world: RdmapPort) -> None:
     stream = world.create_responder()
     m = world.register_new_memory(10)
     stream.recvs.post(1, m.sge())
@@ -163,13 +163,13 @@ def test_without_rtr_the_first_message_starts_the_stream_and_is_received(world: 
     assert m.octets()[:3] == b"abc"
 
 
-def test_without_a_negotiated_rtr_an_empty_fpdu_starts_the_stream(world: RdmapWorld) -> None:
+def test_without_a_negotiated_rtr_an_empty_fpdu_starts_the_stream(world: RdmapPort) -> None:
     stream = world.create_responder()
     stream.inject_segments(b"")
     assert stream.next_event(progress=True).kind == "STARTED"
 
 
-def test_a_responder_sends_nothing_before_the_peers_first_fpdu(world: RdmapWorld) -> None:
+def test_a_responder_sends_nothing_before_the_peers_first_fpdu(world: RdmapPort) -> None:
     stream = world.create_responder()
     m = world.register_new_memory(10, octet_pattern(10))
     stream.begin_operation(lib.SIW_RDMAP_SEND, [m.sge()])
@@ -184,7 +184,7 @@ def test_a_responder_sends_nothing_before_the_peers_first_fpdu(world: RdmapWorld
     assert stream.read_sent_segment()[1] == octet_pattern(10)
 
 
-def test_empty_fpdus_after_the_first_one_are_ignored(world: RdmapWorld) -> None:
+def test_empty_fpdus_after_the_first_one_are_ignored(world: RdmapPort) -> None:
     stream = world.create_responder()
     m = world.register_new_memory(10)
     stream.recvs.post(1, m.sge())
@@ -200,13 +200,13 @@ def test_empty_fpdus_after_the_first_one_are_ignored(world: RdmapWorld) -> None:
     "how", [{"rtr": 3}, {"rtr": 8}, {"ird": 129}, {"ord": 129}], ids=lambda how: str(how)
 )
 def test_starting_a_stream_with_an_invalid_rtr_ird_or_ord_is_refused(
-    world: RdmapWorld, how: dict[str, int]
+    world: RdmapPort, how: dict[str, int]
 ) -> None:
     with pytest.raises(StreamError, match="EINVAL"):
         world.create_initiator(**how)
 
 
-def test_starting_a_stream_twice_is_refused(world: RdmapWorld) -> None:
+def test_starting_a_stream_twice_is_refused(world: RdmapPort) -> None:
     stream = world.create_initiator()
     with pytest.raises(StreamError, match="EINVAL"):
         stream.start(initiator=True)
@@ -214,7 +214,7 @@ def test_starting_a_stream_twice_is_refused(world: RdmapWorld) -> None:
 
 @pytest.mark.parametrize("ird", [0, 1, 3, 128])
 def test_the_peer_may_have_as_many_outstanding_reads_as_the_ird_and_no_more(
-    world: RdmapWorld, ird: int
+    world: RdmapPort, ird: int
 ) -> None:
     stream = world.create_initiator(ird=ird)
     m = world.register_new_memory(10)
@@ -231,7 +231,7 @@ def test_the_peer_may_have_as_many_outstanding_reads_as_the_ird_and_no_more(
 
 
 def test_an_initiator_may_refuse_a_connection_with_a_terminate_instead_of_starting_it(
-    world: RdmapWorld,
+    world: RdmapPort,
 ) -> None:
     stream = world.create_initiator(start=False)
     err = ffi.new(
@@ -246,7 +246,7 @@ def test_an_initiator_may_refuse_a_connection_with_a_terminate_instead_of_starti
         stream.begin_operation(lib.SIW_RDMAP_SEND)
 
 
-def test_nothing_is_sent_or_received_before_the_stream_is_started(world: RdmapWorld) -> None:
+def test_nothing_is_sent_or_received_before_the_stream_is_started(world: RdmapPort) -> None:
     stream = world.create_initiator(start=False)
     stream.inject_segments(build_send(b"abc"))
     assert stream.poll_event() is None
@@ -258,7 +258,7 @@ def test_nothing_is_sent_or_received_before_the_stream_is_started(world: RdmapWo
     assert stream.next_event().kind == "RECV"
 
 
-def test_a_full_tcp_buffer_is_distinguished_from_the_end_of_a_flush(world: RdmapWorld) -> None:
+def test_a_full_tcp_buffer_is_distinguished_from_the_end_of_a_flush(world: RdmapPort) -> None:
     stream = world.create_initiator(rcvbuf=4096)
     m = world.register_new_memory(64 << 20)
     stream.begin_operation(lib.SIW_RDMAP_SEND, [m.sge()])

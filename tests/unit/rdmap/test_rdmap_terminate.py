@@ -11,14 +11,14 @@ from _siwarp_layers import lib
 from hypothesis import given
 from hypothesis import strategies as st
 from unit.rdmap.rdmap_harness import (
-    RdmapWorld,
+    RdmapPort,
     StreamError,
     build_send,
     build_terminate,
     build_write,
     counter_value,
     octet_pattern,
-    open_rdmap_world,
+    open_rdmap_port,
 )
 
 from siwarp.inspect import QuotedReadRequest, QuotedTagged, QuotedUntagged, Terminate
@@ -45,7 +45,7 @@ def convert_to_linux_siw_layout(octets: bytes) -> bytes:
 @pytest.mark.parametrize("error", ERRORS)
 @pytest.mark.parametrize("layout", [bytes, convert_to_linux_siw_layout])
 def test_every_error_code_is_parsed_from_a_terminate_without_quoted_headers(
-    world: RdmapWorld, error: tuple[int, int, int], layout: type
+    world: RdmapPort, error: tuple[int, int, int], layout: type
 ) -> None:
     stream = world.create_initiator()
     body = bytes(Terminate(layer=error[0], etype=error[1], code=error[2]))
@@ -62,7 +62,7 @@ def test_every_error_code_is_parsed_from_a_terminate_without_quoted_headers(
 
 
 @pytest.mark.parametrize("layout", [bytes, convert_to_linux_siw_layout])
-def test_a_quoted_untagged_header_of_a_terminate_is_parsed(world: RdmapWorld, layout: type) -> None:
+def test_a_quoted_untagged_header_of_a_terminate_is_parsed(world: RdmapPort, layout: type) -> None:
     stream = world.create_initiator()
     body = Terminate(
         layer=1, etype=2, code=2, m=1, d=1, ddp_seg_len=40, quoted_ddp=QuotedUntagged(qn=0, msn=9)
@@ -74,7 +74,7 @@ def test_a_quoted_untagged_header_of_a_terminate_is_parsed(world: RdmapWorld, la
 
 
 @pytest.mark.parametrize("layout", [bytes, convert_to_linux_siw_layout])
-def test_a_quoted_tagged_header_of_a_terminate_is_parsed(world: RdmapWorld, layout: type) -> None:
+def test_a_quoted_tagged_header_of_a_terminate_is_parsed(world: RdmapPort, layout: type) -> None:
     stream = world.create_initiator()
     body = Terminate(
         layer=0, etype=1, code=2, m=1, d=1, ddp_seg_len=40, quoted_ddp=QuotedTagged(stag=7)
@@ -86,7 +86,7 @@ def test_a_quoted_tagged_header_of_a_terminate_is_parsed(world: RdmapWorld, layo
 
 
 @pytest.mark.parametrize("layout", [bytes, convert_to_linux_siw_layout])
-def test_a_quoted_read_request_of_a_terminate_is_parsed(world: RdmapWorld, layout: type) -> None:
+def test_a_quoted_read_request_of_a_terminate_is_parsed(world: RdmapPort, layout: type) -> None:
     stream = world.create_initiator()
     body = Terminate(
         layer=0,
@@ -108,7 +108,7 @@ def test_a_quoted_read_request_of_a_terminate_is_parsed(world: RdmapWorld, layou
 
 @given(st.binary(max_size=256))
 def test_any_octets_are_parsed_as_a_terminate(body: bytes) -> None:
-    with open_rdmap_world() as world:
+    with open_rdmap_port() as world:
         stream = world.create_initiator()
         stream.inject_segments(build_terminate(body))
         e = stream.next_event()
@@ -119,7 +119,7 @@ def test_any_octets_are_parsed_as_a_terminate(body: bytes) -> None:
         assert not e.quoted or len(body) >= 4 + 2 + 14
 
 
-def test_a_terminate_in_two_segments_is_parsed(world: RdmapWorld) -> None:
+def test_a_terminate_in_two_segments_is_parsed(world: RdmapPort) -> None:
     stream = world.create_initiator()
     octets = bytes(Terminate(layer=1, etype=1, code=3))
     stream.inject_segments(build_terminate(octets[:1], l=0), build_terminate(octets[1:], mo=1))
@@ -127,13 +127,13 @@ def test_a_terminate_in_two_segments_is_parsed(world: RdmapWorld) -> None:
     assert (e.kind, e.err) == ("TERMINATED", (1, 1, 3))
 
 
-def test_a_terminate_longer_than_256_octets_is_an_error(world: RdmapWorld) -> None:
+def test_a_terminate_longer_than_256_octets_is_an_error(world: RdmapPort) -> None:
     stream = world.create_initiator()
     stream.inject_segments(build_terminate(bytes(257)))
     assert stream.receive_until_error().err == (1, 2, lib.SIW_DDP_TOO_LONG)
 
 
-def test_after_a_terminate_nothing_is_sent_or_received(world: RdmapWorld) -> None:
+def test_after_a_terminate_nothing_is_sent_or_received(world: RdmapPort) -> None:
     stream = world.create_initiator()
     m = world.register_new_memory(10)
     stream.recvs.post(1)
@@ -152,13 +152,13 @@ def test_after_a_terminate_nothing_is_sent_or_received(world: RdmapWorld) -> Non
     assert stream.recvs.take_buffer() == 1
 
 
-def test_sending_a_terminate_on_a_stream_without_an_error_is_refused(world: RdmapWorld) -> None:
+def test_sending_a_terminate_on_a_stream_without_an_error_is_refused(world: RdmapPort) -> None:
     stream = world.create_initiator()
     with pytest.raises(StreamError, match="EINVAL"):
         stream.send_terminate()
 
 
-def test_a_terminate_is_sent_only_once(world: RdmapWorld) -> None:
+def test_a_terminate_is_sent_only_once(world: RdmapPort) -> None:
     stream = world.create_initiator()
     before = counter_value("terminate_tx")
     stream.inject_segments(build_write(b"x", stag=1))
@@ -169,7 +169,7 @@ def test_a_terminate_is_sent_only_once(world: RdmapWorld) -> None:
         stream.flush_once()
 
 
-def test_sending_a_terminate_fails_after_the_peer_reset_the_connection(world: RdmapWorld) -> None:
+def test_sending_a_terminate_fails_after_the_peer_reset_the_connection(world: RdmapPort) -> None:
     stream = world.create_initiator()
     stream.inject_segments(build_write(octet_pattern(100), stag=1))
     stream.receive_until_error()

@@ -10,7 +10,7 @@ from _siwarp_layers import ffi, lib
 from unit.rdmap.rdmap_harness import (
     CANARY,
     LOCAL_WRITE,
-    RdmapWorld,
+    RdmapPort,
     Stream,
     StreamError,
     build_fpdu,
@@ -57,7 +57,7 @@ def sizes_of_read_responses(stream: Stream) -> list[int]:
         stream.sock.settimeout(10)
 
 
-def test_an_unexpected_send_is_received_when_a_receive_is_posted(world: RdmapWorld) -> None:
+def test_an_unexpected_send_is_received_when_a_receive_is_posted(world: RdmapPort) -> None:
     stream = world.create_initiator(unexpected_octets=ROOM)
     stream.inject_segments(build_send(octet_pattern(100), opcode=Opcode.SEND_SE))
     assert stream.next_event().kind == "PARKED"
@@ -71,7 +71,7 @@ def test_an_unexpected_send_is_received_when_a_receive_is_posted(world: RdmapWor
 
 
 def test_writes_reads_and_a_terminate_after_an_unexpected_send_are_processed(
-    world: RdmapWorld,
+    world: RdmapPort,
 ) -> None:
     stream = world.create_initiator(unexpected_octets=ROOM)
     m = world.register_new_memory(64)
@@ -93,7 +93,7 @@ def test_writes_reads_and_a_terminate_after_an_unexpected_send_are_processed(
     assert stream.next_event().kind == "TERMINATED"
 
 
-def test_unexpected_sends_are_received_in_order_each_by_the_next_receive(world: RdmapWorld) -> None:
+def test_unexpected_sends_are_received_in_order_each_by_the_next_receive(world: RdmapPort) -> None:
     stream = world.create_initiator(unexpected_octets=ROOM)
     m = world.register_new_memory(1000)
     for i in range(1, 6):
@@ -112,7 +112,7 @@ def test_unexpected_sends_are_received_in_order_each_by_the_next_receive(world: 
 
 @pytest.mark.parametrize("cut", range(1, 4))
 def test_a_partly_stored_unexpected_send_is_completed_in_its_receive_buffer(
-    world: RdmapWorld, cut: int
+    world: RdmapPort, cut: int
 ) -> None:
     stream = world.create_initiator(unexpected_octets=ROOM)
     data = octet_pattern(400)
@@ -131,7 +131,7 @@ def test_a_partly_stored_unexpected_send_is_completed_in_its_receive_buffer(
 
 
 @pytest.mark.parametrize("size", [0, 1, 20_000])
-def test_an_unexpected_segment_may_arrive_in_small_pieces(world: RdmapWorld, size: int) -> None:
+def test_an_unexpected_segment_may_arrive_in_small_pieces(world: RdmapPort, size: int) -> None:
     stream = world.create_initiator(unexpected_octets=ROOM)
     m = world.register_new_memory(max(size, 1))
     octets = build_fpdu(build_send(octet_pattern(size)))
@@ -147,7 +147,7 @@ def test_an_unexpected_segment_may_arrive_in_small_pieces(world: RdmapWorld, siz
 
 
 def test_a_read_of_length_0_is_answered_after_the_preceding_send_was_received(
-    world: RdmapWorld,
+    world: RdmapPort,
 ) -> None:
     stream = world.create_initiator(unexpected_octets=ROOM)
     m = world.register_new_memory(64)
@@ -176,7 +176,7 @@ def test_a_read_of_length_0_is_answered_after_the_preceding_send_was_received(
 
 
 def test_full_storage_for_unexpected_sends_stops_reading_and_loses_nothing(
-    world: RdmapWorld,
+    world: RdmapPort,
 ) -> None:
     stream = world.create_initiator(unexpected_octets=ROOM)
     sizes = [random.Random(5).randrange(0, 4000) for _ in range(300)]
@@ -210,7 +210,7 @@ def test_full_storage_for_unexpected_sends_stops_reading_and_loses_nothing(
 
 @pytest.mark.parametrize("size", [0, 1, 1000])
 def test_unexpected_sends_of_a_peer_occupy_at_most_the_limit_of_memory(
-    world: RdmapWorld, size: int
+    world: RdmapPort, size: int
 ) -> None:
     stream = world.create_initiator(unexpected_octets=ROOM)
     rounds, each = 60, 40
@@ -237,7 +237,7 @@ def test_unexpected_sends_of_a_peer_occupy_at_most_the_limit_of_memory(
     ("fields", "code"), [({"msn": 1}, 3), ({"msn": 3}, 3), ({"msn": 2, "mo": 4}, 4)]
 )
 def test_msn_and_offset_are_checked_in_sends_after_an_unexpected_send(
-    world: RdmapWorld, fields: dict[str, int], code: int
+    world: RdmapPort, fields: dict[str, int], code: int
 ) -> None:
     stream = world.create_initiator(unexpected_octets=ROOM)
     stream.inject_segments(build_send(b"early"), build_send(b"bad", **fields))
@@ -246,7 +246,7 @@ def test_msn_and_offset_are_checked_in_sends_after_an_unexpected_send(
 
 
 def test_an_unexpected_send_longer_than_its_receive_causes_a_terminate_that_quotes_it(
-    world: RdmapWorld,
+    world: RdmapPort,
 ) -> None:
     stream = world.create_initiator(unexpected_octets=ROOM)
     m = world.register_new_memory(64)
@@ -263,7 +263,7 @@ def test_an_unexpected_send_longer_than_its_receive_causes_a_terminate_that_quot
 
 
 def test_a_receive_with_a_freed_key_for_an_unexpected_send_is_a_local_error(
-    world: RdmapWorld,
+    world: RdmapPort,
 ) -> None:
     stream = world.create_initiator(unexpected_octets=ROOM)
     m = world.register_new_memory(8, rights=LOCAL_WRITE)
@@ -275,7 +275,7 @@ def test_a_receive_with_a_freed_key_for_an_unexpected_send_is_a_local_error(
     assert m.is_untouched()
 
 
-def test_the_terminate_after_the_rnr_time_out_quotes_the_waiting_send(world: RdmapWorld) -> None:
+def test_the_terminate_after_the_rnr_time_out_quotes_the_waiting_send(world: RdmapPort) -> None:
     stream = world.create_initiator(unexpected_octets=ROOM)
     m = world.register_new_memory(64)
     for i in range(1, 4):
@@ -297,7 +297,7 @@ def test_the_terminate_after_the_rnr_time_out_quotes_the_waiting_send(world: Rdm
 
 @pytest.mark.clause("RFC5040-7.1-03")
 def test_an_rnr_time_out_after_a_local_error_does_not_change_the_reported_error(
-    world: RdmapWorld,
+    world: RdmapPort,
 ) -> None:
     stream = world.create_initiator(unexpected_octets=ROOM)
     stream.inject_segments(build_send(b"early"))
@@ -314,7 +314,7 @@ def test_an_rnr_time_out_after_a_local_error_does_not_change_the_reported_error(
 
 
 def test_without_storage_for_unexpected_sends_a_send_without_a_receive_is_an_error(
-    world: RdmapWorld,
+    world: RdmapPort,
 ) -> None:
     stream = world.create_initiator()
     stream.inject_segments(build_send(b"early"))
@@ -322,7 +322,7 @@ def test_without_storage_for_unexpected_sends_a_send_without_a_receive_is_an_err
 
 
 def test_a_confirming_read_counts_against_the_ord_and_confirms_earlier_requests(
-    world: RdmapWorld,
+    world: RdmapPort,
 ) -> None:
     stream = world.create_initiator(ord=1)
     m = world.register_new_memory(64)
@@ -342,7 +342,7 @@ def test_a_confirming_read_counts_against_the_ord_and_confirms_earlier_requests(
 
 @pytest.mark.parametrize("size", [1, 16, 20_000])
 def test_payload_in_the_response_to_a_confirming_read_is_discarded(
-    world: RdmapWorld, size: int
+    world: RdmapPort, size: int
 ) -> None:
     stream = world.create_initiator()
     m = world.register_new_memory(64)
@@ -361,7 +361,7 @@ def test_payload_in_the_response_to_a_confirming_read_is_discarded(
     assert lib.siw_rdmap_send_confirming_read(stream.handle, 3) == 0
 
 
-def test_a_response_to_a_confirming_read_for_another_stag_is_an_error(world: RdmapWorld) -> None:
+def test_a_response_to_a_confirming_read_for_another_stag_is_an_error(world: RdmapPort) -> None:
     stream = world.create_initiator()
     m = world.register_new_memory(64)
     assert lib.siw_rdmap_send_confirming_read(stream.handle, 3) == 0

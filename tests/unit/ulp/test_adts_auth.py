@@ -19,7 +19,7 @@ HELLO_I, HELLO_A = b"hello of the initiator", b"hello of the acceptor"
 
 
 def hmac_sha256(key: bytes, message: bytes) -> bytes:
-    """Return the HMAC as RFC 2104 defines it, for a key that is shorter than a block."""
+    """Return the HMAC-SHA256 of a message, computed as RFC 2104 defines it, for a short key."""
     padded = key.ljust(64, b"\0")
     inner = hashlib.sha256(bytes(octet ^ 0x36 for octet in padded) + message).digest()
     return hashlib.sha256(bytes(octet ^ 0x5C for octet in padded) + inner).digest()
@@ -125,10 +125,10 @@ def test_a_key_file_is_readable_by_its_owner_alone_and_never_replaces_a_file(
 def test_a_key_file_that_cannot_be_written_is_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(fd: int) -> None:
+    def raise_no_space(fd: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, "fsync", fail)
+    monkeypatch.setattr(os, "fsync", raise_no_space)
     with pytest.raises(OSError, match="No space left"):
         auth.create_key_file(tmp_path / "key")
     assert list(tmp_path.iterdir()) == []

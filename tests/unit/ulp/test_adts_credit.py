@@ -24,23 +24,24 @@ from siwarp.ulp.adts.credit import (
     Role,
 )
 
-#: A unit: what it is, `granted` and `returned`. An int is the number of a RECLAIM.
+#: A unit: its kind, `granted` and `returned`. A kind that is an int stands for a RECLAIM that
+#: leaves this number of credits.
 Unit = tuple[str | int, int, int]
 GRANT, RECORDS = "grant", "records"
 
 I, A = Role.INITIATOR, Role.ACCEPTOR  # noqa: E741
 
 
-def send(end: Credits, kind: str | int) -> Unit:
-    return (kind, *end.send())
+def send_unit(end: Credits, kind: str | int) -> Unit:
+    return (kind, *end.count_sent_unit())
 
 
-def receive(end: Credits, unit: Unit) -> None:
+def receive_unit(end: Credits, unit: Unit) -> None:
     kind, granted, returned = unit
-    end.receive(granted, returned, grant_unit=kind == GRANT)
+    end.count_received_unit(granted, returned, grant_unit=kind == GRANT)
     if isinstance(kind, int):
-        end.give_back(kind)
-        end.release()
+        end.give_back_all_but(kind)
+        end.count_released_receive()
 
 
 def copy_end(end: Credits) -> Credits:
@@ -52,22 +53,22 @@ def copy_end(end: Credits) -> Credits:
 
 @dataclass
 class World:
-    """Both ends, and the units in flight to each, the oldest first."""
+    """The state of a model: both ends, and the units in flight to each end, oldest first."""
 
     ends: dict[Role, Credits]
     to: dict[Role, deque[Unit]] = field(default_factory=lambda: {I: deque(), A: deque()})
 
     @classmethod
-    def of_windows(cls, initiator: int, acceptor: int, kind: type[Credits] = Credits) -> World:
+    def with_windows(cls, initiator: int, acceptor: int, kind: type[Credits] = Credits) -> World:
         return cls({I: kind(I, initiator, acceptor), A: kind(A, acceptor, initiator)})
 
     @classmethod
-    def joined(cls, initiator: int, acceptor: int) -> World:
+    def after_join(cls, initiator: int, acceptor: int) -> World:
         """Return the world after JOIN, which the acceptor answers with a grant unit."""
-        world = cls.of_windows(initiator, acceptor)
-        receive(world.ends[A], send(world.ends[I], RECORDS))
-        world.ends[A].release()
-        world.to[I].append(send(world.ends[A], GRANT))
+        world = cls.with_windows(initiator, acceptor)
+        receive_unit(world.ends[A], send_unit(world.ends[I], RECORDS))
+        world.ends[A].count_released_receive()
+        world.to[I].append(send_unit(world.ends[A], GRANT))
         return world
 
     def copy(self) -> World:
@@ -76,8 +77,8 @@ class World:
             {role: units.copy() for role, units in self.to.items()},
         )
 
-    def state(self) -> tuple[object, ...]:
-        """Return what distinguishes states: differences of counts, not the counts themselves."""
+    def relative_state(self) -> tuple[object, ...]:
+        """Return a key of the state, made of differences of counts instead of the counts."""
         parts: list[object] = []
         for role, end in self.ends.items():
             limit, returned = end._limit, end._peer_returned
@@ -98,8 +99,8 @@ class World:
             ]
         return tuple(parts)
 
-    def check(self) -> None:
-        """Check that there is a posted receive for each unit in flight."""
+    def check_receives_suffice(self) -> None:
+        """Check that each unit in flight has a posted receive at its destination."""
         for role, end in self.ends.items():
             given_back = sum(
                 back - before
@@ -117,53 +118,53 @@ class World:
             assert end.reserved >= len(self.to[role])
 
 
-def own_steps(world: World) -> Iterator[World]:
-    """Yield the world after each step that the ends make without their programs."""
+def worlds_after_own_steps(world: World) -> Iterator[World]:
+    """Yield each state that follows from this one by a step of the ends alone."""
     for role in Role:
         peer = A if role is I else I
         if world.ends[role].grant_due:
             after = world.copy()
-            after.to[peer].append(send(after.ends[role], GRANT))
+            after.to[peer].append(send_unit(after.ends[role], GRANT))
             yield after
         if world.to[role]:
             after = world.copy()
-            receive(after.ends[role], after.to[role].popleft())
+            receive_unit(after.ends[role], after.to[role].popleft())
             yield after
 
 
-def program_steps(world: World, windows: range) -> Iterator[World]:
-    """Yield the world after each step that a program may make, in any state."""
+def worlds_after_program_steps(world: World, windows: range) -> Iterator[World]:
+    """Yield each state that follows from this one by a step that a program may make."""
     for role in Role:
         peer = A if role is I else I
         if world.ends[role].sendable:
             after = world.copy()
-            after.to[peer].append(send(after.ends[role], RECORDS))
+            after.to[peer].append(send_unit(after.ends[role], RECORDS))
             yield after
         if world.ends[role]._held:
             after = world.copy()
-            after.ends[role].release()
+            after.ends[role].count_released_receive()
             yield after
     acceptor = world.ends[A]
     for window in windows:
         if window != acceptor.window:
             after = world.copy()
-            after.ends[A].resize(window)
+            after.ends[A].set_window(window)
             yield after
     if acceptor.excess and acceptor.sendable and len(windows):
         after = world.copy()
-        after.to[I].append(send(after.ends[A], acceptor.window))
+        after.to[I].append(send_unit(after.ends[A], acceptor.window))
         yield after
 
 
 @dataclass
 class Search:
-    """All reachable worlds, and the steps that the ends make without their programs."""
+    """All reachable states of the model, and the transitions that the ends make alone."""
 
     worlds: list[World]
     steps: list[list[int]]
 
-    def without_end(self) -> int:
-        """Return the number of worlds from which the ends may exchange units forever."""
+    def count_worlds_with_endless_exchange(self) -> int:
+        """Return the number of states from which the ends may exchange units forever."""
         before: list[list[int]] = [[] for _ in self.steps]
         left = [len(after) for after in self.steps]
         for number, after in enumerate(self.steps):
@@ -182,8 +183,8 @@ def search(*starts: World, windows: range = range(0)) -> Search:
     numbers = {start.state(): number for number, start in enumerate(starts)}
     found = Search([*starts], [])
 
-    def number_of(world: World) -> int:
-        state = world.state()
+    def number_of_world(world: World) -> int:
+        state = world.relative_state()
         if state not in numbers:
             numbers[state] = len(found.worlds)
             found.worlds.append(world)
@@ -191,15 +192,15 @@ def search(*starts: World, windows: range = range(0)) -> Search:
 
     while len(found.steps) < len(found.worlds):
         world = found.worlds[len(found.steps)]
-        world.check()
-        found.steps.append([number_of(after) for after in own_steps(world)])
-        for after in program_steps(world, windows):
-            number_of(after)
+        world.check_receives_suffice()
+        found.steps.append([number_of_world(after) for after in worlds_after_own_steps(world)])
+        for after in worlds_after_program_steps(world, windows):
+            number_of_world(after)
     return found
 
 
-def stuck(world: World) -> str | None:
-    """Return the end that can send nothing in a silent world although its peer could receive."""
+def end_that_is_stuck(world: World) -> str | None:
+    """Return the end that cannot send although nothing is in flight and its peer could receive."""
     initiator, acceptor = world.ends[I], world.ends[A]
     if acceptor._held >= acceptor.window:
         return None  # the acceptor's program holds all units, so the initiator must wait
@@ -250,16 +251,16 @@ class UsesItsLastCredit(Credits):
     def sendable(self) -> int:
         return self._limit - self._used
 
-    def receive(self, granted: int, returned: int, *, grant_unit: bool) -> None:
+    def receive_unit(self, granted: int, returned: int, *, grant_unit: bool) -> None:
         role, self._role = self._role, A
-        super().receive(granted, returned, grant_unit=grant_unit)
+        super().count_received_unit(granted, returned, grant_unit=grant_unit)
         self._role = role
 
 
 def test_the_search_finds_the_faults_of_simpler_rules() -> None:
-    """The faults are an endless exchange while the initiator holds units, and a deadlock."""
-    assert search(World.of_windows(4, 1, GrantsWhateverIsNew)).without_end() > 0
-    found = search(World.of_windows(4, 1, UsesItsLastCredit))
+    """The simpler rules lead to an endless exchange of grants, and to a deadlock."""
+    assert search_reachable_worlds(World.with_windows(4, 1, GrantsWhateverIsNew)).without_end() > 0
+    found = search_reachable_worlds(World.with_windows(4, 1, UsesItsLastCredit))
     silent = [w for w, after in zip(found.worlds, found.steps, strict=True) if not after]
     assert any(
         not w.ends[I].sendable
@@ -274,14 +275,14 @@ def test_a_window_of_three_would_suffice_and_two_would_not(
 ) -> None:
     monkeypatch.setitem(Credits.__init__.__globals__["_MIN_WINDOW"], I, 2)
     for window, expected in ((3, False), (2, True)):
-        found = search(World.of_windows(window, 1))
+        found = search_reachable_worlds(World.with_windows(window, 1))
         is_stuck = any(
             not world.ends[A].sendable and world.ends[A]._held == world.ends[I]._held == 0
             for world, after in zip(found.worlds, found.steps, strict=True)
             if not after
         )
         assert is_stuck is expected
-        assert found.without_end() == 0
+        assert found.count_worlds_with_endless_exchange() == 0
 
 
 class RandomPrograms(RuleBasedStateMachine):
@@ -289,49 +290,50 @@ class RandomPrograms(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.world = World.of_windows(4, 1)
+        self.world = World.with_windows(4, 1)
         self.units = {RECORDS: 0, GRANT: 0}
 
     @initialize(initiator=st.integers(4, 40), acceptor=st.integers(1, 40))
     def begin(self, initiator: int, acceptor: int) -> None:
-        self.world = World.of_windows(initiator, acceptor)
+        self.world = World.with_windows(initiator, acceptor)
 
-    def send(self, role: Role, kind: str | int) -> None:
+    def send_unit(self, role: Role, kind: str | int) -> None:
         peer = A if role is I else I
-        self.world.to[peer].append(send(self.world.ends[role], kind))
+        self.world.to[peer].append(send_unit(self.world.ends[role], kind))
         self.units[GRANT if kind == GRANT else RECORDS] += 1
 
     @rule(role=st.sampled_from(Role), count=st.integers(1, 20))
     def send_records(self, role: Role, count: int) -> None:
         for _ in range(min(count, self.world.ends[role].sendable)):
-            self.send(role, RECORDS)
+            self.send_unit(role, RECORDS)
 
     @rule(role=st.sampled_from(Role), count=st.integers(1, 20))
     def deliver(self, role: Role, count: int) -> None:
         for _ in range(min(count, len(self.world.to[role]))):
-            receive(self.world.ends[role], self.world.to[role].popleft())
+            receive_unit(self.world.ends[role], self.world.to[role].popleft())
 
     @rule(role=st.sampled_from(Role), count=st.integers(1, 20))
     def release(self, role: Role, count: int) -> None:
         for _ in range(min(count, self.world.ends[role]._held)):
-            self.world.ends[role].release()
+            self.world.ends[role].count_released_receive()
 
     @rule(role=st.sampled_from(Role))
     def grant(self, role: Role) -> None:
         if self.world.ends[role].grant_due:
-            self.send(role, GRANT)
+            self.send_unit(role, GRANT)
             assert not self.world.ends[role].grant_due
 
     @rule(window=st.integers(1, 40))
     def resize(self, window: int) -> None:
         acceptor = self.world.ends[A]
-        acceptor.resize(window)
+        acceptor.set_window(window)
         if acceptor.excess and acceptor.sendable:
-            self.send(A, window)
+            self.send_unit(A, window)
 
     @rule()
     def settle(self) -> None:
-        """Everything is delivered and released: few grant units, then both ends can send."""
+        """Deliver and release all units; check that few grant units follow and both ends can
+        send."""
         ends, before = self.world.ends, self.units[GRANT]
         for _ in range(100):
             for role in Role:
@@ -348,39 +350,40 @@ class RandomPrograms(RuleBasedStateMachine):
 
     @invariant()
     def each_unit_has_a_receive(self) -> None:
-        self.world.check()
+        self.world.check_receives_suffice()
 
 
 TestRandomPrograms = RandomPrograms.TestCase
 TestRandomPrograms.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
 
 
-def exchange(ends: World, count: int) -> None:
-    """The initiator sends units with records as fast as its credits permit."""
+def send_units_to_acceptor(ends: World, count: int) -> None:
+    """Let the initiator send units with records as fast as its credits permit."""
     sent = 0
     while sent < count:
         if ends.ends[I].sendable:
-            ends.to[A].append(send(ends.ends[I], RECORDS))
+            ends.to[A].append(send_unit(ends.ends[I], RECORDS))
             sent += 1
         while ends.to[A]:
-            receive(ends.ends[A], ends.to[A].popleft())
-            ends.ends[A].release()
+            receive_unit(ends.ends[A], ends.to[A].popleft())
+            ends.ends[A].count_released_receive()
         if ends.ends[A].grant_due:
-            ends.to[I].append(send(ends.ends[A], GRANT))
+            ends.to[I].append(send_unit(ends.ends[A], GRANT))
         while ends.to[I]:
-            receive(ends.ends[I], ends.to[I].popleft())
+            receive_unit(ends.ends[I], ends.to[I].popleft())
 
 
 @pytest.mark.clause("ADTS-CRED-1", "ADTS-CRED-2")
 def test_counts_are_cumulative_and_wrap_around(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World.of_windows(4, 8)
-    for end in world.ends.values():  # as after so many units in each direction
+    world = World.with_windows(4, 8)
+    # start with the counts that follow nearly 2**32 units in each direction
+    for end in world.ends.values():
         past = (1 << 32) - 20
         for name in ("_limit", "_used", "_announced", "_peer_used"):
             setattr(end, name, getattr(end, name) + past)
-    exchange(world, 100)
+    send_units_to_acceptor(world, 100)
     assert world.ends[A].sendable >= 1
-    granted, returned = world.ends[A].send()
+    granted, returned = world.ends[A].count_sent_unit()
     assert (granted, returned) == (100 + 8 - 20, 0)
 
 
@@ -388,11 +391,11 @@ def test_counts_are_cumulative_and_wrap_around(monkeypatch: pytest.MonkeyPatch) 
 def test_a_grant_unit_follows_half_a_window_of_records_at_the_latest() -> None:
     acceptor = Credits(A, window=9, credit=4)
     for n in range(1, 5):
-        acceptor.receive(4, 0, grant_unit=False)
-        assert not acceptor.grant_due  # the unit is not released, so there is no credit to announce
-        acceptor.release()
+        acceptor.count_received_unit(4, 0, grant_unit=False)
+        assert not acceptor.grant_due  # no grant is due, because the unit has not been released
+        acceptor.count_released_receive()
         assert acceptor.grant_due is (n == 4)
-    assert acceptor.send() == (13, 0)
+    assert acceptor.count_sent_unit() == (13, 0)
     assert not acceptor.grant_due
 
 
@@ -400,28 +403,29 @@ def test_a_grant_unit_follows_half_a_window_of_records_at_the_latest() -> None:
 def test_the_acceptor_grants_to_an_initiator_without_credit() -> None:
     acceptor = Credits(A, window=9, credit=4)
     for _ in range(9):
-        acceptor.receive(4, 0, grant_unit=False)
+        acceptor.count_received_unit(4, 0, grant_unit=False)
     assert not acceptor.grant_due
-    acceptor.release()
+    acceptor.count_released_receive()
     assert acceptor.grant_due
-    assert acceptor.send() == (10, 0)
+    assert acceptor.count_sent_unit() == (10, 0)
 
 
 @pytest.mark.clause("ADTS-CRED-5#c", "ADTS-CRED-6")
 def test_the_initiator_grants_to_an_acceptor_with_one_credit_if_it_can_use_it() -> None:
     initiator = Credits(I, window=8, credit=3)
     for _ in range(7):
-        initiator.receive(3, 0, grant_unit=False)
+        initiator.count_received_unit(3, 0, grant_unit=False)
     assert not initiator.grant_due
-    initiator.release()  # one new credit for records, less than half of the window
+    # This adds one credit for records, which is less than half of the window.
+    initiator.count_released_receive()
     assert initiator.grant_due
-    initiator.send()
+    initiator.count_sent_unit()
     # While the initiator holds six of eight units, it does not answer grant units, because the
     # acceptor could not use the credits.
     for granted in (4, 5):
-        initiator.receive(granted, 0, grant_unit=True)
+        initiator.count_received_unit(granted, 0, grant_unit=True)
         assert not initiator.grant_due
-    initiator.release()
+    initiator.count_released_receive()
     assert initiator.grant_due
 
 
@@ -430,12 +434,12 @@ def test_the_acceptor_sends_no_records_with_its_last_credit() -> None:
     acceptor = Credits(A, window=1, credit=4)
     assert acceptor.sendable == 3
     for left in (2, 1, 0):
-        acceptor.send()
+        acceptor.count_sent_unit()
         assert acceptor.sendable == left
-    acceptor.receive(4, 0, grant_unit=False)
-    acceptor.release()
+    acceptor.count_received_unit(4, 0, grant_unit=False)
+    acceptor.count_released_receive()
     assert acceptor.grant_due
-    acceptor.send()
+    acceptor.count_sent_unit()
     assert not acceptor.grant_due
     initiator = Credits(I, window=4, credit=1)
     assert initiator.sendable == 1
@@ -455,28 +459,28 @@ def test_windows_have_limits(role: Role, window: int, credit: int) -> None:
 def test_a_window_is_not_resized_below_its_limit() -> None:
     initiator = Credits(I, window=MIN_INITIATOR_WINDOW, credit=1)
     with pytest.raises(CreditError, match="of the initiator is 4 to 4096"):
-        initiator.resize(3)
+        initiator.set_window(3)
     assert initiator.window == 4
 
 
-def after_three_units() -> Credits:
+def acceptor_after_three_units() -> Credits:
     """Return an acceptor whose peer has used three of four credits."""
     acceptor = Credits(A, window=4, credit=4)
     for _ in range(3):
-        acceptor.receive(4, 0, grant_unit=False)
+        acceptor.count_received_unit(4, 0, grant_unit=False)
     return acceptor
 
 
 def initiator_whose_peer_has_one_credit() -> Credits:
     initiator = Credits(I, window=4, credit=4)
     for _ in range(3):
-        initiator.receive(4, 0, grant_unit=False)
+        initiator.count_received_unit(4, 0, grant_unit=False)
     return initiator
 
 
-def without_credit() -> Credits:
-    acceptor = after_three_units()
-    acceptor.receive(4, 0, grant_unit=False)
+def acceptor_whose_peer_has_no_credit() -> Credits:
+    acceptor = acceptor_after_three_units()
+    acceptor.count_received_unit(4, 0, grant_unit=False)
     return acceptor
 
 
@@ -484,7 +488,7 @@ def without_credit() -> Credits:
     ("make", "granted", "returned", "grant_unit", "text"),
     [
         pytest.param(
-            without_credit,
+            acceptor_whose_peer_has_no_credit,
             4,
             0,
             True,
@@ -500,7 +504,7 @@ def without_credit() -> Credits:
             marks=pytest.mark.clause("ADTS-CRED-7#b"),
         ),
         pytest.param(
-            after_three_units,
+            acceptor_after_three_units,
             3,
             0,
             False,
@@ -508,7 +512,7 @@ def without_credit() -> Credits:
             marks=pytest.mark.clause("ADTS-CRED-7#c"),
         ),
         pytest.param(
-            after_three_units,
+            acceptor_after_three_units,
             4097,
             0,
             False,
@@ -516,7 +520,7 @@ def without_credit() -> Credits:
             marks=pytest.mark.clause("ADTS-CRED-7#c"),
         ),
         pytest.param(
-            after_three_units,
+            acceptor_after_three_units,
             4,
             1,
             False,
@@ -539,56 +543,56 @@ def test_a_peer_that_breaks_the_rules_is_found_and_changes_nothing(
     end = make()
     before = vars(end).copy()
     with pytest.raises(CreditError) as refused:
-        end.receive(granted, returned, grant_unit=grant_unit)
+        end.count_received_unit(granted, returned, grant_unit=grant_unit)
     assert str(refused.value).startswith(text)
     assert vars(end) == before
 
 
 @pytest.mark.clause("ADTS-CRED-8")
 def test_credits_that_are_not_used_can_be_asked_back() -> None:
-    world = World.of_windows(4, 16)
+    world = World.with_windows(4, 16)
     initiator, acceptor = world.ends[I], world.ends[A]
-    exchange(world, 3)
-    acceptor.resize(2)
+    send_units_to_acceptor(world, 3)
+    acceptor.set_window(2)
     assert acceptor.excess
     assert acceptor.reserved == 13  # the peer still has 13 credits
-    receive(initiator, send(acceptor, 2))
+    receive_unit(initiator, send_unit(acceptor, 2))
     assert initiator.grant_due
     assert initiator.sendable == 3
-    unit = send(initiator, GRANT)
+    unit = send_unit(initiator, GRANT)
     assert unit[2] == 10  # 13 credits minus the one for this unit and two that remain
     assert initiator.sendable == 2
     assert not initiator.grant_due
-    receive(acceptor, unit)
+    receive_unit(acceptor, unit)
     assert not acceptor.excess
     assert acceptor.reserved == 2
-    exchange(world, 50)
+    send_units_to_acceptor(world, 50)
     assert acceptor.reserved == 2
-    acceptor.resize(16)
+    acceptor.set_window(16)
     assert acceptor.grant_due
-    receive(initiator, send(acceptor, GRANT))
+    receive_unit(initiator, send_unit(acceptor, GRANT))
     assert initiator.sendable == 16
 
 
 @pytest.mark.clause("ADTS-CRED-8")
 def test_a_request_for_credits_that_are_used_meanwhile_is_answered_by_their_use() -> None:
-    world = World.of_windows(4, 4)
+    world = World.with_windows(4, 4)
     initiator, acceptor = world.ends[I], world.ends[A]
     for _ in range(3):
-        world.to[A].append(send(initiator, RECORDS))
-    acceptor.resize(1)
-    receive(initiator, send(acceptor, 1))
+        world.to[A].append(send_unit(initiator, RECORDS))
+    acceptor.set_window(1)
+    receive_unit(initiator, send_unit(acceptor, 1))
     assert not initiator._keep
     assert acceptor.excess
     while world.to[A]:
-        receive(acceptor, world.to[A].popleft())
-        acceptor.release()
+        receive_unit(acceptor, world.to[A].popleft())
+        acceptor.count_released_receive()
     assert not acceptor.excess
     assert acceptor.reserved == 1
 
 
 def test_only_an_initiator_is_asked_for_credits_and_it_keeps_one() -> None:
     with pytest.raises(CreditError, match="RECLAIM that leaves 1 credits to the acceptor"):
-        Credits(A, 1, 4).give_back(1)
+        Credits(A, 1, 4).give_back_all_but(1)
     with pytest.raises(CreditError, match="RECLAIM that leaves 0 credits to the initiator"):
-        Credits(I, 4, 4).give_back(0)
+        Credits(I, 4, 4).give_back_all_but(0)

@@ -14,7 +14,7 @@ from siwarp.ulp.adts.disk import Disk
 def test_calls_are_made_in_their_order_and_errors_end_only_their_own_call() -> None:
     made: list[int] = []
 
-    def call(number: int) -> int:
+    def record_call(number: int) -> int:
         made.append(number)
         if number == 3:
             raise OSError(5, "a bad sector")
@@ -22,7 +22,7 @@ def test_calls_are_made_in_their_order_and_errors_end_only_their_own_call() -> N
 
     async def main() -> None:
         disk = Disk()
-        futures = [disk.run(call, number) for number in range(20)]
+        futures = [disk.run(record_call, number) for number in range(20)]
         done = await asyncio.gather(*futures, return_exceptions=True)
         assert made == list(range(20))
         assert isinstance(done.pop(3), OSError)

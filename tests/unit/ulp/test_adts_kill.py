@@ -52,7 +52,7 @@ def start_client(kind: str, where: dict[str, Any]) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", CLIENT, kind, json.dumps(where)])
 
 
-async def use_until_end(channel: Channel) -> ChannelEnded:
+async def exchange_until_channel_ends(channel: Channel) -> ChannelEnded:
     """Send and receive until the channel ends; return how it ended."""
 
     async def send() -> None:
@@ -98,7 +98,7 @@ def test_a_killed_peer_ends_the_channel_and_leaves_nothing_behind(
             for _ in range(20):
                 (await channel.receive()).release()
             os.kill(client.pid, signal.SIGKILL)
-            ended = await use_until_end(channel)
+            ended = await exchange_until_channel_ends(channel)
         finally:
             client.kill()
             client.wait()

@@ -11,8 +11,8 @@ from siwarp.ulp.adts.memory import Pool, SplitPool
 from siwarp.verbs import PD, Context, StateError
 
 
-@pytest.fixture
-def pd() -> Iterator[PD]:
+@pytest.fixture(name="pd")
+def protection_domain() -> Iterator[PD]:
     with Context() as context:
         yield PD(context)
 
@@ -63,13 +63,13 @@ def test_waiting_tasks_get_units_in_order_and_cancelled_ones_lose_none() -> None
         held = [await pool.take(), await pool.take()]
         order: list[int] = []
 
-        async def take(number: int) -> None:
+        async def take_and_release_unit(number: int) -> None:
             unit = await pool.take()
             order.append(number)
             await asyncio.sleep(0)
             unit.release()
 
-        tasks = [asyncio.create_task(take(number)) for number in range(5)]
+        tasks = [asyncio.create_task(take_and_release_unit(number)) for number in range(5)]
         await asyncio.sleep(0)
         assert pool.waiting == 5
         tasks[0].cancel()
@@ -78,7 +78,7 @@ def test_waiting_tasks_get_units_in_order_and_cancelled_ones_lose_none() -> None
         held[0].release()  # task 1 gets the unit, but is cancelled before it runs
         tasks[1].cancel()
         await asyncio.gather(*tasks[:2], return_exceptions=True)
-        assert pool.take_nowait() is None  # other tasks wait
+        assert pool.take_nowait() is None  # no unit is free, because tasks 2 to 4 wait for one
         held[1].release()
         await asyncio.gather(*tasks[2:])
         assert order == [2, 3, 4]
@@ -88,7 +88,7 @@ def test_waiting_tasks_get_units_in_order_and_cancelled_ones_lose_none() -> None
 
 
 def test_an_exception_in_a_request_ends_its_wait() -> None:
-    async def end_request() -> None:
+    async def fail_request() -> None:
         pool = Pool(None, 4096, 4096)
         unit = await pool.take()
         turn = pool.request()
@@ -99,7 +99,7 @@ def test_an_exception_in_a_request_ends_its_wait() -> None:
         unit.release()
         assert pool.free == 1
 
-    asyncio.run(end_request())
+    asyncio.run(fail_request())
 
 
 def test_a_unit_whose_parts_are_all_free_returns_to_its_pool(pd: PD) -> None:

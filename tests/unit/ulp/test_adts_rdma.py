@@ -29,7 +29,7 @@ def test_channels_carry_units_and_leave_nothing_behind(kind: str) -> None:
     Context().close()  # the first device creates the counter page, which stays
     octets = os.urandom(UNIT - START)
 
-    async def send(channel: Channel, count: int) -> None:
+    async def send_numbered_units(channel: Channel, count: int) -> None:
         for number in range(count):
             unit = await channel.buffer()
             unit.view[START:] = octets
@@ -39,7 +39,7 @@ def test_channels_carry_units_and_leave_nothing_behind(kind: str) -> None:
             await channel.send(unit, length)
         await channel.flush()
 
-    async def receive(channel: Channel, count: int) -> None:
+    async def receive_numbered_units(channel: Channel, count: int) -> None:
         for number in range(count):
             received = await channel.receive()
             (record,) = records(received.view)
@@ -47,7 +47,7 @@ def test_channels_carry_units_and_leave_nothing_behind(kind: str) -> None:
             record.body.release()
             received.release()
 
-    async def exchange() -> None:
+    async def exchange_over_three_channels() -> None:
         before = count_open_descriptors()
         acceptors = await open_acceptors(HOST, LIMITS)
         acceptor = acceptors.rc if kind == "rc" else acceptors.rd
@@ -56,12 +56,17 @@ def test_channels_carry_units_and_leave_nothing_behind(kind: str) -> None:
             invitation = acceptor.expect(bytes([number]) * 16, UNIT, 8, accepted.set_result)
             a = await open_channel("rc" if kind == "rc" else "rd", HOST, invitation, LIMITS)
             b = await accepted
-            await asyncio.gather(send(a, 100), receive(b, 100), send(b, 100), receive(a, 100))
+            await asyncio.gather(
+                send_numbered_units(a, 100),
+                receive_numbered_units(b, 100),
+                send_numbered_units(b, 100),
+                receive_numbered_units(a, 100),
+            )
             await a.close()
             await b.close()
         await acceptors.close()
         assert count_open_descriptors() == before
 
     threads = settled_thread_count()
-    run_in_event_loop(exchange)
+    run_in_event_loop(exchange_over_three_channels)
     assert thread_count_falls_to(threads)

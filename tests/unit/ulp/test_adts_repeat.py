@@ -11,12 +11,12 @@ from siwarp.ulp.adts.repeat import LEAST_RATE, MOST_RANGES, REPORT_S, Inbound, O
 from siwarp.ulp.adts.wire import WireError
 
 
-def unpack(report: Report) -> Report:
+def encode_and_decode_report(report: Report) -> Report:
     return Report.unpack(memoryview(report.pack()))
 
 
 class Line:
-    """Two ends with a line between them that loses and reorders; time passes in steps of 1 ms."""
+    """Two ends and a line that loses and reorders datagrams; time passes in steps of 1 ms."""
 
     def __init__(self, seed: int, loss: float, window: int = 64, delay: float = 0.01) -> None:
         self.draw = random.Random(seed)
@@ -31,62 +31,62 @@ class Line:
         self.transmissions = 0
         self.reported_at = 0.0
 
-    def fly(self, what: object) -> None:
+    def transmit_or_lose(self, what: object) -> None:
         if self.draw.random() >= self.loss:
             self.flying.append((self.now + self.delay * self.draw.uniform(1, 1.3), what))
 
-    def step(self) -> None:
+    def advance_one_millisecond(self) -> None:
         self.now += 0.001
-        for number, unit in self.sender.due(self.now):
+        for number, unit in self.sender.take_due_units(self.now):
             self.transmissions += 1
-            self.fly((number, unit))
-        if self.sender.unacknowledged and self.sender.must_ask(self.now):
-            self.fly(Report(0, 0, ask=True))
+            self.transmit_or_lose((number, unit))
+        if self.sender.unacknowledged and self.sender.must_ask_for_report(self.now):
+            self.transmit_or_lose(Report(0, 0, ask=True))
         arrived = [what for at, what in self.flying if at <= self.now]
         self.flying = [one for one in self.flying if one[0] > self.now]
         for what in arrived:
             if isinstance(what, Report):
                 if not what.ask:
-                    self.sender.take(what, self.now)
+                    self.sender.process_report(what, self.now)
             elif isinstance(what, tuple):
-                for unit in self.receiver.take(*what):
+                for unit in self.receiver.store_unit(*what):
                     self.got.append(unit)
-                    self.receiver.release(grant=True)
+                    self.receiver.count_released_unit(grant=True)
         if self.now - self.reported_at >= REPORT_S:
             self.reported_at = self.now
-            self.fly(unpack(self.receiver.report()))
+            self.transmit_or_lose(encode_and_decode_report(self.receiver.make_report()))
 
-    def send(self, count: int, seconds: float) -> None:
+    def send_numbers(self, count: int, seconds: float) -> None:
         """Send numbers until all have arrived, for a limited time."""
         end = self.now + seconds
         added = 0
         while (len(self.got) < count or self.sender.unacknowledged) and self.now < end:
             while added < count and self.sender.room > 0:
-                self.sender.add(added, self.now)
+                self.sender.queue_unit(added, self.now)
                 added += 1
-            self.step()
+            self.advance_one_millisecond()
 
 
 @pytest.mark.clause("ADTS-UD-3", "ADTS-UD-4")
 @pytest.mark.parametrize("loss", [0, 0.01, 0.05, 0.3])
 def test_units_arrive_once_and_in_order_in_spite_of_loss(loss: float) -> None:
     line = Line(7, loss)
-    line.send(2000, 300)
+    line.send_numbers(2000, 300)
     assert line.got == list(range(2000))
     assert line.sender.unacknowledged == 0
-    # Little more is repeated than was lost.
+    # The number of repeated units is little more than the number of lost ones.
     assert line.transmissions <= 2000 * (1 + 2 * loss) + (0 if not loss else 50)
 
 
 @pytest.mark.clause("ADTS-UD-6")
 def test_the_rate_grows_without_loss_and_decreases_with_it() -> None:
     line = Line(1, 0, window=4096)
-    line.send(4000, 60)
+    line.send_numbers(4000, 60)
     good = line.sender.rate
     assert good > 1000
     line.loss = 0.3
     line.got.clear()
-    line.send(1000, 60)
+    line.send_numbers(1000, 60)
     assert line.sender.rate < good
 
 
@@ -94,13 +94,13 @@ def test_the_rate_grows_without_loss_and_decreases_with_it() -> None:
 def test_units_are_sent_at_the_rate_and_not_in_bursts() -> None:
     sender: Outbound[int] = Outbound(rate=1000, limit=1000)
     for unit in range(1000):
-        sender.add(unit, 0.0)
-    assert len(list(sender.due(0.0))) == 8
-    assert sender.delay() == pytest.approx(0.001)
-    sent = [len(list(sender.due(step / 100))) for step in range(1, 51)]
+        sender.queue_unit(unit, 0.0)
+    assert len(list(sender.take_due_units(0.0))) == 8
+    assert sender.seconds_until_due() == pytest.approx(0.001)
+    sent = [len(list(sender.take_due_units(step / 100))) for step in range(1, 51)]
     assert max(sent) <= 11 and sum(sent) == pytest.approx(500, abs=2)
-    # A timer that is a second late does not send what it has missed at once.
-    assert len(list(sender.due(1.5))) <= 1000 * REPORT_S
+    # A timer that is a second late does not send all the missed units at once.
+    assert len(list(sender.take_due_units(1.5))) <= 1000 * REPORT_S
 
 
 @pytest.mark.clause("ADTS-UD-5")
@@ -109,14 +109,14 @@ def test_without_reports_questions_are_asked_and_the_first_unit_is_repeated_at_h
 ):
     sender: Outbound[int] = Outbound(rate=400, limit=10)
     for unit in range(3):
-        sender.add(unit, 0.0)
-    assert [number for number, _ in sender.due(0.0)] == [0, 1, 2]
+        sender.queue_unit(unit, 0.0)
+    assert [number for number, _ in sender.take_due_units(0.0)] == [0, 1, 2]
     asked = []
     for step in range(1, 1000):
         now = step / 100
-        if sender.must_ask(now):
+        if sender.must_ask_for_report(now):
             asked.append(now)
-            assert [number for number, _ in sender.due(now)] == [0]
+            assert [number for number, _ in sender.take_due_units(now)] == [0]
     waits = [b - a for a, b in itertools.pairwise(asked)]
     assert waits == sorted(waits) and waits[-1] == pytest.approx(2.0, abs=0.02)
     assert sender.rate == LEAST_RATE
@@ -126,45 +126,47 @@ def test_without_reports_questions_are_asked_and_the_first_unit_is_repeated_at_h
 def test_an_answer_without_ranges_lacks_all_that_was_sent_before_the_question() -> None:
     sender: Outbound[int] = Outbound(limit=8)
     for unit in range(8):
-        sender.add(unit, 0.0)
-    assert len(list(sender.due(0.0))) == 8
-    # The others may still be on their way.
-    assert sender.take(Report(1, 8, 1), 0.02) == [0]
-    assert list(sender.due(0.04)) == []
-    assert sender.must_ask(1.0)
-    assert sender.take(Report(2, 8, 2), 1.02) == [1]
-    assert [number for number, _ in sender.due(2.0)] == [2, 3, 4, 5, 6, 7]
+        sender.queue_unit(unit, 0.0)
+    assert len(list(sender.take_due_units(0.0))) == 8
+    # Units 2 to 7 are not sent again, because they may still be on their way.
+    assert sender.process_report(Report(1, 8, 1), 0.02) == [0]
+    assert list(sender.take_due_units(0.04)) == []
+    assert sender.must_ask_for_report(1.0)
+    assert sender.process_report(Report(2, 8, 2), 1.02) == [1]
+    assert [number for number, _ in sender.take_due_units(2.0)] == [2, 3, 4, 5, 6, 7]
 
 
 def test_a_report_lists_the_missing_ranges() -> None:
     receiver: Inbound[int] = Inbound(1000)
-    assert receiver.take(0, 0) == [0]
+    assert receiver.store_unit(0, 0) == [0]
     for number in (3, 4, 7, 8, 3):
-        assert receiver.take(number, number) == []
-    assert unpack(receiver.report(ask=True)) == Report(1, 1000, 4, ((1, 2), (5, 2)), True)
+        assert receiver.store_unit(number, number) == []
+    assert encode_and_decode_report(receiver.make_report(ask=True)) == Report(
+        1, 1000, 4, ((1, 2), (5, 2)), True
+    )
     assert receiver.has_gaps
-    assert receiver.take(1, 1) == [1]
-    assert receiver.take(2, 2) == [2, 3, 4]
+    assert receiver.store_unit(1, 1) == [1]
+    assert receiver.store_unit(2, 2) == [2, 3, 4]
     for number in range(9, 500, 2):
-        receiver.take(number, number)
-    assert len(receiver.report().missing) == MOST_RANGES
+        receiver.store_unit(number, number)
+    assert len(receiver.make_report().missing) == MOST_RANGES
 
 
 @pytest.mark.clause("ADTS-UD-4", "ADTS-UD-7#a")
 def test_the_limit_follows_the_units_that_were_released() -> None:
     receiver: Inbound[int] = Inbound(4)
     for number in range(4):
-        receiver.take(number, number)
-    assert receiver.report().limit == 4
-    assert not receiver.release(grant=True)
-    assert receiver.release(grant=True)  # half of the window
-    assert receiver.report().limit == 6
-    assert not receiver.release(grant=False)
-    assert receiver.report().limit == 6
-    receiver.grant()
-    assert receiver.report().limit == 7
+        receiver.store_unit(number, number)
+    assert receiver.make_report().limit == 4
+    assert not receiver.count_released_unit(grant=True)
+    assert receiver.count_released_unit(grant=True)  # True, because half of the window was released
+    assert receiver.make_report().limit == 6
+    assert not receiver.count_released_unit(grant=False)
+    assert receiver.make_report().limit == 6
+    receiver.raise_limit()
+    assert receiver.make_report().limit == 7
     with pytest.raises(WireError, match="unit 7 was sent, but the limit is 7"):
-        receiver.take(7, 7)
+        receiver.store_unit(7, 7)
 
 
 @pytest.mark.clause("ADTS-UD-7#b")
@@ -180,24 +182,24 @@ def test_the_limit_follows_the_units_that_were_released() -> None:
 def test_a_report_about_units_that_were_not_sent_is_refused(report: Report, words: str) -> None:
     sender: Outbound[int] = Outbound(limit=10)
     for unit in range(2):
-        sender.add(unit, 0.0)
-    list(sender.due(0.0))
-    sender.add(2, 0.0)
+        sender.queue_unit(unit, 0.0)
+    list(sender.take_due_units(0.0))
+    sender.queue_unit(2, 0.0)
     sender._budget = 0
     with pytest.raises(WireError, match=words):
-        sender.take(report, 0.1)
+        sender.process_report(report, 0.1)
 
 
 def test_old_reports_change_nothing() -> None:
     sender: Outbound[int] = Outbound(limit=10)
     for unit in range(4):
-        sender.add(unit, 0.0)
-    list(sender.due(0.0))
-    arrived = sender.take(Report(3, 20), 0.1)
-    arrived += sender.take(Report(1, 15, 0, ((1, 2),)), 0.2)
+        sender.queue_unit(unit, 0.0)
+    list(sender.take_due_units(0.0))
+    arrived = sender.process_report(Report(3, 20), 0.1)
+    arrived += sender.process_report(Report(1, 15, 0, ((1, 2),)), 0.2)
     assert arrived == [0, 1, 2]
     assert sender.limit == 20
-    assert list(sender.due(0.2)) == []
+    assert list(sender.take_due_units(0.2)) == []
 
 
 @pytest.mark.clause("ADTS-UD-7#c")

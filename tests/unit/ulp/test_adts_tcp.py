@@ -34,7 +34,7 @@ START = UNIT_HEADER_SIZE + RECORD_HEADER_SIZE
 
 
 @asynccontextmanager
-async def open_pair(unit: int = UNIT) -> AsyncIterator[tuple[TCPChannel, TCPChannel]]:
+async def open_channel_pair(unit: int = UNIT) -> AsyncIterator[tuple[TCPChannel, TCPChannel]]:
     accepted: asyncio.Queue[TCPChannel] = asyncio.Queue()
     listener = await listen_tcp(("127.0.0.1", 0), accepted.put_nowait)
     a = await connect_tcp(listener.address, 10)
@@ -78,37 +78,37 @@ async def receive_unit(channel: Channel) -> tuple[int, bytes]:
 def test_units_of_all_sizes_arrive_in_order() -> None:
     sizes = [0, 1, 100, 5000, UNIT - START] * 20
 
-    async def exchange() -> None:
-        async with open_pair() as (a, b):
+    async def send_units_of_all_sizes() -> None:
+        async with open_channel_pair() as (a, b):
 
-            async def send_all() -> None:
+            async def send_all_units() -> None:
                 for number, size in enumerate(sizes):
                     await send_unit(a, number, bytes([number]) * size)
 
-            sending = asyncio.create_task(send_all())
+            sending = asyncio.create_task(send_all_units())
             for number, size in enumerate(sizes):
                 assert await receive_unit(b) == (number, bytes([number]) * size)
             await sending
             assert a.sent_octets == b.received_octets
 
-    run_in_event_loop(exchange)
+    run_in_event_loop(send_units_of_all_sizes)
 
 
 def test_a_reader_that_holds_its_units_stops_the_sender() -> None:
     async def hold_units() -> None:
-        async with open_pair() as (a, b):
+        async with open_channel_pair() as (a, b):
             sent = 0
 
-            async def send_many() -> None:
+            async def send_1000_units() -> None:
                 nonlocal sent
                 for number in range(1000):
                     await send_unit(a, number, bytes(UNIT - START))
                     sent += 1
 
-            sending = asyncio.create_task(send_many())
+            sending = asyncio.create_task(send_1000_units())
             held = [await b.receive() for _ in range(UNITS)]
             assert b.receive_nowait() is None
-            while not a._writers:  # until the buffers of the sockets are full
+            while not a._writers:  # the sender waits when the buffers of the sockets are full
                 await asyncio.sleep(0)
             assert sent < 1000
             for received in held:
@@ -121,37 +121,38 @@ def test_a_reader_that_holds_its_units_stops_the_sender() -> None:
 
 
 def test_a_paused_channel_reads_nothing() -> None:
-    async def pause() -> None:
-        async with open_pair() as (a, b):
+    async def pause_and_resume_reading() -> None:
+        async with open_channel_pair() as (a, b):
             b.pause_granting()
             await send_unit(a, 1, b"x")
-            for _ in range(5):  # the octets are in the socket's buffer, and the loop polls it
+            for _ in range(5):  # let the event loop poll the socket, whose buffer has the octets
                 await asyncio.sleep(0)
             assert b.receive_nowait() is None
             b.resume_granting()
             assert await receive_unit(b) == (1, b"x")
 
-    run_in_event_loop(pause)
+    run_in_event_loop(pause_and_resume_reading)
 
 
 def test_keepalive_ends_a_connection_and_no_limit_applies_while_a_peer_takes_no_data() -> None:
-    async def read_options() -> None:
-        async with open_pair() as (a, _):
+    async def check_keepalive_options() -> None:
+        async with open_channel_pair() as (a, _):
 
-            def option(name: int) -> int:
+            def socket_option(name: int) -> int:
                 return a._sock.getsockopt(socket.IPPROTO_TCP, name)
 
-            probes = option(socket.TCP_KEEPCNT) * option(socket.TCP_KEEPINTVL)
-            assert option(socket.TCP_KEEPIDLE) + probes == SILENCE_S
-            # Linux would count the time in which a paused peer reads nothing, up to 600 s.
-            assert option(socket.TCP_USER_TIMEOUT) == 0
+            probes = socket_option(socket.TCP_KEEPCNT) * socket_option(socket.TCP_KEEPINTVL)
+            assert socket_option(socket.TCP_KEEPIDLE) + probes == SILENCE_S
+            # With TCP_USER_TIMEOUT, Linux would end the connection while a paused peer reads
+            # nothing, which it may do for 600 s.
+            assert socket_option(socket.TCP_USER_TIMEOUT) == 0
 
-    run_in_event_loop(read_options)
+    run_in_event_loop(check_keepalive_options)
 
 
 def test_a_peer_that_closes_between_units_ends_the_channel_in_order() -> None:
-    async def close_peer() -> None:
-        async with open_pair() as (a, b):
+    async def close_after_last_unit() -> None:
+        async with open_channel_pair() as (a, b):
             await send_unit(a, 1, b"last")
             closing = asyncio.create_task(a.close())
             assert await receive_unit(b) == (1, b"last")
@@ -161,10 +162,12 @@ def test_a_peer_that_closes_between_units_ends_the_channel_in_order() -> None:
             await b.close()
             await closing
 
-    run_in_event_loop(close_peer, 1.5)  # less than the time for which close() waits at most
+    run_in_event_loop(
+        close_after_last_unit, 1.5
+    )  # less than the time for which close() waits at most
 
 
-def raw_unit(length: int) -> bytes:
+def build_empty_unit(length: int) -> bytes:
     unit = memoryview(bytearray(length))
     put_unit_header(unit, length)
     return bytes(unit)
@@ -173,8 +176,8 @@ def raw_unit(length: int) -> bytes:
 @pytest.mark.parametrize(
     ("octets", "cause", "words"),
     [
-        (raw_unit(100)[:99], Cause.LOST, "in the middle of a unit"),
-        (raw_unit(100) + raw_unit(50)[:10], Cause.LOST, "in the middle of a unit"),
+        (build_empty_unit(100)[:99], Cause.LOST, "in the middle of a unit"),
+        (build_empty_unit(100) + build_empty_unit(50)[:10], Cause.LOST, "in the middle of a unit"),
         (b"GET / HTTP/1.1\r\nHost: example\r\n\r\n", Cause.PROTOCOL, "not with"),
         pytest.param(
             raw_unit(2049)[:24],
@@ -201,7 +204,7 @@ def test_a_connection_that_ends_wrongly_says_why(octets: bytes, cause: Cause, wo
 
 @pytest.mark.clause("ADTS-CHAN-6")
 def test_counts_of_credits_are_sent_as_0_and_ignored() -> None:
-    async def exchange_units() -> None:
+    async def exchange_units_with_raw_socket() -> None:
         async with open_beside_raw_socket() as (raw, channel):
             unit = memoryview(bytearray(100))
             for granted, returned in ((5, 7), (0, 0), (3, 1 << 31)):
@@ -214,11 +217,11 @@ def test_counts_of_credits_are_sent_as_0_and_ignored() -> None:
             header = raw.recv(UNIT_HEADER_SIZE, socket.MSG_WAITALL)
             assert header[12:20] == bytes(8)
 
-    run_in_event_loop(exchange_units)
+    run_in_event_loop(exchange_units_with_raw_socket)
 
 
 def test_a_reset_ends_waiting_tasks() -> None:
-    async def reset() -> None:
+    async def reset_connection() -> None:
         async with open_beside_raw_socket() as (raw, channel):
 
             async def send_until_end() -> None:
@@ -237,11 +240,11 @@ def test_a_reset_ends_waiting_tasks() -> None:
                     await task
                 assert error.value.cause is Cause.LOST
 
-    run_in_event_loop(reset)
+    run_in_event_loop(reset_connection)
 
 
 def test_connecting_without_a_listener_says_so() -> None:
-    async def connect_to_nobody() -> None:
+    async def connect_without_listener() -> None:
         with socket.socket() as unused:
             unused.bind(("127.0.0.1", 0))
             address = unused.getsockname()
@@ -252,7 +255,7 @@ def test_connecting_without_a_listener_says_so() -> None:
             await connect_tcp(("name.invalid", 1), 10)
         assert error.value.cause is Cause.REFUSED
 
-    run_in_event_loop(connect_to_nobody)
+    run_in_event_loop(connect_without_listener)
 
 
 def test_a_server_that_accepts_and_answers_nothing_is_given_up(
@@ -271,8 +274,8 @@ def test_a_server_that_accepts_and_answers_nothing_is_given_up(
 
 
 def test_a_cancelled_send_ends_the_channel_only_in_mid_unit() -> None:
-    async def cancel_sends() -> None:
-        async with open_pair(1 << 20) as (a, b):
+    async def cancel_receive_and_send() -> None:
+        async with open_channel_pair(1 << 20) as (a, b):
             reading = asyncio.create_task(b.receive())
             await asyncio.sleep(0)
             reading.cancel()
@@ -281,28 +284,28 @@ def test_a_cancelled_send_ends_the_channel_only_in_mid_unit() -> None:
             assert await receive_unit(b) == (1, b"x")
             b.pause_granting()
 
-            async def send_much() -> None:
+            async def send_large_units() -> None:
                 while True:
                     await send_unit(a, 2, bytes((1 << 20) - START))
 
-            sending = asyncio.create_task(send_much())
-            while not a._writers:  # until the buffers of the sockets are full
+            sending = asyncio.create_task(send_large_units())
+            while not a._writers:  # the sender waits when the buffers of the sockets are full
                 await asyncio.sleep(0)
             sending.cancel()
             await asyncio.gather(sending, return_exceptions=True)
             with pytest.raises(ChannelEnded, match="when its task was cancelled"):
                 await a.buffer()
 
-    run_in_event_loop(cancel_sends)
+    run_in_event_loop(cancel_receive_and_send)
 
 
 def test_channels_leave_no_descriptor() -> None:
-    async def open_and_close() -> None:
+    async def open_and_close_five_pairs() -> None:
         before = count_open_descriptors()
         for _ in range(5):
-            async with open_pair() as (a, b):
+            async with open_channel_pair() as (a, b):
                 await send_unit(a, 1, b"x")
                 assert await receive_unit(b) == (1, b"x")
         assert count_open_descriptors() == before
 
-    run_in_event_loop(open_and_close)
+    run_in_event_loop(open_and_close_five_pairs)

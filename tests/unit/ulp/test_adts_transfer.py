@@ -11,7 +11,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from unit.ulp.transfer_harness import Pump, as_unit, contents, copy, plan_of, units_of
+from unit.ulp.transfer_harness import (
+    Pump,
+    copy_tree,
+    encode_unit,
+    fill_units,
+    make_file_plan,
+    read_tree_contents,
+)
 
 from siwarp.ulp.adts import wire
 from siwarp.ulp.adts.local import MAX_ZEROS, ObjectDestination
@@ -22,8 +29,8 @@ from siwarp.ulp.adts.wire import DigestKind, ErrorCode, FileKind, Option
 TIME = 1_600_000_000_123_456_789
 
 
-@pytest.fixture
-def source(tmp_path: Path) -> Path:
+@pytest.fixture(name="source")
+def source_directory(tmp_path: Path) -> Path:
     root = tmp_path / "source"
     (root / "d" / "e").mkdir(parents=True)
     draw = random.Random(1)
@@ -44,8 +51,8 @@ def source(tmp_path: Path) -> Path:
     return root
 
 
-@pytest.fixture
-def target(tmp_path: Path) -> Path:
+@pytest.fixture(name="target")
+def target_directory(tmp_path: Path) -> Path:
     root = tmp_path / "target"
     root.mkdir()
     return root
@@ -56,8 +63,8 @@ def target(tmp_path: Path) -> Path:
 def test_a_tree_arrives_with_contents_modes_and_times(
     source: Path, target: Path, unit: int, digest: DigestKind
 ) -> None:
-    pump = copy(source, target, unit=unit, digest=digest)
-    assert contents(target) == contents(source)
+    pump = copy_tree(source, target, unit=unit, digest=digest)
+    assert read_tree_contents(target) == read_tree_contents(source)
     assert pump.sent.failures == pump.received.failures == []
     assert pump.sent.done == pump.received.done == 6
     assert pump.sent.octets == pump.received.octets
@@ -69,8 +76,8 @@ def test_many_small_files_are_packed_into_few_units(tmp_path: Path, target: Path
     source.mkdir()
     for i in range(1000):
         (source / f"{i:04}").write_bytes(b"x" * 100)
-    pump = copy(source, target, unit=1 << 20)
-    assert contents(target) == contents(source)
+    pump = copy_tree(source, target, unit=1 << 20)
+    assert read_tree_contents(target) == read_tree_contents(source)
     # At most 64 transfers are open at a time, so the receiver replies 16 times.
     assert pump.units == 16
 
@@ -108,23 +115,23 @@ def test_only_small_files_are_sent_at_once_and_with_update_none(
 def test_files_with_size_and_time_of_the_receivers_are_skipped_with_update(
     source: Path, target: Path
 ) -> None:
-    copy(source, target)
+    copy_tree(source, target)
     (source / "one").write_bytes(b"y")
-    pump = copy(source, target, options=Option.RESUME | Option.UPDATE)
+    pump = copy_tree(source, target, options=Option.RESUME | Option.UPDATE)
     assert (pump.sent.skipped, pump.sent.done) == (5, 1)
-    assert contents(target) == contents(source)
+    assert read_tree_contents(target) == read_tree_contents(source)
 
 
 def test_symbolic_links_are_failures_unless_they_are_wanted(source: Path, target: Path) -> None:
     (source / "link").symlink_to("one")
     os.mkfifo(source / "fifo")
-    pump = copy(source, target)
+    pump = copy_tree(source, target)
     assert sorted(f.text for f in pump.sent.failures) == [
         "fifo: skipped, because it is a device, FIFO or socket",
         "link: skipped, because it is a symbolic link (give --links)",
     ]
     assert [f.code for f in pump.received.failures] == [ErrorCode.KIND] * 2
-    pump = copy(source, target, symlinks=True)
+    pump = copy_tree(source, target, symlinks=True)
     assert [f.path for f in pump.sent.failures] == ["fifo"]
     assert (target / "link").readlink() == Path("one")
 
@@ -137,7 +144,7 @@ class Killed(BaseException):
 
 
 class KilledDisk(SystemCalls):
-    """Ends the receiver after it has written a number of octets."""
+    """A disk that ends the receiver when a number of octets has been written."""
 
     def __init__(self, octets: int) -> None:
         self.left = octets
@@ -151,8 +158,8 @@ class KilledDisk(SystemCalls):
         return done
 
 
-class Reads(SystemCalls):
-    """Counts the octets that are written."""
+class CountsWrittenOctets(SystemCalls):
+    """A disk that counts the octets that are written."""
 
     written = 0
 
@@ -173,30 +180,30 @@ def test_a_transfer_that_is_cut_at_any_octet_is_resumed(tmp_path: Path, seed: in
     data = draw.randrange(1, size)
     with (source / "file").open("wb") as file:
         file.write(draw.randbytes(data))
-        file.truncate(size)  # the rest is a hole
+        file.truncate(size)  # the rest of the file is a hole
     written = draw.randrange(data)
     with pytest.raises(Killed):
-        copy(source, target, unit=8192, calls=KilledDisk(written))
+        copy_tree(source, target, unit=8192, calls=KilledDisk(written))
     assert not (target / "file").exists()
-    calls = Reads()
-    pump = copy(source, target, unit=8192, calls=calls)
-    assert contents(target) == contents(source)
+    calls = CountsWrittenOctets()
+    pump = copy_tree(source, target, unit=8192, calls=calls)
+    assert read_tree_contents(target) == read_tree_contents(source)
     assert calls.written <= data - written + 8192 and pump.sent.failures == []
 
 
 @pytest.mark.clause("ADTS-RESUME-3")
 def test_an_incomplete_file_with_other_octets_is_replaced(source: Path, target: Path) -> None:
-    def cut(number: int) -> None:
+    def raise_at_unit_60(number: int) -> None:
         if number == 60:
             raise Killed
 
     with pytest.raises(Killed):
-        copy(source / "d" / "e", target, unit=8192, before=cut)
+        copy_tree(source / "d" / "e", target, unit=8192, before=raise_at_unit_60)
     (incomplete,) = target.iterdir()
     with incomplete.open("r+b") as file:
         file.write(b"changed")
-    copy(source / "d" / "e", target, unit=8192)
-    assert contents(target) == contents(source / "d" / "e")
+    copy_tree(source / "d" / "e", target, unit=8192)
+    assert read_tree_contents(target) == read_tree_contents(source / "d" / "e")
 
 
 # ---- failures of one file
@@ -209,16 +216,16 @@ class Failing(SystemCalls):
         self.size = size
         self.error = error
 
-    def _check(self, fd: int, end: int) -> None:
+    def _fail_at_size(self, fd: int, end: int) -> None:
         if end == self.size:
             raise OSError(self.error, os.strerror(self.error))
 
     def pread(self, fd: int, into: memoryview, offset: int) -> int:
-        self._check(fd, offset + len(into))
+        self._fail_at_size(fd, offset + len(into))
         return super().pread(fd, into, offset)
 
     def pwrite(self, fd: int, data: memoryview, offset: int) -> int:
-        self._check(fd, offset + len(data))
+        self._fail_at_size(fd, offset + len(data))
         return super().pwrite(fd, data, offset)
 
 
@@ -239,28 +246,28 @@ def test_a_failure_of_one_file_is_reported_to_both_ends_and_ends_no_other_file(
 ) -> None:
     failing = Failing(size, number)
     pump = (
-        copy(source, target, calls=failing)
+        copy_tree(source, target, calls=failing)
         if end == "receiver"
-        else copy(source, target, source_calls=failing)
+        else copy_tree(source, target, source_calls=failing)
     )
     name = {1000: "d/small", 900_001: "d/e/large"}[size]
     for outcome in (pump.sent, pump.received):
         assert [f.code for f in outcome.failures] == [code]
         assert name in outcome.failures[0].text
-    left = {path: data for path, data in contents(source).items() if path != name}
-    assert contents(target) == left
+    left = {path: data for path, data in read_tree_contents(source).items() if path != name}
+    assert read_tree_contents(target) == left
 
 
 @pytest.mark.clause("ADTS-FILE-7")
 def test_a_file_that_changes_while_it_is_sent_fails_alone(source: Path, target: Path) -> None:
     changed = iter([source / "d" / "e" / "large"])
 
-    def change(number: int) -> None:
+    def append_at_unit_80(number: int) -> None:
         if number == 80:
             with next(changed).open("ab") as file:
                 file.write(b"more")
 
-    pump = copy(source, target, unit=8192, before=change)
+    pump = copy_tree(source, target, unit=8192, before=append_at_unit_80)
     assert [f.code for f in pump.sent.failures] == [ErrorCode.CHANGED]
     assert [f.code for f in pump.received.failures] == [ErrorCode.CHANGED]
     assert not (target / "d" / "e" / "large").exists()
@@ -272,7 +279,7 @@ def test_a_directory_that_cannot_be_created_fails_with_what_is_in_it(
     source: Path, target: Path
 ) -> None:
     (target / "d").write_text("a file")
-    pump = copy(source, target)
+    pump = copy_tree(source, target)
     assert {f.path for f in pump.sent.failures} >= {"d", "d/small", "d/e/large"}
     assert (target / "d").read_text() == "a file"
     assert (target / "one").exists() and (target / "empty").exists()
@@ -281,13 +288,13 @@ def test_a_directory_that_cannot_be_created_fails_with_what_is_in_it(
 # ---- a sender that lies
 
 
-def open_message(path: str, size: int, **more: object) -> wire.Open:
+def make_open_message(path: str, size: int, **more: object) -> wire.Open:
     message = wire.Open(path=os.fsencode(path), size=size, mtime_ns=TIME, mode=0o644)
     return replace(message, **more)  # type: ignore[arg-type]
 
 
-def process(receiver: Receiver, *messages: tuple[int, wire.Message]) -> list[wire.Message]:
-    outcome = receiver.process(wire.records(as_unit(*messages)))
+def process_messages(receiver: Receiver, *messages: tuple[int, wire.Message]) -> list[wire.Message]:
+    outcome = receiver.process(wire.records(encode_unit(*messages)))
     return [message for _, message in outcome.replies]
 
 
@@ -295,8 +302,8 @@ def error_codes(replies: list[wire.Message]) -> list[ErrorCode]:
     return [message.code for message in replies if isinstance(message, wire.Error)]
 
 
-@pytest.fixture
-def receiver(target: Path) -> Receiver:
+@pytest.fixture(name="receiver")
+def receiver_of_target_directory(target: Path) -> Receiver:
     return Receiver({0: Tree(target, True)}, 2)
 
 
@@ -307,8 +314,8 @@ def test_hostile_paths_are_refused_and_nothing_is_created(
     receiver: Receiver, target: Path, path: str
 ) -> None:
     for i, kind in enumerate(FileKind):
-        message = open_message(path, 0, kind=kind, target=b"x", options=Option.AT_ONCE)
-        codes = error_codes(process(receiver, (2 * i + 1, message)))
+        message = make_open_message(path, 0, kind=kind, target=b"x", options=Option.AT_ONCE)
+        codes = error_codes(process_messages(receiver, (2 * i + 1, message)))
         assert codes == [ErrorCode.NAME]
     assert list(target.parent.rglob("out*")) == [] and list(target.iterdir()) == []
 
@@ -319,19 +326,19 @@ def test_a_wrong_digest_or_size_leaves_no_file(receiver: Receiver, target: Path)
     zeros = wire.Hole(0, 8)
     assert (
         error_codes(
-            process(
+            process_messages(
                 receiver,
-                (1, open_message("a", 8, options=at_once)),
+                (1, make_open_message("a", 8, options=at_once)),
                 (1, zeros),
                 (1, wire.End(8, b"\0\0\0\0")),
-                (3, open_message("b", 8, options=at_once)),
+                (3, make_open_message("b", 8, options=at_once)),
                 (3, zeros),
                 (3, wire.End(9, b"\0\0\0\0")),
-                (5, open_message("c", 8, options=at_once)),
+                (5, make_open_message("c", 8, options=at_once)),
                 (5, wire.Hole(1, 7)),
-                (7, open_message("e", 8, options=at_once)),
+                (7, make_open_message("e", 8, options=at_once)),
                 (7, wire.Hole(0, 9)),
-                (9, open_message("f", 8, options=at_once)),
+                (9, make_open_message("f", 8, options=at_once)),
                 (9, wire.End(8, b"\0\0\0\0")),
             )
         )
@@ -343,18 +350,18 @@ def test_a_wrong_digest_or_size_leaves_no_file(receiver: Receiver, target: Path)
 @pytest.mark.clause("ADTS-FILE-2")
 def test_more_open_transfers_than_agreed_violate_the_protocol(receiver: Receiver) -> None:
     with pytest.raises(wire.WireError, match="more than 2 open transfers"):
-        process(receiver, *((2 * i + 1, open_message(f"{i}", 9)) for i in range(3)))
+        process_messages(receiver, *((2 * i + 1, make_open_message(f"{i}", 9)) for i in range(3)))
     receiver.close()
 
 
 def test_records_of_an_unknown_transfer_violate_the_protocol(receiver: Receiver) -> None:
     with pytest.raises(wire.WireError, match="never opened"):
-        process(receiver, (9, wire.End(0, b"\0\0\0\0")))
+        process_messages(receiver, (9, wire.End(0, b"\0\0\0\0")))
 
 
 @pytest.mark.clause("ADTS-REQ-5")
 def test_an_open_for_a_request_that_was_not_made_is_refused(receiver: Receiver) -> None:
-    replies = process(receiver, (1, open_message("a", 1, request=5)))
+    replies = process_messages(receiver, (1, make_open_message("a", 1, request=5)))
     assert error_codes(replies) == [ErrorCode.CANCELLED]
 
 
@@ -369,13 +376,13 @@ def test_a_reply_that_makes_no_sense_violates_the_protocol(
 ) -> None:
     with Tree(source) as tree:
         sender = Sender(1, 64)
-        sender.add(plan_of(tree, "d/e/large", "large"))
-        (unit,) = units_of(sender, 1 << 16)
+        sender.add(make_file_plan(tree, "d/e/large", "large"))
+        (unit,) = fill_units(sender, 1 << 16)
         assert [record.type for record in wire.records(unit)] == [wire.Type.OPEN]
-        for record in wire.records(as_unit((1, reply))):
+        for record in wire.records(encode_unit((1, reply))):
             sender.reply(record)
         with pytest.raises(wire.WireError):
-            list(units_of(sender, 1 << 16))
+            list(fill_units(sender, 1 << 16))
         sender.close()
 
 
@@ -383,12 +390,12 @@ def test_a_reply_that_makes_no_sense_violates_the_protocol(
 def test_a_prefix_that_the_receiver_does_not_have_is_sent_again(source: Path, target: Path) -> None:
     with Tree(source) as tree, Tree(target, True) as destination:
         pump = Pump(destination)
-        pump.sender.add(plan_of(tree, "d/e/large", "large"))
-        (unit,) = units_of(pump.sender, 1 << 16)
+        pump.sender.add(make_file_plan(tree, "d/e/large", "large"))
+        (unit,) = fill_units(pump.sender, 1 << 16)
         pump.receiver.process(wire.records(unit))
-        for record in wire.records(as_unit((1, wire.Accept(1000, b"lies")))):
+        for record in wire.records(encode_unit((1, wire.Accept(1000, b"lies")))):
             pump.sender.reply(record)
-        first = next(units_of(pump.sender, 1 << 16))
+        first = next(fill_units(pump.sender, 1 << 16))
         assert next(iter(wire.records(first))).offset == 0
         pump.close()
 
@@ -423,6 +430,6 @@ def test_an_answer_ends_with_request_done_however_full_the_last_unit_is() -> Non
         sender.add(ListPlan(iter(entries), 1))
         types: list[wire.Type] = []
         while sender.is_busy:
-            for unit in units_of(sender, size):
+            for unit in fill_units(sender, size):
                 types += [record.type for record in wire.records(unit)]
         assert types == [wire.Type.ENTRY] * 9 + [wire.Type.REQUEST_DONE]

@@ -17,25 +17,25 @@ from siwarp.ulp.adts.wire import FileKind
 TIME = 1_600_000_000_123_456_789
 
 
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
+@pytest.fixture(name="root")
+def root_directory(tmp_path: Path) -> Path:
     inside = tmp_path / "root"
     inside.mkdir()
     (tmp_path / "secret").write_text("outside")
     return inside
 
 
-def entry(path: str, size: int, **more: int) -> Entry:
+def make_file_entry(path: str, size: int, **more: int) -> Entry:
     return Entry(path, FileKind.FILE, size, mtime_ns=TIME, mode=more.get("mode", 0o640))
 
 
-def receive(tree: Tree, path: str, data: bytes) -> None:
-    incoming = tree.begin(entry(path, len(data)), resume=False)
+def receive_file(tree: Tree, path: str, data: bytes) -> None:
+    incoming = tree.begin(make_file_entry(path, len(data)), resume=False)
     incoming.write(0, memoryview(data))
     incoming.finish()
 
 
-def names(folder: Path) -> list[str]:
+def names_in_folder(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
@@ -55,13 +55,15 @@ def test_a_path_that_could_leave_the_root_is_refused(root: Path, path: str) -> N
             tree.delete,
             tree.walk,
             tree.names,
-            lambda path: tree.begin(entry(path, 1), resume=False),
-            lambda path: tree.make_directory(replace(entry(path, 0), kind=FileKind.DIRECTORY)),
+            lambda path: tree.begin(make_file_entry(path, 1), resume=False),
+            lambda path: tree.make_directory(
+                replace(make_file_entry(path, 0), kind=FileKind.DIRECTORY)
+            ),
         ):
             with pytest.raises(OSError, match="is refused") as error:
                 use(path)
             assert error.value.errno == errno.EINVAL
-    assert names(root.parent) == ["root", "secret"]
+    assert names_in_folder(root.parent) == ["root", "secret"]
 
 
 @pytest.mark.clause("ADTS-PATH-1#d")
@@ -83,19 +85,20 @@ def test_symbolic_links_are_never_followed(root: Path) -> None:
                 tree.open_for_send,
                 tree.delete,
                 tree.entry,
-                lambda path: tree.begin(entry(path, 1), resume=False),
+                lambda path: tree.begin(make_file_entry(path, 1), resume=False),
             ):
                 with pytest.raises(NotADirectoryError, match="not followed"):
                     use(path)
         with pytest.raises(OSError, match="symbolic link, which is not followed"):
             tree.open_for_send("link")
-        receive(tree, "link", b"new")  # replaces the link, not its target
+        # the received file replaces the link, not the target of the link
+        receive_file(tree, "link", b"new")
     assert (root / "link").read_bytes() == b"new" and not (root / "link").is_symlink()
     assert (root.parent / "secret").read_text() == "outside"
 
 
 def test_a_temporary_name_that_is_a_link_or_a_second_name_is_not_written(root: Path) -> None:
-    one = entry("file", 3)
+    one = make_file_entry("file", 3)
     temporary = root / temporary_name("file", one.tag())
     with Tree(root, writable=True) as tree:
         temporary.symlink_to("../secret")
@@ -136,23 +139,23 @@ def test_an_error_names_the_path_below_the_root_but_not_the_root(root: Path) -> 
 def test_a_received_file_replaces_the_old_one_with_mode_and_time(root: Path) -> None:
     (root / "file").write_text("an older version")
     with Tree(root, writable=True) as tree:
-        receive(tree, "file", b"new")
+        receive_file(tree, "file", b"new")
     status = (root / "file").stat()
     assert (root / "file").read_bytes() == b"new"
     assert (stat.S_IMODE(status.st_mode), status.st_mtime_ns) == (0o640, TIME)
-    assert names(root) == ["file"]
+    assert names_in_folder(root) == ["file"]
 
 
 def test_set_user_id_and_sticky_bits_are_not_received(root: Path) -> None:
     with Tree(root, writable=True) as tree:
-        tree.begin(entry("file", 0, mode=0o7755), resume=False).finish()
+        tree.begin(make_file_entry("file", 0, mode=0o7755), resume=False).finish()
     assert stat.S_IMODE((root / "file").stat().st_mode) == 0o755
 
 
 @pytest.mark.parametrize("use", ["begin", "make_directory", "make_symlink", "delete"])
 def test_a_tree_that_is_not_writable_changes_nothing(root: Path, use: str) -> None:
     (root / "file").write_text("old")
-    one = replace(entry("file", 3), target="x")
+    one = replace(make_file_entry("file", 3), target="x")
     with Tree(root) as tree, pytest.raises(OSError, match="--write") as error:
         {
             "begin": lambda: tree.begin(one, resume=False),
@@ -161,19 +164,19 @@ def test_a_tree_that_is_not_writable_changes_nothing(root: Path, use: str) -> No
             "delete": lambda: tree.delete("file"),
         }[use]()
     assert error.value.errno == errno.EROFS
-    assert (root / "file").read_text() == "old" and names(root) == ["file"]
+    assert (root / "file").read_text() == "old" and names_in_folder(root) == ["file"]
 
 
 @pytest.mark.clause("ADTS-FILE-6")
 def test_the_final_name_never_has_a_part_of_a_file(root: Path) -> None:
     (root / "file").write_text("old")
     with Tree(root, writable=True) as tree:
-        incoming = tree.begin(entry("file", 6), resume=False)
+        incoming = tree.begin(make_file_entry("file", 6), resume=False)
         incoming.write(0, memoryview(b"new"))
         with pytest.raises(OSError, match="3 octets are missing") as error:
             incoming.finish()
         assert error.value.errno == errno.EPROTO
-    assert (root / "file").read_text() == "old" and names(root) == ["file"]
+    assert (root / "file").read_text() == "old" and names_in_folder(root) == ["file"]
 
 
 @pytest.mark.clause("ADTS-FILE-4")
@@ -182,7 +185,7 @@ def test_octets_outside_of_the_announced_file_are_refused(
     root: Path, offset: int, data: bytes
 ) -> None:
     with Tree(root, writable=True) as tree:
-        incoming = tree.begin(entry("file", 4), resume=False)
+        incoming = tree.begin(make_file_entry("file", 4), resume=False)
         with pytest.raises(OSError) as error:
             incoming.write(offset, memoryview(data))
         assert error.value.errno == errno.EPROTO
@@ -190,17 +193,17 @@ def test_octets_outside_of_the_announced_file_are_refused(
             incoming.hole(offset, len(data))
         assert error.value.errno == errno.EPROTO
         incoming.abandon(keep=False)
-    assert names(root) == []
+    assert names_in_folder(root) == []
 
 
 @pytest.mark.clause("ADTS-RESUME-1", "ADTS-REQ-2")
 def test_an_incomplete_file_is_resumed_only_by_the_same_version(root: Path) -> None:
-    one = entry("file", 6)
+    one = make_file_entry("file", 6)
     with Tree(root, writable=True) as tree:
         incoming = tree.begin(one, resume=True)
         incoming.write(0, memoryview(b"abc"))
         incoming.abandon(keep=True)
-        assert names(root) == [temporary_name("file", one.tag())]
+        assert names_in_folder(root) == [temporary_name("file", one.tag())]
         assert list(tree.walk()) == [tree.entry("")]  # incomplete files are not listed
 
         incoming = tree.begin(one, resume=True)
@@ -214,16 +217,16 @@ def test_an_incomplete_file_is_resumed_only_by_the_same_version(root: Path) -> N
         assert other.position == 0
         other.write(0, memoryview(b"ABCDEF"))
         other.finish()
-    assert names(root) == ["file"]  # the other version's incomplete file was deleted
+    assert names_in_folder(root) == ["file"]  # the other version's incomplete file was deleted
     assert (root / "file").read_bytes() == b"ABCDEF"
 
 
 @pytest.mark.clause("ADTS-RESUME-4")
 def test_two_transfers_of_one_version_never_share_a_temporary_file(root: Path) -> None:
     with Tree(root, writable=True) as tree:
-        first = tree.begin(entry("file", 3), resume=True)
+        first = tree.begin(make_file_entry("file", 3), resume=True)
         with pytest.raises(OSError, match="another transfer") as error:
-            tree.begin(entry("file", 3), resume=True)
+            tree.begin(make_file_entry("file", 3), resume=True)
         assert error.value.errno == errno.EBUSY
         first.write(0, memoryview(b"abc"))
         first.finish()
@@ -233,11 +236,11 @@ def test_two_transfers_of_one_version_never_share_a_temporary_file(root: Path) -
 def test_names_of_255_octets_are_received_and_resumed(root: Path) -> None:
     for name in ("n" * 255, "ü" * 127):
         with Tree(root, writable=True) as tree:
-            incoming = tree.begin(entry(name, 2), resume=True)
+            incoming = tree.begin(make_file_entry(name, 2), resume=True)
             incoming.write(0, memoryview(b"a"))
             incoming.abandon(keep=True)
-            assert all(len(os.fsencode(n)) <= 255 for n in names(root))
-            incoming = tree.begin(entry(name, 2), resume=True)
+            assert all(len(os.fsencode(n)) <= 255 for n in names_in_folder(root))
+            incoming = tree.begin(make_file_entry(name, 2), resume=True)
             incoming.write(1, memoryview(b"b"))
             incoming.finish()
         assert (root / name).read_bytes() == b"ab"
@@ -246,7 +249,7 @@ def test_names_of_255_octets_are_received_and_resumed(root: Path) -> None:
 @pytest.mark.clause("ADTS-PATH-1#e")
 def test_names_of_incomplete_files_are_refused(root: Path) -> None:
     with Tree(root, writable=True) as tree, pytest.raises(OSError, match="reserved"):
-        tree.begin(entry(temporary_name("a", "0" * 16), 1), resume=False)
+        tree.begin(make_file_entry(temporary_name("a", "0" * 16), 1), resume=False)
 
 
 def test_directories_and_links_are_created_with_their_attributes(root: Path) -> None:
@@ -266,14 +269,14 @@ def test_directories_and_links_are_created_with_their_attributes(root: Path) -> 
             tree.delete("d")
         tree.delete("d/link")
         tree.delete("d")
-    assert names(root) == []
+    assert names_in_folder(root) == []
 
 
 def test_a_file_does_not_replace_a_directory(root: Path) -> None:
     (root / "d").mkdir()
     with Tree(root, writable=True) as tree, pytest.raises(IsADirectoryError):
-        tree.begin(entry("d", 1), resume=False)
-    assert names(root) == ["d"]
+        tree.begin(make_file_entry("d", 1), resume=False)
+    assert names_in_folder(root) == ["d"]
 
 
 # ---- sending
@@ -311,11 +314,11 @@ def test_holes_are_found_and_stay_holes(root: Path) -> None:
         os.pwrite(file.fileno(), b"x" * 4096, 1 << 30)
     with Tree(root, writable=True) as tree:
         source = tree.open_for_send("sparse")
-        copy = tree.begin(entry("copy", size), resume=True)
+        copy = tree.begin(make_file_entry("copy", size), resume=True)
         offset = 0
         kinds = []
         while offset < size:
-            extent = source.extent(offset)
+            extent = source.extent_at(offset)
             kinds.append(extent.is_hole)
             if extent.is_hole:
                 copy.hole(offset, extent.length)
@@ -361,31 +364,34 @@ class BadDisk(SystemCalls):
 def test_errors_of_the_disk_name_the_file_and_leave_nothing(root: Path, number: int) -> None:
     (root / "old").write_text("old")
     with Tree(root, writable=True, calls=BadDisk(number)) as tree:
-        incoming = tree.begin(entry("old", 6), resume=False)
+        incoming = tree.begin(make_file_entry("old", 6), resume=False)
         with pytest.raises(OSError, match=rf"^.Errno {number}. old: ") as error:
             incoming.write(0, memoryview(b"123456"))
         assert error.value.errno == number
         incoming.abandon(keep=False)
 
         with pytest.raises(OSError, match="old: "):
-            tree.begin(entry("old", 0), resume=False).finish()
+            tree.begin(make_file_entry("old", 0), resume=False).finish()
 
         source = tree.open_for_send("old")
         with pytest.raises(OSError, match="old: "):
             source.read(memoryview(bytearray(3)), 0)
         source.close()
-    assert (root / "old").read_text() == "old" and names(root) == ["old"]
+    assert (root / "old").read_text() == "old" and names_in_folder(root) == ["old"]
 
 
 def test_descriptors_are_closed_after_every_kind_of_error(root: Path) -> None:
-    def count() -> int:
+    def count_descriptors() -> int:
         return len(list(Path("/proc/self/fd").iterdir()))
 
     (root / "d").mkdir()
-    before = count()
+    before = count_descriptors()
     for path in ("d", "d/a/b", "no/file", "../x", "d/" + "n" * 256):
         with Tree(root, writable=True) as tree:
-            for use in (tree.open_for_send, lambda path: tree.begin(entry(path, 1), resume=True)):
+            for use in (
+                tree.open_for_send,
+                lambda path: tree.begin(make_file_entry(path, 1), resume=True),
+            ):
                 with pytest.raises(OSError):
                     use(path)
-    assert count() == before
+    assert count_descriptors() == before

@@ -66,14 +66,14 @@ MESSAGES = [
 ]
 
 
-def unit_of(*parts: bytes, version: int = 1, magic: bytes = b"ADTS") -> memoryview:
+def build_unit(*parts: bytes, version: int = 1, magic: bytes = b"ADTS") -> memoryview:
     """Return a unit, built without the module under test."""
     length = 24 + sum(map(len, parts))
     head = struct.pack(">4sBBHIII", magic, version, 0, 0, length, 0, 0)
     return memoryview(b"".join([head, struct.pack(">I", crc32c(head)), *parts]))
 
 
-def record_of(
+def build_record(
     kind: int,
     body: bytes = b"",
     *,
@@ -87,11 +87,11 @@ def record_of(
     return head + struct.pack(">I", crc32c(covered)) + body
 
 
-def field_of(number: int, value: bytes) -> bytes:
+def build_field(number: int, value: bytes) -> bytes:
     return struct.pack(">HH", number, len(value)) + value
 
 
-def put(*messages: Message, transfer: int = 0) -> memoryview:
+def encode_messages(*messages: Message, transfer: int = 0) -> memoryview:
     """Return a unit with messages, encoded by the module under test."""
     view = memoryview(bytearray(1 << 16))
     at = wire.UNIT_HEADER_SIZE
@@ -101,8 +101,8 @@ def put(*messages: Message, transfer: int = 0) -> memoryview:
     return view[:at]
 
 
-def parse(body: bytes, kind: Type) -> Message:
-    (record,) = wire.records(unit_of(record_of(kind, body)))
+def parse_record_body(body: bytes, kind: Type) -> Message:
+    (record,) = wire.records(build_unit(build_record(kind, body)))
     return wire.parse_message(record)
 
 
@@ -123,22 +123,22 @@ def test_a_unit_header_has_the_octets_of_figure_2_1() -> None:
     ("octets", "text"),
     [
         pytest.param(
-            bytes(unit_of(magic=b"ADTX")),
+            bytes(build_unit(magic=b"ADTX")),
             "a unit begins with 41445458, not with 41445453 (ADTS)",
             marks=pytest.mark.clause("ADTS-UNIT-3#a"),
         ),
         pytest.param(
-            bytes(unit_of(version=2)),
+            bytes(build_unit(version=2)),
             "a unit has version 2: this end has version 1",
             marks=pytest.mark.clause("ADTS-UNIT-3#b"),
         ),
         pytest.param(
-            bytes(unit_of()[:12]) + b"\1" + bytes(unit_of()[13:]),
+            bytes(build_unit()[:12]) + b"\1" + bytes(build_unit()[13:]),
             "the CRC of a unit header is ",
             marks=pytest.mark.clause("ADTS-UNIT-3#c"),
         ),
         pytest.param(
-            bytes(unit_of()) + b"x",
+            bytes(build_unit()) + b"x",
             "a unit of 25 octets has the length 24 in its header",
             marks=pytest.mark.clause("ADTS-UNIT-3#d"),
         ),
@@ -167,15 +167,17 @@ def test_records_have_the_octets_of_figure_2_2() -> None:
     view[at + 32 : at + 35] = b"abc"
     end = wire.put_data(view, at, transfer=8, offset=9, length=3)
     wire.put_unit_header(view, end)
-    hole = record_of(36, transfer=7, offset=0x0102, aux=0x0304)
-    data = record_of(35, b"abc", transfer=8, offset=9)
-    assert bytes(view[:end]) == bytes(unit_of(hole, data))
+    hole = build_record(36, transfer=7, offset=0x0102, aux=0x0304)
+    data = build_record(35, b"abc", transfer=8, offset=9)
+    assert bytes(view[:end]) == bytes(build_unit(hole, data))
 
 
 @pytest.mark.clause("ADTS-UNIT-4", "ADTS-REC-1")
 def test_records_are_views_of_the_unit_and_unknown_flags_are_ignored() -> None:
-    unit = unit_of(
-        record_of(35, b"abc", flags=0x7F, transfer=8, offset=9), record_of(7), record_of(35)
+    unit = build_unit(
+        build_record(35, b"abc", flags=0x7F, transfer=8, offset=9),
+        build_record(7),
+        build_record(35),
     )
     data, bye, empty = wire.records(unit)
     assert data == (Type.DATA, 0x7F, 8, 9, 0, b"abc")
@@ -187,37 +189,37 @@ def test_records_are_views_of_the_unit_and_unknown_flags_are_ignored() -> None:
     ("octets", "text"),
     [
         pytest.param(
-            record_of(35, b"abc")[:-1],
+            build_record(35, b"abc")[:-1],
             "a record of 35 octets in a unit with 34 left",
             marks=pytest.mark.clause("ADTS-REC-3#a"),
         ),
         pytest.param(
-            record_of(7)[:-1],
+            build_record(7)[:-1],
             "a unit ends 31 octets after the start of a record header",
             marks=pytest.mark.clause("ADTS-REC-3#a"),
         ),
         pytest.param(
-            record_of(6, b"abc")[:-1] + b"x",
+            build_record(6, b"abc")[:-1] + b"x",
             "the CRC of a record is ",
             marks=pytest.mark.clause("ADTS-REC-3#b"),
         ),
         pytest.param(
-            b"\x21" + record_of(35, b"abc")[1:],
+            b"\x21" + build_record(35, b"abc")[1:],
             "the CRC of a record is ",
             marks=pytest.mark.clause("ADTS-REC-3#b"),
         ),
         pytest.param(
-            record_of(6, bytes(8449)),
+            build_record(6, bytes(8449)),
             "a record of type 6 has 8449 octets: the limit is 8448",
             marks=pytest.mark.clause("ADTS-REC-3#c"),
         ),
         pytest.param(
-            record_of(77),
+            build_record(77),
             "a record of unknown type 77, which is not marked as optional",
             marks=pytest.mark.clause("ADTS-REC-4"),
         ),
         pytest.param(
-            record_of(35, b"abc", offset=(1 << 63) - 3),
+            build_record(35, b"abc", offset=(1 << 63) - 3),
             "a DATA of 3 octets at offset 9223372036854775805",
             marks=pytest.mark.clause("ADTS-REC-5"),
         ),
@@ -226,7 +228,7 @@ def test_records_are_views_of_the_unit_and_unknown_flags_are_ignored() -> None:
 def test_an_invalid_record_ends_the_unit_after_the_records_in_front_of_it(
     octets: bytes, text: str
 ) -> None:
-    found = wire.records(unit_of(record_of(8), octets))
+    found = wire.records(build_unit(build_record(8), octets))
     assert next(found).type == Type.PAUSE
     with pytest.raises(WireError) as refused:
         next(found)
@@ -235,24 +237,24 @@ def test_an_invalid_record_ends_the_unit_after_the_records_in_front_of_it(
 
 @pytest.mark.clause("ADTS-REC-4")
 def test_an_optional_record_of_unknown_type_is_left_out() -> None:
-    unit = unit_of(record_of(77, b"new", flags=wire.OPTIONAL), record_of(7))
+    unit = build_unit(build_record(77, b"new", flags=wire.OPTIONAL), build_record(7))
     assert [record.type for record in wire.records(unit)] == [Type.BYE]
 
 
 @pytest.mark.clause("ADTS-REC-5")
 def test_the_sum_of_offset_and_length_of_a_hole_is_limited() -> None:
     last = (1 << 63) - 1
-    (record,) = wire.records(unit_of(record_of(36, offset=last - 1, aux=1)))
+    (record,) = wire.records(build_unit(build_record(36, offset=last - 1, aux=1)))
     assert wire.parse_message(record) == wire.Hole(offset=last - 1, length=1)
     for offset, length in ((last, 1), (1 << 63, 0), (0, 1 << 63), (1 << 62, 1 << 62)):
-        (record,) = wire.records(unit_of(record_of(36, offset=offset, aux=length)))
+        (record,) = wire.records(build_unit(build_record(36, offset=offset, aux=length)))
         with pytest.raises(WireError):
             wire.parse_message(record)
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda m: m.TYPE.name)
 def test_each_message_comes_back_as_it_was_written(message: Message) -> None:
-    unit = put(message, transfer=0xFFFF_FFFF)
+    unit = encode_messages(message, transfer=0xFFFF_FFFF)
     assert len(unit) == 24 + message.octets()
     (record,) = wire.records(unit)
     assert record.transfer == 0xFFFF_FFFF
@@ -262,7 +264,7 @@ def test_each_message_comes_back_as_it_was_written(message: Message) -> None:
 
 def test_there_is_a_message_for_each_type_but_data() -> None:
     assert {type(m).TYPE for m in MESSAGES} == set(Type) - {Type.DATA}
-    (record,) = wire.records(unit_of(record_of(35)))
+    (record,) = wire.records(build_unit(build_record(35)))
     with pytest.raises(WireError, match="a DATA record where a message is expected"):
         wire.parse_message(record)
     with pytest.raises(WireError, match="DATA instead of BYE"):
@@ -273,22 +275,22 @@ def test_there_is_a_message_for_each_type_but_data() -> None:
 def test_a_body_consists_of_fields_in_the_order_of_their_numbers() -> None:
     assert OPEN.body() == b"".join(
         [
-            field_of(1, b"a/\xff"),
-            field_of(3, (5).to_bytes(8, "big")),
-            field_of(4, b"\xff" * 8),
-            field_of(5, (0o640).to_bytes(2, "big")),
+            build_field(1, b"a/\xff"),
+            build_field(3, (5).to_bytes(8, "big")),
+            build_field(4, b"\xff" * 8),
+            build_field(5, (0o640).to_bytes(2, "big")),
         ]
     )
     assert HELLO.body() == b"".join(
         [
-            field_of(1, b"\1"),
-            field_of(2, b"\3"),
-            field_of(3, bytes(range(16))),
-            field_of(4, b"\3\1"),
-            field_of(5, (1 << 20).to_bytes(4, "big")),
-            field_of(6, b"\0\x08"),
-            field_of(7, b"\0\x40"),
-            field_of(8, b"\0\x1e"),
+            build_field(1, b"\1"),
+            build_field(2, b"\3"),
+            build_field(3, bytes(range(16))),
+            build_field(4, b"\3\1"),
+            build_field(5, (1 << 20).to_bytes(4, "big")),
+            build_field(6, b"\0\x08"),
+            build_field(7, b"\0\x40"),
+            build_field(8, b"\0\x1e"),
         ]
     )
 
@@ -296,29 +298,33 @@ def test_a_body_consists_of_fields_in_the_order_of_their_numbers() -> None:
 @pytest.mark.parametrize(
     ("body", "text"),
     [
-        (field_of(2, b"x") + field_of(1, b"\0\1"), "ERROR field 1 follows field 2"),
-        (field_of(1, b"\0\1") * 2, "ERROR field 1 follows field 1"),
-        (field_of(0, b""), "ERROR field 0 follows field 0"),
+        (build_field(2, b"x") + build_field(1, b"\0\1"), "ERROR field 1 follows field 2"),
+        (build_field(1, b"\0\1") * 2, "ERROR field 1 follows field 1"),
+        (build_field(0, b""), "ERROR field 0 follows field 0"),
         (b"\0\1\0", "ERROR ends 3 octets after the start of a field"),
-        (field_of(1, b"\0\1")[:-1], "ERROR field 1 has 2 octets, 1 are left"),
+        (build_field(1, b"\0\1")[:-1], "ERROR field 1 has 2 octets, 1 are left"),
         (b"\0\1\xff\xff", "ERROR field 1 has 65535 octets, 0 are left"),
     ],
 )
 @pytest.mark.clause("ADTS-FIELD-1")
 def test_fields_out_of_order_or_beyond_the_end_are_refused(body: bytes, text: str) -> None:
     with pytest.raises(WireError) as refused:
-        parse(body, Type.ERROR)
+        parse_record_body(body, Type.ERROR)
     assert str(refused.value).startswith(text)
 
 
 @pytest.mark.clause("ADTS-FIELD-2", "ADTS-FIELD-4")
 def test_unknown_fields_are_ignored_and_absent_ones_have_their_defaults() -> None:
-    body = field_of(1, b"p") + field_of(9, b"new") + field_of(0xFFFF, bytes(100))
-    assert parse(body, Type.GET) == wire.Get(path=b"p")
+    body = build_field(1, b"p") + build_field(9, b"new") + build_field(0xFFFF, bytes(100))
+    assert parse_record_body(body, Type.GET) == wire.Get(path=b"p")
     # An explicit default is the same as an absent field.
-    assert parse(field_of(1, b"p") + field_of(2, bytes(4)), Type.GET) == wire.Get(path=b"p")
+    assert parse_record_body(build_field(1, b"p") + build_field(2, bytes(4)), Type.GET) == wire.Get(
+        path=b"p"
+    )
     hello = HELLO.body().replace(b"\0\4\0\2\3\1", b"\0\4\0\3\3\x63\1")
-    assert parse(hello, Type.HELLO) == HELLO  # the unknown kind of channel 99 is left out
+    assert (
+        parse_record_body(hello, Type.HELLO) == HELLO
+    )  # the unknown kind of channel 99 is left out
 
 
 @pytest.mark.parametrize(
@@ -326,24 +332,28 @@ def test_unknown_fields_are_ignored_and_absent_ones_have_their_defaults() -> Non
     [
         pytest.param(
             Type.ERROR,
-            field_of(2, b"text"),
+            build_field(2, b"text"),
             "ERROR has no code (field 1)",
             marks=pytest.mark.clause("ADTS-FIELD-3#a"),
         ),
         *(
             pytest.param(kind, body, text, marks=pytest.mark.clause("ADTS-FIELD-3#b"))
             for kind, body, text in [
-                (Type.ERROR, field_of(1, b"\1"), "ERROR code: 1 octets instead of 2"),
-                (Type.AUTH, field_of(1, bytes(31)), "AUTH mac: 31 octets instead of 32"),
-                (Type.ACCEPT, field_of(1, bytes(5)), "ACCEPT digest: 5 octets instead of 4 or 32"),
+                (Type.ERROR, build_field(1, b"\1"), "ERROR code: 1 octets instead of 2"),
+                (Type.AUTH, build_field(1, bytes(31)), "AUTH mac: 31 octets instead of 32"),
+                (
+                    Type.ACCEPT,
+                    build_field(1, bytes(5)),
+                    "ACCEPT digest: 5 octets instead of 4 or 32",
+                ),
                 (
                     Type.LIST,
-                    field_of(1, bytes(4097)),
+                    build_field(1, bytes(4097)),
                     "LIST path: 4097 octets instead of 0 to 4096",
                 ),
                 (
                     Type.ERROR,
-                    field_of(1, b"\0\1") + field_of(2, bytes(1025)),
+                    build_field(1, b"\0\1") + build_field(2, bytes(1025)),
                     "ERROR text: 1025 octets instead of 0 to 1024",
                 ),
             ]
@@ -361,15 +371,15 @@ def test_unknown_fields_are_ignored_and_absent_ones_have_their_defaults() -> Non
                     HELLO.body().replace(b"\0\5\0\4\0\x10\0\0", b"\0\5\0\4\0\x40\0\1"),
                     "HELLO unit_size: 4194305 is not in the range 2048 to 4194304",
                 ),
-                (Type.CHANNEL, field_of(1, b"\x63"), "CHANNEL kind: 99 is unknown; known are 1"),
+                (Type.CHANNEL, build_field(1, b"\x63"), "CHANNEL kind: 99 is unknown; known are 1"),
                 (
                     Type.GET,
-                    field_of(1, b"") + field_of(2, b"\0\0\0\x21"),
+                    build_field(1, b"") + build_field(2, b"\0\0\0\x21"),
                     "GET options: the options 0x20 are unknown",
                 ),
                 (
                     Type.ERROR,
-                    field_of(1, b"\0\1") + field_of(2, b"a\xff"),
+                    build_field(1, b"\0\1") + build_field(2, b"a\xff"),
                     "ERROR text: octet 1 of the text is not UTF-8",
                 ),
             ]
@@ -378,14 +388,14 @@ def test_unknown_fields_are_ignored_and_absent_ones_have_their_defaults() -> Non
 )
 def test_a_missing_or_invalid_field_is_refused_by_name(kind: Type, body: bytes, text: str) -> None:
     with pytest.raises(WireError) as refused:
-        parse(body, kind)
+        parse_record_body(body, kind)
     assert str(refused.value).startswith(text)
 
 
 @pytest.mark.clause("ADTS-FIELD-3#c")
 def test_a_size_in_the_record_header_is_limited() -> None:
-    octets = record_of(37, field_of(1, bytes(4)), aux=1 << 63)
-    (record,) = wire.records(unit_of(octets))
+    octets = build_record(37, build_field(1, bytes(4)), aux=1 << 63)
+    (record,) = wire.records(build_unit(octets))
     with pytest.raises(WireError, match="END size: 9223372036854775808 is not in the range 0 to"):
         wire.parse_message(record)
 
@@ -393,13 +403,13 @@ def test_a_size_in_the_record_header_is_limited() -> None:
 @pytest.mark.clause("ADTS-END-5")
 def test_the_text_of_an_error_has_no_control_characters() -> None:
     with pytest.raises(WireError, match="ERROR text: the text has a control character"):
-        parse(field_of(1, b"\0\1") + field_of(2, b"\x1b[2J"), Type.ERROR)
-    (record,) = wire.records(put(wire.Error(ErrorCode.IO, "a\nb\x1b[2J \udcff")))
+        parse_record_body(build_field(1, b"\0\1") + build_field(2, b"\x1b[2J"), Type.ERROR)
+    (record,) = wire.records(encode_messages(wire.Error(ErrorCode.IO, "a\nb\x1b[2J \udcff")))
     assert wire.Error.unpack(record).text == "a\ufffdb\ufffd[2J \ufffd"
 
 
 def test_a_text_that_is_too_long_is_cut_between_two_characters() -> None:
-    (record,) = wire.records(put(wire.Error(ErrorCode.IO, "x" + "ä" * 1000)))
+    (record,) = wire.records(encode_messages(wire.Error(ErrorCode.IO, "x" + "ä" * 1000)))
     assert wire.Error.unpack(record).text == "x" + "ä" * 511
 
 
@@ -459,15 +469,15 @@ def test_the_handshake_fits_into_its_units() -> None:
         [wire.Error(ErrorCode.REFUSED, "x" * 2000)],
         [wire.Join(bytes(16))],
     ):
-        assert len(put(*messages)) <= wire.HANDSHAKE_UNIT_SIZE == 2048
+        assert len(encode_messages(*messages)) <= wire.HANDSHAKE_UNIT_SIZE == 2048
 
 
-def decode(octets: memoryview) -> Iterator[Record | Message]:
+def decode_records(octets: memoryview) -> Iterator[Record | Message]:
     for record in wire.records(octets):
         yield record if record.type == Type.DATA else wire.parse_message(record)
 
 
-def with_crcs(octets: bytearray) -> None:
+def correct_crcs(octets: bytearray) -> None:
     """Correct the CRCs of a damaged unit, so that the later checks are reached."""
     octets[20:24] = crc32c(bytes(octets[:20])).to_bytes(4, "big")
     at = 24
@@ -482,9 +492,9 @@ def with_crcs(octets: bytearray) -> None:
 
 @given(st.binary(max_size=400))
 def test_any_octets_are_records_or_a_wire_error(octets: bytes) -> None:
-    for unit in (memoryview(octets), unit_of(octets), unit_of(record_of(7), octets)):
+    for unit in (memoryview(octets), build_unit(octets), build_unit(build_record(7), octets)):
         try:
-            list(decode(unit))
+            list(decode_records(unit))
         except WireError as error:
             assert str(error)
 
@@ -497,14 +507,14 @@ def test_any_octets_are_records_or_a_wire_error(octets: bytes) -> None:
 def test_a_damaged_unit_gives_records_or_a_wire_error(
     messages: list[Message], damage: list[tuple[int, bytes]], corrected: bool
 ) -> None:
-    octets = bytearray(put(*messages))
+    octets = bytearray(encode_messages(*messages))
     for position, changed in damage:
         at = position % len(octets)
         octets[at : at + len(changed)] = changed[: len(octets) - at]
     if corrected:
-        with_crcs(octets)
+        correct_crcs(octets)
     try:
-        found = list(decode(memoryview(octets)))
+        found = list(decode_records(memoryview(octets)))
     except WireError as error:
         assert str(error)
         return
@@ -516,7 +526,7 @@ def test_a_damaged_unit_gives_records_or_a_wire_error(
 @given(st.sampled_from(list(Type)), st.binary(max_size=300), st.integers(0, (1 << 64) - 1))
 def test_any_body_is_a_message_or_a_wire_error(kind: Type, body: bytes, number: int) -> None:
     try:
-        list(decode(unit_of(record_of(kind, body, offset=number, aux=number))))
+        list(decode_records(build_unit(build_record(kind, body, offset=number, aux=number))))
     except WireError as error:
         assert str(error)
 
@@ -527,7 +537,7 @@ def test_decoding_allocates_nothing_in_proportion_to_a_stated_length() -> None:
     wire.put_data(view, 24, transfer=1, offset=0, length=len(unit) - 56)
     wire.put_unit_header(view, len(unit))
     claimed = struct.pack(">BBHIQQI", 6, 0, 0, 0, 0, 0, 0xFFFF_FFFF)
-    lying = unit_of(claimed + crc32c(claimed).to_bytes(4, "big"))
+    lying = build_unit(claimed + crc32c(claimed).to_bytes(4, "big"))
     tracemalloc.start()
     try:
         (record,) = wire.records(view)

@@ -14,7 +14,7 @@ from siwarp.ulp.adts.wire import UNIT_HEADER_SIZE, DigestKind, Message, Option
 FILES = 64
 
 
-def as_unit(*messages: tuple[int, Message], room: int = 1 << 16) -> memoryview:
+def encode_unit(*messages: tuple[int, Message], room: int = 1 << 16) -> memoryview:
     """Return a unit with messages, each with the id of its transfer."""
     view = memoryview(bytearray(room))
     at = UNIT_HEADER_SIZE
@@ -24,8 +24,8 @@ def as_unit(*messages: tuple[int, Message], room: int = 1 << 16) -> memoryview:
     return view[:at]
 
 
-def units_of(sender: Sender, size: int) -> Iterator[memoryview]:
-    """Yield units until the sender waits for the receiver."""
+def fill_units(sender: Sender, size: int) -> Iterator[memoryview]:
+    """Let the sender fill units, and yield them until it waits for the receiver."""
     while True:
         view = memoryview(bytearray(size))
         at = sender.fill(view, UNIT_HEADER_SIZE)
@@ -46,24 +46,25 @@ class Pump:
         self.sent = Outcome()
         self.received = Outcome()
 
-    def send(self, plan: FilePlan, before: Callable[[int], None] = lambda _: None) -> None:
-        """Send until the plan is finished; ``before`` is called with the number of each unit."""
+    def send_plan(self, plan: FilePlan, before: Callable[[int], None] = lambda _: None) -> None:
+        """Send all units of a plan; call ``before`` with the number of each unit before it is
+        delivered."""
         self.sender.add(plan)
         while not plan.is_finished:
             progressed = False
-            for unit in units_of(self.sender, self.unit):
+            for unit in fill_units(self.sender, self.unit):
                 before(self.units)
                 self.units += 1
                 progressed = True
-                self._deliver(unit)
-            _add(self.sent, self.sender.take_outcome())
+                self._deliver_unit(unit)
+            _add_outcome(self.sent, self.sender.take_outcome())
             assert progressed or plan.is_finished, "sender and receiver wait for each other"
 
-    def _deliver(self, unit: memoryview) -> None:
+    def _deliver_unit(self, unit: memoryview) -> None:
         outcome = self.receiver.process(wire.records(unit))
-        _add(self.received, outcome)
+        _add_outcome(self.received, outcome)
         if outcome.replies:
-            for record in wire.records(as_unit(*outcome.replies, room=1 << 20)):
+            for record in wire.records(encode_unit(*outcome.replies, room=1 << 20)):
                 self.sender.reply(record)
 
     def close(self) -> None:
@@ -71,14 +72,14 @@ class Pump:
         self.receiver.close()
 
 
-def _add(total: Outcome, more: Outcome) -> None:
+def _add_outcome(total: Outcome, more: Outcome) -> None:
     total.done += more.done
     total.skipped += more.skipped
     total.octets += more.octets
     total.failures += more.failures
 
 
-def plan_of(
+def make_file_plan(
     tree: Tree,
     path: str = "",
     prefix: str = "",
@@ -98,7 +99,7 @@ def plan_of(
     )
 
 
-def copy(
+def copy_tree(
     source: Path,
     target: Path,
     *,
@@ -110,18 +111,18 @@ def copy(
     digest: DigestKind = DigestKind.CRC32C,
     symlinks: bool = False,
 ) -> Pump:
-    """Copy what is below a directory; return the pump with the outcomes."""
+    """Copy the contents of a directory to another one; return the pump with the outcomes."""
     with Tree(source, calls=source_calls) as origin, Tree(target, True, calls) as destination:
         pump = Pump(destination, unit)
         try:
-            plan = plan_of(origin, options=options, digest=digest, symlinks=symlinks)
-            pump.send(plan, before)
+            plan = make_file_plan(origin, options=options, digest=digest, symlinks=symlinks)
+            pump.send_plan(plan, before)
         finally:
             pump.close()
     return pump
 
 
-def contents(root: Path) -> dict[str, tuple[int, int, bytes | None]]:
+def read_tree_contents(root: Path) -> dict[str, tuple[int, int, bytes | None]]:
     """Return mode, time and octets of everything below a directory."""
     found: dict[str, tuple[int, int, bytes | None]] = {}
     for path in sorted(root.rglob("*")):

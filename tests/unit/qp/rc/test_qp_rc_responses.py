@@ -17,7 +17,8 @@ from siwarp.inspect import DDPTagged, Opcode, split_stream
 from siwarp.verbs import capture
 
 LENGTH = 1000
-#: Read Requests of one receive; the start-up frames negotiate an IRD of at least four.
+#: Number of Read Requests that arrive together; the start-up frames negotiate an IRD of at least
+#: four.
 REQUESTS = 3
 
 

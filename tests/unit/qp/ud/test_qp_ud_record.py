@@ -35,8 +35,8 @@ from siwarp.verbs import (
 crc32c = crcmod.predefined.mkPredefinedCrcFun("crc-32c")
 
 
-@pytest.fixture
-def target(rig: Rig) -> Iterator[WriteRecordTarget]:
+@pytest.fixture(name="target")
+def write_record_target(rig: Rig) -> Iterator[WriteRecordTarget]:
     made = WriteRecordTarget(rig)
     yield made
     made.close()
