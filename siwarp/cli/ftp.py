@@ -357,7 +357,7 @@ def _reporting_errors() -> Iterator[None]:
         _exit_with_error(FILE, f"{where}{e.strerror or e}")
 
 
-def _fail(status: int, text: str) -> Any:
+def _exit_with_error(status: int, text: str) -> Any:
     print(f"siwarp: {show.escape_control_characters(text)}", file=sys.stderr)
     sys.exit(status)
 

@@ -8,8 +8,8 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from lab.doubts import spread_warning
 from siwarp.bench.runner import BenchError
-from siwarp.bench.trust import spread_warning
 
 __all__ = ["Log", "find_spreads", "judge_ratio", "measure_rounds", "summarize_values"]
 

@@ -342,7 +342,7 @@ class UDChannel(Channel):
 
     # ---- the end
 
-    def _end(self, reason: str, cause: Cause) -> None:
+    def _end_channel(self, reason: str, cause: Cause) -> None:
         self._port.device.members.pop(self, None)
         super()._end_channel(reason, cause)
 
@@ -386,7 +386,7 @@ async def connect_ud(
     try:
         waited, wait = 0.0, 0.2
         while not channel.answered.done() and waited < timeout:
-            channel.ask()
+            channel.ask_for_report()
             wait = min(wait, timeout - waited)
             await asyncio.wait([channel.answered], timeout=wait)
             waited += wait

@@ -55,7 +55,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class _Expected(Generic[R]):
-    """A peer that was invited, with what is reserved for it."""
+    """An invited peer that has not presented its token yet, and what is reserved for it."""
 
     accepted: Callable[[Channel], None]
     reserved: R
@@ -88,7 +88,7 @@ class _Memory:
 
 
 class _Acceptor(Acceptor, Generic[R]):
-    """What all acceptors have in common: the tokens of expected peers."""
+    """The common part of the acceptors, which maps tokens to invited peers."""
 
     def __init__(self, memory: _Memory) -> None:
         self._memory = memory
@@ -110,13 +110,13 @@ class _Acceptor(Acceptor, Generic[R]):
 
     @abstractmethod
     def _reserve(self, token: bytes, peer_unit: int, peer_window: int) -> tuple[R, Invitation]:
-        """Reserve what a channel needs, and return it with what the peer is told."""
+        """Reserve what a channel needs; return that and the invitation for the peer."""
 
     @abstractmethod
-    def _give_back(self, reserved: R) -> None:
+    def _release_reservation(self, reserved: R) -> None:
         """Release what was reserved for a channel that has not opened."""
 
-    def _take(self, token: bytes) -> _Expected[R] | None:
+    def _take_expected_peer(self, token: bytes) -> _Expected[R] | None:
         expected = self._expected.pop(token, None)
         if expected is not None:
             expected.timer.cancel()
@@ -124,9 +124,9 @@ class _Acceptor(Acceptor, Generic[R]):
 
     def forget(self, token: bytes) -> None:
         """See ``Acceptor``."""
-        expected = self._take(token)
+        expected = self._take_expected_peer(token)
         if expected is not None:
-            self._give_back(expected.reserved)
+            self._release_reservation(expected.reserved)
 
     def close(self) -> None:
         """See ``Acceptor``."""
@@ -163,16 +163,16 @@ class _RDMAAcceptor(_Acceptor[_Reserved]):
         except BaseException:
             receives.reserved -= window
             raise
-        self._count(receives, 1)
+        self._count_sessions_with_large_units(receives, 1)
         return _Reserved(receives, credits), Invitation(token, port, size, window, qkey)
 
     @abstractmethod
     def _open(self, size: int) -> tuple[Receives, int, int]:
         """Return the receives for units of a size, the port, and the Q_Key."""
 
-    def _give_back(self, reserved: _Reserved) -> None:
+    def _release_reservation(self, reserved: _Reserved) -> None:
         reserved.receives.reserved -= reserved.credits.reserved
-        self._count(reserved.receives, -1)
+        self._count_sessions_with_large_units(reserved.receives, -1)
 
     def _count_sessions_with_large_units(self, receives: Receives, by: int) -> None:
         if receives.unit == self._memory.limits.unit:
@@ -274,7 +274,7 @@ class _RDAcceptor(_RDMAAcceptor):
         receives, credits = reserved = expected.reserved
         if receives is not port.receives:
             return None
-        self._take(token)
+        self._take_expected_peer(token)
         try:
             channel = RDChannel(
                 port,
@@ -285,7 +285,7 @@ class _RDAcceptor(_RDMAAcceptor):
                 wc.source,
             )
         except Error:
-            self._give_back(reserved)
+            self._release_reservation(reserved)
             return None
         channel.on_released = lambda: self._count_sessions_with_large_units(receives, -1)
         channel.on_joined = lambda: expected.accepted(channel)
@@ -316,20 +316,20 @@ class _UDAcceptor(_Acceptor[int]):
         port = self._port
         return window, Invitation(token, port.address[1], UD_UNIT_SIZE, window, port.qkey)
 
-    def _give_back(self, reserved: int) -> None:
+    def _release_reservation(self, reserved: int) -> None:
         self._sessions -= 1
 
-    def _admit(self, token: bytes, port: UDPort, source: Address) -> UDChannel | None:
-        expected = self._take(token)
+    def _admit_peer(self, token: bytes, port: UDPort, source: Address) -> UDChannel | None:
+        expected = self._take_expected_peer(token)
         if expected is None:
             return None
         window = expected.reserved
         try:
             channel = UDChannel(port, token, window, source)
         except Error:
-            self._give_back(window)
+            self._release_reservation(window)
             return None
-        channel.on_released = lambda: self._give_back(window)
+        channel.on_released = lambda: self._release_reservation(window)
         expected.accepted(channel)
         return channel
 

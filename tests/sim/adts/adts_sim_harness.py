@@ -55,9 +55,9 @@ class Hosts:
         return self.world.run(asyncio.wait_for(main, within))
 
 
-async def put_and_get(hosts: Hosts, source: Path, back: Path) -> None:
+async def put_and_get_directory(hosts: Hosts, source: Path, back: Path) -> None:
     """Copy a directory with four files to the server, and back to another directory."""
-    async with await hosts.serve(), await hosts.connect() as session:
+    async with await hosts.start_server(), await hosts.connect_client() as session:
         assert session.channel == hosts.kind
         result = await session.put(source, "copy", recursive=True)
         assert (result.files, result.failures) == (4, [])

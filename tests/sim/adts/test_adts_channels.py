@@ -18,8 +18,7 @@ from sim.adts.channel_harness import (
     A,
     B,
     Server,
-    end_of,
-    number_of,
+    number_of_unit,
     receive_units,
     run_acceptors,
     send_units,
@@ -235,7 +234,7 @@ def test_octets_that_are_no_unit_end_only_their_session(world: World, kind: str)
 @pytest.mark.parametrize("trouble", ["wrong", "used", "expired", "forgotten"])
 def test_a_token_that_is_not_valid_opens_no_channel(world: World, kind: str, trouble: str) -> None:
     async def open_with_bad_token() -> None:
-        async with serve(kind) as server:
+        async with run_acceptors(kind) as server:
             invitation, accepted = server.invite()
             if trouble == "wrong":
                 token = bytes(15) + b"\xff"
@@ -265,14 +264,14 @@ def test_a_token_that_is_not_valid_opens_no_channel(world: World, kind: str, tro
 @KINDS
 def test_a_token_is_valid_for_30_seconds(world: World, kind: str) -> None:
     async def open_late() -> None:
-        async with serve(kind) as server:
+        async with run_acceptors(kind) as server:
             invitation, accepted = server.invite()
             await asyncio.sleep(29)
             a = await open_channel(server.kind, B, invitation, LIMITS)
             await (await accepted).close()
             await a.close()
 
-    run(world, open_late())
+    run_in_world(world, open_late())
 
 
 @KINDS
@@ -375,7 +374,7 @@ async def serve_beside_unreachable_peers(
     """
     host = "10.0.0.3"
     world.device(host)
-    async with serve("rd", Limits(unit=UNIT, memory=pool * UNIT)) as server:
+    async with run_acceptors("rd", Limits(unit=UNIT, memory=pool * UNIT)) as server:
         silent = []
         for _ in range(3):
             invitation, accepted = server.invite()
@@ -408,7 +407,7 @@ def test_peers_that_take_no_data_lose_their_memory_to_tasks_that_wait_for_it(wor
                 task.cancel()
             await asyncio.gather(*waiting, return_exceptions=True)
 
-    run(world, wait_for_memory())
+    run_in_world(world, wait_for_memory())
 
 
 def test_peers_that_take_no_data_lose_their_memory_to_sessions_of_another_transport(
@@ -436,7 +435,7 @@ def test_peers_that_take_no_data_lose_their_memory_to_sessions_of_another_transp
                 unit.release()
             await a.close()
 
-    run(world, open_another_session())
+    run_in_world(world, open_another_session())
 
 
 @KINDS

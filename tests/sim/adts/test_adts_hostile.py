@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sim.adts.adts_sim_harness import KEY, LIMITS, B, Hosts, SlowDisk, files_of
+from sim.adts.adts_sim_harness import KEY, LIMITS, B, Hosts, SlowDisk, read_files_below
 
 from siwarp.sim import World
 from siwarp.ulp.adts import ADTSError, ErrorCode, Server, Session, endpoints, handshake, wire
@@ -209,10 +209,10 @@ def test_more_than_256_waiting_requests_are_refused_and_the_others_answered(host
 
 def test_when_receives_run_out_the_sessions_that_have_sent_most_are_paused(hosts: Hosts) -> None:
     async def send_most() -> None:
-        async with await hosts.serve() as server:
-            liars = [await join(hosts) for _ in range(3)]
+        async with await hosts.start_server() as server:
+            liars = [await open_session_as_initiator(hosts) for _ in range(3)]
             for i, liar in enumerate(liars):
-                opened = open_message(b"%d" % i, size=1 << 20)
+                opened = make_open_message(b"%d" % i, size=1 << 20)
                 await send_records(liar.channel, (1, opened))
                 assert await receive_message(liar.channel) == [wire.Accept()]
                 for at in range((2 - i) * 50):
@@ -228,7 +228,7 @@ def test_when_receives_run_out_the_sessions_that_have_sent_most_are_paused(hosts
                 for end in (liar.channel, liar.rendezvous):
                     end.abort("the end of the test")
 
-    hosts.run(send_most())
+    hosts.run_coroutine(send_most())
 
 
 def test_sessions_that_are_paused_because_receives_run_out_complete_their_files(
@@ -248,11 +248,13 @@ def test_sessions_that_are_paused_because_receives_run_out_complete_their_files(
         assert (await session.put(bytes(range(256)) * 1200, f"{number}")).failures == []
 
     async def put_many() -> None:
-        async with await hosts.serve() as server, AsyncExitStack() as stack:
+        async with await hosts.start_server() as server, AsyncExitStack() as stack:
             server.make_disk = lambda: SlowDisk(0.5)
-            sessions = [await stack.enter_async_context(await hosts.connect()) for _ in range(8)]
+            sessions = [
+                await stack.enter_async_context(await hosts.connect_client()) for _ in range(8)
+            ]
             await asyncio.gather(*(put_to_slow_disk(one, i) for i, one in enumerate(sessions)))
 
-    hosts.run(put_many())
+    hosts.run_coroutine(put_many())
     assert paused
-    assert set(files_of(hosts.root).values()) == {bytes(range(256)) * 1200}
+    assert set(read_files_below(hosts.root).values()) == {bytes(range(256)) * 1200}

@@ -294,7 +294,7 @@ def test_a_receiver_can_cancel_a_transfer(hosts: Hosts) -> None:
             await send_messages(channel, wire.Cancel(), transfer=transfer)
             assert await receive_messages(channel) == [(1, wire.RequestDone(files=0, failed=1))]
 
-    hosts.run(cancel())
+    hosts.run_coroutine(cancel_transfer())
 
 
 @pytest.mark.clause("ADTS-FILE-9")
@@ -302,16 +302,16 @@ def test_an_end_that_was_asked_to_pause_sends_no_files_until_it_may(hosts: Hosts
     (hosts.root / "small").write_bytes(b"x")
 
     async def pause() -> None:
-        async with session_of(hosts) as joined:
+        async with open_session_as_initiator(hosts) as joined:
             channel = joined.channel
-            await send(channel, wire.Pause())
-            await send(channel, wire.Get(b"small"), transfer=1)
+            await send_messages(channel, wire.Pause())
+            await send_messages(channel, wire.Get(b"small"), transfer=1)
             assert await is_silent(channel, 20)
-            await send(channel, wire.Resume())
-            types = [type(message) for _, message in await receive(channel)]
+            await send_messages(channel, wire.Resume())
+            types = [type(message) for _, message in await receive_messages(channel)]
             assert types == [wire.Open, wire.End]  # and DATA between them
 
-    hosts.run(pause())
+    hosts.run_coroutine(pause())
 
 
 @pytest.mark.clause("ADTS-END-3", "ADTS-END-4")
@@ -319,15 +319,15 @@ def test_an_error_of_the_peer_ends_its_session_and_is_reported(hosts: Hosts) -> 
     large = wire.Open(path=b"file", size=300_000, mtime_ns=0, mode=0o644)
 
     async def end_by_error() -> None:
-        async with session_of(hosts) as joined:
-            await send(joined.channel, large, transfer=1)
-            assert await receive(joined.channel) == [(1, wire.Accept())]
-            await send(joined.channel, wire.Error(ErrorCode.SHUTDOWN, "the power fails"))
+        async with open_session_as_initiator(hosts) as joined:
+            await send_messages(joined.channel, large, transfer=1)
+            assert await receive_messages(joined.channel) == [(1, wire.Accept())]
+            await send_messages(joined.channel, wire.Error(ErrorCode.SHUTDOWN, "the power fails"))
             with pytest.raises(ChannelEnded):
-                await receive(joined.rendezvous)
+                await receive_messages(joined.rendezvous)
 
     before = len(list(Path("/proc/self/fd").iterdir()))
-    hosts.run(end_by_error())
+    hosts.run_coroutine(end_by_error())
     assert "has ended the session: the power fails" in hosts.events[-1]
     assert len(list(Path("/proc/self/fd").iterdir())) <= before
 
@@ -338,14 +338,14 @@ def test_the_first_kind_of_the_initiator_that_the_acceptor_has_is_offered(
     hosts: Hosts, order: tuple[str, ...]
 ) -> None:
     async def ask() -> wire.UseChannel:
-        async with await hosts.serve(channels=["rc", "rd"]):
+        async with await hosts.start_server(channels=["rc", "rd"]):
             rendezvous = await endpoints.connect("rc", (B, 18517))
             kinds = handshake.parse_channels(order)
             _, offer = await handshake._prove_and_verify(rendezvous, KEY, kinds, LIMITS)
             rendezvous.abort("the end of the test")
             return offer
 
-    offer = hosts.run(ask())
+    offer = hosts.run_coroutine(ask())
     assert offer.kind.name.lower() == next(name for name in order if name in {"rc", "rd"})
     assert len(offer.token) == 16 and offer.port and offer.unit_size and offer.window
 
@@ -366,16 +366,16 @@ def test_a_server_with_as_many_sessions_as_it_permits_refuses_the_next(
     monkeypatch.setattr("siwarp.ulp.adts.server.SESSIONS", 2)
 
     async def connect_three_times() -> None:
-        async with await hosts.serve() as server, AsyncExitStack() as stack:
+        async with await hosts.start_server() as server, AsyncExitStack() as stack:
             for _ in range(2):
-                await stack.enter_async_context(await hosts.connect())
+                await stack.enter_async_context(await hosts.connect_client())
             with pytest.raises(ADTSError, match="2 sessions, its limit: try again later") as error:
-                await hosts.connect()
+                await hosts.connect_client()
             assert error.value.code == ErrorCode.BUSY
             await stack.aclose()
             while server.sessions:
                 await asyncio.sleep(0.1)
-            async with await hosts.connect() as session:
+            async with await hosts.connect_client() as session:
                 await session.stat("")
 
-    hosts.run(connect_three_times())
+    hosts.run_coroutine(connect_three_times())

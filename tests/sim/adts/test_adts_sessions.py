@@ -19,9 +19,9 @@ from sim.adts.adts_sim_harness import (
     B,
     Hosts,
     SlowDisk,
-    files_of,
     make_files,
-    put_and_get,
+    put_and_get_directory,
+    read_files_below,
 )
 
 from siwarp.sim import World
@@ -66,8 +66,8 @@ def test_files_arrive_over_a_line_that_loses_reorders_and_duplicates(
     faults = "loss=5%,delay=5ms,jitter=2ms" + ("" if kind == "rc" else ",dup=2%,reorder=3%")
     with World(seed=seed, faults=faults) as world:
         hosts = Hosts(world, tmp_path / "root", kind)
-        hosts.run(put_and_get(hosts, source, tmp_path / "back"))
-    assert files_of(tmp_path / "back") == files_of(source)
+        hosts.run_coroutine(put_and_get_directory(hosts, source, tmp_path / "back"))
+    assert read_files_below(tmp_path / "back") == read_files_below(source)
 
 
 @pytest.mark.clause("ADTS-UD-5")

@@ -90,7 +90,7 @@ def test_a_server_that_stops_answering_is_given_up_with_a_remedy(
     hosts: Hosts, answer: Answer, limit: float, words: str
 ) -> None:
     async def ask() -> None:
-        async with await hosts.connect(channels=["rd", "rc"]) as session:
+        async with await hosts.connect_client(channels=["rd", "rc"]) as session:
             await session.stat("")
 
     async def ask_in_vain() -> None:
@@ -101,7 +101,7 @@ def test_a_server_that_stops_answering_is_given_up_with_a_remedy(
             assert error.value.code == ErrorCode.TIMEOUT
             assert limit <= hosts.world.now - began <= limit + 5
 
-    hosts.run(ask_in_vain())
+    hosts.run_coroutine(ask_in_vain())
 
 
 def let_channels_be_silent(server: Server) -> list[CMEvent]:
@@ -121,11 +121,11 @@ def test_channels_that_do_not_answer_are_given_up_after_3_s_each_with_a_remedy(
     names = [kind.name.lower() for kind in KINDS]
 
     async def open_in_vain() -> None:
-        async with await hosts.serve(channels=names) as server:
+        async with await hosts.start_server(channels=names) as server:
             kept = let_channels_be_silent(server)
             began = hosts.world.now
             with pytest.raises(ADTSError) as error:
-                await hosts.connect(channels=names)
+                await hosts.connect_client(channels=names)
             assert error.value.code == ErrorCode.CHANNEL
             text = str(error.value.strerror)
             for kind in KINDS:
@@ -141,4 +141,4 @@ def test_channels_that_do_not_answer_are_given_up_after_3_s_each_with_a_remedy(
             for event in kept:
                 event.id.close()
 
-    hosts.run(open_in_vain(), 60)
+    hosts.run_coroutine(open_in_vain(), 60)

@@ -10,8 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sim.adts.adts_sim_harness import Hosts, make_files, put_and_get
-from sim.adts.channel_harness import UNIT, A, B, end_of, receive_units, send_units, serve
+from sim.adts.adts_sim_harness import Hosts, make_files, put_and_get_directory
+from sim.adts.channel_harness import (
+    UNIT,
+    A,
+    B,
+    receive_units,
+    run_acceptors,
+    send_units,
+    wait_for_end_of_channel,
+)
 
 from siwarp.sim import World
 from siwarp.ulp.adts import ADTSError
@@ -157,17 +165,17 @@ def test_a_reader_that_holds_its_units_or_is_paused_stops_the_sender(
 
 @pytest.mark.clause("ADTS-UD-3")
 def test_a_report_follows_every_20_ms_while_units_arrive_and_for_1_s_while_some_are_missing(
-    line: World,
+    world_with_two_hosts: World,
 ) -> None:
     reports: list[float] = []
 
     async def lose_a_unit() -> None:
-        async with serve("rd") as server:
-            a, b = await open_pair(server)
+        async with run_acceptors("rd") as server:
+            a, b = await open_channel_pair(server)
             send_report, send_unit = b._port.send, a._port.send
 
             def note(to: AH, octets: Any, token: bytes, number: int = 0) -> None:
-                reports.append(line.now)
+                reports.append(world_with_two_hosts.now)
                 send_report(to, octets, token, number)
 
             def lose(to: AH, octets: Any, token: bytes, number: int = 0) -> None:
@@ -176,7 +184,7 @@ def test_a_report_follows_every_20_ms_while_units_arrive_and_for_1_s_while_some_
 
             b._port.send = note  # type: ignore[method-assign]
             await asyncio.gather(send_units(a, 200, PAYLOAD), receive_units(b, 200))
-            received = line.now
+            received = world_with_two_hosts.now
             await asyncio.sleep(5)
             assert len(reports) >= 5 and reports[-1] - received < 0.041
             check_intervals()
@@ -185,7 +193,7 @@ def test_a_report_follows_every_20_ms_while_units_arrive_and_for_1_s_while_some_
             a._port.send = lose  # type: ignore[method-assign]
             await send_units(a, 10, PAYLOAD, first=200)
             await receive_units(b, 3, first=200)
-            received = line.now
+            received = world_with_two_hosts.now
             await asyncio.sleep(5)
             assert 0.97 < reports[-1] - received < 1.041
             check_intervals()
@@ -195,7 +203,7 @@ def test_a_report_follows_every_20_ms_while_units_arrive_and_for_1_s_while_some_
         for before, after in itertools.pairwise(reports):
             assert after - before == pytest.approx(0.02, abs=1e-3)
 
-    run(line, lose_a_unit())
+    run_in_world(world_with_two_hosts, lose_a_unit())
 
 
 @pytest.mark.clause("ADTS-UD-2")

@@ -179,8 +179,8 @@ class Search:
         return len(self.steps) - len(silent)
 
 
-def search(*starts: World, windows: range = range(0)) -> Search:
-    numbers = {start.state(): number for number, start in enumerate(starts)}
+def search_reachable_worlds(*starts: World, windows: range = range(0)) -> Search:
+    numbers = {start.relative_state(): number for number, start in enumerate(starts)}
     found = Search([*starts], [])
 
     def number_of_world(world: World) -> int:
@@ -224,13 +224,13 @@ CASES = [
 def test_no_reachable_state_is_stuck_and_the_ends_become_silent(
     initiator: int, acceptor: int, windows: range
 ) -> None:
-    starts = World.of_windows(initiator, acceptor), World.joined(initiator, acceptor)
-    found = search(*starts, windows=windows)
+    starts = World.with_windows(initiator, acceptor), World.after_join(initiator, acceptor)
+    found = search_reachable_worlds(*starts, windows=windows)
     assert len(found.worlds) > 100
-    assert found.without_end() == 0
+    assert found.count_worlds_with_endless_exchange() == 0
     silent = [w for w, after in zip(found.worlds, found.steps, strict=True) if not after]
     assert silent
-    assert [world.state() for world in silent if stuck(world)] == []
+    assert [world.relative_state() for world in silent if end_that_is_stuck(world)] == []
 
 
 class GrantsWhateverIsNew(Credits):
@@ -259,7 +259,12 @@ class UsesItsLastCredit(Credits):
 
 def test_the_search_finds_the_faults_of_simpler_rules() -> None:
     """The simpler rules lead to an endless exchange of grants, and to a deadlock."""
-    assert search_reachable_worlds(World.with_windows(4, 1, GrantsWhateverIsNew)).without_end() > 0
+    assert (
+        search_reachable_worlds(
+            World.with_windows(4, 1, GrantsWhateverIsNew)
+        ).count_worlds_with_endless_exchange()
+        > 0
+    )
     found = search_reachable_worlds(World.with_windows(4, 1, UsesItsLastCredit))
     silent = [w for w, after in zip(found.worlds, found.steps, strict=True) if not after]
     assert any(

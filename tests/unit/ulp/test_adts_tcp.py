@@ -180,7 +180,7 @@ def build_empty_unit(length: int) -> bytes:
         (build_empty_unit(100) + build_empty_unit(50)[:10], Cause.LOST, "in the middle of a unit"),
         (b"GET / HTTP/1.1\r\nHost: example\r\n\r\n", Cause.PROTOCOL, "not with"),
         pytest.param(
-            raw_unit(2049)[:24],
+            build_empty_unit(2049)[:24],
             Cause.PROTOCOL,
             "2049 octets",
             marks=pytest.mark.clause("ADTS-HELLO-4"),

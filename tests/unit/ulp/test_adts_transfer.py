@@ -103,13 +103,13 @@ def test_only_small_files_are_sent_at_once_and_with_update_none(
     with Tree(source) as origin, Tree(target, True) as destination:
         pump = Pump(destination)
         pump.receiver = Noting({0: destination}, 64)
-        pump.send(plan_of(origin, options=Option.RESUME | update))
+        pump.send_plan(make_file_plan(origin, options=Option.RESUME | update))
         pump.close()
     small = {"empty", "one", "d/small", "d/limit"}
     assert opened == {
         path: path in small and not update for path in (*small, "d/above", "d/e/large")
     }
-    assert contents(target) == contents(source)
+    assert read_tree_contents(target) == read_tree_contents(source)
 
 
 def test_files_with_size_and_time_of_the_receivers_are_skipped_with_update(
