@@ -219,7 +219,7 @@ def test_when_receives_run_out_the_sessions_that_have_sent_most_are_paused(hosts
                     await send_records(liar.channel, (1, wire.Hole(at, 1)))
             await asyncio.sleep(1)
             for is_scarce, message in ((True, wire.Pause()), (False, wire.Resume())):
-                server._throttle(is_scarce)
+                server._pause_busiest_sessions(is_scarce)
                 for liar in liars[:2]:
                     assert await receive_message(liar.channel) == [message]
                 with pytest.raises(asyncio.TimeoutError):
@@ -237,14 +237,14 @@ def test_sessions_that_are_paused_because_receives_run_out_complete_their_files(
     paused: set[int] = set()
 
     async def put_to_slow_disk(session: Session, number: int) -> None:
-        handle = session._exchange._handle
+        handle = session._exchange._handle_record
 
         def note(record: wire.Record) -> bool:
             if record.type == wire.Type.PAUSE:
                 paused.add(number)
             return handle(record)
 
-        session._exchange._handle = note  # type: ignore[method-assign]
+        session._exchange._handle_record = note  # type: ignore[method-assign]
         assert (await session.put(bytes(range(256)) * 1200, f"{number}")).failures == []
 
     async def put_many() -> None:

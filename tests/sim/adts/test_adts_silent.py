@@ -54,15 +54,15 @@ async def say_nothing(rendezvous: Channel) -> None:
 
 async def say_hello(rendezvous: Channel) -> None:
     await handshake._receive_hello(rendezvous)
-    await send_message(rendezvous, handshake._hello(KINDS, LIMITS, 0))
+    await send_message(rendezvous, handshake._make_hello(KINDS, LIMITS, 0))
 
 
 async def offer_a_port_without_a_listener(rendezvous: Channel) -> None:
     theirs, their_body = await handshake._receive_hello(rendezvous)
-    hello = handshake._hello(KINDS, LIMITS, 0)
+    hello = handshake._make_hello(KINDS, LIMITS, 0)
     await send_message(rendezvous, hello)
     await receive_message(rendezvous)
-    proof = auth.make_proof(KEY, Role.ACCEPTOR, their_body, handshake._body(hello))
+    proof = auth.make_proof(KEY, Role.ACCEPTOR, their_body, handshake._message_body(hello))
     offer = wire.UseChannel(theirs.channels[0], auth.make_token(), 9, 7, LIMITS.unit, 8)
     await send_message(rendezvous, wire.Auth(proof), offer)
 
@@ -110,7 +110,7 @@ def let_channels_be_silent(server: Server) -> list[CMEvent]:
     assert opened is not None
     kept: list[CMEvent] = []
     for acceptor in (opened.rd, opened.ud):
-        acceptor._admit = lambda *_: None  # type: ignore[attr-defined]
+        acceptor._admit_peer = lambda *_: None  # type: ignore[attr-defined]
     opened.rc._listener._id.context = kept.append  # type: ignore[attr-defined]
     return kept
 

@@ -251,7 +251,7 @@ class UsesItsLastCredit(Credits):
     def sendable(self) -> int:
         return self._limit - self._used
 
-    def receive_unit(self, granted: int, returned: int, *, grant_unit: bool) -> None:
+    def count_received_unit(self, granted: int, returned: int, *, grant_unit: bool) -> None:
         role, self._role = self._role, A
         super().count_received_unit(granted, returned, grant_unit=grant_unit)
         self._role = role
