@@ -42,8 +42,8 @@ ROUNDS = 30
 #: Time limit of the measurement in seconds. No run starts after it, and no round starts that would
 #: exceed it.
 LIMIT_S = 14 * 60
-#: Octets of the first, short run of a figure, at most, and the maximum length of a run, in multiples
-#: of the planned length.
+#: Octets of the first, short run of a figure, at most, and the maximum length of a run, as a
+#: multiple of the planned length.
 PROBE_OCTETS, LONGEST = 1 << 25, 7
 #: A figure that has failed this often is not measured again.
 MOST_FAILURES = 2
