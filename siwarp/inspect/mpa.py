@@ -212,17 +212,22 @@ def mark(fpdu: Packet, at: int) -> bytes:
     directly before the FPDU belongs to it. The CRC, unless it was given, covers the Markers.
     """
     plain = bytes(fpdu)
+    before_crc = len(plain) - (CRC_LEN if fpdu.crc is None else 0)
     out = bytearray()
     first = at + (MARKER_LEN if at % MARKER_SPACING == 0 else 0)
-    for word in range(0, len(plain), 4):
+    done = 0
+    while done < len(plain):
         here = at + len(out)
         if here % MARKER_SPACING == 0:
             # The pointer is a 16-bit field.
-            out += bytes(Marker(fpduptr=max(here - first, 0) % (1 << 16)))
-        if word == len(plain) - CRC_LEN and fpdu.crc is None:
+            out += (max(here - first, 0) % (1 << 16)).to_bytes(MARKER_LEN, "big")
+            here += MARKER_LEN
+        if done == before_crc:
             out += crc32c(bytes(out)).to_bytes(CRC_LEN, "little")
-        else:
-            out += plain[word : word + 4]
+            break
+        end = min(done + MARKER_SPACING - here % MARKER_SPACING, before_crc)
+        out += plain[done:end]
+        done = end
     return bytes(out)
 
 
