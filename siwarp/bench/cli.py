@@ -19,8 +19,7 @@ import typer
 
 from siwarp.bench import compare, memory, threads
 from siwarp.bench import table as figures
-from siwarp.bench.hosts import PORT
-from siwarp.bench.options import HOSTS, OPTIONS, SIZES, STREAM, TIMES, with_options
+from siwarp.bench.options import HOSTS, OPTIONS, PORT, SIZES, STREAM, TIMES, with_options
 from siwarp.bench.plan import UsageError, make_plans
 from siwarp.bench.plot import check_plot_file, draw
 from siwarp.bench.runner import BenchError, run
@@ -246,7 +245,7 @@ def compare_or_serve(
     if server:
         from siwarp.bench import hosts_points
 
-        hosts_points.run_server(bind, port, visit, as_json=as_json)
+        hosts_points.run_server(bind or "0.0.0.0", port, visit, as_json=as_json)
         return
     if program is None:
         raise typer.BadParameter(
