@@ -256,7 +256,7 @@ def compare_or_serve(
     if as_json:
         print(json.dumps(compared, indent=2))
     else:
-        compare.show(compared)
+        compare.show_comparison(compared)
     raise typer.Exit(1 if compare.has_performance_loss(compared) else 0)
 
 
@@ -379,7 +379,7 @@ def threads_command(
     if as_json:
         print(json.dumps(found, indent=2))
     else:
-        threads.show(found)
+        threads.show_rates(found)
 
 
 def _print_progress_lines(text: str, steps: int = 20) -> Step:
@@ -459,5 +459,5 @@ def table(rounds: int, only: str, output: str, *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(results, indent=2))
     else:
-        figures.show(results)
+        figures.show_table(results)
     raise typer.Exit(0 if all(result["verdict"] != "missed" for result in results) else 1)
