@@ -22,7 +22,7 @@ from siwarp.bench import table as figures
 from siwarp.bench.options import HOSTS, OPTIONS, PORT, SIZES, STREAM, TIMES, with_options
 from siwarp.bench.plan import UsageError, make_plans
 from siwarp.bench.plot import check_plot_file, draw
-from siwarp.bench.runner import BenchError, run
+from siwarp.bench.runner import BenchError, SlowError, run
 from siwarp.bench.runner import Progress as Step
 from siwarp.bench.show import csv_row, curves_of_results, show, write_csv
 
@@ -88,25 +88,40 @@ def _measure_and_print(
 ) -> None:
     """Measure and print each result; ``options`` are the arguments of ``siwarp.bench.run``.
 
-    For one kind of queue pair and one size --json prints an object, otherwise a list.
+    For one kind of queue pair and one size --json prints an object, otherwise a list. A measurement
+    that a busy machine does not complete is reported as partial; it is a failure only if no other
+    has a result.
     """
-    env, results = _make_fault_plan_environment(faults), []
+    env = _make_fault_plan_environment(faults)
+    results: list[dict[str, Any]] = []
+    unfinished: list[dict[str, Any]] = []
     try:
         plans, left_out = make_plans(kind, qp, op, sizes, **options)
         for line in left_out:
             typer.echo(f"siwarp bench: left out: {line}", err=True)
         for plan in plans:
-            with progress_bar(f"bench {kind}") as progress, exit_with_message_on_bench_error():
-                measured = run(
-                    kind, plan.qp, op, size=plan.size, progress=progress, env=env, **options
-                )
+            with exit_with_message_on_bench_error():
+                try:
+                    with progress_bar(f"bench {kind}") as progress:
+                        measured = run(
+                            kind, plan.qp, op, size=plan.size, progress=progress, env=env, **options
+                        )
+                except SlowError as e:
+                    where = f"{plan.qp}, {plan.size} octets"
+                    typer.echo(f"siwarp bench: partial: {where}: {e}", err=True)
+                    what = {"kind": kind, "qp": plan.qp, "op": op, "size": plan.size}
+                    unfinished.append({**what, "partial": str(e)})
+                    continue
             results.append({**measured, "faults": faults})
             if not as_json:
                 show(results[-1])
     except UsageError as e:
         raise typer.BadParameter(str(e)) from None
+    everything = results + unfinished
     if as_json:
-        print(json.dumps(results if len(results) > 1 else results[0], indent=2))
+        print(json.dumps(everything if len(everything) > 1 else everything[0], indent=2))
+    if not results:
+        raise typer.Exit(1)
     if csv:
         write_csv(Path(csv), [csv_row(result) for result in results])
     if plot:
