@@ -158,7 +158,10 @@ def _measure_locally_or_between_hosts(
     """Measure together with raw sockets on this host, or with a server on another host."""
     if (size is not None) + (sizes is not None) + all_sizes > 1:
         raise typer.BadParameter("-s, --sizes or -a: give one of them")
-    asked = {"qp": _split_list_options(qp), "sizes": "all" if all_sizes else sizes or size}
+    asked: dict[str, Any] = {
+        "qp": _split_list_options(qp),
+        "sizes": "all" if all_sizes else sizes or size,
+    }
     _check_files(options["csv"], options["plot"], options.get("samples", ""))
     if addr is not None:
         if wrong := _non_default_options(options, "rounds markers faults api"):
@@ -186,13 +189,14 @@ def _measure_between_hosts(
 
     defaults = {name: OPTIONS[name][1].default for name in f"post_list pairs both {TIMES}".split()}
     names = {field.name for field in fields(hosts_points.MeasurementOptions)}
-    given = {name: value for name, value in options.items() if name in names}
+    given: dict[str, Any] = {"depth": None, **defaults}
+    given |= {name: value for name, value in options.items() if name in names}
     measurement = hosts_points.MeasurementOptions(
         kind=kind,
         addr=addr,
         qps=asked["qp"],
         sizes=asked["sizes"],
-        **{"depth": None, **defaults, **given},
+        **given,
     )
     with progress_bar(f"bench {kind}") as progress:
         hosts_points.run_client(measurement, progress)
