@@ -297,6 +297,24 @@ def remove_control_characters(text: bytes) -> str:
 # ---- the processes of a run on one host
 
 
+class _InvalidReplyError(OSError):
+    """The server's reply is not that of the protocol."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            71, "it sent an invalid reply: use the same release of siwarp at both ends"
+        )
+
+
+class _ServerGoneError(OSError):
+    """The server has closed the connection of a session."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            104, "it closed the connection, or was killed: check that host, then start again"
+        )
+
+
 @dataclass(frozen=True)
 class Addresses:
     """Numeric addresses of the two hosts; ``local`` is this host's."""
@@ -333,11 +351,11 @@ class ProcessEnd:
         try:
             status, why, figure, n = (value[name] for name in ("status", "reason", "value", "n"))
         except (TypeError, KeyError):
-            raise OSError("it sent an invalid result") from None
+            raise _InvalidReplyError from None
         if not (isinstance(status, int) and isinstance(why, str) and isinstance(n, int)):
-            raise OSError("it sent an invalid result")
+            raise _InvalidReplyError
         if not isinstance(figure, float) or not 0 <= figure < float("inf"):
-            raise OSError("it sent an invalid result")
+            raise _InvalidReplyError
         return cls(status, remove_control_characters(why.encode("utf-8", "replace")), figure, n)
 
 
@@ -480,10 +498,9 @@ class ClientSession(Closing):
                 there = [ProcessEnd.from_report(end) for end in self._receive_list("ends")]
             except OSError as e:
                 self.is_over = True
-                raise BenchError(
-                    f"the server {self.where} closed the connection, or was killed ({e}): check "
-                    "that host, then start again"
-                ) from None
+                reason = str(e.strerror or e)
+                advice = "" if ": " in reason else ": check that host, then start again"
+                raise BenchError(f"the server {self.where}: {reason}{advice}") from None
             ends = [("here", end) for end in here] + [("there", end) for end in there]
             raise_if_process_failed(
                 f"{request.qp} {request.op}, {request.size} octets",
@@ -496,14 +513,14 @@ class ClientSession(Closing):
         self._socket.sendall(request.pack() + b"\n")
         tokens = self._receive_list("tokens")
         if len(tokens) != request.channel_count:
-            raise OSError(f"{len(tokens)} channels instead of {request.channel_count}")
+            raise _InvalidReplyError
         with contextlib.ExitStack() as stack:
             processes = []
             for i, token in enumerate(tokens):
                 command = bench_command_line(request, i, self._addresses, client=True)
                 if samples and "client" in command:
                     command += ["--samples", str(Path(samples) / str(i))]
-                with self._open_channel(str(token)) as ctl:
+                with self._open_channel(_parse_token(token)) as ctl:
                     processes.append(
                         stack.enter_context(_started(command, ctl, bench_environment(request)))
                     )
@@ -513,17 +530,17 @@ class ClientSession(Closing):
         self._socket.settimeout(request.limit + 2 * GRACE_S)
         return ends
 
-    def _open_channel(self, token: str) -> socket.socket:
+    def _open_channel(self, token: bytes) -> socket.socket:
         ctl = socket.create_connection(self._server, self.CONNECT_S)
         try:
             ctl.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            ctl.sendall(CTL_MAGIC + bytes.fromhex(token))
+            ctl.sendall(CTL_MAGIC + token)
             if ctl.recv(1) != ACCEPTED:
-                raise ConnectionResetError(104, "it did not accept a channel")
+                raise _ServerGoneError
             ctl.settimeout(None)
-        except (OSError, ValueError) as e:
+        except BaseException:
             ctl.close()
-            raise OSError(str(e)) from None
+            raise
         return ctl
 
     def _receive_list(self, name: str) -> list[Any]:
@@ -536,7 +553,7 @@ class ClientSession(Closing):
         """
         line = self._lines.readline(MOST_LINE)
         if not line:
-            raise ConnectionResetError(104, "end of the connection")
+            raise _ServerGoneError
         try:
             reply = json.loads(line)
         except (ValueError, RecursionError):
@@ -545,13 +562,20 @@ class ClientSession(Closing):
             raise UsageError(remove_control_characters(str(reply["refused"]).encode()))
         found = reply.get(name) if isinstance(reply, dict) else None
         if not isinstance(found, list):
-            raise OSError("it sent an invalid line")
+            raise _InvalidReplyError
         return found
 
     def close(self) -> None:
         """Close the connection to the server."""
         self._lines.close()
         self._socket.close()
+
+
+def _parse_token(value: object) -> bytes:
+    try:
+        return bytes.fromhex(str(value))
+    except ValueError:
+        raise _InvalidReplyError from None
 
 
 @contextlib.contextmanager

@@ -40,7 +40,7 @@ from siwarp.bench.runner import GRACE_S
 __all__ = ["Server"]
 
 
-class _ClientGoneError(Exception):
+class _ClientGone(Exception):
     """The client has disconnected, or violates the protocol; the text says which."""
 
 
@@ -124,11 +124,11 @@ class Server:
         try:
             theirs = Greeting.unpack(first)
         except ValueError:
-            return "this is a siwarp bench server"
+            return "this is a siwarp bench server: use siwarp bench lat, bw or rate"
         if theirs.version != VERSION:
-            return f"this is version {VERSION}, not {theirs.version}"
+            return f"this is version {VERSION}, not {theirs.version}: use the same siwarp"
         if theirs.order != own_byte_order():
-            return "the server's byte order differs"
+            return "the server's byte order differs: use siwarp ping"
         return "the server is busy with another client: try again later" if self._busy else ""
 
     def _accept_channel(self, token: bytes, writer: asyncio.StreamWriter) -> None:
@@ -159,13 +159,13 @@ class Server:
                 except asyncio.TimeoutError:
                     break
                 except ValueError:
-                    raise _ClientGoneError("it sent a line that is too long") from None
+                    raise _ClientGone("it sent a line that is too long") from None
                 if not line.endswith(b"\n"):
-                    raise _ClientGoneError("it closed the connection")
+                    raise _ClientGone("it closed the connection")
                 await self._serve_run(line, reader, writer, Addresses(own, peer))
             self._send(writer, {"refused": "your time is over: the server takes another client"})
             self._say(f"{peer}: its time limit is reached")
-        except (_ClientGoneError, OSError) as e:
+        except (_ClientGone, OSError) as e:
             self._say(f"{peer}: done ({e})")
 
     def _send(self, writer: asyncio.StreamWriter, value: object) -> None:
@@ -190,7 +190,7 @@ class Server:
         try:
             await asyncio.wait({run, gone}, return_when=asyncio.FIRST_COMPLETED)
             if not run.done():
-                raise _ClientGoneError("it ended a run")
+                raise _ClientGone("it ended a run")
             self._send(writer, {"ends": [asdict(end) for end in run.result()]})
         except (OSError, asyncio.TimeoutError) as e:
             self._send(writer, {"refused": str(e) or "the run exceeded its time limit"})
