@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from lab import command
+from lab.console import fixed_width_console
 from siwarp.bench.cli import exit_with_message_on_bench_error, progress_bar
 from siwarp.bench.compare import ComparedFigure, Interval, ratio_interval, verdict
 from siwarp.bench.runner import BenchError, Progress, run
-from siwarp.bench.table import MIB, fixed_width_console
+from siwarp.bench.table import MIB
 from siwarp.bench.trust import LEAST_FLOOR_ROUNDS, floor_spread_warning
 
 if TYPE_CHECKING:

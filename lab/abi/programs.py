@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from lab.console import fixed_width_console
 from siwarp.bench.programs import Pair, measure_program_pair
 from siwarp.bench.runner import BenchError, run
-from siwarp.bench.table import fixed_width_console, format_value_with_unit
+from siwarp.bench.table import format_value_with_unit
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from lab.console import fixed_width_console
 from lab.mpi.hybrid import CHANNELS
 from lab.mpi.launch import TRANSPORTS
 from lab.mpi.wire import METRICS
-from siwarp.bench.table import fixed_width_console, format_value_with_unit
+from siwarp.bench.table import format_value_with_unit
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -73,7 +73,7 @@ app = command.create_study_application()
 
 def _print_results(found: dict[str, Any]) -> None:
     if "promises" in found:
-        table.show(found["promises"])
+        table.show_table(found["promises"])
     if "personas" in found:
         personas.print_personas(found["personas"])
 

@@ -8,10 +8,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from lab.console import fixed_width_console
 from lab.verbs import runs
 from siwarp.bench.runner import BenchError, Progress, make_progress_counter
 from siwarp.bench.runner import run as bench_run
-from siwarp.bench.table import MIB, fixed_width_console, format_value_with_unit
+from siwarp.bench.table import MIB, format_value_with_unit
 from siwarp.bench.trust import minimum_and_maximum
 
 if TYPE_CHECKING:

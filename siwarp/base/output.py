@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import os
 import shlex
-import shutil
 import sys
-import textwrap
 from collections.abc import Callable
 from typing import Any, TextIO, cast
 
@@ -32,6 +30,8 @@ class _WrappedLines:
 
     def write(self, text: str) -> int:
         """Write whole lines; text with control characters, such as a progress bar, is unchanged."""
+        import shutil  # rarely needed
+
         room = shutil.get_terminal_size().columns
         if len(text) > room and "\x1b" not in text and "\r" not in text:
             text = "".join(_wrap_line(line, room) for line in text.splitlines(keepends=True))
@@ -44,6 +44,8 @@ class _WrappedLines:
 def _wrap_line(line: str, room: int) -> str:
     if len(line.rstrip("\n")) <= room:
         return line
+    import textwrap
+
     pieces = textwrap.wrap(line, room, break_long_words=False, break_on_hyphens=False)
     return "\n".join(pieces) + "\n" * line.endswith("\n")
 

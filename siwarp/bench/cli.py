@@ -19,11 +19,10 @@ import typer
 
 from siwarp.bench import compare, memory, threads
 from siwarp.bench import table as figures
-from siwarp.bench.hosts import PORT
-from siwarp.bench.options import HOSTS, OPTIONS, SIZES, STREAM, TIMES, with_options
+from siwarp.bench.options import HOSTS, OPTIONS, PORT, SIZES, STREAM, TIMES, with_options
 from siwarp.bench.plan import UsageError, make_plans
 from siwarp.bench.plot import check_plot_file, draw
-from siwarp.bench.runner import BenchError, run
+from siwarp.bench.runner import BenchError, SlowError, run
 from siwarp.bench.runner import Progress as Step
 from siwarp.bench.show import csv_row, curves_of_results, show, write_csv
 
@@ -89,25 +88,40 @@ def _measure_and_print(
 ) -> None:
     """Measure and print each result; ``options`` are the arguments of ``siwarp.bench.run``.
 
-    For one kind of queue pair and one size --json prints an object, otherwise a list.
+    For one kind of queue pair and one size --json prints an object, otherwise a list. A measurement
+    that a busy machine does not complete is reported as partial; it is a failure only if no other
+    has a result.
     """
-    env, results = _make_fault_plan_environment(faults), []
+    env = _make_fault_plan_environment(faults)
+    results: list[dict[str, Any]] = []
+    unfinished: list[dict[str, Any]] = []
     try:
         plans, left_out = make_plans(kind, qp, op, sizes, **options)
         for line in left_out:
             typer.echo(f"siwarp bench: left out: {line}", err=True)
         for plan in plans:
-            with progress_bar(f"bench {kind}") as progress, exit_with_message_on_bench_error():
-                measured = run(
-                    kind, plan.qp, op, size=plan.size, progress=progress, env=env, **options
-                )
+            with exit_with_message_on_bench_error():
+                try:
+                    with progress_bar(f"bench {kind}") as progress:
+                        measured = run(
+                            kind, plan.qp, op, size=plan.size, progress=progress, env=env, **options
+                        )
+                except SlowError as e:
+                    where = f"{plan.qp}, {plan.size} octets"
+                    typer.echo(f"siwarp bench: partial: {where}: {e}", err=True)
+                    what = {"kind": kind, "qp": plan.qp, "op": op, "size": plan.size}
+                    unfinished.append({**what, "partial": str(e)})
+                    continue
             results.append({**measured, "faults": faults})
             if not as_json:
                 show(results[-1])
     except UsageError as e:
         raise typer.BadParameter(str(e)) from None
+    everything = results + unfinished
     if as_json:
-        print(json.dumps(results if len(results) > 1 else results[0], indent=2))
+        print(json.dumps(everything if len(everything) > 1 else everything[0], indent=2))
+    if not results:
+        raise typer.Exit(1)
     if csv:
         write_csv(Path(csv), [csv_row(result) for result in results])
     if plot:
@@ -144,7 +158,10 @@ def _measure_locally_or_between_hosts(
     """Measure together with raw sockets on this host, or with a server on another host."""
     if (size is not None) + (sizes is not None) + all_sizes > 1:
         raise typer.BadParameter("-s, --sizes or -a: give one of them")
-    asked = {"qp": _split_list_options(qp), "sizes": "all" if all_sizes else sizes or size}
+    asked: dict[str, Any] = {
+        "qp": _split_list_options(qp),
+        "sizes": "all" if all_sizes else sizes or size,
+    }
     _check_files(options["csv"], options["plot"], options.get("samples", ""))
     if addr is not None:
         if wrong := _non_default_options(options, "rounds markers faults api"):
@@ -172,13 +189,14 @@ def _measure_between_hosts(
 
     defaults = {name: OPTIONS[name][1].default for name in f"post_list pairs both {TIMES}".split()}
     names = {field.name for field in fields(hosts_points.MeasurementOptions)}
-    given = {name: value for name, value in options.items() if name in names}
+    given: dict[str, Any] = {"depth": None, **defaults}
+    given |= {name: value for name, value in options.items() if name in names}
     measurement = hosts_points.MeasurementOptions(
         kind=kind,
         addr=addr,
         qps=asked["qp"],
         sizes=asked["sizes"],
-        **{"depth": None, **defaults, **given},
+        **given,
     )
     with progress_bar(f"bench {kind}") as progress:
         hosts_points.run_client(measurement, progress)
@@ -246,7 +264,7 @@ def compare_or_serve(
     if server:
         from siwarp.bench import hosts_points
 
-        hosts_points.run_server(bind, port, visit, as_json=as_json)
+        hosts_points.run_server(bind or "0.0.0.0", port, visit, as_json=as_json)
         return
     if program is None:
         raise typer.BadParameter(
@@ -257,7 +275,7 @@ def compare_or_serve(
     if as_json:
         print(json.dumps(compared, indent=2))
     else:
-        compare.show(compared)
+        compare.show_comparison(compared)
     raise typer.Exit(1 if compare.has_performance_loss(compared) else 0)
 
 
@@ -380,7 +398,7 @@ def threads_command(
     if as_json:
         print(json.dumps(found, indent=2))
     else:
-        threads.show(found)
+        threads.show_rates(found)
 
 
 def _print_progress_lines(text: str, steps: int = 20) -> Step:
@@ -460,5 +478,5 @@ def table(rounds: int, only: str, output: str, *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(results, indent=2))
     else:
-        figures.show(results)
+        figures.show_table(results)
     raise typer.Exit(0 if all(result["verdict"] != "missed" for result in results) else 1)

@@ -17,13 +17,11 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from siwarp.base import show
 from siwarp.bench.runner import BenchError, Progress, make_progress_counter
-from siwarp.bench.table import MIB, fixed_width_console, format_value_with_unit
-
-if TYPE_CHECKING:
-    from rich.console import Console
+from siwarp.bench.table import MIB, format_value_with_unit
 
 __all__ = [
     "FIGURES",
@@ -34,7 +32,7 @@ __all__ = [
     "find_other_program",
     "has_performance_loss",
     "ratio_interval",
-    "show",
+    "show_comparison",
     "summarize_ratio",
     "verdict",
 ]
@@ -374,28 +372,29 @@ def _explanatory_notes(compared: dict[str, Any]) -> list[str]:
     return notes
 
 
-def show(compared: dict[str, Any], console: Console | None = None) -> None:
+def show_comparison(compared: dict[str, Any]) -> None:
     """Print a line for each figure, and explain the numbers."""
-    from rich.table import Table
-
-    console = fixed_width_console(console, 120)
-    shown = Table(header_style="bold", border_style="dim")
-    columns = ("what", "other", "this", "ratio", "95% interval", "limit", "verdict")
-    for column in columns:
-        shown.add_column(column, justify="left" if column in ("what", "verdict") else "right")
-    styles = {"no loss": "green", "open": "yellow", "loss": "bold red"}
+    rows = []
     for each in compared["figures"]:
         sign = 1 if each["less_is_better"] else -1
-        shown.add_row(
-            each["name"],
-            format_value_with_unit(each["other"], each["unit"]),
-            format_value_with_unit(each["this"], each["unit"]),
-            f"{each['ratio']:.3f}",
-            f"{each['low']:.3f} to {each['high']:.3f}",
-            f"{1 + sign * each['limit']:.2f}",
-            f"[{styles[each['verdict']]}]{each['verdict']}[/]",
+        rows.append(
+            (
+                each["name"],
+                each["verdict"],
+                f"{each['ratio']:.3f}",
+                f"{each['low']:.3f} to {each['high']:.3f}",
+                f"{1 + sign * each['limit']:.2f}",
+                format_value_with_unit(each["other"], each["unit"]),
+                format_value_with_unit(each["this"], each["unit"]),
+            )
         )
-    console.print(f"other: {compared['other']}", soft_wrap=True)
-    console.print(shown)
+    styles = {"no loss": "green", "open": "yellow", "loss": "bold red"}
+    show.print_line(f"other: {compared['other']}")
+    show.print_table(
+        ("what", "verdict", "ratio", "95% interval", "limit", "other", "this"),
+        rows,
+        right=(2, 3, 4, 5, 6),
+        styles=[styles[each["verdict"]] for each in compared["figures"]],
+    )
     for note in _explanatory_notes(compared):
-        console.print(note, soft_wrap=True)
+        show.print_line(note)

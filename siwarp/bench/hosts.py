@@ -1,49 +1,28 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""A session between two hosts: ``siwarp bench lat|bw|rate ADDR`` and ``siwarp bench --server``.
+"""A session between two hosts: the protocol and the client of ``siwarp bench lat|bw|rate ADDR``.
 
-The protocol, version 1
+The protocol, version 2
 -----------------------
 
-The protocol uses one TCP connection; the measurement has separate sockets. All numbers are in
-network byte order.
+A session is a TCP connection. Both sides begin with a greeting, the client first: 8 octets
+``siwbench``, the version (2 octets, network byte order), the host's byte order (1 octet, ``l`` or
+``b``; the siwarp-bench processes use it between each other), 0 or, if the server refuses, 1 (1
+octet), the length of a text (4 octets, network byte order, at most 512), and the text with the
+reason. A server answers a greeting of another version in this format as well, so that an older or
+newer client can report it.
 
-Both sides begin with a greeting, the client first: 8 octets ``siwbench``, the version (2 octets),
-the host's byte order (1 octet, ``l`` or ``b``; the siwarp-bench processes use it between each
-other), 0 or, if the server refuses, 1 (1 octet), the length of a text (4 octets, at most 512), and
-the text with the reason. A server answers a greeting of another version in this format as well, so
-that an older or newer client can report it.
+JSON objects follow, each on a line of at most MOST_LINE octets. For a run:
 
-Frames follow: a type (1 octet), the channel (1 octet), a length (2 octets, at most 4,096), and the
-content. The types, with their sender and content:
+1. The client sends the fields of ``Request``.
+2. The server replies ``tokens``, one for each channel, or ``refused``, a text.
+3. For each channel the client opens a further connection to the server and sends 8 octets
+   ``siw-ctl:`` and the token; the server replies with the octet ``!``. Each side then starts a
+   siwarp-bench process for the channel, which has this connection as its "ctl" socket (bench.h).
+   So each process detects immediately that its peer has ended.
+4. When its processes have ended, the server sends ``ends``: the fields of ``ProcessEnd`` of each.
 
-- ``R``, client: a run. JSON, the fields of ``Request``. Both sides then start the processes.
-- ``E``, server: why a run is refused, or that the session is over. A text; nothing was started.
-- ``C``, both: octets that a channel's process has written to its "ctl" socket (bench.h).
-- ``X``, both: a channel's process has ended. JSON, the fields of ``ProcessEnd``.
-- ``B``, both: keep-alive, without content. Each side sends one per second; a side that is silent
-  for 10 s is considered dead.
-
-A run is over when both sides have sent ``X`` for every channel. A violation of these rules ends the
-connection; received octets are not stored beyond one frame.
-
-The processes
--------------
-
-Each channel has a process of siwarp-bench on both hosts. Octets that a process writes to its "ctl"
-socket are sent to the other host in frames, and written to the ctl of the process there. The exit
-of a process is reported to the other host, which then closes the ctl of its process, so that each
-process detects immediately that its peer has ended.
-
-The server
-----------
-
-A server serves one client at a time, and reports to other clients that it is busy. The resources of
-a client are limited: memory and time of a run (``Request.validate``), the time between runs, and
-the time of the complete session. A client that is silent, disconnects or violates the protocol
-loses its session, and its processes are ended.
-
-A new connection has a few seconds to send its greeting, and does not block others meanwhile. At
-most ``ClientListener.WAITING`` connections may be in this state; a further one replaces the oldest.
+A session ends when either side closes the connection. The kernel's keep-alives detect a host that
+does not answer for 10 s.
 """
 
 from __future__ import annotations
@@ -59,15 +38,13 @@ import sys
 import tempfile
 import time
 from array import array
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from siwarp.base.closing import Closing
 from siwarp.base.numeric import resolve_to_numeric
-from siwarp.base.stop import StopRequest
 from siwarp.bench.plan import Plan, UsageError, make_plan
 from siwarp.bench.runner import (
     GRACE_S,
@@ -81,31 +58,36 @@ from siwarp.bench.runner import (
 )
 
 __all__ = [
+    "ACCEPTED",
+    "CTL_MAGIC",
     "GREETING",
     "MAGIC",
-    "PORT",
+    "MOST_LINE",
     "VERSION",
+    "Addresses",
     "ClientSession",
+    "Greeting",
     "Load",
+    "ProcessEnd",
     "Request",
     "RunResult",
-    "Server",
+    "bench_command_line",
+    "bench_environment",
     "greeting",
+    "own_byte_order",
+    "set_keep_alive",
 ]
 
 # ---- the protocol
 
-#: The default port of the server; perftest and ping's server use the preceding port.
-PORT = 18516
-VERSION = 1
+VERSION = 2
 MAGIC = b"siwbench"
 GREETING = struct.Struct("!8sHcBI")
 MOST_TEXT = 512
-_HEAD = struct.Struct("!cBH")
-MOST_FRAME = 4096
-#: Seconds between two keep-alives, and seconds without a frame after which the other side is
-#: considered dead.
-KEEP_ALIVE_S, SILENT_S = 1.0, 10.0
+MOST_LINE = 1 << 16
+#: What a channel's connection begins with, followed by a token; as long as a greeting.
+CTL_MAGIC = b"siw-ctl:"
+ACCEPTED = b"!"
 
 #: Limits of a run: octets of memory in total, samples and messages, processes, and seconds.
 MOST_MEMORY = 1 << 30
@@ -114,8 +96,12 @@ MOST_CHANNELS = 64
 MOST_LIMIT_S = 60
 
 
-class GoneError(OSError):
-    """The other side of a session has ended, or violates the protocol; the text says which."""
+def set_keep_alive(connection: socket.socket) -> None:
+    """Make the kernel end a session whose other host does not answer for 10 s."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (("KEEPIDLE", 5), ("KEEPINTVL", 1), ("KEEPCNT", 5)):
+        connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, f"TCP_{option}"), value)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 10_000)
 
 
 class Greeting(NamedTuple):
@@ -255,121 +241,6 @@ class Request:
         return (slots + 1) * (self.size + 63) * self.channel_count
 
 
-class Frame(NamedTuple):
-    """A frame of the session's protocol: type, channel and content."""
-
-    type: bytes
-    channel: int
-    content: bytes
-
-    def parse_json(self) -> dict[str, Any]:
-        """Return the JSON object in the frame's content; an empty one if the content is invalid."""
-        try:
-            found = json.loads(self.content)
-        except (ValueError, RecursionError):
-            return {}
-        return found if isinstance(found, dict) else {}
-
-
-class Link:
-    """A connection on which both sides have exchanged greetings; used by one thread.
-
-    Attributes:
-        socket: the connection; the caller waits until it is readable.
-        other: a description of the other side, for messages.
-    """
-
-    def __init__(self, connection: socket.socket, other: str) -> None:
-        connection.setblocking(False)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.socket, self.other = connection, other
-        self._data = bytearray()
-        self._frames: deque[Frame] = deque()
-        self._sent = self._heard = time.monotonic()
-
-    def send(self, kind: bytes, channel: int = 0, content: bytes = b"") -> None:
-        """Send a frame to the other side of the session.
-
-        Raises:
-            GoneError: sending failed, because the other side has ended or does not read.
-
-        """
-        data = _HEAD.pack(kind, channel, len(content)) + content
-        try:
-            sent = self.socket.send(data, socket.MSG_NOSIGNAL)
-        except BlockingIOError:
-            sent = 0
-        except OSError as e:
-            raise GoneError(e.errno, f"connection to {self.other} failed: {e.strerror}") from None
-        if sent < len(data):
-            raise GoneError(
-                110, f"{self.other} no longer accepts data: check that host, then start again"
-            )
-        self._sent = time.monotonic()
-
-    def receive(self) -> None:
-        """Receive octets that have arrived; ``pop_received_frame`` then returns the frames.
-
-        Raises:
-            GoneError: the other side has ended, or sent an invalid frame.
-
-        """
-        try:
-            data = self.socket.recv(MOST_FRAME)
-        except BlockingIOError:
-            return
-        except OSError as e:
-            raise GoneError(e.errno, f"connection to {self.other} failed: {e.strerror}") from None
-        if not data:
-            raise GoneError(
-                104,
-                f"{self.other} closed the connection, or was killed: check that "
-                "host, then start again",
-            )
-        self._heard = time.monotonic()
-        self._data += data
-        while len(self._data) >= _HEAD.size:
-            kind, channel, length = _HEAD.unpack_from(self._data)
-            if kind not in (b"R", b"E", b"C", b"X", b"B") or length > MOST_FRAME:
-                raise GoneError(
-                    71,
-                    f"{self.other} sent an invalid frame: use the same release of "
-                    "siwarp at both ends",
-                )
-            end = _HEAD.size + length
-            if len(self._data) < end:
-                break
-            if kind != b"B":
-                self._frames.append(Frame(kind, channel, bytes(self._data[_HEAD.size : end])))
-            del self._data[:end]
-
-    def pop_received_frame(self) -> Frame | None:
-        """Remove and return the next received frame; None if there is none."""
-        return self._frames.popleft() if self._frames else None
-
-    def keep_alive(self) -> None:
-        """Send a keep-alive frame if one is due, and check that the other side is not silent; to be
-        called once a second.
-
-        Raises:
-            GoneError: the other side has been silent for too long.
-
-        """
-        now = time.monotonic()
-        if now - self._heard > SILENT_S:
-            raise GoneError(
-                110,
-                f"{self.other} has been silent for {SILENT_S:.0f} s: check that "
-                "host, then start again",
-            )
-        if now - self._sent >= KEEP_ALIVE_S:
-            self.send(b"B")
-
-    def close(self) -> None:
-        """Close the connection to the other side of the session."""
-        self.socket.close()
-
-
 def _receive_exactly(connection: socket.socket, octets: int, end: float) -> bytes:
     """Receive ``octets`` octets before the time ``end``; fewer if the peer closes or uses another
     protocol.
@@ -425,9 +296,23 @@ def remove_control_characters(text: bytes) -> str:
 
 # ---- the processes of a run on one host
 
-#: A function that returns descriptors and callbacks; called at least once a second, and when a
-#: descriptor is readable.
-Watch = Callable[[], "dict[int, Callable[[], None]]"]
+
+class _InvalidReplyError(OSError):
+    """The server's reply is not that of the protocol."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            71, "it sent an invalid reply: use the same release of siwarp at both ends"
+        )
+
+
+class _ServerGoneError(OSError):
+    """The server has closed the connection of a session."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            104, "it closed the connection, or was killed: check that host, then start again"
+        )
 
 
 @dataclass(frozen=True)
@@ -456,101 +341,48 @@ class ProcessEnd:
         return cls(0, "", float(result["value"]), int(result["n"]))
 
     @classmethod
-    def from_report(cls, value: dict[str, Any]) -> ProcessEnd:
+    def from_report(cls, value: Any) -> ProcessEnd:
         """Parse the other host's report about a process.
 
         Raises:
-            ValueError: the report is malformed.
+            OSError: the report is malformed.
 
         """
-        status, why, n = (value.get(name) for name in ("status", "reason", "n"))
-        figure = value.get("value")
+        try:
+            status, why, figure, n = (value[name] for name in ("status", "reason", "value", "n"))
+        except (TypeError, KeyError):
+            raise _InvalidReplyError from None
         if not (isinstance(status, int) and isinstance(why, str) and isinstance(n, int)):
-            raise ValueError
+            raise _InvalidReplyError
         if not isinstance(figure, float) or not 0 <= figure < float("inf"):
-            raise ValueError
+            raise _InvalidReplyError
         return cls(status, remove_control_characters(why.encode("utf-8", "replace")), figure, n)
 
 
-class _Channel(Closing):
-    """A process and this side of its control socket (ctl); ``there`` is how the peer process on the
-    other host ended.
-    """
-
-    def __init__(self, command: list[str], env: dict[str, str]) -> None:
-        self.ctl, theirs = socket.socketpair()
-        self.ended: ProcessEnd | None = None
-        self.there: ProcessEnd | None = None
-        with theirs:
-            try:
-                self.process = subprocess.Popen(
-                    [*command, "--ctl", str(theirs.fileno())],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    text=True,
-                    pass_fds=[theirs.fileno()],
-                    env=env,
-                )
-            except BaseException:
-                self.ctl.close()
-                raise
-        self.ctl.setblocking(False)
-
-    def write_ctl(self, content: bytes) -> None:
-        """Write octets from the peer process to this process's control socket."""
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            try:
-                sent = self.ctl.send(content, socket.MSG_NOSIGNAL)
-            except BlockingIOError:
-                sent = 0
-            if sent < len(content):
-                raise GoneError(
-                    71,
-                    "the other end sent more data than a run permits: use the "
-                    "same release of siwarp at both ends",
-                )
-
-    def read_ctl(self) -> bytes | None:
-        """Return octets that the process has written to its control socket; None once the process
-        has ended and is reaped.
-        """
-        with contextlib.suppress(ConnectionResetError):
-            try:
-                content = self.ctl.recv(MOST_FRAME)
-            except BlockingIOError:
-                return b""
-            if content:
-                return content
-        self._reap_process(GRACE_S)
-        return None
-
-    def _reap_process(self, seconds: float) -> None:
-        if self.ended is not None:
-            return
-        try:
-            said, complaint = self.process.communicate(timeout=seconds)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            said, complaint = self.process.communicate()
-        self.ended = ProcessEnd.from_process(self.process.returncode, said, complaint)
-
-    def close(self) -> None:
-        """End this channel's process and close its control socket."""
-        if self.ended is None:
-            self.process.kill()
-            self._reap_process(GRACE_S)
-        self.ctl.close()
-
-
-def _build_bench_command_line(
-    request: Request, side: str, where: Addresses, cpu: int | None
+def bench_command_line(
+    request: Request, channel: int, where: Addresses, *, client: bool
 ) -> list[str]:
-    own = {"limit": request.limit, "local": where.local, "remote": where.remote, "cpu": cpu}
+    """Return the command of a channel's process, without ``--ctl``.
+
+    ``client``: whether this host is the client's. In the second half of the channels, the senders
+    run on the server's host.
+    """
+    side = "client" if client == (channel < request.pairs) else "server"
+    own = {
+        "limit": request.limit,
+        "local": where.local,
+        "remote": where.remote,
+        "cpu": _choose_cpu(channel, side),
+    }
     options = bench_process_arguments(
         request.to_plan(), side, run="ours", warmup=request.warmup, **own
     )
     return [str(bench_program_path()), *options]
+
+
+def bench_environment(request: Request) -> dict[str, str]:
+    """Return the environment of the processes of a run."""
+    return {**os.environ, "SIWARP_QKEY": str(request.qkey)}
 
 
 def _choose_cpu(channel: int, side: str) -> int | None:
@@ -559,120 +391,6 @@ def _choose_cpu(channel: int, side: str) -> int | None:
     if len(allowed) < 2:
         return None
     return allowed[(2 * channel + (side == "server")) % len(allowed)]
-
-
-class Run(Closing):
-    """The processes of a run on this host. ``client``: whether this host is the client's."""
-
-    def __init__(
-        self, link: Link, request: Request, where: Addresses, *, client: bool, samples: str = ""
-    ) -> None:
-        self._link, self._request = link, request
-        self._parts = contextlib.ExitStack()
-        self._channels: list[_Channel] = []
-        env = {**os.environ, "SIWARP_QKEY": str(request.qkey)}
-        try:
-            for i in range(request.channel_count):
-                # In the second half of the channels, the senders run on the server's host.
-                side = "client" if client == (i < request.pairs) else "server"
-                command = _build_bench_command_line(request, side, where, _choose_cpu(i, side))
-                if samples and side == "client":
-                    command += ["--samples", str(Path(samples) / str(i))]
-                self._channels.append(self._parts.enter_context(_Channel(command, env)))
-        except BaseException:
-            self._parts.close()
-            raise
-
-    def relay_until_end(self, watch: Watch) -> None:
-        """Relay octets between the processes until all of them have ended on both hosts.
-
-        Args:
-            watch: returns further descriptors to poll, and their callbacks. It may raise an
-                exception to end the run.
-
-        Raises:
-            GoneError: the other host has ended; ``close`` ends the processes here.
-
-        """
-        deadline = time.monotonic() + self._request.limit + 2 * GRACE_S
-        while not self._is_over():
-            if time.monotonic() > deadline:
-                raise GoneError(
-                    110,
-                    f"{self._link.other} did not finish a run: check that host, then start again",
-                )
-            self._poll_once(watch())
-            self._link.keep_alive()
-
-    def _is_over(self) -> bool:
-        return all(c.ended is not None and c.there is not None for c in self._channels)
-
-    def _poll_once(self, others: dict[int, Callable[[], None]]) -> None:
-        by_fd = {c.ctl.fileno(): i for i, c in enumerate(self._channels) if c.ended is None}
-        poll = select.poll()
-        for fd in (self._link.socket.fileno(), *by_fd, *others):
-            poll.register(fd, select.POLLIN)
-        for fd, _ in poll.poll(1000):
-            if fd in by_fd:
-                self._relay_from_process(by_fd[fd])
-            elif fd in others:
-                others[fd]()
-            else:
-                self._link.receive()
-        # Frames of the next run may arrive before this run is over. They stay in the link.
-        while not self._is_over() and (frame := self._link.pop_received_frame()) is not None:
-            self._handle_frame(frame)
-
-    def _relay_from_process(self, number: int) -> None:
-        channel = self._channels[number]
-        content = channel.read_ctl()
-        if content:
-            self._link.send(b"C", number, content)
-        elif content is None:
-            assert channel.ended is not None
-            self._link.send(b"X", number, json.dumps(asdict(channel.ended)).encode())
-
-    def _handle_frame(self, frame: Frame) -> None:
-        if frame.type == b"E":
-            raise ValueError(remove_control_characters(frame.content))
-        if frame.type == b"R" or frame.channel >= len(self._channels):
-            raise GoneError(
-                71,
-                f"{self._link.other} sent an invalid frame in a run: use the same "
-                "release of siwarp at both ends",
-            )
-        channel = self._channels[frame.channel]
-        if frame.type == b"C":
-            channel.write_ctl(frame.content)
-            return
-        try:
-            channel.there = ProcessEnd.from_report(frame.parse_json())
-        except ValueError:
-            raise GoneError(
-                71,
-                f"{self._link.other} sent an invalid frame at the end of a run: use the same "
-                "release of siwarp at both ends",
-            ) from None
-        if channel.ended is None:
-            channel.ctl.shutdown(socket.SHUT_WR)
-
-    def exit_statuses_of_processes(self) -> list[tuple[str, int, str]]:
-        """Return for each process of each channel: the host, the exit status, and the reason."""
-        found = []
-        for channel in self._channels:
-            for name, ended in (("here", channel.ended), ("there", channel.there)):
-                assert ended is not None
-                found.append((name, ended.status, ended.reason))
-        return found
-
-    def results_of_processes(self) -> list[ProcessEnd]:
-        """Return the results of the measuring processes on both hosts."""
-        both = [end for channel in self._channels for end in (channel.ended, channel.there)]
-        return [end for end in both if end is not None and end.n]
-
-    def close(self) -> None:
-        """End the processes of the run that still run on this host."""
-        self._parts.close()
 
 
 # ---- the client
@@ -715,25 +433,27 @@ class ClientSession(Closing):
 
     def __init__(self, host: str, port: int) -> None:
         self.where = f"{host} port {port}"
-        connection = self._connect_with_retries((resolve_to_numeric(host), port))
+        self._server = (resolve_to_numeric(host), port)
+        self._socket = self._connect_with_retries()
         try:
-            connection.settimeout(None)
-            exchange_greetings(connection, self.where, self.CONNECT_S)
-            peer, own = connection.getpeername()[0], connection.getsockname()[0]
+            self._socket.settimeout(None)
+            exchange_greetings(self._socket, self.where, self.CONNECT_S)
+            set_keep_alive(self._socket)
+            peer, own = self._socket.getpeername()[0], self._socket.getsockname()[0]
         except BaseException:
-            connection.close()
+            self._socket.close()
             raise
         #: Whether a run failed because one side has ended.
         self.is_over = False
         self._addresses = Addresses(own, peer)
-        self._link = Link(connection, f"the server {self.where}")
+        self._lines = self._socket.makefile("rb")
 
-    def _connect_with_retries(self, dest: tuple[str, int]) -> socket.socket:
+    def _connect_with_retries(self) -> socket.socket:
         """Connect to the server, with retries while the server is not listening yet."""
         end = time.monotonic() + self.START_S
         while True:
             try:
-                return socket.create_connection(dest, self.CONNECT_S)
+                return socket.create_connection(self._server, self.CONNECT_S)
             except TimeoutError:
                 raise OSError(
                     110,
@@ -771,35 +491,122 @@ class ClientSession(Closing):
             qkey=int.from_bytes(os.urandom(4), "big") & 0x7FFFFFFF or 1,
         )
         request.validate()
+        bench_program_path()  # its absence is not an error of the session
         with tempfile.TemporaryDirectory(prefix="siwarp-bench-") as folder:
-            return self._relay_run(request, folder if keep else "")
+            try:
+                here = self._run_processes(request, folder if keep else "")
+                there = [ProcessEnd.from_report(end) for end in self._receive_list("ends")]
+            except OSError as e:
+                self.is_over = True
+                reason = str(e.strerror or e)
+                advice = "" if ": " in reason else ": check that host, then start again"
+                raise BenchError(f"the server {self.where}: {reason}{advice}") from None
+            ends = [("here", end) for end in here] + [("there", end) for end in there]
+            raise_if_process_failed(
+                f"{request.qp} {request.op}, {request.size} octets",
+                [(name, end.status, end.reason) for name, end in ends],
+            )
+            return _sum_results(request, [end for _, end in ends if end.n], folder if keep else "")
 
-    def _relay_run(self, request: Request, folder: str) -> RunResult:
-        # Send the request before the client's processes start, because the server's processes must
-        # exist when the client's processes send to them.
-        self._send_request(request)
-        try:
-            with Run(self._link, request, self._addresses, client=True, samples=folder) as run:
-                run.relay_until_end(dict)
-                ends, results = run.exit_statuses_of_processes(), run.results_of_processes()
-        except GoneError as e:
-            self.is_over = True
-            raise BenchError(str(e.strerror)) from None
-        except ValueError as e:
-            raise UsageError(str(e)) from None
-        raise_if_process_failed(f"{request.qp} {request.op}, {request.size} octets", ends)
-        return _sum_results(request, results, folder)
+    def _run_processes(self, request: Request, samples: str) -> list[ProcessEnd]:
+        self._socket.settimeout(self.CONNECT_S)
+        self._socket.sendall(request.pack() + b"\n")
+        tokens = self._receive_list("tokens")
+        if len(tokens) != request.channel_count:
+            raise _InvalidReplyError
+        with contextlib.ExitStack() as stack:
+            processes = []
+            for i, token in enumerate(tokens):
+                command = bench_command_line(request, i, self._addresses, client=True)
+                if samples and "client" in command:
+                    command += ["--samples", str(Path(samples) / str(i))]
+                with self._open_channel(_parse_token(token)) as ctl:
+                    processes.append(
+                        stack.enter_context(_started(command, ctl, bench_environment(request)))
+                    )
+            until = time.monotonic() + request.limit + GRACE_S
+            ends = [_wait_for_end(process, until) for process in processes]
+        # The server's processes end at the same time, or at their own limit.
+        self._socket.settimeout(request.limit + 2 * GRACE_S)
+        return ends
 
-    def _send_request(self, request: Request) -> None:
+    def _open_channel(self, token: bytes) -> socket.socket:
+        ctl = socket.create_connection(self._server, self.CONNECT_S)
         try:
-            self._link.send(b"R", content=request.pack())
-        except GoneError as e:
-            self.is_over = True
-            raise BenchError(str(e.strerror)) from None
+            ctl.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            ctl.sendall(CTL_MAGIC + token)
+            if ctl.recv(1) != ACCEPTED:
+                raise _ServerGoneError
+            ctl.settimeout(None)
+        except BaseException:
+            ctl.close()
+            raise
+        return ctl
+
+    def _receive_list(self, name: str) -> list[Any]:
+        """Receive the server's reply, and return the list with this name.
+
+        Raises:
+            OSError: the server has ended, or sent something else.
+            UsageError: the server refuses.
+
+        """
+        line = self._lines.readline(MOST_LINE)
+        if not line:
+            raise _ServerGoneError
+        try:
+            reply = json.loads(line)
+        except (ValueError, RecursionError):
+            reply = None
+        if isinstance(reply, dict) and "refused" in reply:
+            raise UsageError(remove_control_characters(str(reply["refused"]).encode()))
+        found = reply.get(name) if isinstance(reply, dict) else None
+        if not isinstance(found, list):
+            raise _InvalidReplyError
+        return found
 
     def close(self) -> None:
         """Close the connection to the server."""
-        self._link.close()
+        self._lines.close()
+        self._socket.close()
+
+
+def _parse_token(value: object) -> bytes:
+    try:
+        return bytes.fromhex(str(value))
+    except ValueError:
+        raise _InvalidReplyError from None
+
+
+@contextlib.contextmanager
+def _started(
+    command: list[str], ctl: socket.socket, env: dict[str, str]
+) -> Iterator[subprocess.Popen[str]]:
+    """Start a process with a control socket, and kill it if it has not ended."""
+    process = subprocess.Popen(
+        [*command, "--ctl", str(ctl.fileno())],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        pass_fds=[ctl.fileno()],
+        env=env,
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
+
+
+def _wait_for_end(process: subprocess.Popen[str], until: float) -> ProcessEnd:
+    try:
+        said, complaint = process.communicate(timeout=max(0.1, until - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        process.kill()
+        said, complaint = process.communicate()
+    return ProcessEnd.from_process(process.returncode, said, complaint)
 
 
 def _sum_results(request: Request, found: list[ProcessEnd], folder: str) -> RunResult:
@@ -814,226 +621,3 @@ def _sum_results(request: Request, found: list[ProcessEnd], folder: str) -> RunR
         n=sum(each.n for each in found),
         samples=samples,
     )
-
-
-# ---- the listener of the server
-
-
-class _PendingClient:
-    """A connection whose client has not sent its complete greeting yet."""
-
-    def __init__(self, connection: socket.socket, seconds: float) -> None:
-        connection.setblocking(False)
-        self.socket = connection
-        self.data = b""
-        self.until = time.monotonic() + seconds
-
-    def read_greeting(self) -> str | None:
-        """Continue to read the greeting; return None while octets are missing, then why the client
-        is refused, or "" if the client is accepted.
-        """
-        try:
-            self.data += self.socket.recv(GREETING.size - len(self.data))
-        except BlockingIOError:
-            return None
-        except OSError:
-            return "gone"
-        if len(self.data) < GREETING.size:
-            # A client sends its greeting in one piece; another protocol is detected immediately.
-            return None if self.data and greeting()[: len(self.data)] == self.data else "a stranger"
-        try:
-            theirs = Greeting.unpack(self.data)
-        except ValueError:
-            return "this is a siwarp bench server"
-        if theirs.version != VERSION:
-            return f"this is version {VERSION}, not {theirs.version}"
-        return "" if theirs.order == own_byte_order() else "the server's byte order differs"
-
-
-class ClientListener(Closing):
-    """The listening socket of the server: exchanges greetings, and admits one client at a time.
-
-    Attributes:
-        inside: whether a client is being served; no other is admitted then.
-        address: the address of the listener.
-    """
-
-    WAITING = 16
-    GREET_S = 5.0
-
-    def __init__(self, host: str, port: int) -> None:
-        family, kind, protocol, _, where = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST
-        )[0]
-        self._socket = socket.socket(family, kind, protocol)
-        try:
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            self._socket.bind(where)
-            self._socket.listen(self.WAITING)
-            self._socket.setblocking(False)
-        except BaseException:
-            self._socket.close()
-            raise
-        self.address: tuple[str, int] = self._socket.getsockname()[:2]
-        self.inside = False
-        self._strangers: dict[int, _PendingClient] = {}
-        self._welcome: socket.socket | None = None
-
-    def callbacks_by_descriptor(self) -> dict[int, Callable[[], None]]:
-        """Disconnect clients whose greeting is overdue; return descriptors to poll and their
-        callbacks.
-        """
-        now = time.monotonic()
-        for fd in [fd for fd, one in self._strangers.items() if now > one.until]:
-            self._refuse_client(fd, "no greeting arrived")
-        found: dict[int, Callable[[], None]] = {self._socket.fileno(): self._accept}
-        return found | {fd: self._make_greeting_reader(fd) for fd in self._strangers}
-
-    def pop_admitted_client(self) -> socket.socket | None:
-        """Remove and return the connection of the admitted client; None if there is none."""
-        client, self._welcome = self._welcome, None
-        return client
-
-    def _accept(self) -> None:
-        try:
-            connection, _ = self._socket.accept()
-        except OSError:
-            return  # the client has closed its connection already
-        if len(self._strangers) >= self.WAITING:
-            self._refuse_client(next(iter(self._strangers)), "too many clients are waiting")
-        self._strangers[connection.fileno()] = _PendingClient(connection, self.GREET_S)
-
-    def _make_greeting_reader(self, fd: int) -> Callable[[], None]:
-        return lambda: self._read_greeting(fd)
-
-    def _read_greeting(self, fd: int) -> None:
-        if fd not in self._strangers:
-            return
-        refusal = self._strangers[fd].read_greeting()
-        if refusal is None:
-            return
-        if not refusal and (self.inside or self._welcome is not None):
-            refusal = "the server is busy with another client: try again later"
-        if refusal:
-            self._refuse_client(fd, refusal)
-            return
-        connection = self._strangers.pop(fd).socket
-        try:
-            connection.send(greeting(), socket.MSG_NOSIGNAL)
-        except OSError:
-            connection.close()
-            return
-        self._welcome = connection
-
-    def _refuse_client(self, fd: int, why: str) -> None:
-        connection = self._strangers.pop(fd).socket
-        with contextlib.suppress(OSError):
-            connection.send(greeting(why), socket.MSG_NOSIGNAL)
-            connection.shutdown(socket.SHUT_WR)
-        connection.close()
-
-    def close(self) -> None:
-        """Stop listening."""
-        for fd in list(self._strangers):
-            self._refuse_client(fd, "the server is shutting down")
-        if self._welcome is not None:
-            self._welcome.close()
-        self._socket.close()
-
-
-# ---- the server
-
-
-class _Stopped(Exception):
-    """The server was requested to stop."""
-
-
-class Server(Closing):
-    """The server of ``siwarp bench --server``, which serves one client after another.
-
-    Args:
-        host: a numeric address to listen on.
-        port: 0 selects a free one.
-        visit: time limit of a client's session in seconds.
-        say: called with a line of text at the start and end of each session.
-
-    """
-
-    #: Time limit between two runs of a client in seconds.
-    IDLE_S = 10.0
-
-    def __init__(self, host: str, port: int, visit: float, say: Callable[[str], None]) -> None:
-        self._door = ClientListener(host, port)
-        self._visit_s, self._say = visit, say
-        self.address = self._door.address
-
-    def run(self, stop: StopRequest) -> None:
-        """Serve clients until ``stop`` is set."""
-        self._stop = stop
-        with contextlib.suppress(_Stopped):
-            while True:
-                self._wait_for_events()
-                if (client := self._door.pop_admitted_client()) is not None:
-                    self._serve_client(client)
-
-    def _callbacks_by_descriptor(self) -> dict[int, Callable[[], None]]:
-        if self._stop.is_set():
-            raise _Stopped
-        return {**self._door.callbacks_by_descriptor(), self._stop.fileno(): lambda: None}
-
-    def _wait_for_events(self, link: Link | None = None) -> None:
-        """Wait for at most a second, and call the callbacks of readable descriptors."""
-        watch = self._callbacks_by_descriptor()
-        if link is not None:
-            watch[link.socket.fileno()] = link.receive
-        poll = select.poll()
-        for fd in watch:
-            poll.register(fd, select.POLLIN)
-        for fd, _ in poll.poll(1000):
-            watch[fd]()
-
-    def _serve_client(self, client: socket.socket) -> None:
-        """Do the runs of one client; no behaviour of the client ends the server."""
-        with client:
-            try:
-                peer, own = client.getpeername()[0], client.getsockname()[0]
-                link = Link(client, f"the client {peer}")
-            except OSError:
-                return  # the client has already disconnected
-            self._door.inside = True
-            self._say(f"{peer}: a client")
-            try:
-                self._serve_runs(link, Addresses(own, peer))
-                self._say(f"{peer}: its time limit is reached")
-            except GoneError as e:
-                self._say(f"{peer}: done ({e.strerror})")
-            finally:
-                self._door.inside = False
-
-    def _serve_runs(self, link: Link, where: Addresses) -> None:
-        over = time.monotonic() + self._visit_s
-        idle = time.monotonic() + self.IDLE_S
-        while time.monotonic() < min(idle, over):
-            self._wait_for_events(link)
-            link.keep_alive()
-            while (frame := link.pop_received_frame()) is not None:
-                # Remaining frames of a refused run are skipped.
-                if frame.type == b"R":
-                    self._serve_run(link, frame.content, where)
-                    idle = time.monotonic() + self.IDLE_S
-        link.send(b"E", content=b"your time is over: the server takes another client")
-
-    def _serve_run(self, link: Link, asked: bytes, where: Addresses) -> None:
-        """Do one run, or report to the client why the run is refused."""
-        try:
-            request = Request.unpack(asked)
-            run = Run(link, request, where, client=False)
-        except (ValueError, OSError) as e:
-            link.send(b"E", content=str(e).encode()[:1000])
-            return
-        with run, contextlib.suppress(ValueError):  # the client sent an E frame, which ends the run
-            run.relay_until_end(self._callbacks_by_descriptor)
-
-    def close(self) -> None:
-        """Stop listening."""
-        self._door.close()

@@ -7,6 +7,7 @@ earlier rounds are still reported.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import signal
@@ -17,19 +18,18 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import typer
 
 from siwarp.base import samples as of_samples
 from siwarp.base.numeric import resolve_to_numeric
-from siwarp.base.stop import StopEvent
-from siwarp.bench.hosts import ClientSession, Load, RunResult, Server
+from siwarp.bench.hosts import ClientSession, Load, RunResult
+from siwarp.bench.hosts_server import Server
 from siwarp.bench.plan import Plan, UsageError, make_plans
 from siwarp.bench.plot import draw
 from siwarp.bench.runner import ITERS, BenchError, seconds_per_message
-from siwarp.bench.show import write_csv
+from siwarp.bench.show import print_text, write_csv
 from siwarp.bench.sizes import format_size
 
 __all__ = [
@@ -422,31 +422,30 @@ def _write_files(asked: MeasurementOptions, points: Sequence[Point]) -> None:
         of_samples.write_samples(Path(asked.samples), everything)
 
 
-def run_server(bind: str | None, port: int, visit: float, *, as_json: bool) -> None:
+def run_server(bind: str, port: int, visit: float, *, as_json: bool) -> None:
     """Run the server until SIGTERM or SIGINT."""
-    stop = StopEvent()
-
-    def request_stop(_signal: int, _frame: FrameType | None) -> None:
-        stop.set()
-
-    signal.signal(signal.SIGTERM, request_stop)
-    signal.signal(signal.SIGINT, request_stop)
 
     def print_line(line: str) -> None:
         print(line, file=sys.stderr if as_json else sys.stdout, flush=True)
 
-    with (
-        _exit_with_message_on_error(),
-        Server(resolve_to_numeric(bind or "0.0.0.0"), port, visit, print_line) as server,
-    ):
-        host, bound = server.address
+    def print_address(address: tuple[str, int]) -> None:
+        host, bound = address
         if as_json:
             print(json.dumps({"addr": host, "port": bound}), flush=True)
-        else:
-            everyone = ", every IPv4 address of this machine" if host == "0.0.0.0" else ""
-            print(
-                f"bench server on {host} TCP port {bound}{everyone}; the measurements use free "
-                "TCP and UDP ports; nothing is encrypted. Ctrl-C ends the server",
-                flush=True,
-            )
-        server.run(stop)
+            return
+        everyone = ", every IPv4 address of this machine" if host == "0.0.0.0" else ""
+        print_text(
+            f"bench server on {host} TCP port {bound}{everyone}; the measurements use free TCP and "
+            "UDP ports; nothing is encrypted. Ctrl-C ends the server"
+        )
+
+    async def serve() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+        with contextlib.suppress(asyncio.CancelledError):
+            await Server(visit, print_line).serve(resolve_to_numeric(bind), port, print_address)
+
+    with _exit_with_message_on_error():
+        asyncio.run(serve())

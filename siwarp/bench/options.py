@@ -9,10 +9,13 @@ from typing import Any
 
 import typer
 
-from siwarp.bench.hosts import PORT
 from siwarp.bench.trust import LEAST_FLOOR_ROUNDS
 
-__all__ = ["HOSTS", "OPTIONS", "SIZES", "STREAM", "TIMES", "with_options"]
+__all__ = ["HOSTS", "OPTIONS", "PORT", "SIZES", "STREAM", "TIMES", "with_options"]
+
+
+#: The default port of the server; perftest and ping's server use the preceding port.
+PORT = 18516
 
 
 def _make_shell_completion_of_list(*words: str) -> Callable[[str], list[str]]:

@@ -74,6 +74,9 @@ EXIT_LOST = 3
 #: The message of a process whose peer has failed; the peer reports the reason.
 SECOND_HAND = "the peer process has ended"
 
+#: What to do if a run takes too long.
+_FASTER = "reduce the load of the machine, or --size and --depth"
+
 #: The percentiles of single samples that a run of kind lat reports.
 TAILS = ("p99", "p99.9")
 
@@ -200,7 +203,7 @@ def process_exit_reason(code: int, stderr: str, limit: float | None = None) -> s
     limit: the seconds that its run had; without it LIMIT_S.
     """
     if code == -signal.SIGALRM:
-        return f"it did not finish within {limit or LIMIT_S} s: reduce --depth or --size"
+        return f"it did not finish within {limit or LIMIT_S} s: {_FASTER}"
     if code < 0:
         return f"it was killed by {signal.Signals(-code).name}"
     return stderr.strip().splitlines()[-1] if stderr.strip() else f"exit status {code}"
@@ -213,12 +216,12 @@ def raise_if_process_failed(name: str, ends: Iterable[tuple[str, int, str]]) -> 
         return
     # A process that reports only the exit of its peer does not know the reason.
     knowing = [end for end in failed if end[2] != SECOND_HAND] or failed[:1]
+    if slow := [why for _, code, why in failed if code == -signal.SIGALRM]:
+        raise SlowError(f"the run {name!r} failed: {slow[0]}")
     # A process that lost its peer may report another reason, so both reasons are shown.
     reasons = "; ".join(dict.fromkeys(f"{side}: {why}" for side, _, why in knowing))
     text = reasons if len(knowing) > 1 else knowing[0][2]
     kind = LostError if all(code == EXIT_LOST for _, code, _ in knowing) else BenchError
-    if any(code == -signal.SIGALRM for _, code, _ in failed):
-        kind = SlowError
     raise kind(f"the run {name!r} failed: {text}")
 
 
@@ -280,8 +283,7 @@ def run_client_and_server(
             ]
         except subprocess.TimeoutExpired:
             raise SlowError(
-                f"the run {what!r} did not finish within {limit} s: reduce the load of the "
-                "machine, or --size and --depth"
+                f"the run {what!r} did not finish within {limit} s: {_FASTER}"
             ) from None
         finally:
             for process in started:
@@ -314,7 +316,7 @@ def run_variant(
         plan = make_raw_socket_floor_plan(plan)
     left = until - time.monotonic()
     if left <= 0:
-        raise SlowError(f"no time is left for the run {run.name!r}: reduce --depth or --size")
+        raise SlowError(f"no time is left for the run {run.name!r}: {_FASTER}")
     # Whole seconds, at most half of the remaining time, so that a shorter run can follow.
     limit = math.ceil(min(left / 2, LIMIT_S))
     start = (

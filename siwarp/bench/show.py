@@ -14,7 +14,14 @@ from typing import Any
 from siwarp.bench.plan import RD_FLOOR
 from siwarp.bench.table import format_value_with_unit
 
-__all__ = ["csv_row", "curves_of_results", "describe_raw_socket_floor", "show", "write_csv"]
+__all__ = [
+    "csv_row",
+    "curves_of_results",
+    "describe_raw_socket_floor",
+    "print_text",
+    "show",
+    "write_csv",
+]
 
 
 def _describe_measurement(result: dict[str, Any]) -> str:
@@ -95,20 +102,21 @@ def _print_measured_value(words: str, value: float, unit: str, more: str = "") -
         print(line, f"      {more}", sep="\n")
 
 
-def _print_wrapped(text: str, indent: str) -> None:
+def print_text(text: str, indent: str = "") -> None:
     """Print a sentence, wrapped between words on a narrow terminal."""
     print(
         *textwrap.wrap(
             text, _terminal_columns(), initial_indent=indent, subsequent_indent=indent + "    "
         ),
         sep="\n",
+        flush=True,
     )
 
 
 def show(result: dict[str, Any]) -> None:
     """Print the result of a measurement in a few lines."""
     unit = result["unit"]
-    _print_wrapped(_describe_measurement(result), "")
+    print_text(_describe_measurement(result))
     _print_measured_value("siwarp", result["ours"], unit)
     words = describe_raw_socket_floor(result["floor_name"], result["qp"])
     if (result["qp"], result["kind"]) == ("rd", "bw"):
@@ -129,7 +137,7 @@ def show(result: dict[str, Any]) -> None:
     for name, value in result["floors"].items():
         _print_measured_value(describe_raw_socket_floor(name, result["qp"]), value, unit)
     for line in _format_partial_and_unreliable_lines(result):
-        _print_wrapped(line, "  ")
+        print_text(line, "  ")
 
 
 def csv_row(result: dict[str, Any]) -> dict[str, Any]:

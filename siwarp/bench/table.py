@@ -7,21 +7,18 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from siwarp.base import show
 from siwarp.bench.runner import BenchError, run
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 __all__ = [
     "ROWS",
     "Row",
-    "fixed_width_console",
     "format_value_with_unit",
     "measure_rows",
     "row_verdict",
-    "show",
+    "show_table",
     "write_results",
 ]
 
@@ -221,18 +218,19 @@ def write_results(results: list[dict[str, Any]], output: str) -> None:
 
 def _format_table_row_cells(result: dict[str, Any]) -> list[str]:
     measured, limits = result["measured"], [f"{result['must']:g}", f"{result['aim']:g}"]
+    name = [result["name"], result["verdict"]]
     if measured is None:
-        return [result["name"], result["floor_words"], "", "", "", "", *limits, result["verdict"]]
+        return [*name, "", "", *limits, "", "", result["floor_words"]]
     unit = measured["unit"]
     ours = format_value_with_unit(measured["ours"], unit)
     floor = measured[result["beside"]]
     if floor is None:
-        limits = [f"{limit} {unit}" for limit in limits]
-        return [result["name"], "-", "", ours, "", "", *limits, result["verdict"]]
+        return [*name, "", "", *(f"{limit} {unit}" for limit in limits), "", ours, "-"]
     ratio = f"{measured[_RATIOS[result['beside']]]:.2f}"
-    words = [result["name"], result["floor_words"], format_value_with_unit(floor, unit)]
     least, largest = measured["spans"][_SPANS[result["beside"]]]
-    return [*words, ours, ratio, f"{least:.2f} to {largest:.2f}", *limits, result["verdict"]]
+    floor_value = format_value_with_unit(floor, unit)
+    spans = f"{least:.2f} to {largest:.2f}"
+    return [*name, ratio, spans, *limits, floor_value, ours, result["floor_words"]]
 
 
 def _format_other_raw_socket_floors(result: dict[str, Any]) -> str:
@@ -247,35 +245,31 @@ def _format_other_raw_socket_floors(result: dict[str, Any]) -> str:
     return f"{result['name']}: {', '.join(figures)}"
 
 
-def fixed_width_console(console: Console | None, width: int) -> Console:
-    """Return the console, or a new one; with a fixed width if it is not a terminal."""
-    from rich.console import Console
-
-    console = console or Console(highlight=False)
-    if console.is_terminal:
-        return console
-    return Console(highlight=False, width=width, file=console.file)
-
-
-def show(results: list[dict[str, Any]], console: Console | None = None) -> None:
+def show_table(results: list[dict[str, Any]]) -> None:
     """Print the table, the other raw-socket runs, and the reasons for failures."""
-    from rich.table import Table
-
-    console = fixed_width_console(console, 160)
-    shown = Table(header_style="bold", border_style="dim")
-    right = ("floor", "ours", "ratio", "of the rounds", "must", "aim")
-    for column in ("what", "beside", "floor", "ours", *right[2:], "verdict"):
-        shown.add_column(column, justify="right" if column in right else "left")
+    columns = (
+        "what",
+        "verdict",
+        "ratio",
+        "of the rounds",
+        "must",
+        "aim",
+        "floor",
+        "ours",
+        "beside",
+    )
     styles = {"aim": "green", "must": "yellow", "missed": "bold red"}
-    for result in results:
-        *cells, verdict = _format_table_row_cells(result)
-        shown.add_row(*cells, f"[{styles[verdict]}]{verdict}[/]")
-    console.print(shown)
-    console.print("floor and ours: medians; ratio: the median of the rounds' ratios, CRC on")
+    show.print_table(
+        columns,
+        [_format_table_row_cells(result) for result in results],
+        right=(2, 4, 5, 6, 7),
+        styles=[styles[result["verdict"]] for result in results],
+    )
+    show.print_line("floor and ours: medians; ratio: the median of the rounds' ratios, CRC on")
     for line in filter(None, map(_format_other_raw_socket_floors, results)):
-        console.print(f"others: {line}", soft_wrap=True)
+        show.print_line(f"others: {line}")
     for result in results:
         for doubt in result["measured"]["unreliable"] if result["measured"] else ():
-            console.print(f"{result['name']}: unreliable: {doubt}", soft_wrap=True)
+            show.print_line(f"{result['name']}: unreliable: {doubt}")
         if result["error"]:
-            console.print(f"{result['name']}: {result['error']}", style="red", soft_wrap=True)
+            show.print_line(f"{result['name']}: {result['error']}", style="red")

@@ -13,8 +13,9 @@ import os
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from siwarp.base import show
 from siwarp.bench.compare import CONFIDENCE, summarize_ratio
 from siwarp.bench.plan import UsageError
 from siwarp.bench.runner import (
@@ -27,11 +28,7 @@ from siwarp.bench.runner import (
     make_progress_counter,
     run_client_and_server,
 )
-from siwarp.bench.table import fixed_width_console
 from siwarp.bench.trust import floor_spread_warning, minimum_and_maximum
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 __all__ = [
     "DURATION_S",
@@ -42,7 +39,7 @@ __all__ = [
     "measure_rate",
     "measure_rows",
     "parse_thread_counts",
-    "show",
+    "show_rates",
 ]
 
 #: Number of rounds for ratios that others can rely on, and the measured seconds of a run.
@@ -319,29 +316,25 @@ def _format_interval(ratio: Mapping[str, Any]) -> str:
     return "" if ratio["low"] is None else f"{ratio['low']:.3f} to {ratio['high']:.3f}"
 
 
-def show(found: dict[str, Any], console: Console | None = None) -> None:
+def show_rates(found: dict[str, Any]) -> None:
     """Print the rates with a line for each thread count, the ratios, and the notes."""
-    from rich.table import Table
-
-    console = fixed_width_console(console, 120)
     for qp in QPS:
         rates = {(row["threads"], row["run"]): row for row in found["rows"] if row["qp"] == qp}
         if not rates:
             continue
-        shown = Table(header_style="bold", border_style="dim")
         runs = [run for run in RUNS if any(run == each for _, each in rates)]
-        for column in (f"{qp.upper()}, threads", *(RUNS[run] for run in runs)):
-            shown.add_column(column, justify="right")
+        rows = []
         for n in sorted({n for n, _ in rates}):
             cells = (rates.get((n, run)) for run in runs)
-            shown.add_row(str(n), *(f"{row['rate'] / 1e6:.3g}" if row else "" for row in cells))
-        console.print(shown)
+            rows.append([str(n), *(f"{row['rate'] / 1e6:.3g}" if row else "" for row in cells)])
+        titles = (f"{qp.upper()}, threads", *(RUNS[run] for run in runs))
+        show.print_table(titles, rows, right=range(len(titles)))
+        show.print_line()
     if found["ratios"]:
-        shown = Table(header_style="bold", border_style="dim")
-        for column in ("what", "ratio", "95% interval"):
-            shown.add_column(column, justify="left" if column == "what" else "right")
-        for ratio in found["ratios"]:
-            shown.add_row(ratio["name"], f"{ratio['ratio']:.3f}", _format_interval(ratio))
-        console.print(shown)
+        show.print_table(
+            ("ratio", "95% interval", "what"),
+            [(f"{r['ratio']:.3f}", _format_interval(r), r["name"]) for r in found["ratios"]],
+            right=(0, 1),
+        )
     for note in _explanatory_notes(found):
-        console.print(note, soft_wrap=True)
+        show.print_line(note)

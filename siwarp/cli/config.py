@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 from dataclasses import asdict
 
-from siwarp.cli import show
+from siwarp.base import show
 from siwarp.cli.main import UsageError
 from siwarp.cli.settings import Setting, former_setting_advice, settings
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import typer
 
-from siwarp.cli import show
+from siwarp.base import show
 
 
 def _command_line_of(pid: int) -> str:

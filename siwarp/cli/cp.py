@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from siwarp.cli import show
+from siwarp.base import show
 from siwarp.cli.adts_key import VARIABLE, find_key, parse_channel_list
 
 if TYPE_CHECKING:

@@ -15,7 +15,8 @@ from typing import Any
 
 import typer
 
-from siwarp.cli import demo_datagrams, show
+from siwarp.base import show
+from siwarp.cli import demo_datagrams
 from siwarp.cli.demo_peer import mapped_file
 from siwarp.cli.peer import Peer
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from siwarp.cli import show
+from siwarp.base import show
 
 if TYPE_CHECKING:
     from siwarp.cli.peer import Peer

@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from siwarp.cli import show
+from siwarp.base import show
 
 
 def devices(as_json: bool = typer.Option(False, "--json", help="Print JSON.")) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from siwarp.cli import show
+from siwarp.base import show
 
 if TYPE_CHECKING:
     from siwarp.inspect import Dissection, Message, Stream

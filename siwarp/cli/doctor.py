@@ -14,7 +14,7 @@ from pathlib import Path
 
 import typer
 
-from siwarp.cli import show
+from siwarp.base import show
 
 #: The default port of ``siwarp ping``, the same as perftest's.
 PORT = 18515

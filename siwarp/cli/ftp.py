@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from siwarp.base import show
 from siwarp.base.numeric import resolve_to_numeric
-from siwarp.cli import show
 from siwarp.cli.adts_key import parse_channel_list
 
 if TYPE_CHECKING:

@@ -17,13 +17,23 @@ class UsageError(Exception):
     """The command line is wrong; the text says why."""
 
 
+#: Commands and options that need no typer, and the modules that implement them.
+_WITHOUT_TYPER = {
+    "run": "siwarp.cli.run",
+    "env": "siwarp.cli.run",
+    "config": "siwarp.cli.config",
+    "-V": "siwarp.cli.version",
+    "--version": "siwarp.cli.version",
+}
+
+
 def apply_settings(arguments: list[str]) -> list[str]:
     """Apply the settings at the start of the arguments, and return the remaining arguments.
 
     The settings are also put into the environment, for the processes that a command starts.
     """
     rest = list(arguments)
-    if not rest or not rest[0].startswith("--"):
+    if not rest or not rest[0].startswith("--") or rest[0] in _WITHOUT_TYPER:
         return rest
     from siwarp.cli.settings import former_setting_advice, settings
 
@@ -47,16 +57,6 @@ def apply_settings(arguments: list[str]) -> list[str]:
             )
         os.environ[setting.variable] = value
     return rest
-
-
-#: Commands and options that need no typer, and the modules that implement them.
-_WITHOUT_TYPER = {
-    "run": "siwarp.cli.run",
-    "env": "siwarp.cli.run",
-    "config": "siwarp.cli.config",
-    "-V": "siwarp.cli.version",
-    "--version": "siwarp.cli.version",
-}
 
 
 def main(arguments: list[str] | None = None) -> int:

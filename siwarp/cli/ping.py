@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from siwarp.base import show
 from siwarp.base.numeric import resolve_to_numeric
 from siwarp.base.removed_option import declare_removed_option
-from siwarp.cli import show
 from siwarp.cli.peer import Peer, call_at_stop
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import Any
 
 import typer
 
-from siwarp.cli import show
+from siwarp.base import show
 from siwarp.cli.adts_key import VARIABLE, find_key, parse_channel_list
 from siwarp.cli.peer import call_at_stop
 

@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from siwarp.cli import requirements, show
+from siwarp.base import show
+from siwarp.cli import requirements
 from siwarp.cli.requirements import SPECIFICATIONS, Specification
 
 __all__ = ["app"]

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from siwarp.cli import show
+from siwarp.base import show
 
 #: The addresses of the two namespaces, as in wan/wan.h.
 A, B = "10.77.0.1", "10.77.0.2"

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from siwarp.bench import table
+from siwarp.bench import cli, table
 from siwarp.bench.cli import app
 from siwarp.bench.plan import fault_plan_without_losses, make_plan
-from siwarp.bench.runner import BenchError
+from siwarp.bench.runner import BenchError, SlowError
 
 SHORT = ["-n", "50", "--rounds", "1"]
 TINY: dict[str, Any] = {"kind": "lat", "qp": "ud", "iters": 50}
@@ -136,6 +136,24 @@ def test_several_sizes_are_measured_and_written_as_csv_and_drawn(tmp_path: Path)
     assert [row["size"] for row in rows] == ["64", "1024"]
     assert [float(row["ratio"]) for row in rows] == [result["ratio"] for result in results]
     assert chart.read_text("utf-8").startswith("<?xml")
+
+
+def test_a_measurement_that_a_busy_machine_does_not_complete_is_partial(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def run_except_rc(kind: str, qp: str, *_: Any, **__: Any) -> dict[str, Any]:
+        if qp == "rc":
+            raise SlowError("the run 'ours' did not finish within 20 s")
+        return {"qp": qp, "partial": ""}
+
+    monkeypatch.setattr(cli, "run", run_except_rc)
+    done = CliRunner().invoke(app, ["lat", "--qp", "rc,ud", "--json"])
+    assert done.exit_code == 0
+    ud, rc = json.loads(done.stdout)
+    assert (ud["qp"], ud["partial"], rc["qp"]) == ("ud", "", "rc")
+    assert "did not finish within 20 s" in rc["partial"]
+    assert "partial: rc, 64 octets: the run 'ours' did not finish" in done.stderr
+    assert CliRunner().invoke(app, ["lat", "--qp", "rc"]).exit_code == 1
 
 
 @pytest.mark.parametrize(

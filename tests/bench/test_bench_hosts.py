@@ -21,9 +21,11 @@ from cli.cli_harness import COMMAND, run_siwarp, run_siwarp_in_process
 from pace import limit_exceeded, scale_limit
 
 from siwarp.bench import hosts_points
-from siwarp.bench.hosts import GREETING, MAGIC, VERSION, Load, Request, greeting
+from siwarp.bench.hosts import CTL_MAGIC, GREETING, MAGIC, VERSION, Load, Request, greeting
 from siwarp.bench.hosts_points import Point
 from siwarp.bench.plan import make_plan
+
+GOOD = Request("bw", "ud", "send", 64, 100, 10, 1, 1, "poll", 1, False, 20, 5)
 
 
 @pytest.fixture(scope="module")
@@ -197,7 +199,9 @@ def test_a_connection_without_a_greeting_is_answered_and_delays_no_client(server
     with (
         connect_to_server(server_port) as silent,
         connect_to_server(server_port, b"GET / HTTP/1.0\r\n\r\n") as browser,
+        connect_to_server(server_port, CTL_MAGIC + b"no token") as intruder,
     ):
+        assert receive_until_end_of_stream(intruder) == b""
         assert MAGIC in receive_until_end_of_stream(browser)
         assert run_bench_client_and_get_points(server_port, "lat", "-n", 10)[0]["n"] == 10
         assert b"no greeting arrived" in receive_until_end_of_stream(silent)
@@ -214,8 +218,8 @@ def test_a_second_client_is_refused_because_the_server_is_busy(server_port: int)
 
 @pytest.mark.parametrize(
     "sent",
-    [b"?" * 64, b"R\x00\xff\xff" + b"x" * 100, b"C\x07\x00\x01x" + b"X\x00\x00\x02{}"],
-    ids=["nonsense", "a frame that is too long", "frames of no run"],
+    [b"x" * (1 << 17), GOOD.pack() + b"\n?"],
+    ids=["a line that is too long", "octets during a run"],
 )
 def test_a_client_that_violates_the_protocol_is_disconnected(server_port: int, sent: bytes) -> None:
     with connect_to_server(server_port, greeting()) as hostile:
@@ -234,9 +238,6 @@ def test_an_idle_client_is_disconnected_after_the_visit_limit() -> None:
         said = receive_until_end_of_stream(idle)
         assert b"your time is over" in said
         assert run_bench_client_and_get_points(server_port, "lat", "-n", 10)[0]["n"] == 10
-
-
-GOOD = Request("bw", "ud", "send", 64, 100, 10, 1, 1, "poll", 1, False, 20, 5)
 
 
 @pytest.mark.parametrize(

@@ -186,7 +186,7 @@ def test_the_gain_of_one_device_is_divided_by_that_of_raw_sockets_in_the_same_ro
         "UD, 2 threads: gain of one device / gain of raw sockets": pytest.approx(1.2),
     }
     assert all(ratio["low"] is None for ratio in found["ratios"])
-    threads.show(found)  # a single round has no intervals
+    threads.show_rates(found)  # a single round has no intervals
 
 
 def test_a_floor_with_a_large_interquartile_range_is_unreliable() -> None:

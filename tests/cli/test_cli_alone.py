@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -78,6 +79,22 @@ def test_other_commands_name_the_missing_package_and_how_to_install_it(words: li
         f"siwarp: this command needs typer: run {shlex.quote(sys.executable)} -m pip install "
         "'siwarp[cli]' (siwarp run, env and config work without it)\n"
     )
+
+
+def count_imported_modules(*arguments: str) -> int:
+    """Return how many modules a Python program with these arguments imports."""
+    done = pace.run_command(
+        [sys.executable, "-X", "importtime", *arguments], capture_output=True, text=True, seconds=60
+    )
+    assert done.returncode == 0, done.stderr
+    return len(re.findall(r"^import time: +\d", done.stderr, re.MULTILINE))
+
+
+def test_the_package_and_the_version_import_few_modules() -> None:
+    """The number of modules determines how long siwarp takes to start."""
+    python = count_imported_modules("-c", "pass")
+    assert count_imported_modules("-c", "import siwarp") < python + 60
+    assert count_imported_modules("-m", "siwarp.cli", "--version") < python + 80
 
 
 def test_a_command_that_loads_the_c_module_names_cffi_if_it_is_missing() -> None:

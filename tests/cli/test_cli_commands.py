@@ -28,8 +28,8 @@ from harness.verbs_harness import wait_until
 
 from siwarp import bench, verbs
 from siwarp._siwarp import lib
-from siwarp.base import counters
-from siwarp.cli import demo, demo_peer, devices, doctor, show
+from siwarp.base import counters, show
+from siwarp.cli import demo, demo_peer, devices, doctor
 from siwarp.cli.config import GROUPS
 from siwarp.cli.main import main
 from siwarp.verbs import Context, get_device_list

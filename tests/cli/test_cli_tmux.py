@@ -86,5 +86,6 @@ def test_no_output_line_is_wrapped_except_a_single_word_that_is_too_wide(
     line = command if command == EVERY_HELP else f"{shlex.join(COMMAND)} {command}"
     shown = tmux_server.run_and_capture_lines(f"cd / && {line}", *size)
     assert [line for line in shown if line], "the command printed nothing"
+    assert not any(line.startswith("Traceback") for line in shown)
     assert not [line for line in shown if len(line) > size[0] and len(line.split()) > 1]
     assert not set("".join(shown)) & set("│┃╭╰┏")
