@@ -58,12 +58,11 @@ T = TypeVar("T")
 class _PostedRequest:
     """A posted request: its future, and a function to call when the request has completed."""
 
-    __slots__ = ("counted", "done", "waiter")
+    __slots__ = ("done", "waiter")
 
     def __init__(self, waiter: asyncio.Future[Any], done: Callable[[], Any] | None) -> None:
         self.waiter = waiter
         self.done = done
-        self.counted = False
 
 
 class Connection(SourceUser):
@@ -103,13 +102,9 @@ class Connection(SourceUser):
         self._inbox = Inbox()
         self._recv_size = recv_size
         self._recv_room = recv_depth
-        self._sq, self._rq = (
-            source.find_or_create_cq(SENDS),
-            source.find_or_create_cq(recv_depth),
-        )
-        self._sq_key = self._sq.reserve(SENDS, self._on_send_completion)
-        self._rq_key = self._rq.reserve(recv_depth, self._on_recv_completion)
-        self._rq.wanted += 1
+        self._queue = source.find_or_create_cq(SENDS + recv_depth)
+        self._sq_key = self._queue.reserve(SENDS, self._on_send_completion)
+        self._rq_key = self._queue.reserve(recv_depth, self._on_recv_completion)
         self._peer: Address | None = None
         self._local: Address | None = None
         self._established: asyncio.Future[CMEvent] = source.loop.create_future()
@@ -128,8 +123,7 @@ class Connection(SourceUser):
         cap = QPCap(max_send_wr=SENDS, max_recv_wr=recv_depth, max_inline_data=INLINE)
         init = QPInitAttr(
             QPType.RC,
-            scq=self._sq.cq,
-            rcq=self._rq.cq,
+            scq=self._queue.cq,
             cap=cap,
             persona=persona,
             keep_unexpected=True,
@@ -146,7 +140,6 @@ class Connection(SourceUser):
             for i in range(recv_depth)
         ]
         self.qp.post_recv(self._recvs)
-        self._rq.arm()
 
     # ---- messages
 
@@ -158,6 +151,12 @@ class Connection(SourceUser):
             ProtocolError: the peer refused an operation; the error describes it.
 
         """
+        # A small message on an idle connection takes one call of the library.
+        if type(data) is bytes and len(data) <= INLINE and not self._ops:
+            self._check_open()
+            if self._slot_admission.try_acquire():
+                await self._send_inline(data)
+                return
         await self._send_or_write(WROpcode.SEND, data, None)
 
     async def recv(self) -> bytes:
@@ -328,6 +327,27 @@ class Connection(SourceUser):
             there = RemoteBuffer(remote.addr + at, size, remote.rkey)
             await self._post_and_wait(SendWR(opcode=opcode, sg=[mr.sge(at, size)], remote=there))
 
+    async def _send_inline(self, data: bytes) -> None:
+        """Send a small message in a slot that was acquired, and wait if it is not sent at once."""
+        slot = self._slots[-1]
+        try:
+            sent = self.qp.send_inline(data, self._sq_key | slot)
+        except BaseException:
+            self._slot_admission.release()
+            raise
+        if sent:
+            self._slot_admission.release()
+            return
+        op = self._ops[self._slots.pop()] = _PostedRequest(self._source.loop.create_future(), None)
+        await self._wait_for_completion(op, WROpcode.SEND)
+
+    async def _wait_for_completion(self, op: _PostedRequest, opcode: WROpcode) -> Any:
+        self._queue.handle_pending_completions()  # most requests complete during the post
+        wc, result = await op.waiter
+        if wc.status:
+            self._check_completion(wc, opcode.name)
+        return result
+
     async def _post_and_wait(
         self, wr: SendWR | Callable[[], SendWR], done: Callable[[], Any] | None = None
     ) -> Any:
@@ -353,22 +373,12 @@ class Connection(SourceUser):
         except BaseException:
             self._remove_request(slot)
             raise
-        self._sq.handle_completions()  # most requests complete during the post
-        if not op.waiter.done():
-            op.counted = True
-            self._sq.wanted += 1
-            self._sq.arm()
-        wc, result = await op.waiter
-        if wc.status:
-            self._check_completion(wc, request.opcode.name)
-        return result
+        return await self._wait_for_completion(op, request.opcode)
 
     def _remove_request(self, slot: int) -> Any:
         """Remove a request from the outstanding ones; call its ``done`` and return the result."""
         op = self._ops.pop(slot)
         self._slots.append(slot)
-        if op.counted:
-            self._sq.wanted -= 1
         self._slot_admission.release()
         return None if op.done is None else op.done()
 
@@ -432,9 +442,8 @@ class Connection(SourceUser):
             with contextlib.suppress(Error):  # the peer may have closed the connection already
                 self._peer, self._local = self.qp.peer, self.qp.addr
         elif self._established.done():
-            # All completions before the end of the connection are in the queues by now.
-            self._rq.handle_completions()
-            self._sq.handle_completions()
+            # All completions before the end of the connection are in the queue by now.
+            self._queue.handle_pending_completions()
             self._left_in_order = event.status == 0 and not event.wire_error
             self._inbox.set_end_of_items(lambda: self._make_connection_end_error(event))
         if not self._established.done():
@@ -497,9 +506,8 @@ class Connection(SourceUser):
             self._remove_request(slot)
             if not op.waiter.done():
                 op.waiter.set_exception(self._make_closed_error())
-        self._rq.wanted -= 1
-        self._sq.release(self._sq_key, SENDS)
-        self._rq.release(self._rq_key, self._recv_room)
+        self._queue.release(self._sq_key, SENDS)
+        self._queue.release(self._rq_key, self._recv_room)
         if not self._established.done():
             if self._source.lost is None:
                 self._established.cancel()

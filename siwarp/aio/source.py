@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 """A device as used by one event loop: an open context, whose events wake tasks.
 
-There is one open device per loop and device, with a completion channel and a CM channel: two
+There is one open device per loop and device, with a completion queue and a CM channel: two
 descriptors in the loop. Queue pairs share completion queues, and reserve room in them. The high
-half of a completion's wr_id identifies its queue pair. The loop checks how many completions are
-pending and polls only for those, since an empty poll would make the device's thread sleep. A
+half of a completion's wr_id identifies its queue pair. The loop sleeps on the sockets of the
+queue, and makes the progress itself: a second thread would cost each message two wake-ups. A
 device is closed in a separate thread, since closing may take time.
 """
 
@@ -22,13 +22,13 @@ from typing import Any, TypeVar
 from siwarp.aio.wait import EVENTS_A_TURN, running_loop
 from siwarp.base import system
 from siwarp.cm import CMEventChannel
-from siwarp.verbs import CQ, WC, CompChannel, Context, Error, StateError, source_toward
+from siwarp.verbs import CQ, WC, Context, Error, StateError, source_toward
 
 __all__ = ["Admission", "Inbox", "Queue", "Source", "SourceUser"]
 
-#: Capacity of a shared completion queue, and number of completions polled at a time.
+#: Capacity of a shared completion queue, and number of completions handled in one turn of the loop.
 QUEUE_SIZE = 4096
-BATCH = 256
+BATCH = 64
 
 #: Called for each completion with its slot (the low 32 bits of its wr_id) and the completion.
 Handler = Callable[[int, WC], None]
@@ -37,17 +37,19 @@ Handler = Callable[[int, WC], None]
 class Queue:
     """A completion queue shared by many queue pairs; each queue pair reserves entries for all its
     requests.
+
+    The loop watches the descriptor of the queue, and its thread makes the progress.
     """
 
     def __init__(self, source: Source, size: int) -> None:
-        self.cq = CQ(source.context, size, cq_context=self, channel=source.channel)
+        self._source = source
+        self.cq = CQ(source.context, size)
         self.room = self.cq.capacity
         self.handlers: dict[int, Handler] = {}
-        #: Number of tasks that wait for a completion in the queue; the queue is armed while the
-        #: number is not 0.
-        self.wanted = 0
-        self._armed = False
         self._next = 0
+        self.fd = self.cq.wait_fileno()
+        source.loop.add_reader(self.fd, self._take_turn)
+        self._take_turn()  # arms the queue
 
     def reserve(self, room: int, handler: Handler) -> int:
         """Reserve entries for a queue pair; return its key in the high 32 bits of wr_id."""
@@ -61,30 +63,32 @@ class Queue:
         del self.handlers[key >> 32]
         self.room += room
 
-    def handle_completions(self) -> None:
-        """Handle the pending completions; the device's progress thread continues to run."""
+    def handle_pending_completions(self) -> None:
+        """Handle the completions that are in the queue now, without making progress."""
         while self.cq.pending:
-            for wc in self.cq.poll(BATCH):
-                handler = self.handlers.get(wc.wr_id >> 32)
-                if handler is not None:
-                    handler(wc.wr_id & 0xFFFFFFFF, wc)
+            self._dispatch(self.cq.poll(BATCH))
 
-    def arm(self) -> None:
-        """Arm the completion queue for a new waiter, and handle completions that preceded the
-        arming.
+    def _take_turn(self) -> None:
+        """Make progress and handle up to ``BATCH`` completions; other tasks run before the next
+        ones.
         """
-        if not self._armed:
-            self._armed = True
-            self.cq.req_notify()
-            self.handle_completions()
+        if self.cq.closed:
+            return
+        try:
+            wcs = self.cq.poll_and_arm(BATCH)
+        except Error as e:
+            self._source.handle_channel_error(e)
+            return
+        self._dispatch(wcs)
+        if len(wcs) == BATCH:
+            self._source.loop.call_soon(self._take_turn)
 
-    def handle_event(self) -> None:
-        """Acknowledge an event of the completion queue, and handle the pending completions."""
-        self._armed = False
-        self.cq.ack_events(1)
-        self.handle_completions()
-        if self.wanted:
-            self.arm()
+    def _dispatch(self, wcs: list[WC]) -> None:
+        handlers = self.handlers
+        for wc in wcs:
+            handler = handlers.get(wc[0] >> 32)
+            if handler is not None:
+                handler(wc[0] & 0xFFFFFFFF, wc)
 
 
 class Source:
@@ -101,15 +105,13 @@ class Source:
         self.gone: asyncio.Future[None] | None = None
         self.context = Context(host)
         try:
-            self.channel = CompChannel(self.context)
             self.cm = CMEventChannel(self.context)
         except BaseException:
             self.context.__exit__(None, None, None)
             raise
         self._queues: list[Queue] = []
-        self._fds = self.channel.fileno(), self.cm.fileno()
-        loop.add_reader(self._fds[0], self._on_completion_events)
-        loop.add_reader(self._fds[1], self._on_cm_events)
+        self._cm_fd = self.cm.fileno()
+        loop.add_reader(self._cm_fd, self._on_cm_events)
 
     @classmethod
     def get_for_address(cls, host: str) -> Source:
@@ -165,7 +167,7 @@ class Source:
             self._start_closing()
 
     def _start_closing(self) -> None:
-        for fd in self._fds:
+        for fd in (self._cm_fd, *(queue.fd for queue in self._queues)):
             with contextlib.suppress(RuntimeError):  # the event loop is already closed
                 self.loop.remove_reader(fd)
         with contextlib.suppress(RuntimeError):
@@ -190,27 +192,14 @@ class Source:
         if self.gone is not None:
             await asyncio.shield(self.gone)
 
-    def _on_completion_events(self) -> None:
-        for _ in range(EVENTS_A_TURN):
-            if not system.readable_now(self._fds[0]):
-                return
-            try:
-                cq = self.channel.get_cq_event(0)
-            except Error as e:
-                self._on_channel_error(e)
-                return
-            if cq is None:
-                return
-            cq.cq_context.handle_event()
-
     def _on_cm_events(self) -> None:
         for _ in range(EVENTS_A_TURN):
-            if not system.readable_now(self._fds[1]):
+            if not system.readable_now(self._cm_fd):
                 return
             try:
                 event = self.cm.get_event(0)
             except Error as e:
-                self._on_channel_error(e)
+                self.handle_channel_error(e)
                 return
             if event is None:
                 return
@@ -218,7 +207,8 @@ class Source:
             if to is not None:
                 to(event)
 
-    def _on_channel_error(self, error: Error) -> None:
+    def handle_channel_error(self, error: Error) -> None:
+        """Close all members if the device was lost; raise any other error."""
         if error.errno != errno.ESTALE:
             raise error
         self.lost = error
@@ -281,8 +271,7 @@ class Admission:
 
     async def acquire(self) -> None:
         """Wait for a free place, and acquire it."""
-        if self._room > 0 and not self._waiting:
-            self._room -= 1
+        if self.try_acquire():
             return
         turn = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)
@@ -295,6 +284,13 @@ class Admission:
                 with contextlib.suppress(ValueError):  # release() has removed the turn already
                     self._waiting.remove(turn)
             raise
+
+    def try_acquire(self) -> bool:
+        """Acquire a free place without waiting; return whether there was one."""
+        if self._room <= 0 or self._waiting:
+            return False
+        self._room -= 1
+        return True
 
     def release(self) -> None:
         """Release the place, and admit the next task."""

@@ -91,13 +91,9 @@ class Endpoint(SourceUser):
         self._slots = list(range(SENDS))
         self._sent: dict[int, tuple[asyncio.Future[WC], Address]] = {}
         self._handles: OrderedDict[Address, AH] = OrderedDict()
-        self._sq, self._rq = (
-            source.find_or_create_cq(SENDS),
-            source.find_or_create_cq(recv_depth),
-        )
-        self._sq_key = self._sq.reserve(SENDS, self._on_send_completion)
-        self._rq_key = self._rq.reserve(recv_depth, self._on_recv_completion)
-        self._rq.wanted += 1
+        self._queue = source.find_or_create_cq(SENDS + recv_depth)
+        self._sq_key = self._queue.reserve(SENDS, self._on_send_completion)
+        self._rq_key = self._queue.reserve(recv_depth, self._on_recv_completion)
         try:
             self._create_queue_pair(address, qkey)
         except BaseException:
@@ -115,8 +111,7 @@ class Endpoint(SourceUser):
         cap = QPCap(max_send_wr=SENDS, max_recv_wr=depth)
         init = QPInitAttr(
             self._type,
-            scq=self._sq.cq,
-            rcq=self._rq.cq,
+            scq=self._queue.cq,
             cap=cap,
             addr=address,
             error_policy=ErrorPolicy.MESSAGE,
@@ -133,7 +128,6 @@ class Endpoint(SourceUser):
         self.qp.to_rts(self._attr)
         self._qkey = self.qp.query()[0].qkey or 0
         self.qp.post_recv(self._recvs)
-        self._rq.arm()
 
     @property
     def address(self) -> Address:
@@ -151,7 +145,6 @@ class Endpoint(SourceUser):
         slot = self._slots.pop()
         done = self._source.loop.create_future()
         self._sent[slot] = done, to
-        self._sq.wanted += 1
         try:
             self._check_open()
             handle = self._get_or_create_address_handle(to)
@@ -162,9 +155,7 @@ class Endpoint(SourceUser):
         except BaseException:
             self._remove_request(slot)
             raise
-        self._sq.handle_completions()  # most messages are sent during the post
-        if not done.done():
-            self._sq.arm()
+        self._queue.handle_pending_completions()  # most messages are sent during the post
         wc: WC = await done
         return wc
 
@@ -183,7 +174,6 @@ class Endpoint(SourceUser):
 
     def _remove_request(self, slot: int) -> asyncio.Future[WC]:
         self._slots.append(slot)
-        self._sq.wanted -= 1
         done, to = self._sent.pop(slot)
         self._admission.release(to)
         return done
@@ -256,9 +246,8 @@ class Endpoint(SourceUser):
             done = self._remove_request(slot)
             if not done.done():
                 done.set_exception(self._make_closed_error())
-        self._rq.wanted -= 1
-        self._sq.release(self._sq_key, SENDS)
-        self._rq.release(self._rq_key, self._recv_room)
+        self._queue.release(self._sq_key, SENDS)
+        self._queue.release(self._rq_key, self._recv_room)
         del self._source.members[self]
         self._source.release()
 

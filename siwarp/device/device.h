@@ -223,6 +223,8 @@ struct siw_lane {
 	_Atomic uint32_t polls_without_round;
 	_Atomic uint32_t armed_at; /* value of polls when a CQ was last armed */
 	_Atomic uint32_t waiters;  /* threads inside siw_device_wait */
+	/* number of CQs with which event loops of the program wait on the lane (device_loop.c) */
+	_Atomic uint32_t loops;
 	/*
 	 * Rounds of polls on other lanes (device_progress.c). Hints: relaxed accesses, and lost
 	 * increments do no harm. failed_polls: number of polls in a row that found the lock held.

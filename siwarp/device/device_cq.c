@@ -92,6 +92,11 @@ static void cq_tear_down(struct siw_cq *cq)
 	if (cq->home)
 		siw_device_cq_lane_release(cq->home);
 	siw_lock(&cq->lock);
+	if (cq->loop)
+		atomic_fetch_sub(&cq->home->loops, 1);
+	siw_llp_loop_fd_close(cq->loop);
+	cq->loop = NULL;
+	cq->loop_armed = false;
 	cq->home = NULL;
 	atomic_store(&cq->head, atomic_load(&cq->tail));
 	atomic_store(&cq->overrun, false);
@@ -397,6 +402,10 @@ void siw_device_cq_add_completion(struct siw_qp *qp, struct siw_cq *cq, const st
 		cq_set_armed(cq, 0);
 		announce = true;
 	}
+	if (cq->loop_armed) {
+		cq->loop_armed = false;
+		siw_llp_loop_fd_set(cq->loop);
+	}
 	siw_unlock(&cq->lock);
 	if (announce)
 		siw_device_channel_raise_cq_event(cq);
@@ -420,9 +429,9 @@ static void free_slots_of_completion(const struct siw_cqe *cqe)
 		qp->ops->record_polled(qp);
 }
 
-static int cq_poll_completions(struct siw_cq *cq, int max, struct siw_wc *wc,
-			       struct siw_addr *sources, struct siw_addr *dests,
-			       uint64_t *instances)
+static inline int cq_poll_completions(struct siw_cq *cq, int max, struct siw_wc *wc,
+				      struct siw_addr *sources, struct siw_addr *dests,
+				      uint64_t *instances)
 {
 	uint32_t head, tail;
 	int n = 0;
@@ -448,6 +457,13 @@ static int cq_poll_completions(struct siw_cq *cq, int max, struct siw_wc *wc,
 	atomic_store_explicit(&cq->head, head, memory_order_relaxed);
 	siw_unlock(&cq->lock);
 	return n;
+}
+
+int siw_device_cq_take_completions(struct siw_cq *cq, int max, struct siw_wc *wc,
+				   struct siw_addr *sources, struct siw_addr *dests,
+				   uint64_t *instances)
+{
+	return cq_poll_completions(cq, max, wc, sources, dests, instances);
 }
 
 static void note_poll_of_several_lanes(struct siw_cq *cq, bool all)

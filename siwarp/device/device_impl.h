@@ -65,6 +65,24 @@ void siw_device_note_event_taken(struct siw_lane *lane);
  */
 int siw_device_send_unsent_qps(struct siw_lane *lane);
 
+/*
+ * Makes progress rounds on a lane for an event loop, until a round leaves nothing to do, the CQ
+ * holds at least max completions, or a few rounds have been made. Arms the port. *due_ns: the time
+ * of the next timer, 0 for none. Returns 0, or -errno if the port cannot be armed or the device was
+ * closed by force.
+ */
+int siw_device_make_rounds_for_loop(struct siw_lane *lane, const struct siw_cq *cq, int max,
+				    uint64_t *due_ns);
+
+/* ---- device_cq.c ----------------------------------------------------------------------------- */
+/*
+ * Removes up to max completions from the CQ, as siw_poll_cq_instances() does, without a progress
+ * round.
+ */
+int siw_device_cq_take_completions(struct siw_cq *cq, int max, struct siw_wc *wc,
+				   struct siw_addr *sources, struct siw_addr *dests,
+				   uint64_t *instances);
+
 /* ---- device_lane.c --------------------------------------------------------------------------- */
 /* Initializes a new, zeroed lane of the device. The lane has no port yet. */
 void siw_device_lane_init(struct siw_lane *lane, struct siw_context *ctx, unsigned int index);

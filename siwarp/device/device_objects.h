@@ -102,6 +102,12 @@ struct siw_cq {
 	/* link in channel->cqs; in_channel, events and unacked: under the channel's lock */
 	struct siw_link in_channel;
 	uint32_t events;  /* number of events raised and not read yet */
+	/*
+	 * The descriptor with which an event loop of the program waits; NULL: none. loop_armed: the
+	 * next completion makes it readable. Both under lock.
+	 */
+	struct siw_llp_loop_fd *loop;
+	bool loop_armed;
 	uint32_t unacked; /* number of events read and not acknowledged yet */
 	struct siw_async async;
 	struct siw_child child;

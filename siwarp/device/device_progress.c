@@ -643,3 +643,54 @@ void siw_device_poll(struct siw_lane *lane, const struct siw_cq *cq)
 	if (__builtin_expect(offer, 0))
 		siw_yield();
 }
+
+/* ---- event loops of the program -------------------------------------------------------------- */
+
+#define LOOP_ROUNDS 8 /* maximum number of rounds in one turn of an event loop */
+
+/* Returns the time of the lane's next timer, of whichever layer; 0: none. Lane locked. */
+static uint64_t lane_due_ns(struct siw_lane *lane)
+{
+	uint64_t due = siw_llp_port_due_ns(lane->port), tick;
+
+	if (!atomic_load(&lane->n_timed))
+		return due;
+	tick = atomic_load_explicit(&lane->next_tick_ns, memory_order_relaxed);
+	return !due || tick < due ? tick : due;
+}
+
+int siw_device_make_rounds_for_loop(struct siw_lane *lane, const struct siw_cq *cq, int max,
+				    uint64_t *due_ns)
+{
+	uint32_t others = other_lanes_to_serve(lane);
+	bool left = true;
+	int err = 0;
+
+	count_poll(lane);
+	siw_lock(&lane->lock);
+	for (int i = 0; !err && left && i < LOOP_ROUNDS; i++) {
+		uint32_t head = atomic_load_explicit(&cq->head, memory_order_relaxed);
+
+		if (!lane->port) {
+			err = siw_refuse(STALE);
+			break;
+		}
+		siw_device_progress_once(lane);
+		*due_ns = lane_due_ns(lane);
+		left = *due_ns == SIW_LLP_DUE_NOW ||
+		       (lane->more_to_send &&
+			atomic_load_explicit(&lane->n_unsent, memory_order_relaxed));
+		err = siw_llp_port_arm(lane->port);
+		if (err)
+			siw_refuse_with_errno(err);
+		if (atomic_load_explicit(&cq->tail, memory_order_acquire) - head >= (uint32_t)max)
+			break;
+	}
+	/* The rounds have consumed edge-triggered epoll reports. */
+	if (!err && left)
+		siw_llp_port_wake(lane->port);
+	siw_unlock(&lane->lock);
+	if (__builtin_expect(others && !lane->ctx->has_thread, 0))
+		poll_other_lanes(lane, others);
+	return err;
+}

@@ -85,8 +85,14 @@ static int64_t nap_duration_us(const struct siw_context *ctx, const struct naps 
 struct lanes_served {
 	uint32_t seen[SIW_MAX_LANES]; /* the lanes' counts of polls at the last look */
 	uint32_t by_others;	      /* bit mask of the lanes that polls or waits serve */
+	/*
+	 * lanes whose event is left to an event loop of the program (siw_cq_wait_fd) during the
+	 * next nap
+	 */
+	uint32_t left_to_loops;
 	bool polled;		      /* a lane was polled since the last look */
 	bool waiting;		      /* a thread waits on a lane */
+	bool left;		      /* a lane is left to an event loop */
 };
 
 /* Finds out which lanes were polled since the last look, or are waited on. */
@@ -94,18 +100,21 @@ static void look_at_lanes(struct siw_context *ctx, struct lanes_served *served)
 {
 	served->by_others = 0;
 	served->polled = served->waiting = false;
+	served->left = served->left_to_loops != 0;
 	SIW_EACH_LANE(lane, ctx)
 	{
 		uint32_t polls = atomic_load_explicit(&lane->polls, memory_order_relaxed);
 		bool polled = polls != served->seen[lane->index];
 		bool waiting = atomic_load(&lane->waiters) != 0;
+		bool left = served->left_to_loops >> lane->index & 1;
 
 		served->seen[lane->index] = polls;
 		served->polled |= polled;
 		served->waiting |= waiting;
-		if (polled || waiting)
+		if (polled || waiting || left)
 			served->by_others |= 1u << lane->index;
 	}
+	served->left_to_loops = 0;
 }
 
 /* Returns whether a thread waits on each lane of the set. */
@@ -213,31 +222,41 @@ static bool arm_lane(struct siw_lane *lane, struct siw_llp_waitset *set, int64_t
 /*
  * Sleeps on the sockets of the lanes that nobody else serves. us: longest sleep in microseconds, -1:
  * no limit. Returns false if the thread did not sleep, because there were requests to send or the
- * thread has to stop.
+ * thread has to stop. An event of a lane on which an event loop of the program sleeps, too, is left
+ * to the loop for one nap: if both threads served it, they would wait for each other.
  */
-static bool sleep_on_sockets(struct siw_context *ctx, uint32_t others, int64_t us)
+static bool sleep_on_sockets(struct siw_context *ctx, struct lanes_served *served, int64_t us)
 {
 	struct siw_llp_waitset sets[SIW_MAX_LANES];
+	uint32_t with_loops = 0;
 	bool moved = false;
 	int n = 0;
 
 	SIW_EACH_LANE(lane, ctx)
-	if (!(others >> lane->index & 1))
+	{
+		if (served->by_others >> lane->index & 1)
+			continue;
 		moved |= arm_lane(lane, &sets[n++], &us);
+		if (atomic_load(&lane->loops))
+			with_loops |= 1u << lane->index;
+	}
 	if (moved)
 		return false;
 	siw_trim_free_memory();
 	if (atomic_load(&ctx->stop))
 		return false;
-	siw_llp_wait_any(sets, n, ctx->sleep_fd, us);
+	if (siw_llp_wait_any(sets, n, ctx->sleep_fd, us) > 0)
+		served->left_to_loops = with_loops;
 	return true;
 }
 
+/* Disarms lanes that others serve. The event loops of a program sleep on armed lanes. */
 static void disarm_lanes(struct siw_context *ctx, uint32_t lanes)
 {
 	SIW_EACH_LANE(lane, ctx)
 	{
-		if (!(lanes >> lane->index & 1) || !siw_llp_port_armed(lane->port))
+		if (!(lanes >> lane->index & 1) || !siw_llp_port_armed(lane->port) ||
+		    atomic_load(&lane->loops))
 			continue;
 		siw_lock(&lane->lock);
 		siw_llp_port_disarm(lane->port);
@@ -327,7 +346,7 @@ static int progress_thread_round(struct siw_context *ctx, uint32_t others, struc
 }
 
 /* Sleeps on the lanes that nobody else serves; if others serve some lanes, for a nap at most. */
-static bool sleep_until_work(struct siw_context *ctx, const struct lanes_served *served,
+static bool sleep_until_work(struct siw_context *ctx, struct lanes_served *served,
 			     struct naps *naps)
 {
 	int64_t us;
@@ -341,9 +360,9 @@ static bool sleep_until_work(struct siw_context *ctx, const struct lanes_served 
 	 */
 	siw_llp_event_fd_clear(ctx->sleep_fd);
 	if (!served->by_others)
-		return sleep_on_sockets(ctx, 0, -1);
+		return sleep_on_sockets(ctx, served, -1);
 	us = begin_nap(ctx, served->by_others, naps);
-	slept = sleep_on_sockets(ctx, served->by_others, us);
+	slept = sleep_on_sockets(ctx, served, us);
 	end_nap(ctx, naps);
 	return slept;
 }
@@ -352,6 +371,8 @@ static bool sleep_until_work(struct siw_context *ctx, const struct lanes_served 
 static void count_naps(struct naps *naps, const struct lanes_served *served)
 {
 	naps->in_a_row = served->by_others ? naps->in_a_row + 1 : 0;
+	if (served->left && naps->in_a_row <= SHORT_NAPS)
+		naps->in_a_row = SHORT_NAPS + 1;
 	naps->waits = served->waiting && !served->polled ? naps->waits + 1 : 0;
 	naps->steady = served->polled ? naps->steady + 1 : 0;
 }

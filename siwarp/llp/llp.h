@@ -156,6 +156,35 @@ uint8_t *siw_llp_port_rx_buffer(struct siw_llp_port *port);
 uint8_t *siw_llp_batch_buffer_acquire(struct siw_llp_port *port);
 void siw_llp_batch_buffer_return(struct siw_llp_port *port, uint8_t *batch);
 
+/* ---- descriptors for event loops of programs ------------------------------------------------- */
+
+struct siw_llp_loop_fd;
+/*
+ * Opens a descriptor with which an event loop of the program waits until a poll of the port may
+ * have work: it is readable while a cold socket has work, between siw_llp_port_wake() and the next
+ * poll, between siw_llp_loop_fd_set() and siw_llp_loop_fd_clear(), and from the time of
+ * siw_llp_loop_fd_set_timer() on. A hot socket is watched only while the port is armed. Returns 0
+ * or -errno. The port must be closed after the descriptor. The caller makes the calls below one at
+ * a time; the progress lock is not needed.
+ */
+int siw_llp_loop_fd_open(struct siw_llp_port *port, struct siw_llp_loop_fd **out);
+void siw_llp_loop_fd_close(struct siw_llp_loop_fd *loop); /* NULL: nothing is done */
+/* Returns the descriptor, which must not be read. */
+int siw_llp_loop_fd_number(const struct siw_llp_loop_fd *loop);
+void siw_llp_loop_fd_set(struct siw_llp_loop_fd *loop);
+void siw_llp_loop_fd_clear(struct siw_llp_loop_fd *loop);
+/*
+ * Makes the descriptor readable at due_ns; 0: never. An earlier time of a previous call stays
+ * valid until it has passed.
+ */
+void siw_llp_loop_fd_set_timer(struct siw_llp_loop_fd *loop, uint64_t due_ns);
+/*
+ * Returns the time at which a poll of the port has work although no descriptor reports any; 0:
+ * never. SIW_LLP_DUE_NOW: a socket was not read until empty. Called with the progress lock held.
+ */
+#define SIW_LLP_DUE_NOW 1
+uint64_t siw_llp_port_due_ns(const struct siw_llp_port *port);
+
 /* ---- event descriptors: readable between set and clear; any thread -------------------------- */
 
 int siw_llp_event_open(void); /* Opens a close-on-exec descriptor; returns it or -errno. */

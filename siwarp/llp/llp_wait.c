@@ -42,10 +42,12 @@ static bool waits_for_send_buffer_space(const struct siw_llp_sock *sock)
 	       !siw_llp_fault_is_stream_full(sock);
 }
 
-static uint64_t port_next_work_time_ns(const struct siw_llp_port *port)
+uint64_t siw_llp_port_due_ns(const struct siw_llp_port *port)
 {
 	uint64_t faults = siw_llp_fault_wake_time_ns(port);
-	uint64_t own = has_ready_socket(port) ? 1 : port->n_stalled ? port->stalled_until : 0;
+	uint64_t own = has_ready_socket(port) ? SIW_LLP_DUE_NOW
+		       : port->n_stalled      ? port->stalled_until
+					      : 0;
 	uint64_t timed = atomic_load_explicit(&port->timed_due, memory_order_seq_cst);
 
 	if (timed != UINT64_MAX && (!own || timed < own))
@@ -72,7 +74,7 @@ void siw_llp_waitset_fill(struct siw_llp_port *port, struct siw_llp_waitset *set
 	}
 	set->out[set->n] = false;
 	set->fds[set->n++] = port->epfd;
-	set->due_ns = port_next_work_time_ns(port);
+	set->due_ns = siw_llp_port_due_ns(port);
 	port->after_sleep = true;
 }
 

@@ -405,6 +405,12 @@ struct siw_base_qp {
 	uint32_t reads_answered;
 	/* all posts that are delayed for a batch replace long Reads; under send_lock */
 	bool only_reads_wait;
+	/*
+	 * The next request that succeeds is reported by the call that posts it, which sets
+	 * post_reports_success, instead of by a completion, which sets post_succeeded
+	 * (siw_send_inline); under send_lock.
+	 */
+	bool post_reports_success, post_succeeded;
 
 	/* The receive queue. */
 	struct siw_mem_queue *recvs; /* the QP's own receive queue, or the SRQ's */

@@ -117,6 +117,60 @@ int siw_post_send_all(struct siw_qp *qp, struct siw_send_wr *wr, struct siw_send
 	return err;
 }
 
+/* Returns whether no earlier request or completion of the send queue is left. */
+static bool sq_is_unused(const struct siw_base_qp *base)
+{
+	return base->sq_head == base->sq_tail &&
+	       atomic_load_explicit(&base->qp.sq_freed, memory_order_relaxed) == base->sq_tail;
+}
+
+/* Posts a request of siw_send_inline(). Returns its result. Under send_lock. */
+static int post_one_inline(struct siw_base_qp *base, const struct siw_send_wr *wr)
+{
+	enum siw_run run = SIW_RUN_DONE;
+	int err;
+
+	/* Slots are freed in order, so earlier completions must have been polled. */
+	base->post_succeeded = false;
+	base->post_reports_success = sq_is_unused(base);
+	err = post_one_send(base, wr, false);
+	if (!err && base->sq_head != base->sq_tail)
+		run = siw_class_of(base)->run(base);
+	base->post_reports_success = false;
+	if (run != SIW_RUN_DONE)
+		siw_qp_schedule_sending_turn(base);
+	if (!base->post_succeeded)
+		return err;
+	atomic_store_explicit(&base->qp.sq_freed, base->sq_head, memory_order_relaxed);
+	return 1;
+}
+
+int siw_send_inline(struct siw_qp *qp, uint64_t wr_id, const void *data, uint32_t length)
+{
+	struct siw_base_qp *base = siw_base_qp_of(qp);
+	struct siw_sge sge = { .addr = (uintptr_t)data, .length = length };
+	struct siw_send_wr wr = {
+		.wr_id = wr_id,
+		.sg_list = &sge,
+		.num_sge = length != 0,
+		.opcode = SIW_WR_SEND,
+		.send_flags = SIW_SEND_SIGNALED | SIW_SEND_INLINE,
+	};
+	int type, rv;
+
+	if (!qp || (!data && length))
+		return siw_refuse_null(qp ? "data" : "qp");
+	if (siw_device_inherited(qp->ctx))
+		return siw_refuse(STALE);
+	type = siw_class_of(base)->type;
+	if (type != SIW_QPT_RC && type != SIW_QPT_UC)
+		return siw_qp_refuse_type(base, "RC and UC");
+	siw_lock(&qp->send_lock);
+	rv = post_one_inline(base, &wr);
+	siw_unlock(&qp->send_lock);
+	return rv;
+}
+
 static void post_flush_late_receives(struct siw_base_qp *base)
 {
 	struct siw_lane *lane = base->qp.lane;

@@ -154,6 +154,11 @@ static void sq_put_completion(struct siw_base_qp *base, uint64_t wr_id, int wr_o
 	};
 	struct siw_way way = { .source = peer };
 
+	if (__builtin_expect(base->post_reports_success, 0) && status == SIW_WC_SUCCESS) {
+		base->post_reports_success = false;
+		base->post_succeeded = true;
+		return;
+	}
 	siw_device_cq_add_completion(&base->qp, base->qp.send_cq, &wc, peer ? &way : NULL,
 				     base->sq_head + 1, false);
 }

@@ -223,6 +223,7 @@ struct siw_llp_port {
 	/* host, or NULL until the port has a watch or a socket, unless a sibling has a host */
 	struct sim_host *host;
 	struct siw_link waiters; /* tasks that wait on the port */
+	struct siw_link loops;	 /* descriptors for event loops: struct siw_llp_loop_fd */
 	/* The fields below belong to the scheduler, which makes the lane's progress rounds. */
 	struct siw_lane *lane; /* lane of the port, or NULL until the device is opened */
 	bool served;	       /* whether the scheduler makes the lane's progress rounds */

@@ -29,8 +29,41 @@ void sim_port_request_schedule_update(struct siw_llp_port *port)
 		siw_link_add(&sim.due, &port->due);
 }
 
+/* A descriptor for an event loop: an event descriptor, set while the port has work. */
+struct siw_llp_loop_fd {
+	struct siw_llp_port *port;
+	struct siw_link of_port;
+	int fd;
+	bool set;	/* by siw_llp_loop_fd_set() */
+	bool readable;
+};
+
+static void loop_fd_update(struct siw_llp_loop_fd *loop)
+{
+	bool work = loop->port->n_ring || loop->port->woken, readable = work || loop->set;
+
+	if (readable == loop->readable)
+		return;
+	loop->readable = readable;
+	if (readable)
+		siw_llp_event_set(loop->fd);
+	else
+		siw_llp_event_fd_clear(loop->fd);
+	/* The progress thread of a real device naps once before it serves the port. */
+	if (work && loop->port->nap_until <= sim.now)
+		loop->port->nap_until =
+			sim.now + (uint64_t)siw_settings()->nap_us * 1000;
+}
+
+static void port_update_loop_fds(struct siw_llp_port *port)
+{
+	for (struct siw_link *l = port->loops.next; l != &port->loops; l = l->next)
+		loop_fd_update(siw_container(l, struct siw_llp_loop_fd, of_port));
+}
+
 void sim_port_wake(struct siw_llp_port *port)
 {
+	port_update_loop_fds(port);
 	sim_wake_all(&port->waiters);
 	sim_port_request_schedule_update(port);
 }
@@ -93,6 +126,7 @@ int siw_llp_poll_port_open(const struct siw_llp_port *sibling, struct siw_llp_po
 	siw_link_init(&port->socks);
 	siw_link_init(&port->timed);
 	siw_link_init(&port->waiters);
+	siw_link_init(&port->loops);
 	siw_link_init(&port->due);
 	siw_link_add(&sim.ports, &port->all);
 	sim.n_ports++;
@@ -155,6 +189,7 @@ int siw_llp_port_poll(struct siw_llp_port *port, struct siw_io_handler **handler
 		handlers[found++] = siw_container(l, struct siw_llp_sock, ring)->handler;
 	}
 	sim.handed += (uint64_t)found;
+	port_update_loop_fds(port);
 	sim_port_request_schedule_update(port);
 	return found;
 }
@@ -415,6 +450,64 @@ void siw_llp_event_close(int fd)
 	fds[fd] = NULL;
 	free(event);
 	close(fd);
+}
+
+/* ---- descriptors for event loops ------------------------------------------------------------- */
+
+int siw_llp_loop_fd_open(struct siw_llp_port *port, struct siw_llp_loop_fd **out)
+{
+	struct siw_llp_loop_fd *loop;
+	int fd = siw_llp_event_open();
+
+	if (fd < 0)
+		return fd;
+	loop = sim_alloc(sizeof(*loop));
+	loop->port = port;
+	loop->fd = fd;
+	siw_link_add(&port->loops, &loop->of_port);
+	loop_fd_update(loop);
+	*out = loop;
+	return 0;
+}
+
+void siw_llp_loop_fd_close(struct siw_llp_loop_fd *loop)
+{
+	if (!loop)
+		return;
+	siw_link_del(&loop->of_port);
+	siw_llp_event_close(loop->fd);
+	free(loop);
+}
+
+int siw_llp_loop_fd_number(const struct siw_llp_loop_fd *loop)
+{
+	return loop->fd;
+}
+
+void siw_llp_loop_fd_set(struct siw_llp_loop_fd *loop)
+{
+	loop->set = true;
+	loop_fd_update(loop);
+}
+
+void siw_llp_loop_fd_clear(struct siw_llp_loop_fd *loop)
+{
+	loop->set = false;
+	loop_fd_update(loop);
+}
+
+void siw_llp_loop_fd_set_timer(struct siw_llp_loop_fd *loop, uint64_t due_ns)
+{
+	/* The scheduler makes a round at that time. */
+	(void)loop;
+	(void)due_ns;
+}
+
+uint64_t siw_llp_port_due_ns(const struct siw_llp_port *port)
+{
+	if (port->n_ring)
+		return SIW_LLP_DUE_NOW;
+	return port->timed_due == SIM_NEVER ? 0 : port->timed_due;
 }
 
 int siw_sim_poll_fds(const int *which, int n, uint64_t until, uint8_t *ready)
@@ -800,6 +893,7 @@ void sim_sock_clear_ready(struct siw_llp_sock *sock)
 		return;
 	siw_link_del(&sock->ring);
 	sock->port->n_ring--;
+	port_update_loop_fds(sock->port);
 }
 
 void siw_llp_sock_mark_ready(struct siw_llp_sock *sock)

@@ -195,6 +195,7 @@ _unpack_wc = _MANY.unpack
 _new = tuple.__new__
 _poll = lib.siw_poll_cq_instances
 _poll_wcs = lib.siw_poll_cq
+_poll_and_arm = lib.siw_poll_cq_and_arm
 _null = ffi.NULL
 
 
@@ -402,7 +403,32 @@ class CQ(Handle):
         check_return_code(got, f"polling {self!r}")
         raise AssertionError(f"asked for 1 completion, got {got}")
 
-    def _poll_many(self, num_entries: int) -> list[WC]:
+    def wait_fileno(self) -> int:
+        """Return a descriptor with which an event loop waits for completions
+        (``siw_cq_wait_fd``).
+
+        The loop's thread polls with ``poll_and_arm``, at first immediately, and then whenever the
+        descriptor is readable. Do not read from the descriptor or close it.
+        """
+        return check_return_code(
+            lib.siw_cq_wait_fd(self._c_object()), f"getting the descriptor of {self!r}"
+        )
+
+    def poll_and_arm(self, num_entries: int = 16) -> list[WC]:
+        """Make progress, and return up to ``num_entries`` completions
+        (``siw_poll_cq_and_arm``).
+
+        If there are fewer, the descriptor of ``wait_fileno`` becomes readable when there may be
+        more.
+
+        Raises:
+            StateError: as in ``poll``.
+            Error: ``wait_fileno`` was not called before (EINVAL).
+
+        """
+        return self._poll_many(num_entries, _poll_and_arm)
+
+    def _poll_many(self, num_entries: int, poll: Callable[..., int] = _poll) -> list[WC]:
         if num_entries < 1:
             raise ValueError(f"cannot poll for {num_entries} completions")
         if num_entries > _MANY_ENTRIES:  # allocate no more memory than there can be completions
@@ -415,7 +441,7 @@ class CQ(Handle):
         if buffer.n < num_entries:
             buffer = _PollBuffer(num_entries)
         try:
-            got = _poll(
+            got = poll(
                 self._c, num_entries, buffer.wcs, buffer.sources, buffer.dests, buffer.instances
             )
         except TypeError:

@@ -65,6 +65,7 @@ _post_send = lib.siw_post_send
 _post_recv = lib.siw_post_recv
 _post_send_array = lib.siw_post_send_array
 _post_recv_array = lib.siw_post_recv_array
+_send_inline = lib.siw_send_inline
 _new = ffi.new
 _posted = ffi.typeof("size_t *")
 
@@ -535,6 +536,23 @@ class QP(Handle):
         else:
             if rc:
                 raise self._posting_error(rc, one)
+
+    def send_inline(self, data: bytes, wr_id: int = 0) -> bool:
+        """Post one Send of at most ``cap.max_inline_data`` octets (``siw_send_inline``).
+
+        For RC and UC. Return whether the Send has completed: then no completion is queued.
+        Otherwise the completion queue will report its completion.
+
+        Raises:
+            LimitError: the data is too long, or the send queue is full (ENOMEM).
+            StateError: the queue pair has not been in RTS yet (EINVAL).
+            Error: this is a UD or RD queue pair (EINVAL).
+
+        """
+        rc: int = _send_inline(self._c_object(), wr_id, data, len(data))
+        if rc < 0:
+            raise refusal_error(-rc, f"sending on {self!r}")
+        return rc > 0
 
     def post_send_all(self, wrs: Iterable[SendWR]) -> None:
         """Post all of these send requests, in order, or none of them.

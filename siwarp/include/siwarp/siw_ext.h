@@ -155,6 +155,25 @@ struct siw_mr *siw_reg_mr_qp(struct siw_qp *qp, void *addr, size_t length, int a
  */
 int siw_cq_pending(struct siw_cq *cq);
 /*
+ * Returns a descriptor with which a program's event loop waits for completions of the CQ, for
+ * poll(2) and similar calls. After siw_poll_cq_and_arm has armed the CQ, the descriptor is readable
+ * when that function should be called again: the sockets of the CQ's lane have work, a timer is
+ * due, or another thread has queued a completion. Do not read from the descriptor or close it;
+ * siw_destroy_cq closes it. The CQ needs no channel. From this call on, messages of the CQ's lane
+ * arrive in the loop's thread. If the loop does not poll, the device's progress thread makes the
+ * progress, at most 4 ms later; with the setting progress off, nothing arrives meanwhile. Errors:
+ * ENOMEM, EMFILE.
+ */
+int siw_cq_wait_fd(struct siw_cq *cq);
+/*
+ * Makes progress on the CQ's lane, and polls the CQ like siw_poll_cq_instances. If it returns fewer
+ * than num_entries completions, the CQ is armed: the descriptor of siw_cq_wait_fd, which must have
+ * been called before, becomes readable when there may be more. Otherwise the CQ may contain more
+ * completions, and the caller calls again before it sleeps. -EINVAL, -ESTALE, -EOVERFLOW.
+ */
+int siw_poll_cq_and_arm(struct siw_cq *cq, int num_entries, struct siw_wc *wc,
+			struct siw_addr *sources, struct siw_addr *dests, uint64_t *instances);
+/*
  * Polls a CQ like siw_poll_cq, and sets sources[i] to the source address of the message that wc[i]
  * completes (family 0: wc[i] is not a datagram receive).
  */
@@ -255,6 +274,15 @@ int siw_end_peer(struct siw_qp *qp, const struct siw_addr *peer);
  * to that request and no request has been posted. Each request is checked twice, which costs time.
  */
 int siw_post_send_all(struct siw_qp *qp, struct siw_send_wr *wr, struct siw_send_wr **bad_wr);
+
+/*
+ * RC, UC: posts one signaled Send with inline data, at most max_inline_data octets, which are copied
+ * and need no memory region. Returns 1: the Send has completed successfully, and no completion is
+ * queued; or 0: the CQ will report its completion with wr_id, because the Send waits for the
+ * connection or has failed, or because earlier requests or completions of the send queue are left.
+ * Otherwise -errno as siw_post_send; -EINVAL also for other QP types.
+ */
+int siw_send_inline(struct siw_qp *qp, uint64_t wr_id, const void *data, uint32_t length);
 
 /* ---- arrays of work requests ----------------------------------------------------------------- */
 
