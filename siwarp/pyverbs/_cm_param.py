@@ -49,6 +49,8 @@ def _resolve_address(node: str | None, service: str | int | None, flags: int) ->
 class AddrInfo(PyverbsObject):
     """The addresses of the local end (``src``) and of the peer (``dst``), resolved from names.
 
+    An AddrInfo without names is empty; ``get_addrinfo`` resolves names later.
+
     Raises:
         PyverbsRDMAError: a name cannot be resolved (EINVAL).
 
@@ -63,6 +65,23 @@ class AddrInfo(PyverbsObject):
         port_space: int = 0,
         flags: int = 0,
     ) -> None:
+        self.get_addrinfo(src, dst, src_service, dst_service, port_space, flags)
+
+    def get_addrinfo(
+        self,
+        src: str | None = None,
+        dst: str | None = None,
+        src_service: str | int | None = None,
+        dst_service: str | int | None = None,
+        port_space: int = 0,
+        flags: int = 0,
+    ) -> None:
+        """Resolve names, and replace the previous addresses.
+
+        Raises:
+            PyverbsRDMAError: a name cannot be resolved (EINVAL).
+
+        """
         self._flags, self._port_space = int(flags), int(port_space) or int(ce.RDMA_PS_TCP)
         self._src = _resolve_address(src, src_service, self._flags)
         self._dst = _resolve_address(dst, dst_service, self._flags)

@@ -211,6 +211,10 @@ class QPEx(QP):
         """Record that TSO is not supported, so that ``wr_complete`` raises an error."""
         self._record_error("siwarp has no TSO: it applies to Ethernet frames", errno.EOPNOTSUPP)
 
+    def wr_flush(self, rkey: int, remote_addr: int, length: int, ptype: int, level: int) -> None:
+        """Record that flushes are unsupported, so that ``wr_complete`` raises an error."""
+        self._record_error("siwarp has no flush: RFC 7306 does not define it", errno.EOPNOTSUPP)
+
     def wr_atomic_write(self, rkey: int, remote_addr: int, atomic_wr: object) -> None:
         """Record that atomic writes are unsupported, so that ``wr_complete`` raises an error."""
         self._record_error(

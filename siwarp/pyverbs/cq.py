@@ -162,6 +162,11 @@ class CQ(_Queue):
         self.cq_context = cq_context
         self._init_queue(context, _create_native_cq(context, cqe, channel, comp_vector), channel)
 
+    @property
+    def cq(self) -> int:
+        """A unique number of the completion queue in this process."""
+        return id(self._native())
+
     def poll(self, num_entries: int = 1) -> tuple[int, list[WC]]:
         """Poll up to ``num_entries`` completions; return their number and the list of completions.
 

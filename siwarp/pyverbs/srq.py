@@ -170,6 +170,11 @@ class SRQ(Wrapper[verbs_srq.SRQ]):
         """Return the number of the shared receive queue on its device."""
         return self._native().srq_num
 
+    @property
+    def srq(self) -> int:
+        """A unique number of the shared receive queue in this process."""
+        return id(self._native())
+
     def post_recv(self, recv_wr: RecvWR, bad_recv_wr: RecvWR | None = None) -> None:
         """Post a receive and the receives linked to it by ``next_wr``.
 
