@@ -341,12 +341,12 @@ class CMID(Posting, Groups):
 
         ``query_addrinfo`` returns the result.
         """
-        ends = {"src": node, "src_service": service}
-        if not flags & ce.RAI_PASSIVE:
-            ends = {"dst": node, "dst_service": service}
         self._addrinfo, number = None, 0
         try:
-            self._addrinfo = AddrInfo(**ends, port_space=port_space, flags=flags)
+            if flags & ce.RAI_PASSIVE:
+                self._addrinfo = AddrInfo(node, None, service, None, port_space, flags)
+            else:
+                self._addrinfo = AddrInfo(None, node, None, service, port_space, flags)
         except PyverbsRDMAError as error:
             number = error.error_code
         self._addrinfo_events += 1

@@ -43,27 +43,16 @@ def open_ends(
         else:
             devices = [stack.enter_context(_add_device(world)) for _ in "ab"]
         qkey = _QKEY if world is not None and kind in ("ud", "rd") else None
-        ends = Pair(
-            *(
-                stack.enter_context(
-                    End(
-                        opened,
-                        QPInitAttr(
-                            qp_type,
-                            persona=persona,
-                            addr=None if kind == "rc" else (_host_of(opened, device), 0),
-                            qkey=qkey,
-                        ),
-                        size=size,
-                        receives=receives,
-                        recv_size=recv_size,
-                    )
-                )
-                for opened in devices
-            )
-        )
-        for end, peer in (ends, reversed(ends)):
-            end.peer, end.world = peer, world
+
+        def open_end(opened: Context) -> End:
+            addr = None if kind == "rc" else (_host_of(opened, device), 0)
+            init = QPInitAttr(qp_type, persona=persona, addr=addr, qkey=qkey)
+            end = End(opened, init, size=size, receives=receives, recv_size=recv_size)
+            return stack.enter_context(end)
+
+        ends = Pair(*map(open_end, devices))
+        ends.a.peer, ends.b.peer = ends.b, ends.a
+        ends.a.world = ends.b.world = world
         if kind == "rc":
             _connect_rc(ends, _host_of(ends.b.device, device), stack)
         elif kind == "uc":
