@@ -65,7 +65,7 @@ def pair(
     if kind not in get_args(Kind):
         raise ValueError(f"unknown kind {kind!r}: use one of {', '.join(get_args(Kind))}")
     if sim and device is not None:
-        raise ValueError("device and sim exclude each other: with sim, the pair adds its devices")
+        raise ValueError("device excludes sim: omit device, as the pair adds its own")
     with contextlib.ExitStack() as stack:
         world: World | None = None
         if sim:
