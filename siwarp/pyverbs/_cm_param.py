@@ -121,19 +121,19 @@ class ConnParam(PyverbsObject):
         """Private data for the peer's event."""
         return self._data
 
-    def set_private_data(self, val: bytes | str) -> None:
+    def set_private_data(self, data: bytes | str) -> None:
         """Set the private data for the peer's event, of at most 255 octets.
 
         Raises:
             PyverbsUserError: the data has more than 255 octets.
 
         """
-        data = val.encode() if isinstance(val, str) else bytes(val)
-        if len(data) > MAX_PRIVATE_DATA:
+        octets = data.encode() if isinstance(data, str) else bytes(data)
+        if len(octets) > MAX_PRIVATE_DATA:
             raise PyverbsUserError(
-                f"{len(data)} octets of private data exceed the limit of {MAX_PRIVATE_DATA}"
+                f"{len(octets)} octets of private data exceed the limit of {MAX_PRIVATE_DATA}"
             )
-        self._data = data
+        self._data = octets
 
     def _to_native(self, hold: bool, tos: int, most_ord: int, most_ird: int) -> cm.ConnParam:
         return cm.ConnParam(

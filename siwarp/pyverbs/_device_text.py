@@ -77,9 +77,9 @@ def translate_event_type(event_type: int) -> str:
         return f"Unknown event_type ({event_type})"
 
 
-def phys_state_to_str(state: int) -> str:
+def phys_state_to_str(phys: int) -> str:
     """Return a port's physical state as text."""
-    return f"{_PHYS_STATE[state]} ({state})" if state in _PHYS_STATE else "Invalid physical state"
+    return f"{_PHYS_STATE[phys]} ({phys})" if phys in _PHYS_STATE else "Invalid physical state"
 
 
 def port_state_to_str(port_state: int) -> str:

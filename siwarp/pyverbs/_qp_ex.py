@@ -166,9 +166,9 @@ class QPEx(QP):
         """Begin a Send."""
         self._begin_request(e.IBV_WR_SEND)
 
-    def wr_send_imm(self, imm_data: int) -> None:
+    def wr_send_imm(self, data: int) -> None:
         """Begin a Send with immediate data in host byte order."""
-        self._begin_request(e.IBV_WR_SEND_WITH_IMM, imm_data=_to_network_byte_order(imm_data))
+        self._begin_request(e.IBV_WR_SEND_WITH_IMM, imm_data=_to_network_byte_order(data))
 
     def wr_send_inv(self, invalidate_rkey: int) -> None:
         """Begin a Send with Invalidate of an rkey of the peer."""

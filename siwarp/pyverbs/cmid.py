@@ -479,11 +479,9 @@ class CMID(Posting, Groups):
         if not self._is_ud:  # the passive side of a datagram id gets no event
             self._wait_if_synchronous()
 
-    def reject(self, private_data: bytes | str | None = None, private_data_len: int = 0) -> None:
+    def reject(self, private_data: bytes | str | None = None) -> None:
         """Reject the connection request from which the id was created."""
         data = private_data.encode() if isinstance(private_data, str) else private_data or b""
-        if private_data_len:
-            data = data[:private_data_len]
         if not self._asks:
             raise PyverbsRDMAError(
                 "Failed to reject: the CMID has no connection request", errno.EINVAL

@@ -132,8 +132,10 @@ def device_persona() -> Persona:
 class Device(PyverbsObject):
     """A device (``struct ibv_device``); ``name`` is of type bytes."""
 
-    def __init__(self, name: bytes, guid: int, node: int, transport: int, index: int) -> None:
-        self._values = (name, guid, node, transport, index)
+    def __init__(
+        self, name: bytes, guid: int, node_type: int, transport_type: int, index: int
+    ) -> None:
+        self._values = (name, guid, node_type, transport_type, index)
 
     @property
     def name(self) -> bytes:

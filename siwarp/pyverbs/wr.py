@@ -152,8 +152,8 @@ class SendWR(PyverbsCM):
         opcode: int = e.IBV_WR_SEND,
         num_sge: int = 0,
         imm_data: int = 0,
-        send_flags: int = e.IBV_SEND_SIGNALED,
         sg: Sequence[SGE] | None = None,
+        send_flags: int = e.IBV_SEND_SIGNALED,
         next_wr: SendWR | None = None,
     ) -> None:
         bare = (e.IBV_WR_BIND_MW, e.IBV_WR_LOCAL_INV, e.IBV_WR_SEND_WITH_INV)

@@ -1,11 +1,14 @@
 """Names of siwarp.pyverbs: all modules, classes, members and numbers of pyverbs must exist.
 
-names.txt has the names of rdma-core 44, and names_added.txt those that rdma-core 65 adds.
+names.txt has the names of rdma-core 44, and names_added.txt those that rdma-core 65 adds;
+parameters.txt has the parameters of the calls of rdma-core 65.
 """
 
 from __future__ import annotations
 
 import importlib
+import inspect
+import re
 import subprocess
 import sys
 import types
@@ -46,6 +49,19 @@ def test_siwarp_pyverbs_has_every_name_that_newer_versions_of_pyverbs_added() ->
     lines = expected_name_lines("names_added.txt")
     assert len(lines) > 130
     assert [line for line in lines if is_missing_name(line)] == []
+
+
+def parameters_of_siwarp_pyverbs(module: str, name: str) -> list[str]:
+    call = attrgetter(name)(importlib.import_module(f"siwarp.pyverbs.{module}"))
+    return [one for one in inspect.signature(call).parameters if one != "self"]
+
+
+def test_calls_have_the_parameters_of_pyverbs_in_the_same_order() -> None:
+    lines = expected_name_lines("parameters.txt")
+    assert len(lines) > 200
+    for line in lines:
+        module, name, parameters = re.fullmatch(r"(\w+) ([\w.]+)\((.*)\)", line).groups()
+        assert parameters_of_siwarp_pyverbs(module, name) == parameters.split(", "), line
 
 
 @pytest.mark.parametrize(
