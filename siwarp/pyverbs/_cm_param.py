@@ -49,6 +49,8 @@ def _resolve_address(node: str | None, service: str | int | None, flags: int) ->
 class AddrInfo(PyverbsObject):
     """The addresses of the local end (``src``) and of the peer (``dst``), resolved from names.
 
+    An AddrInfo without names is empty; ``get_addrinfo`` resolves names later.
+
     Raises:
         PyverbsRDMAError: a name cannot be resolved (EINVAL).
 
@@ -63,6 +65,23 @@ class AddrInfo(PyverbsObject):
         port_space: int = 0,
         flags: int = 0,
     ) -> None:
+        self.get_addrinfo(src, dst, src_service, dst_service, port_space, flags)
+
+    def get_addrinfo(
+        self,
+        src: str | None = None,
+        dst: str | None = None,
+        src_service: str | int | None = None,
+        dst_service: str | int | None = None,
+        port_space: int = 0,
+        flags: int = 0,
+    ) -> None:
+        """Resolve names, and replace the previous addresses.
+
+        Raises:
+            PyverbsRDMAError: a name cannot be resolved (EINVAL).
+
+        """
         self._flags, self._port_space = int(flags), int(port_space) or int(ce.RDMA_PS_TCP)
         self._src = _resolve_address(src, src_service, self._flags)
         self._dst = _resolve_address(dst, dst_service, self._flags)
@@ -102,19 +121,19 @@ class ConnParam(PyverbsObject):
         """Private data for the peer's event."""
         return self._data
 
-    def set_private_data(self, val: bytes | str) -> None:
+    def set_private_data(self, data: bytes | str) -> None:
         """Set the private data for the peer's event, of at most 255 octets.
 
         Raises:
             PyverbsUserError: the data has more than 255 octets.
 
         """
-        data = val.encode() if isinstance(val, str) else bytes(val)
-        if len(data) > MAX_PRIVATE_DATA:
+        octets = data.encode() if isinstance(data, str) else bytes(data)
+        if len(octets) > MAX_PRIVATE_DATA:
             raise PyverbsUserError(
-                f"{len(data)} octets of private data exceed the limit of {MAX_PRIVATE_DATA}"
+                f"{len(octets)} octets of private data exceed the limit of {MAX_PRIVATE_DATA}"
             )
-        self._data = data
+        self._data = octets
 
     def _to_native(self, hold: bool, tos: int, most_ord: int, most_ird: int) -> cm.ConnParam:
         return cm.ConnParam(

@@ -108,11 +108,11 @@ class Posting(Wrapper[cm.CMID]):
         """Register new memory for messages."""
         return MR(self.pd, size, e.IBV_ACCESS_LOCAL_WRITE)
 
-    def reg_read(self, size: int) -> MR:
+    def reg_read(self, size: int = 0) -> MR:
         """Register new memory that the peer may read."""
         return MR(self.pd, size, e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_READ)
 
-    def reg_write(self, size: int) -> MR:
+    def reg_write(self, size: int = 0) -> MR:
         """Register new memory that the peer may write."""
         return MR(self.pd, size, e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_WRITE)
 

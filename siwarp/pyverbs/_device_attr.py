@@ -171,6 +171,14 @@ class DeviceAttrEx(PyverbsObject):
     phys_port_cnt_ex = ReadOnlyAttribute(1)
 
 
+class CompCntrCaps(PyverbsObject):
+    """Completion counters, which siwarp does not support."""
+
+    max_counters = ReadOnlyAttribute(0)
+    max_value = ReadOnlyAttribute(0)
+    supported_qp_attach_ops = ReadOnlyAttribute(0)
+
+
 class AllocDmAttr(PyverbsObject):
     """Size of the device memory to allocate."""
 
@@ -208,6 +216,7 @@ class PortAttr(PyverbsObject):
     init_type_reply = ReadOnlyAttribute(0)
     active_width = ReadOnlyAttribute(0)
     active_speed = ReadOnlyAttribute(0)
+    active_speed_ex = ReadOnlyAttribute(0)
     phys_state = ReadOnlyAttribute(0)
     link_layer = ReadOnlyAttribute(e.IBV_LINK_LAYER_ETHERNET)
     flags = ReadOnlyAttribute(e.IBV_QPF_GRH_REQUIRED)

@@ -27,7 +27,7 @@ _PHYS_STATE = {
     6: "Link error recovery",
     7: "Phy test",
 }
-_WIDTH = {1: "1X", 2: "4X", 4: "8X", 16: "2X"}
+_WIDTH = {1: "1X", 2: "4X", 4: "8X", 8: "12X", 16: "2X"}
 _SPEED = {
     0: "0.0",
     1: "2.5",
@@ -38,6 +38,7 @@ _SPEED = {
     32: "25.0",
     64: "50.0",
     128: "100.0",
+    256: "200.0",
 }
 
 
@@ -76,9 +77,9 @@ def translate_event_type(event_type: int) -> str:
         return f"Unknown event_type ({event_type})"
 
 
-def phys_state_to_str(state: int) -> str:
+def phys_state_to_str(phys: int) -> str:
     """Return a port's physical state as text."""
-    return f"{_PHYS_STATE[state]} ({state})" if state in _PHYS_STATE else "Invalid physical state"
+    return f"{_PHYS_STATE[phys]} ({phys})" if phys in _PHYS_STATE else "Invalid physical state"
 
 
 def port_state_to_str(port_state: int) -> str:
@@ -92,8 +93,9 @@ def width_to_str(width: int) -> str:
     return f"{_WIDTH[width]} ({width})" if width in _WIDTH else "Invalid width"
 
 
-def speed_to_str(speed: int) -> str:
-    """Return a link's speed per lane as text."""
+def speed_to_str(active_speed: int, active_speed_ex: int = 0) -> str:
+    """Return a link's speed per lane as text; a second code that is not 0 replaces the first."""
+    speed = active_speed_ex or active_speed
     return f"{_SPEED[speed]} Gbps ({speed})" if speed in _SPEED else "Invalid speed"
 
 

@@ -66,6 +66,7 @@ class ibv_event_type(IntEnum):
     IBV_EVENT_CLIENT_REREGISTER = 17
     IBV_EVENT_GID_CHANGE = 18
     IBV_EVENT_WQ_FATAL = 19
+    IBV_EVENT_DEVICE_SPEED_CHANGE = 20
 
 
 class ibv_fork_status(IntEnum):
@@ -130,6 +131,8 @@ class ibv_odp_transport_cap_bits(IntEnum):
     IBV_ODP_SUPPORT_READ = 8
     IBV_ODP_SUPPORT_ATOMIC = 16
     IBV_ODP_SUPPORT_SRQ_RECV = 32
+    IBV_ODP_SUPPORT_FLUSH = 64
+    IBV_ODP_SUPPORT_ATOMIC_WRITE = 128
 
 
 class ibv_port_cap_flags(IntEnum):

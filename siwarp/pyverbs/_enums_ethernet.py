@@ -13,6 +13,14 @@ class ibv_counter_description(IntEnum):
     IBV_COUNTER_BYTES = 1
 
 
+class ibv_dmah_init_attr_mask(IntEnum):
+    """``enum ibv_dmah_init_attr_mask``."""
+
+    IBV_DMAH_INIT_ATTR_MASK_CPU_ID = 1
+    IBV_DMAH_INIT_ATTR_MASK_PH = 2
+    IBV_DMAH_INIT_ATTR_MASK_TPH_MEM_TYPE = 4
+
+
 class ibv_flow_attr_type(IntEnum):
     """``enum ibv_flow_attr_type``."""
 
@@ -111,6 +119,13 @@ class ibv_tmh_op(IntEnum):
     IBV_TMH_RNDV = 1
     IBV_TMH_FIN = 2
     IBV_TMH_EAGER = 3
+
+
+class ibv_tph_mem_type(IntEnum):
+    """``enum ibv_tph_mem_type``."""
+
+    IBV_TPH_MEM_TYPE_VM = 0
+    IBV_TPH_MEM_TYPE_PM = 1
 
 
 class ibv_wq_attr_mask(IntEnum):

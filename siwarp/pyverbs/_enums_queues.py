@@ -17,6 +17,8 @@ class ibv_access_flags(IntEnum):
     IBV_ACCESS_ZERO_BASED = 1 << 5
     IBV_ACCESS_ON_DEMAND = 1 << 6
     IBV_ACCESS_HUGETLB = 1 << 7
+    IBV_ACCESS_FLUSH_GLOBAL = 1 << 8
+    IBV_ACCESS_FLUSH_PERSISTENT = 1 << 9
     IBV_ACCESS_RELAXED_ORDERING = 1 << 20
 
 
@@ -51,6 +53,17 @@ class ibv_create_cq_wc_flags(IntEnum):
     IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK = 1 << 11
 
 
+class ibv_mr_init_attr_mask(IntEnum):
+    """``enum ibv_mr_init_attr_mask``."""
+
+    IBV_REG_MR_MASK_IOVA = 1
+    IBV_REG_MR_MASK_ADDR = 2
+    IBV_REG_MR_MASK_FD = 4
+    IBV_REG_MR_MASK_FD_OFFSET = 8
+    IBV_REG_MR_MASK_DMAH = 16
+    IBV_REG_MR_MASK_BUF = 32
+
+
 class ibv_mw_type(IntEnum):
     """``enum ibv_mw_type``."""
 
@@ -63,6 +76,25 @@ class ibv_parent_domain_init_attr_mask(IntEnum):
 
     IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS = 1
     IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT = 2
+    IBV_PARENT_DOMAIN_INIT_ATTR_ALLOW_CC_UNPROTECTED_ALLOC = 4
+
+
+class ibv_placement_type(IntEnum):
+    """``enum ibv_placement_type``."""
+
+    IBV_FLUSH_GLOBAL = 1
+    IBV_FLUSH_PERSISTENT = 2
+
+
+class ibv_qp_attach_comp_cntr_op(IntEnum):
+    """``enum ibv_qp_attach_comp_cntr_op``."""
+
+    IBV_QP_ATTACH_COMP_CNTR_OP_SEND = 1
+    IBV_QP_ATTACH_COMP_CNTR_OP_RECV = 2
+    IBV_QP_ATTACH_COMP_CNTR_OP_RDMA_READ = 4
+    IBV_QP_ATTACH_COMP_CNTR_OP_REMOTE_RDMA_READ = 8
+    IBV_QP_ATTACH_COMP_CNTR_OP_RDMA_WRITE = 16
+    IBV_QP_ATTACH_COMP_CNTR_OP_REMOTE_RDMA_WRITE = 32
 
 
 class ibv_qp_attr_mask(IntEnum):
@@ -116,6 +148,7 @@ class ibv_qp_create_send_ops_flags(IntEnum):
     IBV_QP_EX_WITH_BIND_MW = 1 << 8
     IBV_QP_EX_WITH_SEND_WITH_INV = 1 << 9
     IBV_QP_EX_WITH_TSO = 1 << 10
+    IBV_QP_EX_WITH_FLUSH = 1 << 11
     IBV_QP_EX_WITH_ATOMIC_WRITE = 1 << 12
 
 
@@ -156,6 +189,19 @@ class ibv_qp_type(IntEnum):
     IBV_QPT_DRIVER = 255
 
 
+class ibv_query_qp_data_in_order_caps(IntEnum):
+    """``enum ibv_query_qp_data_in_order_caps``."""
+
+    IBV_QUERY_QP_DATA_IN_ORDER_WHOLE_MSG = 1
+    IBV_QUERY_QP_DATA_IN_ORDER_ALIGNED_128_BYTES = 2
+
+
+class ibv_query_qp_data_in_order_flags(IntEnum):
+    """``enum ibv_query_qp_data_in_order_flags``."""
+
+    IBV_QUERY_QP_DATA_IN_ORDER_RETURN_CAPS = 1
+
+
 class ibv_rereg_mr_err_code(IntEnum):
     """``enum ibv_rereg_mr_err_code``."""
 
@@ -172,6 +218,13 @@ class ibv_rereg_mr_flags(IntEnum):
     IBV_REREG_MR_CHANGE_TRANSLATION = 1
     IBV_REREG_MR_CHANGE_PD = 2
     IBV_REREG_MR_CHANGE_ACCESS = 4
+
+
+class ibv_selectivity_level(IntEnum):
+    """``enum ibv_selectivity_level``."""
+
+    IBV_FLUSH_RANGE = 0
+    IBV_FLUSH_MR = 1
 
 
 class ibv_send_flags(IntEnum):
@@ -232,6 +285,7 @@ class ibv_wc_opcode(IntEnum):
     IBV_WC_BIND_MW = 5
     IBV_WC_LOCAL_INV = 6
     IBV_WC_TSO = 7
+    IBV_WC_FLUSH = 8
     IBV_WC_ATOMIC_WRITE = 9
     IBV_WC_RECV = 128
     IBV_WC_RECV_RDMA_WITH_IMM = 129
@@ -287,4 +341,5 @@ class ibv_wr_opcode(IntEnum):
     IBV_WR_BIND_MW = 8
     IBV_WR_SEND_WITH_INV = 9
     IBV_WR_TSO = 10
+    IBV_WR_FLUSH = 14
     IBV_WR_ATOMIC_WRITE = 15

@@ -49,11 +49,16 @@ def interface_guid(netdev: str) -> int:
     return int.from_bytes(octets, sys.byteorder)
 
 
-def link_width_and_speed(netdev: str) -> tuple[int, int]:
-    """Return the codes of the lowest link width and speed not below the interface's rate."""
+def interface_mbps(netdev: str) -> int:
+    """Return an interface's rate in Mbit/s, or 10 Gbit/s if the interface reports none."""
     try:
         mbps = int(_sysfs_attribute(netdev, "speed"))
     except ValueError:
         mbps = 0
-    wanted = mbps if mbps > 0 else _USUAL_MBPS
+    return mbps if mbps > 0 else _USUAL_MBPS
+
+
+def link_width_and_speed(netdev: str) -> tuple[int, int]:
+    """Return the codes of the lowest link width and speed not below the interface's rate."""
+    wanted = interface_mbps(netdev)
     return next((codes for rate, codes in _RATES.items() if rate >= wanted), _RATES[400_000])

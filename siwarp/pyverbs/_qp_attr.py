@@ -275,3 +275,37 @@ class DataBuffer(PyverbsCM):
 
     def __init__(self, addr: int, length: int) -> None:
         self.addr, self.length = addr, length
+
+
+class QPRateLimitAttr(PyverbsObject):
+    """The rate limit of a queue pair (``struct ibv_qp_rate_limit_attr``).
+
+    ``rate_limit`` is in kbit/s, ``max_burst_sz`` and ``typical_pkt_sz`` are in octets.
+    """
+
+    rate_limit = UInt(32)
+    max_burst_sz = UInt(32)
+    typical_pkt_sz = UInt(16)
+    comp_mask = UInt(32)
+
+    def __init__(
+        self,
+        rate_limit: int = 0,
+        max_burst_sz: int = 0,
+        typical_pkt_sz: int = 0,
+        comp_mask: int = 0,
+    ) -> None:
+        self.rate_limit, self.max_burst_sz = rate_limit, max_burst_sz
+        self.typical_pkt_sz, self.comp_mask = typical_pkt_sz, comp_mask
+
+    def __str__(self) -> str:
+        return attribute_lines(self, "rate_limit", "max_burst_sz", "typical_pkt_sz", "comp_mask")
+
+
+class QPAttachCompCntrAttr(PyverbsObject):
+    """The operations that a completion counter is to count, which siwarp does not support."""
+
+    op_mask = UInt(32)
+
+    def __init__(self, op_mask: int = 0) -> None:
+        self.op_mask = op_mask

@@ -166,9 +166,9 @@ class QPEx(QP):
         """Begin a Send."""
         self._begin_request(e.IBV_WR_SEND)
 
-    def wr_send_imm(self, imm_data: int) -> None:
+    def wr_send_imm(self, data: int) -> None:
         """Begin a Send with immediate data in host byte order."""
-        self._begin_request(e.IBV_WR_SEND_WITH_IMM, imm_data=_to_network_byte_order(imm_data))
+        self._begin_request(e.IBV_WR_SEND_WITH_IMM, imm_data=_to_network_byte_order(data))
 
     def wr_send_inv(self, invalidate_rkey: int) -> None:
         """Begin a Send with Invalidate of an rkey of the peer."""
@@ -210,6 +210,10 @@ class QPEx(QP):
     def wr_send_tso(self, hdr: int, hdr_sz: int, mss: int) -> None:
         """Record that TSO is not supported, so that ``wr_complete`` raises an error."""
         self._record_error("siwarp has no TSO: it applies to Ethernet frames", errno.EOPNOTSUPP)
+
+    def wr_flush(self, rkey: int, remote_addr: int, length: int, ptype: int, level: int) -> None:
+        """Record that flushes are unsupported, so that ``wr_complete`` raises an error."""
+        self._record_error("siwarp has no flush: RFC 7306 does not define it", errno.EOPNOTSUPP)
 
     def wr_atomic_write(self, rkey: int, remote_addr: int, atomic_wr: object) -> None:
         """Record that atomic writes are unsupported, so that ``wr_complete`` raises an error."""

@@ -361,8 +361,7 @@ class AH(Wrapper[NativeAH]):
 
     _RANK = 4
 
-    def __init__(self, pd: PD, **kwargs: Any) -> None:
-        attr: AHAttr | None = kwargs.get("attr")
+    def __init__(self, pd: PD, attr: AHAttr | None = None, **kwargs: Any) -> None:
         if attr is None:
             wc = kwargs.get("wc")
             if wc is None:

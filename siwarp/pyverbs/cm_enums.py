@@ -28,6 +28,8 @@ class rdma_cm_event_type(IntEnum):
     RDMA_CM_EVENT_MULTICAST_ERROR = 13
     RDMA_CM_EVENT_ADDR_CHANGE = 14
     RDMA_CM_EVENT_TIMEWAIT_EXIT = 15
+    RDMA_CM_EVENT_ADDRINFO_RESOLVED = 16
+    RDMA_CM_EVENT_ADDRINFO_ERROR = 17
 
 
 class rdma_cm_join_mc_attr_mask(IntEnum):
@@ -53,10 +55,12 @@ class rdma_port_space(IntEnum):
     RDMA_PS_IB = 319
 
 
+RAI_DNS = 32
 RAI_FAMILY = 8
 RAI_NOROUTE = 4
 RAI_NUMERICHOST = 2
 RAI_PASSIVE = 1
+RAI_SA = 16
 RDMA_OPTION_ID = 0
 RDMA_OPTION_ID_ACK_TIMEOUT = 3
 

@@ -64,6 +64,11 @@ _RETRIES, _RNR_TIMER = 7, 0
 _ACK_TIMEOUT = 14
 _OPTION_TOS, _OPTION_REUSEADDR, _OPTION_AFONLY = 0, 1, 2
 _OPTION_ACK_TIMEOUT = ce.RDMA_OPTION_ID_ACK_TIMEOUT
+#: Events of ``resolve_addrinfo``, by the event that the id posts to its channel.
+_OF_ADDRINFO = {
+    int(cm.CMEventType.ADDR_RESOLVED): int(ce.RDMA_CM_EVENT_ADDRINFO_RESOLVED),
+    int(cm.CMEventType.ADDR_ERROR): int(ce.RDMA_CM_EVENT_ADDRINFO_ERROR),
+}
 #: Errors of unreachable addresses: an event reports these errors, no exception is raised.
 _OF_NETWORK = (
     errno.ENETUNREACH,
@@ -121,6 +126,8 @@ class CMID(Posting, Groups):
         self._sync = self._bound = self._any = self._v6only = False
         self._asks = self._listening = self._resolved = self._routed = False
         self._holds = self._accepted = self._established = self._ends = self._over = False
+        self._addrinfo: AddrInfo | None = None
+        self._addrinfo_events = 0  # events of resolve_addrinfo that the program has not got yet
         self._source: Address | None = None
         self._dest: Address | None = None
         self._device_: verbs_device.Context | None = None
@@ -224,6 +231,9 @@ class CMID(Posting, Groups):
         kind = int(event.type)
         if kind == cm.CMEventType.CONNECT_REQUEST:
             return kind
+        if self._addrinfo_events and kind in _OF_ADDRINFO:
+            self._addrinfo_events -= 1
+            return _OF_ADDRINFO[kind]
         if kind == cm.CMEventType.ESTABLISHED:
             self._established = True
             if self._holds:  # the active side, which called establish(), gets no ESTABLISHED event
@@ -319,6 +329,44 @@ class CMID(Posting, Groups):
         with convert_errors("Failed to resolve address"):
             self._native().tell(cm.CMEventType.ADDR_RESOLVED)
         self._wait_if_synchronous()
+
+    def resolve_addrinfo(
+        self,
+        node: str | None = None,
+        service: str | int | None = None,
+        port_space: int = 0,
+        flags: int = 0,
+    ) -> None:
+        """Resolve names as ``AddrInfo`` does, and raise ADDRINFO_RESOLVED, or ADDRINFO_ERROR.
+
+        ``query_addrinfo`` returns the result.
+        """
+        self._addrinfo, number = None, 0
+        try:
+            if flags & ce.RAI_PASSIVE:
+                self._addrinfo = AddrInfo(node, None, service, None, port_space, flags)
+            else:
+                self._addrinfo = AddrInfo(None, node, None, service, port_space, flags)
+        except PyverbsRDMAError as error:
+            number = error.error_code
+        self._addrinfo_events += 1
+        event = cm.CMEventType.ADDR_ERROR if number else cm.CMEventType.ADDR_RESOLVED
+        with convert_errors("Failed to resolve address info"):
+            self._native().tell(event, number)
+        self._wait_if_synchronous()
+
+    def query_addrinfo(self) -> AddrInfo:
+        """Return the result of ``resolve_addrinfo``.
+
+        Raises:
+            PyverbsRDMAError: no call has resolved an address (EINVAL).
+
+        """
+        if self._addrinfo is None:
+            raise PyverbsRDMAError(
+                "Failed to query address info: call resolve_addrinfo first", errno.EINVAL
+            )
+        return self._addrinfo
 
     def _choose_source(self, source: Address | None, dest: Address) -> None:
         if (
@@ -431,11 +479,9 @@ class CMID(Posting, Groups):
         if not self._is_ud:  # the passive side of a datagram id gets no event
             self._wait_if_synchronous()
 
-    def reject(self, private_data: bytes | str | None = None, private_data_len: int = 0) -> None:
+    def reject(self, private_data: bytes | str | None = None) -> None:
         """Reject the connection request from which the id was created."""
         data = private_data.encode() if isinstance(private_data, str) else private_data or b""
-        if private_data_len:
-            data = data[:private_data_len]
         if not self._asks:
             raise PyverbsRDMAError(
                 "Failed to reject: the CMID has no connection request", errno.EINVAL

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from siwarp.base import system
@@ -53,15 +54,11 @@ __all__ = [
 
 #: Minimum capacity of a completion queue, as with adapters.
 _LEAST = 256
-_FLAGS = {
-    1: "IBV_CREATE_CQ_ATTR_SINGLE_THREADED",
-    2: "IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN",
-}
 
 
-def flags_to_str(flags: int) -> str:
-    """Return the creation flags of an extended completion queue as text."""
-    return flags_to_text(flags, _FLAGS)
+def flags_to_str(flags: int, dictionary: Mapping[int, str]) -> str:
+    """Return the names of the flags that are set, each followed by a space."""
+    return flags_to_text(flags, dictionary)
 
 
 class CompChannel(Wrapper[verbs_cq.CompChannel]):
@@ -161,6 +158,11 @@ class CQ(_Queue):
     ) -> None:
         self.cq_context = cq_context
         self._init_queue(context, _create_native_cq(context, cqe, channel, comp_vector), channel)
+
+    @property
+    def cq(self) -> int:
+        """A unique number of the completion queue in this process."""
+        return id(self._native())
 
     def poll(self, num_entries: int = 1) -> tuple[int, list[WC]]:
         """Poll up to ``num_entries`` completions; return their number and the list of completions.
@@ -361,9 +363,9 @@ class CQEX(_Queue):
         """Return 0: there are no Ethernet frames."""
         return 0
 
-    def read_tm_info(self, info: WcTmInfo | None = None) -> WcTmInfo:
+    def read_tm_info(self) -> WcTmInfo:
         """Return zeros, because tag matching is not supported."""
-        return info or WcTmInfo()
+        return WcTmInfo()
 
     def __str__(self) -> str:
         return attribute_lines(self, "wr_id", "status")

@@ -7,6 +7,7 @@ import contextlib
 import errno
 import os
 import weakref
+from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any, NoReturn
 
@@ -14,6 +15,7 @@ from siwarp.base import system
 from siwarp.pyverbs import enums as e
 from siwarp.pyverbs._device_attr import (
     AllocDmAttr,
+    CompCntrCaps,
     CQModerationCaps,
     DeviceAttr,
     DeviceAttrEx,
@@ -46,8 +48,8 @@ from siwarp.pyverbs._device_text import (
     translate_transport_type,
     width_to_str,
 )
-from siwarp.pyverbs._field import ReadOnlyAttribute, set_read_only_attributes
-from siwarp.pyverbs._interfaces import interface_guid, link_width_and_speed
+from siwarp.pyverbs._field import ReadOnlyAttribute, attribute_lines, set_read_only_attributes
+from siwarp.pyverbs._interfaces import interface_guid, interface_mbps, link_width_and_speed
 from siwarp.pyverbs.addr import GID, address_to_gid_octets
 from siwarp.pyverbs.base import (
     PyverbsCM,
@@ -69,10 +71,12 @@ __all__ = [
     "AllocDmAttr",
     "AsyncEvent",
     "CQModerationCaps",
+    "CompCntrCaps",
     "Context",
     "Device",
     "DeviceAttr",
     "DeviceAttrEx",
+    "FdArr",
     "GIDEntry",
     "ODPCaps",
     "PCIAtomicCaps",
@@ -128,8 +132,10 @@ def device_persona() -> Persona:
 class Device(PyverbsObject):
     """A device (``struct ibv_device``); ``name`` is of type bytes."""
 
-    def __init__(self, name: bytes, guid: int, node: int, transport: int, index: int) -> None:
-        self._values = (name, guid, node, transport, index)
+    def __init__(
+        self, name: bytes, guid: int, node_type: int, transport_type: int, index: int
+    ) -> None:
+        self._values = (name, guid, node_type, transport_type, index)
 
     @property
     def name(self) -> bytes:
@@ -380,6 +386,15 @@ class Context(Wrapper[verbs_device.Context]):
                 errno.EINVAL,
             )
 
+    def query_comp_cntr_caps(self) -> NoReturn:
+        """Raise PyverbsRDMAError (EOPNOTSUPP), as siwarp has no completion counters."""
+        raise_unsupported("completion counter", "completions are counted in completion queues")
+
+    def query_port_speed(self, port_num: int) -> int:
+        """Return the rate of the port in units of 100 Mbit/s."""
+        self._check_port(port_num, "port")
+        return interface_mbps(self._netdev) // 100
+
     def query_port(self, port_num: int) -> PortAttr:
         """Return the state of the port, whose number is 1."""
         self._check_port(port_num, "port")
@@ -470,6 +485,16 @@ class Context(Wrapper[verbs_device.Context]):
             )
         return _PKEY
 
+    def get_pkey_index(self, port_num: int, pkey: int) -> int:
+        """Return the index of a P_Key of the port, whose only P_Key is 0xffff at index 0."""
+        self._check_port(port_num, "P_Keys of port")
+        if pkey != _PKEY:
+            raise PyverbsRDMAError(
+                f"Failed to get the index of P_Key {pkey:#x}: there is only {_PKEY:#x}",
+                errno.ENOENT,
+            )
+        return 0
+
     def query_rt_values_ex(
         self, comp_mask: int = e.IBV_VALUES_MASK_RAW_CLOCK
     ) -> tuple[int, int] | None:
@@ -517,15 +542,45 @@ class DM(PyverbsCM):
         """Raise PyverbsRDMAError (EOPNOTSUPP), as siwarp has no device memory."""
         raise_unsupported("device memory", "a software device has no memory of its own")
 
+    def export_dmabuf_fd(self) -> NoReturn:
+        """Raise PyverbsRDMAError (EOPNOTSUPP), as siwarp has no device memory."""
+        raise_unsupported("device memory", "a software device has no memory of its own")
+
     def unimport(self) -> NoReturn:
         """Raise PyverbsRDMAError (EOPNOTSUPP), as siwarp has no device memory."""
         raise_unsupported("device memory", "a software device has no memory of its own")
 
 
-def __getattr__(name: str) -> Any:
-    # pyverbs.device exports DMMR as well; imported late, because pyverbs.mr imports this module
-    if name == "DMMR":
-        from siwarp.pyverbs.mr import DMMR
+class FdArr(PyverbsObject):
+    """The first ``count`` descriptors of a list, for attributes of vendors' devices."""
 
-        return DMMR
+    def __init__(self, arr: Sequence[int] = (), count: int = 0) -> None:
+        if not 0 <= count <= len(arr):
+            raise PyverbsUserError(f"count is {count}, but there are {len(arr)} descriptors")
+        self._arr = list(arr[:count])
+
+    @property
+    def arr(self) -> list[int]:
+        """The descriptors."""
+        return list(self._arr)
+
+    @property
+    def count(self) -> int:
+        """The number of descriptors."""
+        return len(self._arr)
+
+    def close(self) -> None:
+        """Do nothing: the descriptors belong to the program."""
+
+    def __str__(self) -> str:
+        return attribute_lines(self, "count", "arr")
+
+
+def __getattr__(name: str) -> Any:
+    # pyverbs.device exports these classes as well; imported late, because pyverbs.mr imports this
+    # module
+    if name in ("DMAHandle", "DMMR"):
+        from siwarp.pyverbs import mr
+
+        return getattr(mr, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

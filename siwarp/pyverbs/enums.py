@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""All enumerations of ``pyverbs.enums``, and their members.
+"""All enumerations of ``pyverbs.enums``, and their members; see also ``libibverbs_enums``.
 
 The enumerations include numbers of unsupported features. A call with such a number raises an error
 with the reason.
@@ -16,6 +16,7 @@ from siwarp.pyverbs._names import export_enum_members
 
 _IBV_DEVICE_RAW_SCATTER_FCS = 1 << 34
 _IBV_DEVICE_PCI_WRITE_END_PADDING = 1 << 36
+_IBV_DEVICE_CC_DMA_BOUNCE = 1 << 41
 _IBV_ALLOCATOR_USE_DEFAULT = 0xFFFFFFFFFFFFFFFF
 _IBV_ADVISE_MR_ADVICE_PREFETCH = 0
 _IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE = 1

@@ -7,12 +7,13 @@ import errno
 import itertools
 import mmap
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from siwarp.pyverbs import enums as e
 from siwarp.pyverbs._field import UInt, attribute_lines
 from siwarp.pyverbs.base import (
     PyverbsCM,
+    PyverbsObject,
     PyverbsRDMAErrno,
     Wrapper,
     convert_errors,
@@ -27,7 +28,7 @@ from siwarp.verbs._ffi import ffi
 
 if TYPE_CHECKING:
     from siwarp.pyverbs.cmid import CMID
-    from siwarp.pyverbs.device import DM
+    from siwarp.pyverbs.device import DM, Context
     from siwarp.pyverbs.wr import SGE
 
 __all__ = [
@@ -35,7 +36,12 @@ __all__ = [
     "HUGE_PAGE_SIZE",
     "MR",
     "MW",
+    "Buf",
+    "BufMR",
+    "DMAHandle",
     "DmaBufMR",
+    "DmaHandleInitAttr",
+    "MREx",
     "MWBind",
     "MWBindInfo",
     "PyverbsError",
@@ -56,6 +62,7 @@ _RIGHTS = (
     | e.IBV_ACCESS_MW_BIND
     | e.IBV_ACCESS_ZERO_BASED
 )
+_FLUSHES = e.IBV_ACCESS_FLUSH_GLOBAL | e.IBV_ACCESS_FLUSH_PERSISTENT
 #: Optional access flags, which a device may ignore (``ibv_reg_mr``).
 _OPTIONAL = range(20, 30)
 _IGNORED = e.IBV_ACCESS_ON_DEMAND | e.IBV_ACCESS_HUGETLB | sum(1 << bit for bit in _OPTIONAL)
@@ -68,9 +75,14 @@ def access_rights_of_flags(access: int, what: str) -> int:
     """Return the access rights in a set of access flags.
 
     Raises:
-        PyverbsRDMAError: a flag is not defined (EINVAL).
+        PyverbsRDMAError: a flag is not defined (EINVAL), or siwarp does not support it
+            (EOPNOTSUPP).
 
     """
+    if access & _FLUSHES:
+        raise_unsupported(
+            "access flags FLUSH_GLOBAL and FLUSH_PERSISTENT", "RFC 7306 does not define a flush"
+        )
     unknown = int(access) & ~(_RIGHTS | _IGNORED)
     if unknown:
         raise PyverbsRDMAError(f"{what}: access flags {unknown:#x} are not defined", errno.EINVAL)
@@ -117,8 +129,13 @@ class MR(Wrapper[verbs_mr.MR]):
             self._register(memory, access)
         self._register_with_parents(pd)
 
-    def _register(self, memory: Any, access: int, iova: int | None = None) -> None:
-        what = "Failed to register a MR"
+    def _register(
+        self,
+        memory: Any,
+        access: int,
+        iova: int | None = None,
+        what: str = "Failed to register a MR",
+    ) -> None:
         rights = access_rights_of_flags(access, what)
         pd = self._pd._native()
         with convert_errors(what):
@@ -340,6 +357,19 @@ class DMMR(MR):
         raise_unsupported("DMMR", "a device in software has no memory of its own")
 
 
+def _map_descriptor(fd: int, length: int, offset: int) -> memoryview:
+    """Return octets of a dma-buf, or of a file, as memory of this process.
+
+    Raises:
+        PyverbsRDMAError: the CPU cannot map the memory (EOPNOTSUPP).
+
+    """
+    try:
+        return memoryview(mmap.mmap(fd, length + offset))[offset:]
+    except (OSError, ValueError) as error:
+        raise_unsupported(f"MR for descriptor {fd}", f"the CPU cannot map it ({error})")
+
+
 class DmaBufMR(MR):
     """A region in a dma-buf, which is memory of another device and is accessed by ``mmap``.
 
@@ -361,13 +391,9 @@ class DmaBufMR(MR):
         if dmabuf is None:
             raise_unsupported("DmaBufMR without a descriptor", "it cannot allocate GPU memory")
         fd = dmabuf if isinstance(dmabuf, int) else dmabuf.fd
-        try:
-            mapped = mmap.mmap(fd, length + offset)
-        except (OSError, ValueError) as error:
-            raise_unsupported(f"MR for descriptor {fd}", f"the CPU cannot map it ({error})")
         self._pd, self._dmabuf, self._offset = pd, dmabuf, offset
         # As in pyverbs, requests address the octets by their offset in the dma-buf.
-        self._register(memoryview(mapped)[offset:], access, offset)
+        self._register(_map_descriptor(fd, length, offset), access, offset)
         self._register_with_parents(pd)
 
     @property
@@ -379,3 +405,167 @@ class DmaBufMR(MR):
     def offset(self) -> int:
         """Offset of the region in the dma-buf."""
         return self._offset
+
+
+class Buf(PyverbsCM):
+    """Memory of ``size`` octets, which ``BufMR`` and ``MREx`` register.
+
+    Raises:
+        PyverbsRDMAError: the size is 0 (EINVAL), or no memory is left (ENOMEM).
+
+    """
+
+    #: After regions, which are closed before their memory.
+    _RANK = 6
+
+    def __init__(self, pd: PD, size: int) -> None:
+        self._size = int(size)
+        if self._size <= 0:
+            raise PyverbsRDMAError(f"Failed to allocate {size} octets", errno.EINVAL)
+        try:
+            self._memory: mmap.mmap | None = mmap.mmap(-1, self._size)
+        except (OSError, OverflowError) as error:
+            raise PyverbsRDMAError(
+                f"Failed to allocate {size} octets: {error}", errno.ENOMEM
+            ) from None
+        self._addr = int(ffi.cast("uintptr_t", ffi.from_buffer(self._memory)))
+        self._pd = pd
+        self._register_with_parents(pd)
+
+    @property
+    def _is_closed(self) -> bool:
+        return self._memory is None
+
+    @property
+    def addr(self) -> int:
+        """Address of the memory, or 0 if it is closed."""
+        return 0 if self._memory is None else self._addr
+
+    @property
+    def size(self) -> int:
+        """Number of octets."""
+        return self._size
+
+    def _octets(self, pd: PD, length: int, offset: int, what: str) -> memoryview:
+        """Return a part of the memory.
+
+        Raises:
+            PyverbsRDMAError: the memory is closed or belongs to another protection domain, or has
+                fewer octets (EINVAL).
+
+        """
+        reason = ""
+        if self._memory is None:
+            reason = "this Buf is closed"
+        elif pd._native() is not self._pd._native():
+            reason = "this Buf belongs to another PD"
+        elif offset < 0 or length < 0 or offset + length > self._size:
+            reason = f"octets {offset} to {offset + length} are outside this Buf of {self._size}"
+        if reason or self._memory is None:
+            raise PyverbsRDMAError(f"{what}: {reason}", errno.EINVAL)
+        return memoryview(self._memory)[offset : offset + length]
+
+    def export_dmabuf_fd(self) -> NoReturn:
+        """Raise PyverbsRDMAError (ENODATA), as the memory is not a dma-buf."""
+        raise PyverbsRDMAError(
+            "Failed to export a Buf as a dma-buf: it is ordinary memory of this process",
+            errno.ENODATA,
+        )
+
+    def close(self) -> None:
+        """Close the regions of the memory, then free it; a second call has no effect."""
+        super().close()
+        self._memory = None  # freed with the last region or view that uses it
+
+    def __str__(self) -> str:
+        return attribute_lines(self, "addr", "size")
+
+
+class BufMR(MR):
+    """A region in a ``Buf``: ``length`` octets from ``offset`` on.
+
+    Raises:
+        PyverbsRDMAError: the range is outside the Buf, or its PD is another (EINVAL); as for MR.
+
+    """
+
+    def __init__(self, pd: PD, buf: Buf, length: int = 0, access: int = 0, offset: int = 0) -> None:
+        what = "Failed to register a buf MR"
+        self._pd, self._handle = pd, 0
+        self._register(buf._octets(pd, int(length), int(offset), what), access, what=what)
+        self._register_with_parents(pd, buf)
+
+
+class DmaHandleInitAttr(PyverbsObject):
+    """Creation parameters of a DMA handle."""
+
+    comp_mask = UInt(32)
+    cpu_id = UInt(32)
+    ph = UInt(8)
+    tph_mem_type = UInt(8)
+
+    def __init__(
+        self, comp_mask: int = 0, cpu_id: int = 0, ph: int = 0, tph_mem_type: int = 0
+    ) -> None:
+        self.comp_mask, self.cpu_id = comp_mask, cpu_id
+        self.ph, self.tph_mem_type = ph, tph_mem_type
+
+    def __str__(self) -> str:
+        return attribute_lines(self, "comp_mask", "cpu_id", "ph", "tph_mem_type")
+
+
+class DMAHandle(PyverbsCM):
+    """Hints of PCI Express for the accesses of an adapter to memory.
+
+    Raises:
+        PyverbsRDMAError: always (EOPNOTSUPP).
+
+    """
+
+    def __init__(self, ctx: Context, init_attr: DmaHandleInitAttr) -> None:
+        raise_unsupported("DMA handle", "a software device accesses memory without PCI Express")
+
+
+class MREx(MR):
+    """A region with further options: in new memory, at ``address``, in a ``Buf``, or in a dma-buf.
+
+    ``iova`` is the address by which requests and the peer address the first octet; the default is
+    the address of the memory, and for a dma-buf ``fd_offset``.
+
+    Raises:
+        PyverbsRDMAError: ``address`` or ``buf`` together with ``fd`` (EINVAL); ``implicit``, or a
+            DMA handle (EOPNOTSUPP); as for MR.
+
+    """
+
+    def __init__(
+        self,
+        pd: PD,
+        length: int = 0,
+        access: int = 0,
+        address: int | None = None,
+        iova: int | None = None,
+        fd: int | None = None,
+        fd_offset: int = 0,
+        dmah: DMAHandle | None = None,
+        implicit: bool = False,
+        buf: Buf | None = None,
+        **_: Any,
+    ) -> None:
+        what = "Failed to register MR using extended API"
+        self._pd, self._handle = pd, 0
+        if fd is not None and (address is not None or buf is not None or implicit):
+            raise PyverbsRDMAError(f"{what}: fd excludes address, buf and implicit", errno.EINVAL)
+        if implicit:
+            raise_unsupported("implicit MR", "a region has a fixed address and length")
+        memory: Any = int(length)
+        if fd is not None:
+            memory = _map_descriptor(fd, int(length), fd_offset)
+            iova = fd_offset if iova is None else iova
+        elif buf is not None:
+            start = 0 if address is None else int(address) - buf.addr
+            memory = buf._octets(pd, int(length), start, what)
+        elif address is not None:
+            memory = memory_buffer_at(int(address), int(length))
+        self._register(memory, access, iova, what)
+        self._register_with_parents(pd, *(() if buf is None else (buf,)))

@@ -142,17 +142,30 @@ class ParentDomainContext(PyverbsObject):
         self.user_data = user_data
 
 
+_OF_PD_CONTEXT = e.IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | e.IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT
+
+
 class ParentDomainInitAttr(PyverbsObject):
-    """Creation parameters of a parent domain."""
+    """Creation parameters of a parent domain.
+
+    Raises:
+        PyverbsUserError: the mask has bits of ``pd_context`` without one.
+
+    """
 
     comp_mask = UInt(32)
 
-    def __init__(self, pd: PD, pd_context: ParentDomainContext | None = None) -> None:
+    def __init__(
+        self, pd: PD, pd_context: ParentDomainContext | None = None, comp_mask: int = 0
+    ) -> None:
         self._pd, self._pd_context = pd, pd_context
         if pd_context is not None:
-            self.comp_mask = (
-                e.IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | e.IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT
+            comp_mask |= _OF_PD_CONTEXT
+        elif comp_mask & _OF_PD_CONTEXT:
+            raise PyverbsUserError(
+                "comp_mask has ALLOCATORS or PD_CONTEXT, which require a pd_context"
             )
+        self.comp_mask = comp_mask
 
 
 class ParentDomain(PD):

@@ -5,17 +5,19 @@ from __future__ import annotations
 
 import errno
 import weakref
-from typing import Any
+from typing import Any, NoReturn
 
 from siwarp.pyverbs import enums as e
 from siwarp.pyverbs._qp_attr import (
     CAPS,
     ECE,
     DataBuffer,
+    QPAttachCompCntrAttr,
     QPAttr,
     QPCap,
     QPInitAttr,
     QPInitAttrEx,
+    QPRateLimitAttr,
 )
 from siwarp.pyverbs.addr import to_native_ah_attr
 from siwarp.pyverbs.base import (
@@ -54,11 +56,13 @@ __all__ = [
     "PyverbsRDMAErrno",
     "PyverbsRDMAError",
     "PyverbsUserError",
+    "QPAttachCompCntrAttr",
     "QPAttr",
     "QPCap",
     "QPEx",
     "QPInitAttr",
     "QPInitAttrEx",
+    "QPRateLimitAttr",
     "access_flags_to_str",
     "gid_str",
     "mig_state_to_str",
@@ -301,6 +305,11 @@ class QP(Wrapper[verbs_qp.QP]):
         index = list(_STATES.values()).index(dst)
         return _STEPS[self._type][index] | e.IBV_QP_STATE
 
+    @property
+    def qp(self) -> int:
+        """A unique number of the queue pair in this process."""
+        return id(self._native())
+
     # ---- states
 
     def modify(self, qp_attr: QPAttr, comp_mask: int) -> None:
@@ -439,6 +448,28 @@ class QP(Wrapper[verbs_qp.QP]):
             self._native().bind_mw(mw._native(), bind)
 
     # ---- features of adapters
+
+    def modify_rate_limit(self, attr: QPRateLimitAttr) -> None:
+        """Limit the rate of a UD or UC queue pair; 0 removes the limit.
+
+        Raises:
+            PyverbsRDMAError: the type is RC, or the attributes contain a burst or packet size
+                (EOPNOTSUPP); the state is not RTS (EINVAL).
+
+        """
+        if attr.comp_mask:
+            raise PyverbsRDMAError(
+                "Failed to modify QP rate limit: comp_mask must be 0", errno.EINVAL
+            )
+        if attr.max_burst_sz or attr.typical_pkt_sz:
+            raise_unsupported("burst size of a rate limit", "pass rate_limit alone")
+        new, mask = QPAttr(), int(e.IBV_QP_RATE_LIMIT)
+        new.rate_limit = attr.rate_limit
+        self._modify(new, mask, "Failed to modify QP rate limit")
+
+    def attach_comp_cntr(self, comp_cntr: object, attr: QPAttachCompCntrAttr) -> NoReturn:
+        """Raise PyverbsRDMAError (EOPNOTSUPP), as siwarp has no completion counters."""
+        raise_unsupported("completion counter", "completions are counted in completion queues")
 
     def query_data_in_order(self, op: int, flags: int = 0) -> int:
         """Return 0, because the octets of a segment are placed in no defined order."""

@@ -147,7 +147,7 @@ class Ipv4ExtSpec(Spec):
 class Ipv6Spec(Spec):
     """Match condition for an IPv6 header."""
 
-    EMPTY_IPV6 = (0,) * 16
+    EMPTY_IPV6 = "::"
     IPV6_MASK = ":".join(["ffff"] * 8)
     FLOW_LABEL_MASK = 0xFFFFF
 

@@ -170,20 +170,25 @@ class SRQ(Wrapper[verbs_srq.SRQ]):
         """Return the number of the shared receive queue on its device."""
         return self._native().srq_num
 
-    def post_recv(self, recv_wr: RecvWR, bad_recv_wr: RecvWR | None = None) -> None:
+    @property
+    def srq(self) -> int:
+        """A unique number of the shared receive queue in this process."""
+        return id(self._native())
+
+    def post_recv(self, wr: RecvWR, bad_wr: RecvWR | None = None) -> None:
         """Post a receive and the receives linked to it by ``next_wr``.
 
         Raises:
             PyverbsRDMAError: the queue is full (ENOMEM), or a request is invalid (EINVAL);
-                ``bad_recv_wr`` becomes the first request that was not posted.
+                ``bad_wr`` becomes the first request that was not posted.
 
         """
-        wrs = linked_requests(recv_wr)
+        wrs = linked_requests(wr)
         try:
             self._native().post_recv([one._wr for one in wrs])
         except Error as error:
-            if bad_recv_wr is not None:
-                bad_recv_wr._copy_from(next(one for one in wrs if one._wr is error.bad_wr))
+            if bad_wr is not None:
+                bad_wr._copy_from(next(one for one in wrs if one._wr is error.bad_wr))
             raise to_pyverbs_error("Failed to post receive to SRQ", error) from error
 
     def post_srq_ops(self, wr: OpsWr, bad_wr: OpsWr | None = None) -> NoReturn:

@@ -109,6 +109,6 @@ def mig_state_to_str(mig: int) -> str:
     return _name_of_number(_MIG_STATES, mig)
 
 
-def rereg_error_to_str(code: int) -> str:
+def rereg_error_to_str(error: int) -> str:
     """Return an error code of ``ibv_rereg_mr`` as text."""
-    return _REREG_ERRORS.get(code, f"Unknown error ({code})")
+    return _REREG_ERRORS.get(error, f"Unknown error ({error})")

@@ -109,8 +109,10 @@ class WQ(PyverbsCM):
 class RwqIndTableInitAttr(PyverbsObject):
     """Creation parameters of an indirection table."""
 
-    def __init__(self, log_ind_tbl_size: int, wqs_list: Sequence[WQ], comp_mask: int = 0) -> None:
-        self.log_ind_tbl_size, self.wqs_list = log_ind_tbl_size, list(wqs_list)
+    def __init__(
+        self, log_ind_tbl_size: int = 5, wqs_list: Sequence[WQ] | None = None, comp_mask: int = 0
+    ) -> None:
+        self.log_ind_tbl_size, self.wqs_list = log_ind_tbl_size, list(wqs_list or ())
         self.comp_mask = comp_mask
 
 

@@ -112,8 +112,6 @@ class RecvWR(PyverbsCM):
         sg: Sequence[SGE] | None = None,
         next_wr: RecvWR | None = None,
     ) -> None:
-        if num_sge < 1 or sg is None:
-            raise PyverbsUserError("A WR needs at least one SGE")
         self._wr = verbs_wr.RecvWR(wr_id, sg=_native_sges(sg, num_sge))
         self.next_wr = next_wr
 
@@ -130,6 +128,11 @@ class RecvWR(PyverbsCM):
     def num_sge(self) -> int:
         """Number of scatter/gather elements."""
         return self._wr.num_sge
+
+    @property
+    def sg_list(self) -> int:
+        """Address of the C scatter/gather list, or 0 without elements."""
+        return int(ffi.cast("uintptr_t", self._wr._c.sg_list))
 
     def _copy_from(self, other: RecvWR) -> None:
         self._wr, self.next_wr = other._wr, other.next_wr
@@ -149,8 +152,8 @@ class SendWR(PyverbsCM):
         opcode: int = e.IBV_WR_SEND,
         num_sge: int = 0,
         imm_data: int = 0,
-        send_flags: int = e.IBV_SEND_SIGNALED,
         sg: Sequence[SGE] | None = None,
+        send_flags: int = e.IBV_SEND_SIGNALED,
         next_wr: SendWR | None = None,
     ) -> None:
         bare = (e.IBV_WR_BIND_MW, e.IBV_WR_LOCAL_INV, e.IBV_WR_SEND_WITH_INV)
@@ -215,6 +218,16 @@ class SendWR(PyverbsCM):
     def rkey(self) -> int:
         """Key that a BIND_MW request gives its window."""
         return self._wr.rkey
+
+    @property
+    def rdma_rkey(self) -> int:
+        """Key of the peer's memory, set by ``set_wr_rdma``."""
+        return self._wr._remote[0]
+
+    @property
+    def rdma_remote_addr(self) -> int:
+        """Address of the peer's memory, set by ``set_wr_rdma``."""
+        return self._wr._remote[1]
 
     def set_wr_ud(self, ah: AH, rqpn: int, rqkey: int) -> None:
         """Set the destination of a datagram request."""

@@ -47,3 +47,7 @@ __all__ = [
     "World",
     "nanoseconds",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -6,8 +6,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
 
-from siwarp import aio
+if TYPE_CHECKING:
+    from siwarp import aio
 
 __all__ = ["aio_pair"]
 
@@ -23,6 +25,8 @@ async def aio_pair(host: str = "127.0.0.1") -> AsyncIterator[tuple[aio.Connectio
         Error: ``host`` is not an address of this machine.
 
     """
+    from siwarp import aio
+
     async with aio.listen((host, 0)) as listener:
         accepting = asyncio.ensure_future(listener.accept())
         try:

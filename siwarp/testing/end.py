@@ -8,6 +8,7 @@ import errno
 import itertools
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from siwarp.base import system
 from siwarp.base.buffer import Buffer, octets
@@ -37,6 +38,9 @@ from siwarp.verbs import (
     WROpcode,
 )
 
+if TYPE_CHECKING:
+    from siwarp.sim import World
+
 __all__ = ["LIMIT_S", "End"]
 
 #: Default time-out of calls, in seconds.
@@ -65,17 +69,19 @@ class End(Closing):
     completions from ``wait``.
 
     Attributes:
-        device, pd, cq, qp: the open device, which both ends share, and this end's objects. Sends
-            and receives complete in ``cq``, which has a completion channel.
+        device, pd, cq, qp: the open device, which both ends share except in a world, and this end's
+            objects. Sends and receives complete in ``cq``, which has a completion channel.
         mr: memory that is registered with all remote access rights; the peer's ``write`` and
             ``read`` access it.
         ah: UD, RD: the address handle of the peer, for requests; ``None`` for RC and UC.
         peer: the other end.
         cm_id: RC: the id of the connection.
+        world: the world of simulated ends, for its faults and its clock; ``None`` on real sockets.
 
     """
 
     peer: End
+    world: World | None
     cm_id: CMID
 
     def __init__(

@@ -225,3 +225,7 @@ def _check_array(array: object, dtype: np.dtype[np.void], example: str) -> NDArr
     if not array.flags.c_contiguous:
         raise ValueError("the array is not contiguous: pass a copy of it, array.copy()")
     return array
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -59,6 +60,26 @@ def test_a_pyverbs_script_succeeds(private_network_namespace: Namespace, script:
         env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
     )
     assert (done.returncode, done.stdout) == (0, f"{script}: correct\n"), done.stderr
+
+
+@pytest.mark.programs
+@pytest.mark.usefixtures("skip_without_pyverbs")  # whose packages contain the tests
+def test_rdma_cores_tests_of_pyverbs_pass_on_siwarp_pyverbs(
+    private_network_namespace: Namespace,
+) -> None:
+    # `siwarp run` provides only the files in /sys in which some tests look for an address.
+    done = pace.run_command(
+        private_network_namespace.command_line_inside(
+            *COMMAND, "run", sys.executable, "-m", "siwarp.pyverbs",
+            str(FOLDER / "rdma_core.py"), "siw_lo",
+        ),
+        capture_output=True,
+        text=True,
+        seconds=120,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout.splitlines()[-1:]) == (0, ["rdma_core: correct"]), (
+        done.stderr[-3000:]
+    )
 
 
 def test_every_pyverbs_script_is_in_the_table_of_make_abi() -> None:

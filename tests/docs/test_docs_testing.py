@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -49,4 +50,16 @@ def test_the_tests_of_the_example_project_pass(tmp_path: Path) -> None:
     project = shutil.copytree(ROOT / "examples/testing-project", tmp_path / "project")
     said = run_pytest_in_namespace(read_doc_block("docs/guides/testing.md", "project"), project)
     assert "8 passed" in said
+    assert "8 passed" in said.partition("8 passed")[2], said
     assert not (project / "captures").exists()
+
+
+def test_the_documented_simulated_pair_exchanges_a_message_in_virtual_time(tmp_path: Path) -> None:
+    said = run_python_in_namespace(read_doc_block("docs/guides/testing.md", "simulated"), tmp_path)
+    assert re.fullmatch(r"b'hello' after \d\.\d+ s\n", said)
+
+
+def test_the_tests_of_the_example_program_in_c_pass(tmp_path: Path) -> None:
+    project = shutil.copytree(ROOT / "examples/testing-c-program", tmp_path / "project")
+    said = run_pytest_in_namespace(read_doc_block("docs/guides/testing.md", "program"), project)
+    assert "3 passed" in said

@@ -7,7 +7,18 @@ import pydoc
 
 import pytest
 
-PACKAGES = ("siwarp", "siwarp.aio", "siwarp.cm", "siwarp.inspect", "siwarp.testing", "siwarp.verbs")
+import siwarp.verbs  # noqa: F401  the process of these tests is real
+
+PACKAGES = (
+    "siwarp.verbs",
+    "siwarp",
+    "siwarp.aio",
+    "siwarp.cm",
+    "siwarp.inspect",
+    "siwarp.sim",
+    "siwarp.testing",
+    "siwarp.verbs.arrays",
+)
 
 
 @pytest.mark.parametrize("name", PACKAGES)

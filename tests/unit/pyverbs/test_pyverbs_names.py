@@ -1,24 +1,31 @@
-"""Names of siwarp.pyverbs: all modules, classes, members and numbers of pyverbs must exist."""
+"""Names of siwarp.pyverbs: all modules, classes, members and numbers of pyverbs must exist.
+
+names.txt has the names of rdma-core 44, and names_added.txt those that rdma-core 65 adds;
+parameters.txt has the parameters of the calls of rdma-core 65.
+"""
 
 from __future__ import annotations
 
 import importlib
+import inspect
+import re
 import subprocess
 import sys
+import types
 from operator import attrgetter
 from pathlib import Path
 
 import pytest
 
-from siwarp.pyverbs import cm_enums, enums
+from siwarp.pyverbs import cm_enums, enums, libibverbs_enums, librdmacm_enums
 
 FOLDER = Path(__file__).parent
 #: The Python interpreter for which Debian installs pyverbs.
 PYTHON = "/usr/bin/python3"
 
 
-def expected_name_lines() -> list[str]:
-    return (FOLDER / "names.txt").read_text(encoding="utf-8").splitlines()
+def expected_name_lines(file: str = "names.txt") -> list[str]:
+    return (FOLDER / file).read_text(encoding="utf-8").splitlines()
 
 
 def is_missing_name(line: str) -> bool:
@@ -36,6 +43,38 @@ def test_siwarp_pyverbs_has_every_name_and_number_of_pyverbs() -> None:
     lines = expected_name_lines()
     assert len(lines) > 1300
     assert [line for line in lines if is_missing_name(line)] == []
+
+
+def test_siwarp_pyverbs_has_every_name_that_newer_versions_of_pyverbs_added() -> None:
+    lines = expected_name_lines("names_added.txt")
+    assert len(lines) > 130
+    assert [line for line in lines if is_missing_name(line)] == []
+
+
+def parameters_of_siwarp_pyverbs(module: str, name: str) -> list[str]:
+    call = attrgetter(name)(importlib.import_module(f"siwarp.pyverbs.{module}"))
+    return [one for one in inspect.signature(call).parameters if one != "self"]
+
+
+def test_calls_have_the_parameters_of_pyverbs_in_the_same_order() -> None:
+    lines = expected_name_lines("parameters.txt")
+    assert len(lines) > 200
+    for line in lines:
+        module, name, parameters = re.fullmatch(r"(\w+) ([\w.]+)\((.*)\)", line).groups()
+        assert parameters_of_siwarp_pyverbs(module, name) == parameters.split(", "), line
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [(enums, libibverbs_enums), (cm_enums, librdmacm_enums)],
+    ids=lambda m: m.__name__,
+)
+def test_enumerations_have_the_same_members_in_modules_of_either_version(
+    old: types.ModuleType, new: types.ModuleType
+) -> None:
+    names = [name for name in vars(old) if not name.startswith("_") or name.startswith("_IBV")]
+    assert len(names) > 30
+    assert all(getattr(new, name) is getattr(old, name) for name in names)
 
 
 def test_the_list_contains_all_pyverbs_numbers_as_members_of_enumerations() -> None:

@@ -176,3 +176,24 @@ def test_pairs_can_be_used_without_pytest() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (done.stdout, done.stderr) == ("b'x'\n", "")
+
+
+def test_a_simulated_pair_is_refused_in_a_real_process_with_advice() -> None:
+    advice = r"import siwarp\.sim first, or set SIWARP_SIM=1"
+    with pytest.raises(RuntimeError, match=advice), pair("rc", sim=True):
+        pass
+
+
+def test_one_line_makes_the_process_simulated_and_connects_a_pair() -> None:
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "from siwarp.testing import pair\n"
+            "with pair('rc', sim=True) as (a, b):\n"
+            "    a.send(b'hello')\n    print(b.recv(), a.world is b.world)\n",
+        ],
+        capture_output=True,
+        text=True,
+    )
+    assert (done.stdout, done.stderr) == ("b'hello' True\n", "")

@@ -158,3 +158,50 @@ def test_it(request):
 """
     )
     assert code == 0, said
+
+
+def test_the_world_fixture_puts_all_fixtures_of_a_test_into_a_simulated_world(
+    run_pytest_on, tmp_path: Path
+) -> None:
+    code, said = run_pytest_on(
+        """
+import pytest
+
+def test_it(rd_pair, device, faults, world):
+    a, b = rd_pair
+    assert a.world is world and device.device.addresses == ("10.1.0.1",)
+    faults("delay=1s")
+    a.send(b"hello")
+    assert b.recv() == b"hello" and world.now >= 1
+
+@pytest.mark.parametrize("world", [3, 4], indirect=True)
+def test_seed(world):
+    assert world.seed in (3, 4)
+
+def test_without_world(ud_pair):
+    assert ud_pair.a.world is not None
+
+def test_fails(rc_pair, capture, world):
+    rc_pair.a.send(b"seen")
+    assert rc_pair.b.recv() == b"unseen"
+"""
+    )
+    assert "1 failed, 4 passed" in said, said
+    assert code == 1
+    kept = tmp_path / "siwarp-captures" / "test_it.py-test_fails.pcapng"
+    done = pace.run_command(
+        [sys.executable, "-m", "siwarp.cli", "dissect", str(kept)],
+        capture_output=True,
+        text=True,
+        seconds=60,
+    )
+    assert re.search(r"rc MPA_REQUEST .*rc SEND", done.stdout, re.DOTALL)
+
+
+def test_the_world_fixture_is_refused_in_a_real_process_with_advice(run_pytest_on) -> None:
+    code, said = run_pytest_on(
+        "def test_real(ud_pair):\n    pass\n\ndef test_simulated(world):\n    pass\n"
+    )
+    assert code == 1
+    assert "1 passed" in said and "1 error" in said, said
+    assert "a pytest run of their own" in said
