@@ -145,7 +145,7 @@ void siw_ddp_uc_reset_tx(struct siw_ddp_uc *uc);
 struct siw_ddp_uc_report {
 	/* count only datagrams with a PSN that was newer than all earlier ones */
 	uint64_t datagrams, octets;
-	uint32_t next;		    /* the PSN that follows the newest PSN received */
+	uint32_t next; /* the PSN that follows the newest PSN received */
 };
 /* Whether setting uc_breaker enables reports of received datagrams to the endpoint's peer. */
 bool siw_ddp_uc_reports_enabled(const struct siw_ddp_uc *uc);
