@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import signal
 import sys
 import tempfile
@@ -66,6 +67,11 @@ def exit_with_message_on_bench_error(program: str = "siwarp bench") -> Iterator[
         raise typer.Exit(1) from None
 
 
+#: Time limit of a measurement in seconds, unless the number of messages is given: on a busy machine
+#: it has fewer rounds.
+LIMIT_S = 60.0
+
+
 def _check_files(csv: str, plot: str, *others: str) -> None:
     """Refuse files that cannot be written, before the measurement."""
     if plot:
@@ -93,6 +99,7 @@ def _measure_and_print(
     has a result.
     """
     env = _make_fault_plan_environment(faults)
+    within = max(LIMIT_S, 3.0 * options["rounds"]) if options["iters"] is None else math.inf
     results: list[dict[str, Any]] = []
     unfinished: list[dict[str, Any]] = []
     try:
@@ -104,7 +111,14 @@ def _measure_and_print(
                 try:
                     with progress_bar(f"bench {kind}") as progress:
                         measured = run(
-                            kind, plan.qp, op, size=plan.size, progress=progress, env=env, **options
+                            kind,
+                            plan.qp,
+                            op,
+                            size=plan.size,
+                            within=within,
+                            progress=progress,
+                            env=env,
+                            **options,
                         )
                 except SlowError as e:
                     where = f"{plan.qp}, {plan.size} octets"

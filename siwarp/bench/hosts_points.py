@@ -261,7 +261,8 @@ def format_sample_lines(point: Point, *, in_order: bool) -> list[str]:
 
 def _csv_row(point: Point, wanted: tuple[float, ...]) -> dict[str, Any]:
     row = point.as_json(wanted)
-    return row | row.pop("percentiles") | {"rounds": len(row["rounds"])}
+    percentiles = row.pop("percentiles")
+    return {**row, **percentiles, "rounds": len(row["rounds"])}
 
 
 # ---- the command
