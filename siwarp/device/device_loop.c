@@ -95,9 +95,10 @@ int siw_poll_cq_and_arm(struct siw_cq *cq, int num_entries, struct siw_wc *wc,
 	if (err)
 		return err;
 	do
-		n += siw_device_cq_take_completions(
-			cq, num_entries - n, wc + n, sources ? sources + n : NULL,
-			dests ? dests + n : NULL, instances ? instances + n : NULL);
+		n += siw_device_cq_take_completions(cq, num_entries - n, wc + n,
+						    sources ? sources + n : NULL,
+						    dests ? dests + n : NULL,
+						    instances ? instances + n : NULL);
 	while (n < num_entries && cq_arm_for_loop(cq, due_ns));
 	if (!n && num_entries && siw_device_cq_is_overrun(cq))
 		return siw_refuse(CQ_OVERFLOW);

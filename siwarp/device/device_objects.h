@@ -101,7 +101,7 @@ struct siw_cq {
 	uint32_t lane_qps[SIW_MAX_LANES]; /* number of uses by queue pairs per lane; lock */
 	/* link in channel->cqs; in_channel, events and unacked: under the channel's lock */
 	struct siw_link in_channel;
-	uint32_t events;  /* number of events raised and not read yet */
+	uint32_t events; /* number of events raised and not read yet */
 	/*
 	 * The descriptor with which an event loop of the program waits; NULL: none. loop_armed: the
 	 * next completion makes it readable. Both under lock.

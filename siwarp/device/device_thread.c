@@ -90,9 +90,9 @@ struct lanes_served {
 	 * next nap
 	 */
 	uint32_t left_to_loops;
-	bool polled;		      /* a lane was polled since the last look */
-	bool waiting;		      /* a thread waits on a lane */
-	bool left;		      /* a lane is left to an event loop */
+	bool polled;  /* a lane was polled since the last look */
+	bool waiting; /* a thread waits on a lane */
+	bool left;    /* a lane is left to an event loop */
 };
 
 /* Finds out which lanes were polled since the last look, or are waited on. */

@@ -34,7 +34,7 @@ struct siw_llp_loop_fd {
 	struct siw_llp_port *port;
 	struct siw_link of_port;
 	int fd;
-	bool set;	/* by siw_llp_loop_fd_set() */
+	bool set; /* by siw_llp_loop_fd_set() */
 	bool readable;
 };
 
@@ -51,8 +51,7 @@ static void loop_fd_update(struct siw_llp_loop_fd *loop)
 		siw_llp_event_fd_clear(loop->fd);
 	/* The progress thread of a real device naps once before it serves the port. */
 	if (work && loop->port->nap_until <= sim.now)
-		loop->port->nap_until =
-			sim.now + (uint64_t)siw_settings()->nap_us * 1000;
+		loop->port->nap_until = sim.now + (uint64_t)siw_settings()->nap_us * 1000;
 }
 
 static void port_update_loop_fds(struct siw_llp_port *port)

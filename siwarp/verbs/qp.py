@@ -544,9 +544,9 @@ class QP(Handle):
         Otherwise the completion queue will report its completion.
 
         Raises:
-            LimitError: the data is too long, or the send queue is full (ENOMEM).
+            LimitError: the send queue is full (ENOMEM).
             StateError: the queue pair has not been in RTS yet (EINVAL).
-            Error: this is a UD or RD queue pair (EINVAL).
+            Error: the data is too long, or this is a UD or RD queue pair (EINVAL).
 
         """
         rc: int = _send_inline(self._c_object(), wr_id, data, len(data))

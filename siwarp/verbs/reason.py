@@ -61,6 +61,7 @@ _NAMES = {
     "use a set of enum siw_rereg_mr_flags": "use pd=, buffer= or access=",
     "omit SIW_REREG_MR_CHANGE_PD": "omit pd=",
     "with a channel of siw_create_comp_channel": "with channel=CompChannel(context)",
+    "call siw_cq_wait_fd first": "call wait_fileno() first",
     "siw_capture_start": "siwarp.capture",
     "call siw_capture_stop first": "end its block first",
     "siw_cm_bind_qp": "CMID.bind_qp()",

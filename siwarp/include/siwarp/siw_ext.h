@@ -161,8 +161,8 @@ int siw_cq_pending(struct siw_cq *cq);
  * due, or another thread has queued a completion. Do not read from the descriptor or close it;
  * siw_destroy_cq closes it. The CQ needs no channel. From this call on, messages of the CQ's lane
  * arrive in the loop's thread. If the loop does not poll, the device's progress thread makes the
- * progress, at most 4 ms later; with the setting progress off, nothing arrives meanwhile. Errors:
- * ENOMEM, EMFILE.
+ * progress, at most 4 ms later; without that thread (setting progress_thread), nothing arrives
+ * meanwhile. Errors: ENOMEM, EMFILE.
  */
 int siw_cq_wait_fd(struct siw_cq *cq);
 /*

@@ -623,6 +623,7 @@ CREATION_MISUSE: list[Row] = [
     ("a context in use", lambda w: w.ctx.close(), State, EBUSY, "Close them first"),
     ("a CQ in use", lambda w: (w.make_ud_qp(), w.cq.close()), State, EBUSY, "Close them first"),
     ("arming without a channel", lambda w: w.cq.req_notify(), Plain, EINVAL, "CompChannel"),
+    ("a loop without a descriptor", lambda w: w.cq.poll_and_arm(), Plain, EINVAL, "wait_fileno"),
     ("waiting without a channel", lambda w: w.cq.wait(0), State, EINVAL, "CompChannel"),
 ]
 

@@ -1,0 +1,112 @@
+"""The event loop makes the progress of its connections, and the progress thread stands in."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+from unit.aio.aio_harness import LOOPBACK, run_in_event_loop
+
+import siwarp
+from siwarp import StateError, aio
+from siwarp.verbs import RemoteBuffer
+
+
+def test_a_peer_writes_and_reads_while_the_loop_is_blocked_in_user_code() -> None:
+    async def run_test_body() -> None:
+        async with aio.listen(LOOPBACK) as listener:
+            accepting = asyncio.create_task(anext(aiter(listener)))
+            with await asyncio.to_thread(siwarp.connect, listener.address) as peer:
+                conn = await accepting
+                there = conn.register(64)
+                await conn.send(there.remote().pack())
+                remote = RemoteBuffer.unpack(await asyncio.to_thread(peer.recv))
+                # These calls block the thread of the loop.
+                for i in range(10):
+                    peer.write(remote, b"%02d" % i)
+                    assert peer.read(remote, 2) == b"%02d" % i
+                await conn.close()
+
+    run_in_event_loop(run_test_body)
+
+
+async def connect_pair(listener: aio.Listener) -> tuple[aio.Connection, aio.Connection]:
+    """Return both ends of a new connection."""
+    accepting = asyncio.create_task(anext(aiter(listener)))
+    return await aio.connect(listener.address), await accepting
+
+
+async def exchange(n: int, messages: int) -> int:
+    """Exchange messages over n connections of this loop; return the number of answers."""
+    async with aio.listen(LOOPBACK) as listener:
+        pairs = [await connect_pair(listener) for _ in range(n)]
+        conns, ends = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+
+        async def echo(conn: aio.Connection) -> None:
+            for _ in range(messages):
+                await conn.send(await conn.recv())
+
+        async def ask(conn: aio.Connection) -> int:
+            right = 0
+            for i in range(messages):
+                await conn.send(b"%d" % i)
+                right += await conn.recv() == b"%d" % i
+            return right
+
+        rights = await asyncio.gather(*map(ask, conns), *map(echo, ends))
+        for conn in (*conns, *ends):
+            await conn.close()
+    return sum(right for right in rights if right is not None)
+
+
+def test_two_loops_in_two_threads_use_one_device_at_the_same_time() -> None:
+    found: list[int] = []
+
+    def run_loop() -> None:
+        found.append(run_in_event_loop(lambda: exchange(4, 50)))
+
+    threads = [threading.Thread(target=run_loop) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [200, 200]
+
+
+def test_a_burst_of_more_completions_than_a_turn_handles_is_received_completely() -> None:
+    assert run_in_event_loop(lambda: exchange(100, 3)) == 300
+
+
+def test_tasks_that_receive_get_an_error_when_the_connection_is_closed_meanwhile() -> None:
+    async def run_test_body() -> None:
+        async with aio.listen(LOOPBACK) as listener:
+            conn, end = await connect_pair(listener)
+            waiting = [asyncio.create_task(conn.recv()) for _ in range(3)]
+            await asyncio.sleep(0)
+            conn.close_nowait()
+            told = await asyncio.gather(*waiting, return_exceptions=True)
+            assert [type(e) for e in told] == [StateError] * 3
+            await end.close()
+
+    run_in_event_loop(run_test_body)
+
+
+def test_a_cancelled_receive_loses_no_message() -> None:
+    async def run_test_body() -> None:
+        async with aio.listen(LOOPBACK) as listener:
+            conn, end = await connect_pair(listener)
+            got = []
+            for i in range(50):
+                receiving = asyncio.create_task(end.recv())
+                await asyncio.sleep(0)
+                await conn.send(b"%d" % i)
+                receiving.cancel()
+                try:
+                    got.append(await receiving)
+                except asyncio.CancelledError:
+                    got.append(await end.recv())
+            assert got == [b"%d" % i for i in range(50)]
+            await conn.close()
+            await end.close()
+
+    run_in_event_loop(run_test_body)

@@ -1,0 +1,194 @@
+"""Completion queues of an event loop: the descriptor, and progress by the thread of the loop."""
+
+from __future__ import annotations
+
+import errno
+import threading
+
+import pytest
+from harness.rc_harness import SEND, End, Wire
+from harness.verbs_harness import LIMIT, Pair, Rig, poll, wait_until
+
+from siwarp.base import system
+from siwarp.base.system import readable_now
+from siwarp.verbs import CQ, WC, AccessFlag, Error, QPState, WROpcode
+
+
+def take(cq: CQ, n: int) -> list[WC]:
+    """Return n completions, as an event loop with this queue takes them."""
+    fd = cq.wait_fileno()
+    deadline = system.monotonic() + LIMIT
+    wcs = cq.poll_and_arm(n)
+    while len(wcs) < n:
+        system.sleep_on([fd], deadline)
+        assert readable_now(fd), f"{len(wcs)} of {n} completions came"
+        wcs += cq.poll_and_arm(n - len(wcs))
+    return wcs
+
+
+def test_a_loop_receives_messages_on_a_queue_without_a_channel() -> None:
+    rig = Rig()
+    pair = Pair(rig)
+    for i in range(20):
+        pair.post_receive(i)
+        pair.send(b"%d" % i)
+        assert [wc.wr_id for wc in take(pair.rcq, 1)] == [i]
+        assert pair.into.read(len(b"%d" % i)) == b"%d" % i
+    rig.close()
+
+
+def test_the_descriptor_is_the_same_at_each_call_and_unreadable_while_nothing_comes() -> None:
+    rig = Rig()
+    pair = Pair(rig)
+    fd = pair.rcq.wait_fileno()
+    assert pair.rcq.wait_fileno() == fd
+    wait_until(lambda: not pair.rcq.poll_and_arm() and not readable_now(fd))
+    pair.post_receive()
+    pair.send(b"x")
+    wait_until(lambda: readable_now(fd))
+    assert len(take(pair.rcq, 1)) == 1
+    wait_until(lambda: not pair.rcq.poll_and_arm() and not readable_now(fd))
+    rig.close()
+
+
+def test_completions_beyond_the_limit_of_a_poll_are_left_for_the_next_one() -> None:
+    rig = Rig()
+    pair = Pair(rig)
+    pair.rcq.wait_fileno()
+    for i in range(10):
+        pair.post_receive(i)
+    for _ in range(10):
+        pair.send(b"x")
+    wait_until(lambda: pair.rcq.pending == 10)
+    assert [wc.wr_id for wc in pair.rcq.poll_and_arm(4)] == [0, 1, 2, 3]
+    assert [wc.wr_id for wc in pair.rcq.poll_and_arm(4)] == [4, 5, 6, 7]
+    assert [wc.wr_id for wc in pair.rcq.poll_and_arm(4)] == [8, 9]
+    rig.close()
+
+
+def test_a_completion_that_another_thread_queues_makes_the_descriptor_readable() -> None:
+    rig = Rig()
+    pair = Pair(rig)
+    fd = pair.scq.wait_fileno()
+    wait_until(lambda: not pair.scq.poll_and_arm() and not readable_now(fd))
+    thread = threading.Thread(target=pair.send, args=(b"x", 7))
+    thread.start()
+    thread.join()
+    assert readable_now(fd)
+    assert [wc.wr_id for wc in take(pair.scq, 1)] == [7]
+    rig.close()
+
+
+def test_a_poll_without_a_descriptor_is_refused() -> None:
+    rig = Rig()
+    with pytest.raises(Error, match="wait_fileno") as caught:
+        rig.create_cq().poll_and_arm()
+    assert caught.value.errno == errno.EINVAL
+    rig.close()
+
+
+def test_two_loops_on_one_device_receive_their_own_messages() -> None:
+    rig = Rig()
+    pairs = [Pair(rig), Pair(rig)]
+    found: list[list[int]] = [[], []]
+
+    def receive(n: int) -> None:
+        while len(found[n]) < 100:
+            found[n] += [wc.wr_id for wc in take(pairs[n].rcq, 1)]
+
+    for pair in pairs:
+        for i in range(100):
+            pair.post_receive(i, 8)
+    threads = [threading.Thread(target=receive, args=(n,)) for n in range(2)]
+    for thread in threads:
+        thread.start()
+    for _ in range(100):
+        for pair in pairs:
+            pair.send(b"x")
+            poll(pair.scq)
+    for thread in threads:
+        thread.join()
+    assert found == [list(range(100))] * 2
+    rig.close()
+
+
+def connect_with_loop(wire: Wire) -> tuple[End, End]:
+    """Return connected endpoints; a loop has polled the queue of the second one."""
+    a, b = wire.connect()
+    b.rcq.wait_fileno()
+    b.rcq.poll_and_arm()
+    return a, b
+
+
+def test_the_progress_thread_serves_one_sided_traffic_while_the_loop_does_not_poll(
+    two_device_wire: Wire,
+) -> None:
+    a, b = connect_with_loop(two_device_wire)
+    access = AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_WRITE | AccessFlag.REMOTE_READ
+    with two_device_wire.passive.reg_mr(bytearray(64), access) as there:
+        for i in range(20):
+            a.mem.write(b"%02d" % i)
+            a.post(WROpcode.RDMA_WRITE, i, length=2, remote=there.remote())
+            a.post(WROpcode.RDMA_READ, 100 + i, offset=64, length=2, remote=there.remote())
+            assert all(wc.ok for wc in poll(a.scq, 2))
+            assert a.mem.read(2, 64) == b"%02d" % i
+    a.close()
+    b.close()
+
+
+def test_a_poll_fails_after_a_forced_close() -> None:
+    rig = Rig()
+    pair = Pair(rig)
+    pair.rcq.wait_fileno()
+    pair.rcq.poll_and_arm()
+    closing = threading.Thread(target=rig.ctx.close, kwargs={"force": True})
+    closing.start()
+    closing.join()
+    with pytest.raises(Error):
+        pair.rcq.poll_and_arm()
+
+
+def test_a_send_without_a_memory_region_completes_during_the_call(two_device_wire: Wire) -> None:
+    a, b = two_device_wire.connect(max_inline_data=64)
+    for i in range(40):  # more than the send queue has slots
+        b.post_receive(i)
+        data = b"message %d" % i
+        assert a.qp.send_inline(data, wr_id=i)
+        wc = poll(b.rcq)[0]
+        assert (wc.wr_id, b.mem.read(wc.byte_len)) == (i, data)
+    assert a.scq.pending == 0
+    a.close()
+    b.close()
+
+
+def test_a_send_without_a_memory_region_queues_a_completion_after_unpolled_ones(
+    two_device_wire: Wire,
+) -> None:
+    a, b = two_device_wire.connect(max_inline_data=64)
+    for i in range(3):
+        b.post_receive(i)
+    a.post(SEND, 1)
+    wait_until(lambda: a.scq.pending == 1)
+    assert not a.qp.send_inline(b"second", wr_id=2)
+    assert [wc.wr_id for wc in poll(a.scq, 2)] == [1, 2]
+    assert a.qp.send_inline(b"third", wr_id=3)
+    assert [wc.byte_len for wc in poll(b.rcq, 3)] == [0, 6, 5]
+    a.close()
+    b.close()
+
+
+def test_a_send_without_a_memory_region_is_refused_like_a_posted_one(
+    two_device_wire: Wire,
+) -> None:
+    a, b = two_device_wire.connect(max_inline_data=64)
+    with pytest.raises(Error, match="max_inline_data"):
+        a.qp.send_inline(bytes(a.qp.cap.max_inline_data + 1))
+    ud = two_device_wire.active.create_ud_qp()
+    with pytest.raises(Error, match="RC and UC"):
+        ud.send_inline(b"x")
+    b.close()
+    a.wait_for_error_state()
+    assert a.qp.qp_state == QPState.ERR
+    assert not a.qp.send_inline(b"x", wr_id=9)
+    assert [(wc.wr_id, wc.ok) for wc in poll(a.scq)] == [(9, False)]
+    a.close()
