@@ -79,6 +79,12 @@ def _native_sges(sg: Sequence[SGE] | None, num_sge: int) -> list[verbs_wr.SGE]:
     return [one._native_sge() for one in list(sg or ())[:count]]
 
 
+def _set_num_sge(wr: verbs_wr.RecvWR | verbs_wr.SendWR, count: int) -> None:
+    if not 0 <= count <= len(wr.sg):
+        raise PyverbsUserError(f"num_sge is {count}, but there are {len(wr.sg)} elements")
+    wr._c.num_sge = count
+
+
 W = TypeVar("W", "RecvWR", "SendWR")
 
 
@@ -128,6 +134,10 @@ class RecvWR(PyverbsCM):
     def num_sge(self) -> int:
         """Number of scatter/gather elements."""
         return self._wr.num_sge
+
+    @num_sge.setter
+    def num_sge(self, val: int) -> None:
+        _set_num_sge(self._wr, int(val))
 
     @property
     def sg_list(self) -> int:
@@ -182,6 +192,10 @@ class SendWR(PyverbsCM):
         """Number of scatter/gather elements."""
         return self._wr.num_sge
 
+    @num_sge.setter
+    def num_sge(self, val: int) -> None:
+        _set_num_sge(self._wr, int(val))
+
     @property
     def opcode(self) -> int:
         """A value of ``ibv_wr_opcode``."""
@@ -211,8 +225,12 @@ class SendWR(PyverbsCM):
 
     @property
     def sg_list(self) -> int:
-        """Address of the C scatter/gather list, or 0 without elements."""
+        """Address of the C scatter/gather list, or 0 without elements; assign an SGE."""
         return int(ffi.cast("uintptr_t", self._wr._c.sg_list))
+
+    @sg_list.setter
+    def sg_list(self, val: SGE) -> None:
+        self._wr._set_sg([val._native_sge()], None)
 
     @property
     def rkey(self) -> int:

@@ -51,7 +51,10 @@ def post_and_poll_arrays(qp: QP, cq: CQ, ahs: arrays.AHList) -> int:
 
 
 def create_pairs() -> None:
-    """Create a pair of connected UD endpoints, and a pair of an unknown queue pair type."""
+    """Create pairs of connected endpoints, and pairs of an unknown type or in no world."""
     with Context() as device, pair("ud", device) as (a, b):
         a.send(b.recv())
+    with pair("rd", sim=True) as (a, b):
+        a.send(b.recv())
     pair("tcp")  # type: ignore[arg-type]
+    pair("rd", sim="yes")  # type: ignore[arg-type]

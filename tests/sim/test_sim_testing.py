@@ -8,7 +8,7 @@ import pytest
 
 from siwarp import PeerGone, Timeout
 from siwarp.sim import World
-from siwarp.testing import Kind, Pair, pair
+from siwarp.testing import Kind, Pair, aio_pair, pair
 from siwarp.verbs import StateError
 
 KINDS = get_args(Kind)
@@ -80,3 +80,16 @@ def test_fixtures_of_pairs_are_in_the_world_of_a_simulated_test(
     ends.a.send(b"late")
     assert ends.b.recv() == b"late"
     assert world.now >= before + 1
+
+
+def test_asyncio_connections_of_a_pair_are_at_a_device_of_the_world(world: World) -> None:
+    world.device("10.0.0.1")
+
+    async def exchange_a_message(*host: str) -> bytes:
+        async with aio_pair(*host) as (a, b):
+            await a.send(b"hello")
+            return await b.recv()
+
+    assert world.run(exchange_a_message("10.0.0.1")) == b"hello"
+    with pytest.raises(RuntimeError, match=r"aio_pair\('10\.0\.0\.1'\)"):
+        world.run(exchange_a_message())

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from siwarp.pyverbs.addr import AH, AHAttr, GlobalRoute
 from siwarp.pyverbs.cmid import CMID, AddrInfo, CMEvent, CMEventChannel
 from siwarp.pyverbs.comp_cntr import CompCntr, CompCntrInitAttr
 from siwarp.pyverbs.cq import CQ
@@ -147,6 +148,25 @@ def test_requests_return_the_memory_that_they_name(pd: PD) -> None:
     wr.set_wr_rdma(7, 0x1234)
     assert (wr.rdma_rkey, wr.rdma_remote_addr) == (7, 0x1234)
     assert wr.sg_list != 0 and RecvWR(num_sge=1, sg=[SGE(mr.buf, 64, mr.lkey)]).sg_list != 0
+
+
+def test_the_elements_of_a_request_can_be_changed(ctx: Context, pd: PD) -> None:
+    mr = MR(pd, 64, LOCAL)
+    mr.write(b"firstsecond", 11)
+    cq = CQ(ctx, 10)
+    init = QPInitAttr(ibv_qp_type.IBV_QPT_UD, scq=cq, rcq=cq, cap=QPCap(max_send_wr=2))
+    qp = QP(pd, init, QPAttr(port_num=1))
+    route = GlobalRoute(dgid=ctx.query_gid(1, 0), sgid_index=0)
+    ah = AH(pd, AHAttr(gr=route, is_global=1, port_num=1))
+    wr = SendWR(num_sge=2, sg=[SGE(mr.buf, 5, mr.lkey), SGE(mr.buf + 5, 6, mr.lkey)])
+    wr.set_wr_ud(ah, qp.qp_num, 0x11111111)
+    wr.num_sge = 1
+    with pytest.raises(PyverbsUserError, match="there are 2 elements"):
+        wr.num_sge = 3
+    qp.post_send(wr)
+    wr.sg_list = SGE(mr.buf + 5, 6, mr.lkey)
+    assert wr.num_sge == 1
+    qp.post_send(wr)
 
 
 def test_a_receive_may_have_no_elements(ctx: Context, pd: PD) -> None:
