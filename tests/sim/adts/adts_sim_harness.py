@@ -75,7 +75,7 @@ class SlowDisk(Disk):
         super().__init__()
         self._seconds = seconds
 
-    def run_coroutine(self, call: Callable[..., T], *args: Any) -> asyncio.Future[T]:
+    def run(self, call: Callable[..., T], *args: Any) -> asyncio.Future[T]:
         result: asyncio.Future[T] = self._loop.create_future()
         self._waiting.append((lambda: call(*args), result))
         if self.busy_since is None:
@@ -84,7 +84,7 @@ class SlowDisk(Disk):
 
     def _schedule_next_call(self) -> None:
         self.busy_since = system.monotonic()
-        self._loop.call_later(self._seconds, self._start_next)
+        self._loop.call_later(self._seconds, self._make_next_call)
 
     def _make_next_call(self) -> None:
         if self._waiting:
