@@ -7,10 +7,10 @@ from typing import Any
 
 import net
 import pytest
-from unit.llp.conftest import llp_helpers, port, run_in_namespace
+from unit.llp.conftest import llp_helpers, llp_port, run_in_namespace
 from unit.rd.rd_kit import Endpoint, ScapyRdPeer
 
-__all__ = ["llp_helpers", "make_endpoint", "port", "run_in_namespace"]
+__all__ = ["llp_helpers", "llp_port", "make_endpoint", "run_in_namespace"]
 
 
 @pytest.fixture
