@@ -1,48 +1,18 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Makes the page of ``siwarp bench all``: one HTML file that needs no other file and no network."""
+"""Makes the page of ``siwarp bench all``, an HTML file."""
 
 from __future__ import annotations
 
-import base64
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
 
 from siwarp.bench.charts import Curve, Point, draw_curves, draw_points
 from siwarp.bench.compare import CONFIDENCE
+from siwarp.bench.document import make_data_link, make_document, make_table
 from siwarp.bench.table import format_value_with_unit
 
 __all__ = ["make_page", "report_status"]
-
-_STYLE = """
-:root { color-scheme: light dark; --ink: #1b1f24; --paper: #fff; --rule: #d0d5db; --soft: #f3f5f7;
-  --warn: #8a3b00; --c0: #0b5cad; --c1: #7a4a00; --c2: #187a3c; --c3: #a8175d; --c4: #5b3fb0;
-  --c5: #39424e; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e6e9ed; --paper: #14171b; --rule: #3a4149;
-  --soft: #1e2328; --warn: #ffb27a; --c0: #6cb2ff; --c1: #e3b45f; --c2: #6fd08f; --c3: #ff8fc3;
-  --c4: #b9a3ff; --c5: #b8c1cc; } }
-body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper);
-  max-width: 84rem; margin: 0 auto; padding: 1rem; }
-h2 { margin-top: 2.5rem; border-bottom: 1px solid var(--rule); }
-table { border-collapse: collapse; margin: 1rem 0; font-size: .8rem; }
-th, td { padding: .2rem .45rem; border-bottom: 1px solid var(--rule); text-align: right;
-  vertical-align: top; white-space: nowrap; }
-td:last-child { white-space: normal; min-width: 9rem; }
-th:first-child, td:first-child, .words { text-align: left; }
-.scroll { overflow-x: auto; }
-.status { background: var(--soft); border-left: .4rem solid var(--warn); padding: .5rem 1rem; }
-.good { border-left-color: var(--c2); }
-.warn { color: var(--warn); font-weight: 600; }
-figure { margin: 1rem 0; }
-svg { width: 100%; max-width: 56rem; height: auto; font: 12px system-ui, sans-serif; }
-svg text { fill: var(--ink); }
-svg .axis { fill: none; stroke: var(--ink); }
-svg .grid { fill: none; stroke: var(--rule); }
-svg .line { fill: none; stroke-width: 2; }
-svg .thin { stroke-width: 1; opacity: .5; }
-svg .dashed { stroke-dasharray: 7 4; }
-""" + "\n".join(f".s{i} {{ fill: var(--c{i}); stroke: var(--c{i}); }}" for i in range(6))
 
 #: The sections: key, title, and what they show.
 _SECTIONS = (
@@ -116,24 +86,6 @@ def _format_tick(value: float) -> str:
 # ---- tables
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]], words: Sequence[int]) -> str:
-    """Return a table of cells that are HTML; ``words`` are the columns that are no numbers."""
-
-    def cell(tag: str, i: int, text: str) -> str:
-        kind = ' class="words"' if i in words else ""
-        return f"<{tag}{kind}>{text}</{tag}>"
-
-    lines = ["".join(cell("td", i, text) for i, text in enumerate(row)) for row in rows]
-    titles = "".join(
-        cell("th", i, escape(text)).replace("<th", '<th scope="col"') for i, text in enumerate(head)
-    )
-    body = "".join(f"<tr>{line}</tr>" for line in lines)
-    return (
-        f'<div class="scroll"><table><thead><tr>{titles}</tr></thead><tbody>{body}</tbody>'
-        "</table></div>"
-    )
-
-
 def _format_ratio(ratio: Mapping[str, Any] | None) -> str:
     if ratio is None:
         return ""
@@ -185,7 +137,7 @@ def _make_table(section: str, figures: Sequence[Mapping[str, Any]]) -> str:
     # A column that would be empty is left out.
     kept = [i for i in range(len(head)) if i < 4 or any(row[i] for row in rows)]
     words = [n for n, i in enumerate(kept) if i == 1 or head[i] == "remark"]
-    return _table([head[i] for i in kept], [[row[i] for i in kept] for row in rows], words)
+    return make_table([head[i] for i in kept], [[row[i] for i in kept] for row in rows], words)
 
 
 def _format_costs(figure: Mapping[str, Any], counted: bool) -> list[str]:
@@ -285,7 +237,7 @@ def _make_facts(report: Mapping[str, Any]) -> str:
         "siwarp's settings": ", ".join(changed) or "the defaults",
     }
     rows = [(escape(name), escape(str(text))) for name, text in facts.items()]
-    return _table(("property", "value"), rows, (0, 1))
+    return make_table(("property", "value"), rows, (0, 1))
 
 
 def make_page(report: Mapping[str, Any]) -> str:
@@ -298,13 +250,9 @@ def make_page(report: Mapping[str, Any]) -> str:
         if status
         else '<div class="status good" role="note">Complete, and every floor was steady.</div>'
     )
-    data = base64.b64encode(json.dumps(report).encode()).decode()
     links = " | ".join(f'<a href="#{key}">{escape(title)}</a>' for key, title, _ in _SECTIONS)
-    parts = [
-        '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<title>siwarp bench all, {escape(report['date'])}</title><style>{_STYLE}</style>",
-        "</head><body><main><h1>siwarp beside the kernel's sockets</h1>",
+    body = [
+        "<h1>siwarp beside the kernel's sockets</h1>",
         f"<p><code>siwarp bench all</code>, {escape(report['date'])}, "
         f"{report['seconds'] // 60} min {report['seconds'] % 60} s, "
         f"{report['rounds']} rounds, each of which measures every figure once, on loopback. "
@@ -313,11 +261,8 @@ def make_page(report: Mapping[str, Any]) -> str:
         "or of the kernel's best, exceeds 15% of the median, or if there are fewer than 20 "
         "rounds.</p>",
         verdict,
-        f"<nav>{links} | ",
-        '<a download="siwarp-bench-all.json" '
-        f'href="data:application/json;base64,{data}">all data (JSON)</a></nav>',
+        f"<nav>{links} | {make_data_link('siwarp-bench-all.json', report)}</nav>",
         f'<section id="machine"><h2>Machine</h2>{_make_facts(report)}</section>',
         *_make_sections(report),
-        "</main></body></html>\n",
     ]
-    return "\n".join(parts)
+    return make_document(f"siwarp bench all, {report['date']}", body)

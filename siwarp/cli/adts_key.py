@@ -40,8 +40,8 @@ def find_key(file: str | None) -> Key | None:
         raise typer.BadParameter(f"{VARIABLE}: {e}", param_hint="--key") from None
 
 
-def parse_channel_list(text: str) -> list[str]:
-    """Return the names in a list of channels, separated by commas.
+def parse_channel_list(text: str, option: str = "--channel") -> list[str]:
+    """Return the names in a list of channels, separated by commas, that ``option`` gives.
 
     Raises:
         BadParameter: a name is unknown.
@@ -53,5 +53,5 @@ def parse_channel_list(text: str) -> list[str]:
     try:
         parse_channels(names)
     except ValueError as e:
-        raise typer.BadParameter(str(e), param_hint="--channel") from None
+        raise typer.BadParameter(str(e), param_hint=option) from None
     return names

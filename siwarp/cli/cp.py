@@ -255,7 +255,7 @@ def cp(
         print(f"siwarp cp: {where}{e.strerror or e}", file=sys.stderr)
         raise typer.Exit(FILE) from None
     for failure in result.failures:
-        print(f"siwarp cp: {failure.text}", file=sys.stderr)
+        print(f"siwarp cp: {show.escape_control_characters(failure.text)}", file=sys.stderr)
     if as_json:
         show.print_json(
             {

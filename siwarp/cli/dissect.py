@@ -24,11 +24,6 @@ DASH, STDIN = Path("-"), Path("/dev/stdin")
 PRIVATE_SHOWN = 16
 
 
-def _escape_control_characters(text: str) -> str:
-    """Return text from a capture with control characters escaped; a terminal would execute them."""
-    return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
-
-
 def _format_microseconds(seconds: float) -> str:
     return f"{seconds * 1e6:.1f} µs"
 
@@ -87,7 +82,7 @@ def _message_details(message: Message) -> str:
         parts.append(message.note)
     elif not message.whole and message.error is None:
         parts.append("incomplete")
-    return _escape_control_characters("; ".join(parts))
+    return show.escape_control_characters("; ".join(parts))
 
 
 def _print_messages(messages: list[Message]) -> None:
@@ -271,14 +266,14 @@ def dissect(
     records: list[dict[str, object]] = []
     failed = examined = False
     for number, file in enumerate(files):
-        name = _escape_control_characters(str(file))
+        name = show.escape_control_characters(str(file))
         if len(files) > 1 and not as_json:
             show.print_line(("\n" if number else "") + f"{name}:")
         try:
             found = examine(STDIN if file == DASH else file, limits)
         except (OSError, ValueError) as e:
             why = f"{name}: {e.strerror}" if isinstance(e, OSError) else str(e)
-            typer.echo(f"siwarp: {_escape_control_characters(why)}", err=True)
+            typer.echo(f"siwarp: {show.escape_control_characters(why)}", err=True)
             failed = True
             continue
         examined = True

@@ -310,7 +310,7 @@ def cp_far_end(
     channels: str = typer.Option("rd,rc,tcp", "--channels", metavar="LIST"),
 ) -> None:
     """Serve the far end of one `siwarp cp HOST:PATH`, which starts this command through ssh."""
-    names = parse_channel_list(channels)
+    names = parse_channel_list(channels, "--channels")
     raise_descriptor_limit()
     try:
         asyncio.run(_serve_until_stdin_ends(paths, write, names))

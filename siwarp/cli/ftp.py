@@ -281,7 +281,8 @@ def mirror(
         show.print_json({name: getattr(job, name) for name in names} | {"failed": failed})
     else:
         for path, reason in job.failures:
-            print(f"siwarp: {path}: {reason}", file=sys.stderr)
+            text = show.escape_control_characters(f"{path}: {reason}")
+            print(f"siwarp: {text}", file=sys.stderr)
         show.print_line(
             f"{job.copied} copied ({job.octets} octets), {job.skipped} equal, "
             f"{job.deleted} deleted, {len(job.failures)} failed"
@@ -357,7 +358,7 @@ def _reporting_errors() -> Iterator[None]:
 
 
 def _exit_with_error(status: int, text: str) -> Any:
-    print(f"siwarp: {text}", file=sys.stderr)
+    print(f"siwarp: {show.escape_control_characters(text)}", file=sys.stderr)
     sys.exit(status)
 
 

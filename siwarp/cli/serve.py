@@ -87,7 +87,7 @@ def serve(
     """
     from siwarp.ulp.adts import Key, create_key_file
 
-    names = parse_channel_list(channels)
+    names = parse_channel_list(channels, "--channels")
     if key is not None and not Path(key).exists():
         create_key_file(Path(key))
     found = find_key(key)

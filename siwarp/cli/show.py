@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "collect_findings",
+    "escape_control_characters",
     "is_terminal_output",
     "print_finding",
     "print_heading",
@@ -44,6 +45,11 @@ def is_terminal_output() -> bool:
     """Return whether output goes to a terminal (or FORCE_COLOR is set) and rich is installed."""
     seen = sys.stdout is not None and (sys.stdout.isatty() or bool(os.environ.get("FORCE_COLOR")))
     return seen and importlib.util.find_spec("rich") is not None
+
+
+def escape_control_characters(text: str) -> str:
+    """Return a text of a peer or a file; a terminal would execute its control characters."""
+    return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
 
 
 #: The list that records findings instead of printing them, or None.

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -27,6 +28,14 @@ def environment_without_sanitizer() -> dict[str, str]:
     loaded.
     """
     return {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+
+
+def is_running(pid: int) -> bool:
+    """Return whether a process exists that has not ended."""
+    try:
+        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
 
 
 def run_siwarp(

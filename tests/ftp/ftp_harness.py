@@ -134,14 +134,6 @@ def wait_until(condition: Callable[[], bool], describe: Callable[[], object]) ->
         net.sleep(0.01)
 
 
-def is_running(pid: int) -> bool:
-    """Return whether a process exists that has not ended."""
-    try:
-        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False
-
-
 def read_file(ftp: ftplib.FTP, path: str, rest: int | None = None) -> bytes:
     """Return the octets of a file of the server."""
     found = bytearray()

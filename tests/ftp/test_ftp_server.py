@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cli.cli_harness import is_running
 from ftp.ftp_harness import (
     LIMIT,
     ServerProcess,
     cut_upload,
-    is_running,
     make_certificate,
     random_octets,
     read_file,

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 from laboratory.lab_harness import run_lab
 from namespaces import wan_harness
 
 from lab.papers.adts import __main__ as command_line
-from lab.papers.adts import figures, page, paper, report, summary
+from lab.papers.adts import figures, musts, outside, page, paper, report, summary
 from lab.papers.adts.lines import LineShape
 from siwarp.bench.runner import BenchError
 
@@ -78,11 +80,37 @@ def test_rounds_alternate_and_a_later_failure_keeps_the_complete_rounds() -> Non
         return float(len(order))
 
     runs = {name: lambda name=name: run(name) for name in ("a", "b")}  # type: ignore[misc]
-    told: list[str] = []
-    found = summary.measure_rounds(runs, 4, told.append)
+    log = summary.Log()
+    found = summary.measure_rounds(runs, 4, log)
     assert order == ["a", "b", "b", "a", "a", "b"]
     assert found == {"a": [1, 4], "b": [2, 3]}
-    assert told[-1] == "round 3 of 4 failed: the line broke"
+    assert log.doubts == ["round 3 of 4 failed, and was the last: the line broke"]
+
+
+def test_a_part_that_fails_is_recorded_with_the_reason_and_ends_no_other_part(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: Any) -> dict[str, Any]:
+        raise BenchError("the line broke")
+
+    def differ(*_: Any) -> dict[str, Any]:
+        rates = {"put rd": summary.summarize_values([1.0, 2.0])}
+        return {"line": "loopback", "mbit_s": rates, "ratios": []}
+
+    monkeypatch.setattr(musts, "measure_lan", fail)
+    monkeypatch.setattr(outside, "measure_outside", differ)
+    results, html = tmp_path / "results.json", tmp_path / "page.html"
+    with pytest.raises(typer.Exit) as end:
+        command_line.main("lan,outside", 1, "1M", 1.0, str(results), "", False)
+    assert end.value.exit_code == 1
+    assert "failed: the line broke" in capsys.readouterr().out
+    kept = json.loads(results.read_text())
+    assert kept["lan"]["failed"] == "the line broke"
+    assert "put rd: the rounds differ by more than a factor of 1.5" in kept["outside"]["unreliable"]
+    command_line.main("lan", 1, "1M", 1.0, str(results), str(html), False)
+    shown = html.read_text()
+    assert "failed: the line broke" in shown
+    assert "The part small was not measured." in shown
 
 
 def test_a_ratio_is_judged_by_the_median_of_the_rounds() -> None:
@@ -111,6 +139,7 @@ def test_each_ratio_is_printed_with_its_limit(capsys: pytest.CaptureFixture[str]
         "line": "loopback",
         "mbit_s": {"put rd": rate},
         "ratios": [summary.judge_ratio("RD to TCP", [3.0], [4.0], 0.8)],
+        "failed": "",
         "unreliable": ["a doubt"],
     }
     report.print_results({"lan": part})
@@ -125,16 +154,17 @@ def test_the_page_has_each_figure_of_the_paper_and_the_promised_figures() -> Non
     curves = {"line": "put", "axis": "MiB", "unit": "s", "curves": {"rd": points, "tcp": points}}
     found = {
         "machine": {"CPU": "a <fast> one"},
-        "put-size": {**curves, "ratios": [], "unreliable": []},
-        "get-delay-256": {**curves, "ratios": [], "unreliable": []},  # in two figures
+        "put-size": {**curves, "ratios": [], "failed": "", "unreliable": []},
+        "get-delay-256": {**curves, "ratios": [], "failed": "", "unreliable": []},  # in two figures
         "lan": {
             "line": "loopback",
             "mbit_s": {"put rd": summary.summarize_values([100.0])},
             "ratios": [summary.judge_ratio("RC to TCP", [3.0], [4.0], 0.8)],
+            "failed": "",
             "unreliable": ["a doubt"],
         },
     }
-    shown = page.make_page(found)
+    shown = page.make_page(found, ("put-size", "lan"))
     for figure in paper.FIGURES:
         assert f"<h2>{figure.name}: " in shown
         assert figure.verdict in {
@@ -158,5 +188,5 @@ def test_a_page_needs_results() -> None:
 
 
 def test_each_part_of_the_papers_figures_exists() -> None:
-    parts = command_line._make_parts(1, 1 << 20, 1.0, print)
+    parts = command_line._make_parts(1, 1 << 20, 1.0, summary.Log())
     assert {name for figure in paper.FIGURES for name in figure.parts} <= set(parts)

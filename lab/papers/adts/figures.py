@@ -14,7 +14,7 @@ from typing import Any
 from lab.papers.adts.ends import Copied, EndOptions, Ends
 from lab.papers.adts.lines import LineShape, Loopback, open_line
 from lab.papers.adts.musts import fill, open_folder
-from lab.papers.adts.summary import measure_rounds, summarize_values
+from lab.papers.adts.summary import Log, measure_rounds, summarize_values
 from siwarp.ulp.adts import handshake
 
 __all__ = [
@@ -28,12 +28,12 @@ __all__ = [
     "zipf_sizes",
 ]
 
-Told = Callable[[str], None]
 MIB = 1 << 20
 
-#: The channels in the figures, and those in the figures of the transports: all that ADTS has.
-CHANNELS = ("rd", "rc", "tcp")
-TRANSPORTS = tuple(handshake.CHANNELS)
+#: All channels of ADTS; UD is the paper's FTP-UDP. UD is far slower than the others, so its files
+#: have at most so many MiB.
+CHANNELS = tuple(handshake.CHANNELS)
+MOST_OVER_UD = 16
 #: Delays of one direction in ms: those of the paper, without its 10 us, which the relay exceeds.
 DELAYS = (0.0, 0.1, 1.0, 10.0)
 #: Sizes of files in MiB.
@@ -56,31 +56,34 @@ def _collect(
 
 
 def _copies(
-    ends: Ends,
-    names: Sequence[str],
-    way: str,
-    of: Callable[[Copied], float],
-    channels: Sequence[str] = CHANNELS,
+    ends: Ends, name: str, way: str, of: Callable[[Copied], float], channels: Sequence[str]
 ) -> dict[str, Callable[[], float]]:
-    """Return a run for each channel that copies files, and returns a property of the copy."""
+    """Return a run for each channel that copies a file, and returns a property of the copy."""
     return {
-        channel: lambda channel=channel: of(ends.copy(channel, way, names))  # type: ignore[misc]
+        channel: lambda channel=channel: of(ends.copy(channel, way, [name]))  # type: ignore[misc]
         for channel in channels
     }
 
 
-def measure_sizes(way: str, rounds: int, scale: float, told: Told) -> dict[str, Any]:
+def _channels_for(size: int) -> list[str]:
+    """Return the channels that copy a file of ``size`` MiB in some seconds."""
+    return [channel for channel in CHANNELS if channel != "ud" or size <= MOST_OVER_UD]
+
+
+def measure_sizes(way: str, rounds: int, scale: float, log: Log) -> dict[str, Any]:
     """Measure the seconds of put or get by the size of the file, without delay."""
     points = []
     with open_folder() as folder, Ends(Loopback(), folder) as ends:
         for size in SIZES:
             fill((ends.here if way == "put" else ends.there) / "file", int(size * MIB * scale))
-            runs = _copies(ends, ["file"], way, lambda copied: copied.transferring)
-            points.append((float(size), measure_rounds(runs, rounds, told)))
+            runs = _copies(
+                ends, "file", way, lambda copied: copied.transferring, _channels_for(size)
+            )
+            points.append((float(size), measure_rounds(runs, rounds, log)))
     return _collect(f"{way} of one file on loopback", "MiB", "s", points)
 
 
-def measure_delays(size: int, rounds: int, scale: float, told: Told) -> dict[str, Any]:
+def measure_delays(size: int, rounds: int, scale: float, log: Log) -> dict[str, Any]:
     """Measure the rate of get by the delay of the line, for files of ``size`` MiB."""
     points = []
     for delay in DELAYS:
@@ -90,18 +93,26 @@ def measure_delays(size: int, rounds: int, scale: float, told: Told) -> dict[str
             line = stack.enter_context(open_line("wan", LineShape(10_000, delay)))
             ends = stack.enter_context(Ends(line, folder, EndOptions(congestion="cubic")))
             fill(ends.there / "file", int(size * MIB * scale))
-            runs = _copies(ends, ["file"], "get", lambda copied: copied.mbit_s, TRANSPORTS)
+            fill(ends.there / "small", int(MOST_OVER_UD * MIB * scale))
+
+            def get(channel: str, ends: Ends = ends) -> float:
+                return ends.copy(channel, "get", ["small" if channel == "ud" else "file"]).mbit_s
+
+            runs: dict[str, Callable[[], float]] = {
+                channel: lambda channel=channel, get=get: get(channel)  # type: ignore[misc]
+                for channel in CHANNELS
+            }
             # The chart's axis is logarithmic: no delay is shown as 10 us.
-            points.append((delay or 0.01, measure_rounds(runs, rounds, told)))
+            points.append((delay or 0.01, measure_rounds(runs, rounds, log)))
     return _collect(
-        f"get of one file of {size} MiB over the relay of siwarp wan",
+        f"get of one file of {size} MiB (UD: {MOST_OVER_UD} MiB) over the relay of siwarp wan",
         "ms each way",
         "Mbit/s",
         points,
     )
 
 
-def measure_units(delay: float, rounds: int, scale: float, told: Told) -> dict[str, Any]:
+def measure_units(delay: float, rounds: int, scale: float, log: Log) -> dict[str, Any]:
     """Measure the rate of put by the octets of a unit; each session has 8 MiB for units."""
     points = []
     for unit in UNITS:
@@ -114,14 +125,13 @@ def measure_units(delay: float, rounds: int, scale: float, told: Told) -> dict[s
             ends = stack.enter_context(Ends(line, folder, options))
             # Small units are slow: a smaller file takes long enough.
             fill(ends.here / "file", int(min(64 * MIB, 4096 * unit) * scale))
-            runs = _copies(ends, ["file"], "put", lambda copied: copied.mbit_s)
-            del runs["tcp"]
-            points.append((unit / 1024, measure_rounds(runs, rounds, told)))
+            runs = _copies(ends, "file", "put", lambda copied: copied.mbit_s, ("rd", "rc"))
+            points.append((unit / 1024, measure_rounds(runs, rounds, log)))
     words = f"{delay:g} ms each way" if delay else "loopback"
     return _collect(f"put of one file, {words}", "KiB", "Mbit/s", points)
 
 
-def measure_features(rounds: int, scale: float, told: Told) -> dict[str, Any]:
+def measure_features(rounds: int, scale: float, log: Log) -> dict[str, Any]:
     """Measure the seconds for connecting and for data by the number of files of 1 MiB.
 
     Basic: a session for each file, no disk thread, and the smallest window, four units. Optimized:
@@ -153,7 +163,7 @@ def measure_features(rounds: int, scale: float, told: Told) -> dict[str, Any]:
                 copied[name].append(done)
                 return done.seconds
 
-            measure_rounds({name: lambda name=name: copy(name) for name in pairs}, rounds, told)  # type: ignore[misc]
+            measure_rounds({name: lambda name=name: copy(name) for name in pairs}, rounds, log)  # type: ignore[misc]
             found = {}
             for name, every in copied.items():
                 found[f"{name}, connecting"] = [done.connecting for done in every]
@@ -168,7 +178,7 @@ def zipf_sizes(total: int, files: int = TRACE_FILES, alpha: float = ALPHA) -> li
     return [max(1, int(total * weight / sum(weights))) for weight in weights]
 
 
-def measure_trace(total: int, rounds: int, scale: float, told: Told) -> dict[str, Any]:
+def measure_trace(total: int, rounds: int, scale: float, log: Log) -> dict[str, Any]:
     """Measure the seconds for replicating the files of a Zipf trace by the delay of the line."""
     points = []
     for delay in DELAYS:
@@ -184,9 +194,9 @@ def measure_trace(total: int, rounds: int, scale: float, told: Told) -> dict[str
 
             runs: dict[str, Callable[[], float]] = {
                 channel: lambda channel=channel: copy(channel)  # type: ignore[misc]
-                for channel in CHANNELS
+                for channel in _channels_for(total // MIB)
             }
-            points.append((delay or 0.01, measure_rounds(runs, rounds, told)))
+            points.append((delay or 0.01, measure_rounds(runs, rounds, log)))
     return _collect(
         f"put of {TRACE_FILES} files with {total // MIB} MiB, sizes by Zipf's law (alpha {ALPHA})",
         "ms each way",
@@ -195,13 +205,13 @@ def measure_trace(total: int, rounds: int, scale: float, told: Told) -> dict[str
     )
 
 
-def measure_cpu(rounds: int, scale: float, told: Told) -> dict[str, Any]:
+def measure_cpu(rounds: int, scale: float, log: Log) -> dict[str, Any]:
     """Measure the CPU time for each MiB of put, client and server, by the size of the file."""
     points = []
     with open_folder() as folder, Ends(Loopback(), folder) as ends:
-        for size in (128, 256, 512):
+        for size in (MOST_OVER_UD, 128, 256, 512):
             fill(ends.here / "file", int(size * MIB * scale))
-            copied: dict[str, list[Copied]] = {channel: [] for channel in CHANNELS}
+            copied: dict[str, list[Copied]] = {channel: [] for channel in _channels_for(size)}
 
             def copy(channel: str, copied: Any = copied) -> float:
                 copied[channel].append(ends.copy(channel, "put", ["file"]))
@@ -209,9 +219,9 @@ def measure_cpu(rounds: int, scale: float, told: Told) -> dict[str, Any]:
 
             runs: dict[str, Callable[[], float]] = {
                 channel: lambda channel=channel: copy(channel)  # type: ignore[misc]
-                for channel in CHANNELS
+                for channel in copied
             }
-            measure_rounds(runs, rounds, told)
+            measure_rounds(runs, rounds, log)
             found = {}
             for channel, every in copied.items():
                 for end in ("client", "server"):

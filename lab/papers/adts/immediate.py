@@ -21,7 +21,7 @@ from collections.abc import Callable
 from typing import Any
 
 from lab.papers.adts.lines import Line, LineShape, open_line
-from lab.papers.adts.summary import judge_ratio, measure_rounds, summarize_values
+from lab.papers.adts.summary import Log, judge_ratio, measure_rounds, summarize_values
 from siwarp.bench.runner import BenchError
 from siwarp.cm import connect, listen
 from siwarp.verbs import MR, AccessFlag, RemoteBuffer, SendFlag, SendWR, WROpcode
@@ -130,7 +130,7 @@ def _run_once(line: Line, op: str, unit: int, units: int) -> float:
     return units * unit * 8e-6 / float(done.stdout)
 
 
-def measure_immediate(rounds: int, scale: float, told: Callable[[str], None]) -> dict[str, Any]:
+def measure_immediate(rounds: int, scale: float, log: Log) -> dict[str, Any]:
     """Measure the rate of units by Sends and by Writes with Immediate, by the line's delay.
 
     Raises:
@@ -148,7 +148,7 @@ def measure_immediate(rounds: int, scale: float, told: Callable[[str], None]) ->
                     op: lambda op=op, unit=unit, units=units: _run_once(line, op, unit, units)  # type: ignore[misc]
                     for op in ("send", "write")
                 }
-                found = measure_rounds(runs, rounds, told)
+                found = measure_rounds(runs, rounds, log)
                 words = f"units of {unit >> 10} KiB"
                 for op, values in found.items():
                     name = {"send": "Sends", "write": "Writes with Immediate"}[op]

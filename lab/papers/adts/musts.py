@@ -18,7 +18,7 @@ from typing import Any
 from lab.papers.adts.ends import EndOptions, Ends
 from lab.papers.adts.lines import Line, LineShape, Loopback, open_line
 from lab.papers.adts.raw import copy_over_raw_udp
-from lab.papers.adts.summary import judge_ratio, measure_rounds, summarize_values
+from lab.papers.adts.summary import Log, judge_ratio, measure_rounds, summarize_values
 from siwarp.bench.runner import run as run_bench
 
 __all__ = [
@@ -32,7 +32,6 @@ __all__ = [
     "open_folder",
 ]
 
-Told = Callable[[str], None]
 
 #: The lines with random losses, and the same lines without.
 LOSSY = (LineShape(50, 13, 0.5), LineShape(50, 81, 0.1))
@@ -67,7 +66,7 @@ def _raw_udp_mbit_s() -> float:
     return float(run_bench("bw", "rd", size=1 << 20, rounds=1, others=False)["floor"]) * 8e3
 
 
-def measure_lan(size: int, rounds: int, told: Told) -> dict[str, Any]:
+def measure_lan(size: int, rounds: int, log: Log) -> dict[str, Any]:
     """Measure put and get of one file without delay, over each channel and raw UDP.
 
     Raises:
@@ -91,7 +90,7 @@ def measure_lan(size: int, rounds: int, told: Told) -> dict[str, Any]:
             for channel in ("tcp", "rc", "rd")
         }
         runs |= {"raw UDP, files": copy_raw, "raw UDP, memory": _raw_udp_mbit_s}
-        found = measure_rounds(runs, rounds, told)
+        found = measure_rounds(runs, rounds, log)
     judged = []
     for way in ("put", "get"):
         tcp, rc, rd = (found[f"{way} {channel}"] for channel in ("tcp", "rc", "rd"))
@@ -112,7 +111,7 @@ def _result(found: dict[str, list[float]], judged: Sequence[dict[str, Any]]) -> 
 
 
 def measure_line(
-    kind: str, shape: LineShape, sizes: dict[str, int], rounds: int, told: Told
+    kind: str, shape: LineShape, sizes: dict[str, int], rounds: int, log: Log
 ) -> dict[str, Any]:
     """Measure put of one file over RD, and over TCP with CUBIC and with BBR, on a line.
 
@@ -141,7 +140,7 @@ def measure_line(
             name: lambda name=name: copy(name)  # type: ignore[misc]
             for name in sizes
         }
-        found = measure_rounds(runs, rounds, told)
+        found = measure_rounds(runs, rounds, log)
     rd, cubic = found["rd"], found["cubic"]
     if shape.loss:
         judged = [
@@ -156,7 +155,7 @@ def measure_line(
 
 
 def measure_share(
-    kind: str, shape: LineShape, seconds: float, rounds: int, told: Told, settle: float = 10
+    kind: str, shape: LineShape, seconds: float, rounds: int, log: Log, settle: float = 10
 ) -> dict[str, Any]:
     """Measure a copy over RD and one over TCP with CUBIC at the same time, on one line.
 
@@ -180,7 +179,9 @@ def measure_share(
             rates = _share_once(pairs, settle, seconds)
             for name, rate in rates.items():
                 found[name].append(rate)
-            told(f"round {turn + 1} of {rounds}: {rates}")
+                if not rate:
+                    log.doubt(f"round {turn + 1} of {rounds}: nothing was copied over {name}")
+            log.tell(f"round {turn + 1} of {rounds}: {rates}")
     both = [rd + cubic for rd, cubic in zip(found["rd"], found["cubic"], strict=True)]
     judged = [judge_ratio("share of CUBIC beside RD", found["cubic"], both, 1 / 3)]
     return {"line": f"{shape.name} ({kind}), both at the same time", **_result(found, judged)}
@@ -213,7 +214,7 @@ def _share_once(pairs: dict[str, Ends], settle: float, seconds: float) -> dict[s
 
 
 def measure_small(
-    files: int, each: int, rounds: int, channels: Sequence[str], told: Told
+    files: int, each: int, rounds: int, channels: Sequence[str], log: Log
 ) -> dict[str, Any]:
     """Measure many small files on a line with delay: in one session, and with a session a file.
 
@@ -246,7 +247,7 @@ def measure_small(
             runs[f"{channel}, a session a file"] = lambda channel=channel: open_session_a_file(
                 channel
             )  # type: ignore[misc]
-        found = measure_rounds(runs, rounds, told)
+        found = measure_rounds(runs, rounds, log)
     judged = [
         judge_ratio(
             f"{channel.upper()}: one session to a session a file",

@@ -16,7 +16,7 @@ from typing import Any
 from lab.papers.adts.ends import Ends
 from lab.papers.adts.lines import Loopback
 from lab.papers.adts.musts import fill, open_folder
-from lab.papers.adts.summary import judge_ratio, measure_rounds, summarize_values
+from lab.papers.adts.summary import Log, judge_ratio, measure_rounds, summarize_values
 from siwarp.bench.runner import BenchError
 
 __all__ = ["measure_outside"]
@@ -77,7 +77,7 @@ def _run_curl(*words: str) -> float:
     return float(done.stderr)
 
 
-def measure_outside(size: int, rounds: int, told: Callable[[str], None]) -> dict[str, Any]:
+def measure_outside(size: int, rounds: int, log: Log) -> dict[str, Any]:
     """Measure put and get of one file on loopback with vsftpd and curl, beside ADTS.
 
     Raises:
@@ -111,7 +111,7 @@ def measure_outside(size: int, rounds: int, told: Callable[[str], None]) -> dict
             for way in ("put", "get")
             for channel in ("tcp", "rc", "rd")
         }
-        found = measure_rounds({"put curl": put, "get curl": get, **runs}, rounds, told)
+        found = measure_rounds({"put curl": put, "get curl": get, **runs}, rounds, log)
     judged = [
         judge_ratio(
             f"{way}: {channel.upper()} to vsftpd and curl",

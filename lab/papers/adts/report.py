@@ -23,6 +23,8 @@ def print_results(found: dict[str, Any]) -> None:
                 print(f"  {what:42} {_format_values(values)} {part['unit']}")
         for ratio in part["ratios"]:
             print(f"  {ratio['name']:42} {_format_values(ratio)}{_format_verdict(ratio)}")
+        if part["failed"]:
+            print(f"  failed: {part['failed']}")
         for doubt in part["unreliable"]:
             print(f"  unreliable: {doubt}")
 

@@ -4,12 +4,30 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from siwarp.bench.runner import BenchError
+from siwarp.bench.trust import spread_warning
 
-__all__ = ["judge_ratio", "measure_rounds", "summarize_values"]
+__all__ = ["Log", "find_spreads", "judge_ratio", "measure_rounds", "summarize_values"]
+
+
+class Log:
+    """Prints how a part of the study goes on, and keeps why its results are doubtful."""
+
+    def __init__(self) -> None:
+        self.doubts: list[str] = []
+
+    def tell(self, text: str) -> None:
+        """Print a line on standard error."""
+        print(text, file=sys.stderr, flush=True)
+
+    def doubt(self, text: str) -> None:
+        """Print and keep a reason to doubt the results."""
+        self.doubts.append(text)
+        self.tell(text)
 
 
 def summarize_values(values: Sequence[float]) -> dict[str, Any]:
@@ -27,12 +45,13 @@ def summarize_values(values: Sequence[float]) -> dict[str, Any]:
 
 
 def measure_rounds(
-    runs: Mapping[str, Callable[[], float]], rounds: int, told: Callable[[str], None]
+    runs: Mapping[str, Callable[[], float]], rounds: int, log: Log
 ) -> dict[str, list[float]]:
     """Make each run once in each round, in every other round in the reverse order.
 
     Returns:
-        The values of each run. If a run fails after the first round, the rounds so far.
+        The values of each run. If a run fails after the first round, the rounds so far; the log
+        then has the reason.
 
     Raises:
         BenchError: a run of the first round failed.
@@ -44,11 +63,11 @@ def measure_rounds(
         try:
             for name in list(runs) if turn % 2 == 0 else list(runs)[::-1]:
                 values[name] = runs[name]()
-                told(f"round {turn + 1} of {rounds}: {name}: {values[name]:.6g}")
+                log.tell(f"round {turn + 1} of {rounds}: {name}: {values[name]:.6g}")
         except BenchError as e:
             if not turn:
                 raise
-            told(f"round {turn + 1} of {rounds} failed: {e}")
+            log.doubt(f"round {turn + 1} of {rounds} failed, and was the last: {e}")
             break
         for name, value in values.items():
             found[name].append(value)
@@ -64,3 +83,19 @@ def judge_ratio(
     summary = summarize_values([a / b for a, b in zip(first, second, strict=True)])
     met = None if must is None else summary["median"] >= must
     return {"name": name, **summary, "must": must, "met": met}
+
+
+def find_spreads(part: Mapping[str, Any]) -> Iterator[str]:
+    """Yield why figures of a part are doubtful: their rounds differ too much."""
+    measured = [
+        (name, values)
+        for key in ("mbit_s", "files_s")
+        for name, values in part.get(key, {}).items()
+    ] + [
+        (f"{curve}, {x:g} {part['axis']}", values)
+        for curve, points in part.get("curves", {}).items()
+        for x, values in points
+    ]
+    for name, values in measured:
+        if warning := spread_warning(values["values"]):
+            yield f"{name}: {warning}"

@@ -222,6 +222,9 @@ class Channel(ABC):
         self._wake_writers()
         self._release_transport()
 
+    def _peer_name(self) -> str:
+        return f"the peer at {self.peer[0]} port {self.peer[1]}"
+
     def _ended_error(self) -> ChannelEnded:
         if self.ended is None:
             raise AssertionError("the channel is open")

@@ -312,9 +312,6 @@ class RDMAChannel(Channel):
 
     # ---- the end
 
-    def _peer_name(self) -> str:
-        return f"the peer at {self.peer[0]} port {self.peer[1]}"
-
     def _end_by_completion(self, wc: WC) -> None:
         if wc.vendor_err or wc.status in (WCStatus.LOC_LEN_ERR, WCStatus.REM_INV_REQ_ERR):
             try:

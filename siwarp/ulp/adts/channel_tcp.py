@@ -281,9 +281,6 @@ class TCPChannel(Channel):
 
     # ---- the end
 
-    def _peer_name(self) -> str:
-        return f"the peer at {self.peer[0]} port {self.peer[1]}"
-
     def _end_by_error(self, error: OSError) -> None:
         if error.errno == errno.ETIMEDOUT or isinstance(error, TimeoutError):
             self._end_channel(
@@ -388,6 +385,13 @@ async def listen_tcp(address: Address, accepted: Callable[[TCPChannel], None]) -
         sock.bind(where)
         sock.listen(1024)
         return TCPListener(sock, accepted)
+    except OSError as error:
+        sock.close()
+        raise OSError(
+            error.errno,
+            f"cannot listen at {address[0]} port {address[1]}: {error.strerror}: choose an address "
+            "of this machine and a free port",
+        ) from None
     except BaseException:
         sock.close()
         raise

@@ -342,9 +342,6 @@ class UDChannel(Channel):
 
     # ---- the end
 
-    def _peer_name(self) -> str:
-        return f"the peer at {self.peer[0]} port {self.peer[1]}"
-
     def _end_channel(self, reason: str, cause: Cause) -> None:
         self._port.device.members.pop(self, None)
         super()._end_channel(reason, cause)
@@ -386,15 +383,13 @@ async def connect_ud(
     """
     channel = UDChannel(port, token, window, address)
     channel.owns_device = True
-    deadline = asyncio.get_running_loop().time() + timeout
     try:
-        wait = 0.2
-        while not channel.answered.done():
+        waited, wait = 0.0, 0.2
+        while not channel.answered.done() and waited < timeout:
             channel.ask_for_report()
-            left = deadline - asyncio.get_running_loop().time()
-            if left <= 0:
-                break
-            await asyncio.wait([channel.answered], timeout=min(wait, left))
+            wait = min(wait, timeout - waited)
+            await asyncio.wait([channel.answered], timeout=wait)
+            waited += wait
             wait *= 2
     except BaseException:
         channel.abort("connecting was cancelled")

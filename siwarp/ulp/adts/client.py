@@ -418,7 +418,14 @@ class Session:
 
     async def stat(self, path: str) -> Entry:
         """Return the entry of a path at the server. Raises ADTSError as ``entries`` does."""
-        return (await self.entries(path))[0]
+        found = await self.entries(path)
+        if not found:  # the server leaves out what does not fit into a unit
+            raise ADTSError(
+                ErrorCode.NAME,
+                f"{path}: its attributes do not fit into a unit of this session: use another "
+                f"channel than {self.channel.upper()}",
+            )
+        return found[0]
 
     async def delete(self, path: str, *, recursive: bool = False) -> None:
         """Delete a file, or a directory that is empty unless ``recursive``, at the server.

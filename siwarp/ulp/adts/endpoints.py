@@ -6,7 +6,9 @@ units have at most ``HANDSHAKE_UNIT_SIZE`` octets (wire.py) until the session co
 larger ones (TCP: ``use``), or on a channel that was opened with a token.
 
 A server's channels share the pool of one device. The first sessions have large units; when sessions
-would outnumber these, further ones have small units, which are parts of units of the same pool.
+would outnumber these, further ones have small units, which are parts of units of the same pool. All
+but the very first begin with a window of one unit, which grows when it is used, so that hundreds of
+sessions can open at once.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ import asyncio
 import contextlib
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Generic, Literal, NamedTuple, TypeVar
 
 from siwarp.cm import CMEvent
 from siwarp.ulp.adts.channel import (
@@ -46,15 +49,18 @@ SMALL_UNIT = 64 << 10
 LEAST_UD_WINDOW = 16
 #: The window of each end of a rendezvous on RC, and the octets of memory of the rendezvous.
 RENDEZVOUS_WINDOW = 4
-RENDEZVOUS_MEMORY = 4 << 20
+RENDEZVOUS_MEMORY = 16 << 20
 
 
-class _Expected(NamedTuple):
-    """An invited peer that has not presented its token yet, and the receives reserved for it."""
+R = TypeVar("R")
 
-    receives: Receives
-    credits: Credits
+
+@dataclass(frozen=True)
+class _Expected(Generic[R]):
+    """A peer that was invited, with what is reserved for it."""
+
     accepted: Callable[[Channel], None]
+    reserved: R
     timer: asyncio.TimerHandle
 
 
@@ -64,18 +70,24 @@ class _Memory:
     def __init__(self, device: Device, limits: Limits) -> None:
         self.device = device
         self.limits = limits
-        #: Sessions with units of the largest size.
-        self.large = 0
+        #: Sessions over RC and RD, and those of them with units of the largest size.
+        self.sessions = self.large = 0
 
     def unit_size(self, peer_unit: int, *, small: bool = False) -> int:
         """Return the octets of a unit of a new session; ``small``: at most ``SMALL_UNIT``."""
         most = self.limits.unit
-        if small or self.large >= max(1, self.device.pool.size // 4):
+        if small or self.large >= max(1, self.device.pool.size // 8):
             most = min(most, SMALL_UNIT)
         size = most
         while size > peer_unit and size > MIN_UNIT_SIZE:
             size //= 2
         return size
+
+    @property
+    def window(self) -> int:
+        """The window with which a new session begins, at most."""
+        is_first = self.sessions < max(1, self.device.pool.size // 32)
+        return self.limits.window if is_first else 1
 
     def receive_limit(self, size: int) -> int:
         """Return the largest number of receives of one size that a transport may post."""
@@ -83,12 +95,12 @@ class _Memory:
         return whole // 2 if size == self.limits.unit else whole * (self.limits.unit // size)
 
 
-class _Acceptor(Acceptor):
-    """The common part of the acceptors of RC and RD, which maps tokens to invited peers."""
+class _Acceptor(Acceptor, Generic[R]):
+    """What all acceptors have in common: the tokens of expected peers."""
 
     def __init__(self, memory: _Memory) -> None:
         self._memory = memory
-        self._expected: dict[bytes, _Expected] = {}
+        self._expected: dict[bytes, _Expected[R]] = {}
 
     def expect(
         self,
@@ -99,48 +111,30 @@ class _Acceptor(Acceptor):
         lifetime: float = 30.0,
     ) -> Invitation:
         """See ``Acceptor``."""
-        size = self._memory.unit_size(peer_unit)
-        receives, port, qkey = self._open(size)
-        try:
-            window = receives.reserve_for_channel(self._memory.limits.window)
-        except LimitError:
-            smaller = self._memory.unit_size(peer_unit, small=True)
-            if smaller == size:
-                raise
-            size = smaller
-            receives, port, qkey = self._open(size)
-            window = receives.reserve_for_channel(self._memory.limits.window)
-        try:
-            credits = Credits(Role.ACCEPTOR, window, peer_window)
-        except BaseException:
-            receives.reserved -= window
-            raise
-        loop = asyncio.get_running_loop()
-        timer = loop.call_later(lifetime, self.forget, token)
-        self._expected[token] = _Expected(receives, credits, accepted, timer)
-        self._count_sessions_with_large_units(receives, 1)
-        return Invitation(token, port, size, window, qkey)
+        reserved, invitation = self._reserve(token, peer_unit, peer_window)
+        timer = asyncio.get_running_loop().call_later(lifetime, self.forget, token)
+        self._expected[token] = _Expected(accepted, reserved, timer)
+        return invitation
 
     @abstractmethod
-    def _open(self, size: int) -> tuple[Receives, int, int]:
-        """Return the receives for units of a size, the port, and the Q_Key."""
+    def _reserve(self, token: bytes, peer_unit: int, peer_window: int) -> tuple[R, Invitation]:
+        """Reserve what a channel needs, and return it with what the peer is told."""
 
-    def forget(self, token: bytes) -> None:
-        """See ``Acceptor``."""
-        expected = self._take_expected_peer(token)
-        if expected is not None:
-            expected.receives.reserved -= expected.credits.reserved
-            self._count_sessions_with_large_units(expected.receives, -1)
+    @abstractmethod
+    def _give_back(self, reserved: R) -> None:
+        """Release what was reserved for a channel that has not opened."""
 
-    def _take_expected_peer(self, token: bytes) -> _Expected | None:
+    def _take_expected_peer(self, token: bytes) -> _Expected[R] | None:
         expected = self._expected.pop(token, None)
         if expected is not None:
             expected.timer.cancel()
         return expected
 
-    def _count_sessions_with_large_units(self, receives: Receives, by: int) -> None:
-        if receives.unit == self._memory.limits.unit:
-            self._memory.large += by
+    def forget(self, token: bytes) -> None:
+        """See ``Acceptor``."""
+        expected = self._take_expected_peer(token)
+        if expected is not None:
+            self._give_back(expected.reserved)
 
     def close(self) -> None:
         """See ``Acceptor``."""
@@ -148,7 +142,53 @@ class _Acceptor(Acceptor):
             self.forget(token)
 
 
-class _RCAcceptor(_Acceptor):
+class _Reserved(NamedTuple):
+    """The receives for a peer, and its credits."""
+
+    receives: Receives
+    credits: Credits
+
+
+class _RDMAAcceptor(_Acceptor[_Reserved]):
+    """What the acceptors of RC and RD have in common: shared receives."""
+
+    def _reserve(
+        self, token: bytes, peer_unit: int, peer_window: int
+    ) -> tuple[_Reserved, Invitation]:
+        size = self._memory.unit_size(peer_unit)
+        receives, port, qkey = self._open(size)
+        try:
+            window = receives.reserve_for_channel(self._memory.window)
+        except LimitError:
+            smaller = self._memory.unit_size(peer_unit, small=True)
+            if smaller == size:
+                raise
+            size = smaller
+            receives, port, qkey = self._open(size)
+            window = receives.reserve_for_channel(self._memory.window)
+        try:
+            credits = Credits(Role.ACCEPTOR, window, peer_window)
+        except BaseException:
+            receives.reserved -= window
+            raise
+        self._count_sessions_with_large_units(receives, 1)
+        return _Reserved(receives, credits), Invitation(token, port, size, window, qkey)
+
+    @abstractmethod
+    def _open(self, size: int) -> tuple[Receives, int, int]:
+        """Return the receives for units of a size, the port, and the Q_Key."""
+
+    def _give_back(self, reserved: _Reserved) -> None:
+        reserved.receives.reserved -= reserved.credits.reserved
+        self._count_sessions_with_large_units(reserved.receives, -1)
+
+    def _count_sessions_with_large_units(self, receives: Receives, by: int) -> None:
+        self._memory.sessions += by
+        if receives.unit == self._memory.limits.unit:
+            self._memory.large += by
+
+
+class _RCAcceptor(_RDMAAcceptor):
     name = "rc"
 
     def __init__(self, memory: _Memory, host: str, scarce: Callable[[bool], None] | None) -> None:
@@ -181,7 +221,7 @@ class _RCAcceptor(_Acceptor):
         if expected is None:
             _reject_connect_request(event)
             return
-        receives = expected.receives
+        receives, credits = expected.reserved
         if not isinstance(receives, RCReceives):
             raise AssertionError("the receives of an RC acceptor")
         with contextlib.suppress(Error):
@@ -190,14 +230,14 @@ class _RCAcceptor(_Acceptor):
                 self._memory.device,
                 receives,
                 self._memory.device.units(receives.unit),
-                expected.credits,
+                credits,
                 self._memory.limits.window,
                 expected.accepted,
                 lambda: self._count_sessions_with_large_units(receives, -1),
             )
 
 
-class _RDAcceptor(_Acceptor):
+class _RDAcceptor(_RDMAAcceptor):
     name = "rd"
 
     def __init__(
@@ -238,22 +278,23 @@ class _RDAcceptor(_Acceptor):
 
     def _admit_peer(self, token: bytes, port: RDPort, wc: WC) -> RDChannel | None:
         expected = self._expected.get(token)
-        if expected is None or expected.receives is not port.receives or wc.source is None:
+        if expected is None or wc.source is None:
+            return None
+        receives, credits = reserved = expected.reserved
+        if receives is not port.receives:
             return None
         self._take_expected_peer(token)
-        receives = expected.receives
         try:
             channel = RDChannel(
                 port,
                 self._memory.device.units(receives.unit),
-                expected.credits,
+                credits,
                 Role.ACCEPTOR,
                 self._memory.limits.window,
                 wc.source,
             )
         except Error:
-            receives.reserved -= expected.credits.reserved
-            self._count_sessions_with_large_units(receives, -1)
+            self._give_back(reserved)
             return None
         channel.on_released = lambda: self._count_sessions_with_large_units(receives, -1)
         channel.on_joined = lambda: expected.accepted(channel)
@@ -261,28 +302,19 @@ class _RDAcceptor(_Acceptor):
         return channel
 
 
-class _UDAcceptor(Acceptor):
+class _UDAcceptor(_Acceptor[int]):
+    """Reserves nothing but a window."""
+
     name = "ud"
 
     def __init__(self, memory: _Memory, host: str, qkey: int | None) -> None:
-        self._memory = memory
+        super().__init__(memory)
         self._host = host
         self._qkey = qkey
         self._port: UDPort | None = None
-        # For each token: the window, the function that gets the channel, and the timer that makes
-        # the token expire.
-        self._expected: dict[bytes, tuple[int, Callable[[Channel], None], asyncio.TimerHandle]] = {}
         self._sessions = 0
 
-    def expect(
-        self,
-        token: bytes,
-        peer_unit: int,
-        peer_window: int,
-        accepted: Callable[[Channel], None],
-        lifetime: float = 30.0,
-    ) -> Invitation:
-        """Expect a peer as ``Acceptor.expect`` says. UD ignores the peer's unit size and window."""
+    def _reserve(self, token: bytes, peer_unit: int, peer_window: int) -> tuple[int, Invitation]:
         if self._port is None:
             device = self._memory.device
             self._port = UDPort(device, (self._host, 0), self._qkey, self._admit_peer)
@@ -290,39 +322,25 @@ class _UDAcceptor(Acceptor):
         # The units that all sessions together store stay below the limit of the memory.
         share = self._memory.limits.memory // (8 * UD_UNIT_SIZE * self._sessions)
         window = max(LEAST_UD_WINDOW, min(WINDOW, share))
-        timer = asyncio.get_running_loop().call_later(lifetime, self.forget, token)
-        self._expected[token] = window, accepted, timer
-        return Invitation(token, self._port.address[1], UD_UNIT_SIZE, window, self._port.qkey)
+        port = self._port
+        return window, Invitation(token, port.address[1], UD_UNIT_SIZE, window, port.qkey)
 
-    def forget(self, token: bytes) -> None:
-        """See ``Acceptor``."""
-        found = self._expected.pop(token, None)
-        if found is not None:
-            found[2].cancel()
-            self._sessions -= 1
+    def _give_back(self, reserved: int) -> None:
+        self._sessions -= 1
 
     def _admit_peer(self, token: bytes, port: UDPort, source: Address) -> UDChannel | None:
-        found = self._expected.pop(token, None)
-        if found is None:
+        expected = self._take_expected_peer(token)
+        if expected is None:
             return None
-        window, accepted, timer = found
-        timer.cancel()
+        window = expected.reserved
         try:
             channel = UDChannel(port, token, window, source)
         except Error:
-            self._sessions -= 1
+            self._give_back(window)
             return None
-        channel.on_released = self._on_channel_released
-        accepted(channel)
+        channel.on_released = lambda: self._give_back(window)
+        expected.accepted(channel)
         return channel
-
-    def _on_channel_released(self) -> None:
-        self._sessions -= 1
-
-    def close(self) -> None:
-        """See ``Acceptor``."""
-        for token in list(self._expected):
-            self.forget(token)
 
 
 class Acceptors:
@@ -467,9 +485,11 @@ class _RCRendezvous:
         self.address = self._listener.address
 
     def _on_connect_request(self, event: CMEvent) -> None:
-        try:
+        window = 0
+        with contextlib.suppress(LimitError):
             window = self._receives.reserve_for_channel(RENDEZVOUS_WINDOW)
-        except LimitError:
+        if window < RENDEZVOUS_WINDOW:  # the peer counts on it
+            self._receives.reserved -= window
             _reject_connect_request(event)
             return
         self._channels += 1

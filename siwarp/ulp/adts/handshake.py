@@ -221,11 +221,17 @@ async def _open_first_possible_channel(
         except asyncio.TimeoutError:
             raise ADTSError(
                 ErrorCode.TIMEOUT,
-                f"{shown_address(rendezvous.peer)} did not answer in time: try again",
+                f"{shown_address(rendezvous.peer)} did not answer within {HANDSHAKE_S:.0f} s: try "
+                "again",
             ) from None
         except wire.WireError as e:
             raise ADTSError(ErrorCode.PROTOCOL, f"{shown_address(rendezvous.peer)}: {e}") from None
-    text = "; ".join(refused) or "the server has none of the channels that this end asks for"
+    text = "the server has none of the channels that this end asks for"
+    if refused:
+        text = (
+            f"{'; '.join(refused)}: let the firewalls between the ends pass TCP and UDP, or use "
+            "the channel tcp"
+        )
     raise ADTSError(ErrorCode.CHANNEL, f"no channel to {shown_address(rendezvous.peer)}: {text}")
 
 

@@ -55,6 +55,16 @@ class Hosts:
         return self.world.run(asyncio.wait_for(main, within))
 
 
+async def put_and_get_directory(hosts: Hosts, source: Path, back: Path) -> None:
+    """Copy a directory with four files to the server, and back to another directory."""
+    async with await hosts.start_server(), await hosts.connect_client() as session:
+        assert session.channel == hosts.kind
+        result = await session.put(source, "copy", recursive=True)
+        assert (result.files, result.failures) == (4, [])
+        result = await session.get("copy", back, recursive=True)
+        assert (result.files, result.failures) == (4, [])
+
+
 def make_files(root: Path, sizes: dict[str, int], seed: int = 1) -> None:
     draw = random.Random(seed)
     for name, size in sizes.items():

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sim.adts.adts_sim_harness import KEY, LIMITS, B, Hosts, read_files_below
+from sim.adts.adts_sim_harness import KEY, LIMITS, B, Hosts, SlowDisk, read_files_below
 
 from siwarp.sim import World
-from siwarp.ulp.adts import ADTSError, ErrorCode, Server, endpoints, handshake, wire
+from siwarp.ulp.adts import ADTSError, ErrorCode, Server, Session, endpoints, handshake, wire
 from siwarp.ulp.adts.channel import Cause, Channel, ChannelEnded
 from siwarp.ulp.adts.handshake import Agreement
 from siwarp.ulp.adts.session import receive_message, send_message
@@ -204,3 +205,56 @@ def test_more_than_256_waiting_requests_are_refused_and_the_others_answered(host
     refused = [m for m in answers if isinstance(m, wire.Error)]
     assert {m.code for m in refused} == {ErrorCode.BUSY}
     assert len(refused) == 300 - 256
+
+
+def test_when_receives_run_out_the_sessions_that_have_sent_most_are_paused(hosts: Hosts) -> None:
+    async def send_most() -> None:
+        async with await hosts.start_server() as server:
+            liars = [await open_session_as_initiator(hosts) for _ in range(3)]
+            for i, liar in enumerate(liars):
+                opened = make_open_message(b"%d" % i, size=1 << 20)
+                await send_records(liar.channel, (1, opened))
+                assert await receive_message(liar.channel) == [wire.Accept()]
+                for at in range((2 - i) * 50):
+                    await send_records(liar.channel, (1, wire.Hole(at, 1)))
+            await asyncio.sleep(1)
+            for is_scarce, message in ((True, wire.Pause()), (False, wire.Resume())):
+                server._pause_busiest_sessions(is_scarce)
+                for liar in liars[:2]:
+                    assert await receive_message(liar.channel) == [message]
+                with pytest.raises(asyncio.TimeoutError):
+                    await asyncio.wait_for(receive_message(liars[2].channel), 1)
+            for liar in liars:
+                for end in (liar.channel, liar.rendezvous):
+                    end.abort("the end of the test")
+
+    hosts.run_coroutine(send_most())
+
+
+def test_sessions_that_are_paused_because_receives_run_out_complete_their_files(
+    hosts: Hosts,
+) -> None:
+    paused: set[int] = set()
+
+    async def put_to_slow_disk(session: Session, number: int) -> None:
+        handle = session._exchange._handle_record
+
+        def note(record: wire.Record) -> bool:
+            if record.type == wire.Type.PAUSE:
+                paused.add(number)
+            return handle(record)
+
+        session._exchange._handle_record = note  # type: ignore[method-assign]
+        assert (await session.put(bytes(range(256)) * 1200, f"{number}")).failures == []
+
+    async def put_many() -> None:
+        async with await hosts.start_server() as server, AsyncExitStack() as stack:
+            server.make_disk = lambda: SlowDisk(0.5)
+            sessions = [
+                await stack.enter_async_context(await hosts.connect_client()) for _ in range(24)
+            ]
+            await asyncio.gather(*(put_to_slow_disk(one, i) for i, one in enumerate(sessions)))
+
+    hosts.run_coroutine(put_many())
+    assert paused
+    assert set(read_files_below(hosts.root).values()) == {bytes(range(256)) * 1200}

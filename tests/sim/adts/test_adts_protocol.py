@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,11 @@ from sim.adts.adts_sim_harness import KEY, LIMITS, B, Hosts, read_files_below
 
 from siwarp.sim import World
 from siwarp.ulp.adts import ADTSError, ErrorCode, auth, endpoints, handshake, wire
-from siwarp.ulp.adts.channel import Channel
+from siwarp.ulp.adts.channel import Channel, ChannelEnded
+from siwarp.ulp.adts.channel_rdma import RDMAChannel
 from siwarp.ulp.adts.credit import Role
 from siwarp.ulp.adts.handshake import Agreement
+from siwarp.ulp.adts.memory import Unit
 from siwarp.ulp.adts.wire import UNIT_HEADER_SIZE, ChannelKind, Message, Option, Type
 
 HELLO = wire.Hello(
@@ -187,6 +189,28 @@ def test_an_acceptor_that_does_not_know_the_key_gets_no_session(
     assert hosts.run_coroutine(connect_and_get_error_code()) == expected
 
 
+def test_the_key_is_not_sent(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[bytes] = []
+    send_unit = RDMAChannel.send
+
+    async def note(channel: RDMAChannel, unit: Unit, length: int) -> None:
+        wire.put_unit_header(unit.view, length)  # as the channel will
+        sent.append(bytes(unit.view[:length]))
+        await send_unit(channel, unit, length)
+
+    monkeypatch.setattr(RDMAChannel, "send", note)
+
+    async def put() -> None:
+        async with await hosts.start_server(), await hosts.connect_client() as session:
+            await session.put(b"x", "file")
+
+    hosts.run_coroutine(put())
+    types = {record.type for unit in sent for record in wire.records(memoryview(unit))}
+    assert types >= {Type.HELLO, Type.AUTH, Type.CHANNEL, Type.OPEN, Type.DONE}
+    for form in (bytes(range(32)), KEY.text.encode()):
+        assert not any(form in unit for unit in sent)
+
+
 @pytest.mark.clause("ADTS-HELLO-5")
 def test_the_smaller_numbers_of_both_hellos_apply(
     hosts: Hosts, monkeypatch: pytest.MonkeyPatch
@@ -295,3 +319,87 @@ def test_a_receiver_can_cancel_a_transfer(hosts: Hosts) -> None:
             assert await receive_messages(channel) == [(1, wire.RequestDone(files=0, failed=1))]
 
     hosts.run_coroutine(cancel_transfer())
+
+
+@pytest.mark.clause("ADTS-FILE-9")
+def test_an_end_that_was_asked_to_pause_sends_no_files_until_it_may(hosts: Hosts) -> None:
+    (hosts.root / "small").write_bytes(b"x")
+
+    async def pause() -> None:
+        async with open_session_as_initiator(hosts) as joined:
+            channel = joined.channel
+            await send_messages(channel, wire.Pause())
+            await send_messages(channel, wire.Get(b"small"), transfer=1)
+            assert await is_silent(channel, 20)
+            await send_messages(channel, wire.Resume())
+            types = [type(message) for _, message in await receive_messages(channel)]
+            assert types == [wire.Open, wire.End]  # and DATA between them
+
+    hosts.run_coroutine(pause())
+
+
+@pytest.mark.clause("ADTS-END-3", "ADTS-END-4")
+def test_an_error_of_the_peer_ends_its_session_and_is_reported(hosts: Hosts) -> None:
+    large = wire.Open(path=b"file", size=300_000, mtime_ns=0, mode=0o644)
+
+    async def end_by_error() -> None:
+        async with open_session_as_initiator(hosts) as joined:
+            await send_messages(joined.channel, large, transfer=1)
+            assert await receive_messages(joined.channel) == [(1, wire.Accept())]
+            await send_messages(joined.channel, wire.Error(ErrorCode.SHUTDOWN, "the power fails"))
+            with pytest.raises(ChannelEnded):
+                await receive_messages(joined.rendezvous)
+
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    hosts.run_coroutine(end_by_error())
+    assert "has ended the session: the power fails" in hosts.events[-1]
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before
+
+
+@pytest.mark.clause("ADTS-CHAN-1")
+@pytest.mark.parametrize("order", [("rd", "rc", "ud"), ("ud", "rc"), ("tcp", "rc", "rd")])
+def test_the_first_kind_of_the_initiator_that_the_acceptor_has_is_offered(
+    hosts: Hosts, order: tuple[str, ...]
+) -> None:
+    async def ask() -> wire.UseChannel:
+        async with await hosts.start_server(channels=["rc", "rd"]):
+            rendezvous = await endpoints.connect("rc", (B, 18517))
+            kinds = handshake.parse_channels(order)
+            _, offer = await handshake._prove_and_verify(rendezvous, KEY, kinds, LIMITS)
+            rendezvous.abort("the end of the test")
+            return offer
+
+    offer = hosts.run_coroutine(ask())
+    assert offer.kind.name.lower() == next(name for name in order if name in {"rc", "rd"})
+    assert len(offer.token) == 16 and offer.port and offer.unit_size and offer.window
+
+
+@pytest.mark.clause("ADTS-CHAN-1")
+@pytest.mark.parametrize("lack", ["token", "port", "unit_size", "window"])
+def test_an_offer_that_lacks_what_a_channel_needs_is_invalid(lack: str) -> None:
+    offer = wire.UseChannel(ChannelKind.RD, bytes(16), 9, 7, 16384, 8)
+    handshake._check_offer(offer, ChannelKind.RD)
+    nothing: Any = b"" if lack == "token" else 0
+    with pytest.raises(wire.WireError, match="lacks what a channel of kind RD needs"):
+        handshake._check_offer(replace(offer, **{lack: nothing}), ChannelKind.RD)
+
+
+def test_a_server_with_as_many_sessions_as_it_permits_refuses_the_next(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("siwarp.ulp.adts.server.SESSIONS", 2)
+
+    async def connect_three_times() -> None:
+        async with await hosts.start_server() as server, AsyncExitStack() as stack:
+            for _ in range(2):
+                await stack.enter_async_context(await hosts.connect_client())
+            with pytest.raises(ADTSError, match="2 sessions, its limit: try again later") as error:
+                await hosts.connect_client()
+            assert error.value.code == ErrorCode.BUSY
+            await stack.aclose()
+            while server.sessions:
+                await asyncio.sleep(0.1)
+            async with await hosts.connect_client() as session:
+                await session.stat("")
+
+    hosts.run_coroutine(connect_three_times())

@@ -1,4 +1,4 @@
-"""Tests of ADTS sessions over RD and RC in a simulated network.
+"""Tests of ADTS sessions over RD and RC, some also over UD, in a simulated network.
 
 The tests cover transfers, lossy networks, and the ways in which a session ends.
 """
@@ -13,7 +13,16 @@ import stat
 from pathlib import Path
 
 import pytest
-from sim.adts.adts_sim_harness import LIMITS, A, B, Hosts, SlowDisk, make_files, read_files_below
+from sim.adts.adts_sim_harness import (
+    LIMITS,
+    A,
+    B,
+    Hosts,
+    SlowDisk,
+    make_files,
+    put_and_get_directory,
+    read_files_below,
+)
 
 from siwarp.sim import World
 from siwarp.ulp import adts
@@ -38,15 +47,6 @@ def source_directory(tmp_path: Path) -> Path:
     return root
 
 
-async def put_and_get_directory(hosts: Hosts, source: Path, back: Path) -> None:
-    async with await hosts.start_server(), await hosts.connect_client() as session:
-        assert session.channel == hosts.kind
-        result = await session.put(source, "copy", recursive=True)
-        assert (result.files, result.failures) == (4, [])
-        result = await session.get("copy", back, recursive=True)
-        assert (result.files, result.failures) == (4, [])
-
-
 @pytest.mark.clause("ADTS-REQ-1")
 def test_a_directory_is_put_and_got(hosts: Hosts, source: Path, tmp_path: Path) -> None:
     hosts.run_coroutine(put_and_get_directory(hosts, source, tmp_path / "back"))
@@ -57,19 +57,21 @@ def test_a_directory_is_put_and_got(hosts: Hosts, source: Path, tmp_path: Path) 
     )
 
 
+@pytest.mark.clause("ADTS-UD-3")
+@pytest.mark.parametrize("kind", ["rd", "rc", "ud"])
 @pytest.mark.parametrize("seed", range(3))
 def test_files_arrive_over_a_line_that_loses_reorders_and_duplicates(
-    tmp_path: Path, source: Path, seed: int
+    tmp_path: Path, source: Path, seed: int, kind: str
 ) -> None:
-    for kind in ("rd", "rc"):
-        faults = "loss=5%,delay=5ms,jitter=2ms" + (",dup=2%,reorder=3%" if kind == "rd" else "")
-        with World(seed=seed, faults=faults) as world:
-            hosts = Hosts(world, tmp_path / f"{kind}root", kind)
-            back = tmp_path / f"{kind}back"
-            hosts.run_coroutine(put_and_get_directory(hosts, source, back))
-        assert read_files_below(back) == read_files_below(source)
+    faults = "loss=5%,delay=5ms,jitter=2ms" + ("" if kind == "rc" else ",dup=2%,reorder=3%")
+    with World(seed=seed, faults=faults) as world:
+        hosts = Hosts(world, tmp_path / "root", kind)
+        hosts.run_coroutine(put_and_get_directory(hosts, source, tmp_path / "back"))
+    assert read_files_below(tmp_path / "back") == read_files_below(source)
 
 
+@pytest.mark.clause("ADTS-UD-5")
+@pytest.mark.parametrize("hosts", ["rd", "rc", "ud"], indirect=True)
 def test_a_blackout_of_10_s_delays_a_transfer_and_does_not_end_it(
     hosts: Hosts, source: Path, tmp_path: Path
 ) -> None:
@@ -385,6 +387,8 @@ def test_a_mirror_deletes_what_the_source_does_not_have(
 def test_memory_and_open_files_are_transferred(hosts: Hosts, tmp_path: Path) -> None:
     import io
 
+    import numpy as np
+
     octets = bytes(range(256)) * 2000
 
     async def transfer_memory_and_open_files() -> None:
@@ -394,6 +398,14 @@ def test_memory_and_open_files_are_transferred(hosts: Hosts, tmp_path: Path) -> 
             into = bytearray(len(octets))
             await session.get("bytes", into)
             assert into == octets
+            array = np.arange(50_000, dtype=np.float64).reshape(250, 200)
+            await session.put(array, "array")
+            await session.put(memoryview(octets)[:1000], "view")
+            copy = np.zeros_like(array)
+            await session.get("array", copy)
+            assert np.array_equal(copy, array)
+            await session.get("view", memoryview(into)[5:1005])
+            assert into[5:1005] == octets[:1000]
             written = io.BytesIO()
             await session.get("file", written)
             assert written.getvalue() == octets

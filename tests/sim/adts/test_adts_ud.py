@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import itertools
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sim.adts.adts_sim_harness import Hosts, make_files, read_files_below
+from sim.adts.adts_sim_harness import Hosts, make_files, put_and_get_directory
 from sim.adts.channel_harness import (
     UNIT,
     A,
@@ -44,40 +45,6 @@ def source_directory(tmp_path: Path) -> Path:
     root = tmp_path / "source"
     make_files(root, {"empty": 0, "small": 100, "d/medium": 60_000, "d/e/large": 300_000})
     return root
-
-
-async def put_and_get_directory(hosts: Hosts, source: Path, back: Path) -> None:
-    async with await hosts.start_server(), await hosts.connect_client() as session:
-        assert session.channel == "ud"
-        result = await session.put(source, "copy", recursive=True)
-        assert (result.files, result.failures) == (4, [])
-        result = await session.get("copy", back, recursive=True)
-        assert (result.files, result.failures) == (4, [])
-
-
-@pytest.mark.clause("ADTS-UD-3")
-@pytest.mark.parametrize("seed", range(3))
-def test_files_arrive_over_a_line_that_loses_reorders_and_duplicates(
-    tmp_path: Path, source: Path, seed: int
-) -> None:
-    with World(seed=seed, faults="loss=5%,delay=5ms,jitter=2ms,dup=2%,reorder=3%") as world:
-        hosts = Hosts(world, tmp_path / "root", "ud")
-        hosts.run_coroutine(put_and_get_directory(hosts, source, tmp_path / "back"))
-    assert (
-        read_files_below(tmp_path / "back")
-        == read_files_below(hosts.root / "copy")
-        == read_files_below(source)
-    )
-
-
-@pytest.mark.clause("ADTS-UD-5")
-def test_a_blackout_of_10_s_delays_a_transfer_and_does_not_end_it(
-    hosts: Hosts, source: Path, tmp_path: Path
-) -> None:
-    hosts.world.faults("rate=10Mbit,delay=5ms,blackout=10s@0.2s")
-    hosts.run_coroutine(put_and_get_directory(hosts, source, tmp_path / "back"))
-    assert hosts.world.now > 10
-    assert read_files_below(tmp_path / "back") == read_files_below(source)
 
 
 @pytest.mark.clause("ADTS-UD-1", "ADTS-UD-2")
@@ -116,6 +83,10 @@ def test_a_path_that_no_unit_has_room_for_fails_and_the_session_goes_on(
             assert all("does not fit into a unit" in f.text for f in result.failures)
             with pytest.raises(ADTSError, match="too long for a channel of kind UD"):
                 await session.stat(f"{long}/file")
+            (hosts.root / "link").symlink_to("t" * 1200)
+            with pytest.raises(ADTSError, match="link: its attributes do not fit into a unit"):
+                await session.stat("link")
+            (hosts.root / "link").unlink()
             paths = [entry.path for entry in await session.entries(recursive=True)]
             assert "file" in paths and f"{long}/file" not in paths
             result = await session.get("", tmp_path / "back", recursive=True)
@@ -190,6 +161,49 @@ def test_a_reader_that_holds_its_units_or_is_paused_stops_the_sender(
             await a.close()
 
     run_in_world(world_with_two_hosts, hold_units())
+
+
+@pytest.mark.clause("ADTS-UD-3")
+def test_a_report_follows_every_20_ms_while_units_arrive_and_for_1_s_while_some_are_missing(
+    world_with_two_hosts: World,
+) -> None:
+    reports: list[float] = []
+
+    async def lose_a_unit() -> None:
+        async with run_acceptors("rd") as server:
+            a, b = await open_channel_pair(server)
+            send_report, send_unit = b._port.send, a._port.send
+
+            def note(to: AH, octets: Any, token: bytes, number: int = 0) -> None:
+                reports.append(world_with_two_hosts.now)
+                send_report(to, octets, token, number)
+
+            def lose(to: AH, octets: Any, token: bytes, number: int = 0) -> None:
+                if number and number != 203:
+                    send_unit(to, octets, token, number)
+
+            b._port.send = note  # type: ignore[method-assign]
+            await asyncio.gather(send_units(a, 200, PAYLOAD), receive_units(b, 200))
+            received = world_with_two_hosts.now
+            await asyncio.sleep(5)
+            assert len(reports) >= 5 and reports[-1] - received < 0.041
+            check_intervals()
+
+            reports.clear()
+            a._port.send = lose  # type: ignore[method-assign]
+            await send_units(a, 10, PAYLOAD, first=200)
+            await receive_units(b, 3, first=200)
+            received = world_with_two_hosts.now
+            await asyncio.sleep(5)
+            assert 0.97 < reports[-1] - received < 1.041
+            check_intervals()
+            a.abort("the end of the test")
+
+    def check_intervals() -> None:
+        for before, after in itertools.pairwise(reports):
+            assert after - before == pytest.approx(0.02, abs=1e-3)
+
+    run_in_world(world_with_two_hosts, lose_a_unit())
 
 
 @pytest.mark.clause("ADTS-UD-2")

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 import pytest
 from unit.aio.aio_harness import count_open_descriptors, run_in_event_loop
 
+from siwarp.ulp.adts import ADTSError, ErrorCode, Key, client, handshake
 from siwarp.ulp.adts.channel import Cause, Channel, ChannelEnded
 from siwarp.ulp.adts.channel_tcp import (
     SILENCE_S,
@@ -178,7 +179,12 @@ def build_empty_unit(length: int) -> bytes:
         (build_empty_unit(100)[:99], Cause.LOST, "in the middle of a unit"),
         (build_empty_unit(100) + build_empty_unit(50)[:10], Cause.LOST, "in the middle of a unit"),
         (b"GET / HTTP/1.1\r\nHost: example\r\n\r\n", Cause.PROTOCOL, "not with"),
-        (build_empty_unit(5000)[:24], Cause.PROTOCOL, "5000 octets"),
+        pytest.param(
+            build_empty_unit(2049)[:24],
+            Cause.PROTOCOL,
+            "2049 octets",
+            marks=pytest.mark.clause("ADTS-HELLO-4"),
+        ),
     ],
 )
 def test_a_connection_that_ends_wrongly_says_why(octets: bytes, cause: Cause, words: str) -> None:
@@ -250,6 +256,21 @@ def test_connecting_without_a_listener_says_so() -> None:
         assert error.value.cause is Cause.REFUSED
 
     run_in_event_loop(connect_without_listener)
+
+
+def test_a_server_that_accepts_and_answers_nothing_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(handshake, "HANDSHAKE_S", 0.01)
+
+    async def connect_to_silent_server() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            key = Key(bytes(32))
+            with pytest.raises(ADTSError, match="is `siwarp serve` running there") as error:
+                await client.connect(silent.getsockname(), key=key)
+            assert error.value.code == ErrorCode.TIMEOUT
+
+    run_in_event_loop(connect_to_silent_server)
 
 
 def test_a_cancelled_send_ends_the_channel_only_in_mid_unit() -> None:

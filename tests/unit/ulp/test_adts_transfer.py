@@ -6,6 +6,7 @@ import errno
 import io
 import os
 import random
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from unit.ulp.transfer_harness import (
 
 from siwarp.ulp.adts import wire
 from siwarp.ulp.adts.local import MAX_ZEROS, ObjectDestination
-from siwarp.ulp.adts.transfer import SMALL_FILE, ListPlan, Receiver, Sender
+from siwarp.ulp.adts.transfer import SMALL_FILE, ListPlan, Outcome, Receiver, Sender
 from siwarp.ulp.adts.tree import Entry, SystemCalls, Tree
 from siwarp.ulp.adts.wire import DigestKind, ErrorCode, FileKind, Option
 
@@ -79,6 +80,36 @@ def test_many_small_files_are_packed_into_few_units(tmp_path: Path, target: Path
     assert read_tree_contents(target) == read_tree_contents(source)
     # At most 64 transfers are open at a time, so the receiver replies 16 times.
     assert pump.units == 16
+
+
+@pytest.mark.clause("ADTS-FILE-3")
+@pytest.mark.parametrize("update", [Option.NONE, Option.UPDATE])
+def test_only_small_files_are_sent_at_once_and_with_update_none(
+    source: Path, target: Path, update: Option
+) -> None:
+    opened: dict[str, bool] = {}
+
+    class Noting(Receiver):
+        def process(self, records: Iterable[wire.Record]) -> Outcome:
+            kept = list(records)
+            for record in kept:
+                if record.type == wire.Type.OPEN:
+                    message = wire.Open.unpack(record)
+                    at_once = bool(message.options & Option.AT_ONCE)
+                    if message.kind == FileKind.FILE:
+                        opened[os.fsdecode(message.path)] = at_once
+            return super().process(kept)
+
+    with Tree(source) as origin, Tree(target, True) as destination:
+        pump = Pump(destination)
+        pump.receiver = Noting({0: destination}, 64)
+        pump.send_plan(make_file_plan(origin, options=Option.RESUME | update))
+        pump.close()
+    small = {"empty", "one", "d/small", "d/limit"}
+    assert opened == {
+        path: path in small and not update for path in (*small, "d/above", "d/e/large")
+    }
+    assert read_tree_contents(target) == read_tree_contents(source)
 
 
 def test_files_with_size_and_time_of_the_receivers_are_skipped_with_update(
