@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,12 @@ def test_a_server_that_cannot_listen_says_where_and_what_to_do(tmp_path: Path) -
     assert done.returncode == 1
     assert f"cannot listen at 127.0.0.1 port {port}: Address already in use" in done.stderr
     assert "free port" in done.stderr
+
+
+def test_a_server_listens_on_loopback_unless_told(tmp_path: Path) -> None:
+    done = run_siwarp("serve", tmp_path, "--port", 0, "--json", "--until-eof")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["host"] == "127.0.0.1"
 
 
 def test_an_unknown_channel_is_reported_with_the_option_that_names_it(tmp_path: Path) -> None:

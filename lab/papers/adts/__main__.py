@@ -83,10 +83,12 @@ def _make_parts(rounds: int, octets: int, scale: float, log: Log) -> dict[str, P
     return parts
 
 
-def _measure(name: str, part: Part, log: Log) -> dict[str, Any]:
+def _measure(name: str, part: Part, scale: float, log: Log) -> dict[str, Any]:
     """Measure a part; return its results with the reasons to doubt them, or why it failed."""
     log.tell(name)
     log.doubts = []
+    if scale < 1:
+        log.doubt(f"a trial: sizes on lines and of figures are {scale:g} of those that are named")
     if warning := cpu_load_warning():
         log.doubt(warning)
     failed = ""
@@ -148,7 +150,7 @@ def main(
         return
     found: dict[str, Any] = {}
     for name in names:
-        found[name] = _measure(name, parts[name], log)
+        found[name] = _measure(name, parts[name], scale, log)
         if path is not None:
             kept |= {"machine": describe_machine(), name: found[name]}
             path.write_text(json.dumps(kept, indent=1) + "\n", "utf-8")

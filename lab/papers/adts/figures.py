@@ -194,7 +194,7 @@ def measure_trace(total: int, rounds: int, scale: float, log: Log) -> dict[str, 
 
             runs: dict[str, Callable[[], float]] = {
                 channel: lambda channel=channel: copy(channel)  # type: ignore[misc]
-                for channel in CHANNELS
+                for channel in _channels_for(total // MIB)
             }
             points.append((delay or 0.01, measure_rounds(runs, rounds, log)))
     return _collect(

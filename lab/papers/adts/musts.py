@@ -179,6 +179,8 @@ def measure_share(
             rates = _share_once(pairs, settle, seconds)
             for name, rate in rates.items():
                 found[name].append(rate)
+                if not rate:
+                    log.doubt(f"round {turn + 1} of {rounds}: nothing was copied over {name}")
             log.tell(f"round {turn + 1} of {rounds}: {rates}")
     both = [rd + cubic for rd, cubic in zip(found["rd"], found["cubic"], strict=True)]
     judged = [judge_ratio("share of CUBIC beside RD", found["cubic"], both, 1 / 3)]

@@ -6,7 +6,9 @@ units have at most ``HANDSHAKE_UNIT_SIZE`` octets (wire.py) until the session co
 larger ones (TCP: ``use``), or on a channel that was opened with a token.
 
 A server's channels share the pool of one device. The first sessions have large units; when sessions
-would outnumber these, further ones have small units, which are parts of units of the same pool.
+would outnumber these, further ones have small units, which are parts of units of the same pool. All
+but the very first begin with a window of one unit, which grows when it is used, so that hundreds of
+sessions can open at once.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ SMALL_UNIT = 64 << 10
 LEAST_UD_WINDOW = 16
 #: The window of each end of a rendezvous on RC, and the octets of memory of the rendezvous.
 RENDEZVOUS_WINDOW = 4
-RENDEZVOUS_MEMORY = 4 << 20
+RENDEZVOUS_MEMORY = 16 << 20
 
 
 R = TypeVar("R")
@@ -55,7 +57,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class _Expected(Generic[R]):
-    """An invited peer that has not presented its token yet, and what is reserved for it."""
+    """A peer that was invited, with what is reserved for it."""
 
     accepted: Callable[[Channel], None]
     reserved: R
@@ -68,18 +70,24 @@ class _Memory:
     def __init__(self, device: Device, limits: Limits) -> None:
         self.device = device
         self.limits = limits
-        #: Sessions with units of the largest size.
-        self.large = 0
+        #: Sessions over RC and RD, and those of them with units of the largest size.
+        self.sessions = self.large = 0
 
     def unit_size(self, peer_unit: int, *, small: bool = False) -> int:
         """Return the octets of a unit of a new session; ``small``: at most ``SMALL_UNIT``."""
         most = self.limits.unit
-        if small or self.large >= max(1, self.device.pool.size // 4):
+        if small or self.large >= max(1, self.device.pool.size // 8):
             most = min(most, SMALL_UNIT)
         size = most
         while size > peer_unit and size > MIN_UNIT_SIZE:
             size //= 2
         return size
+
+    @property
+    def window(self) -> int:
+        """The window with which a new session begins, at most."""
+        is_first = self.sessions < max(1, self.device.pool.size // 32)
+        return self.limits.window if is_first else 1
 
     def receive_limit(self, size: int) -> int:
         """Return the largest number of receives of one size that a transport may post."""
@@ -88,7 +96,7 @@ class _Memory:
 
 
 class _Acceptor(Acceptor, Generic[R]):
-    """The common part of the acceptors, which maps tokens to invited peers."""
+    """What all acceptors have in common: the tokens of expected peers."""
 
     def __init__(self, memory: _Memory) -> None:
         self._memory = memory
@@ -150,14 +158,14 @@ class _RDMAAcceptor(_Acceptor[_Reserved]):
         size = self._memory.unit_size(peer_unit)
         receives, port, qkey = self._open(size)
         try:
-            window = receives.reserve_for_channel(self._memory.limits.window)
+            window = receives.reserve_for_channel(self._memory.window)
         except LimitError:
             smaller = self._memory.unit_size(peer_unit, small=True)
             if smaller == size:
                 raise
             size = smaller
             receives, port, qkey = self._open(size)
-            window = receives.reserve_for_channel(self._memory.limits.window)
+            window = receives.reserve_for_channel(self._memory.window)
         try:
             credits = Credits(Role.ACCEPTOR, window, peer_window)
         except BaseException:
@@ -170,11 +178,12 @@ class _RDMAAcceptor(_Acceptor[_Reserved]):
     def _open(self, size: int) -> tuple[Receives, int, int]:
         """Return the receives for units of a size, the port, and the Q_Key."""
 
-    def _release_reservation(self, reserved: _Reserved) -> None:
+    def _give_back(self, reserved: _Reserved) -> None:
         reserved.receives.reserved -= reserved.credits.reserved
         self._count_sessions_with_large_units(reserved.receives, -1)
 
     def _count_sessions_with_large_units(self, receives: Receives, by: int) -> None:
+        self._memory.sessions += by
         if receives.unit == self._memory.limits.unit:
             self._memory.large += by
 
@@ -285,7 +294,7 @@ class _RDAcceptor(_RDMAAcceptor):
                 wc.source,
             )
         except Error:
-            self._release_reservation(reserved)
+            self._give_back(reserved)
             return None
         channel.on_released = lambda: self._count_sessions_with_large_units(receives, -1)
         channel.on_joined = lambda: expected.accepted(channel)
@@ -329,7 +338,7 @@ class _UDAcceptor(_Acceptor[int]):
         except Error:
             self._release_reservation(window)
             return None
-        channel.on_released = lambda: self._release_reservation(window)
+        channel.on_released = lambda: self._give_back(window)
         expected.accepted(channel)
         return channel
 
@@ -476,9 +485,11 @@ class _RCRendezvous:
         self.address = self._listener.address
 
     def _on_connect_request(self, event: CMEvent) -> None:
-        try:
+        window = 0
+        with contextlib.suppress(LimitError):
             window = self._receives.reserve_for_channel(RENDEZVOUS_WINDOW)
-        except LimitError:
+        if window < RENDEZVOUS_WINDOW:  # the peer counts on it
+            self._receives.reserved -= window
             _reject_connect_request(event)
             return
         self._channels += 1

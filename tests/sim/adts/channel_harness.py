@@ -30,17 +30,17 @@ class Server:
         self.kind: Any = kind
         self._tokens = itertools.count()
 
-    def invite(self, window: int = 8) -> tuple[Invitation, asyncio.Future[Any]]:
+    def invite(self, window: int = 8, unit: int = UNIT) -> tuple[Invitation, asyncio.Future[Any]]:
         """Return an invitation, and the future of the accepted channel."""
         accepted = asyncio.get_running_loop().create_future()
         token = next(self._tokens).to_bytes(16, "big")
-        invitation = self.acceptor.expect(token, UNIT, window, accepted.set_result)
+        invitation = self.acceptor.expect(token, unit, window, accepted.set_result)
         return invitation, accepted
 
-    async def open_channel_pair(self, window: int = 8) -> tuple[Channel, Channel]:
-        """Open a channel; return the client's end and the server's end."""
-        invitation, accepted = self.invite(window)
-        limits = Limits(unit=UNIT, window=window)
+    async def open_channel_pair(self, window: int = 8, unit: int = UNIT) -> tuple[Channel, Channel]:
+        """Return the client's channel and the server's."""
+        invitation, accepted = self.invite(window, unit)
+        limits = Limits(unit=unit, window=window)
         client = await open_channel(self.kind, B, invitation, limits)
         return client, await asyncio.wait_for(accepted, 60)
 

@@ -30,6 +30,7 @@ from siwarp.ulp.adts.channel import Acceptor, Cause, Channel, ChannelEnded, Limi
 from siwarp.ulp.adts.channel_rdma import RDMAChannel
 from siwarp.ulp.adts.credit import Credits
 from siwarp.ulp.adts.endpoints import connect, listen, open_channel
+from siwarp.ulp.adts.memory import Unit
 from siwarp.ulp.adts.wire import RECORD_HEADER_SIZE, UNIT_HEADER_SIZE, Bye
 from siwarp.verbs import AH, LimitError, SendWR
 
@@ -335,19 +336,19 @@ def test_300_sessions_that_grant_nothing_do_not_delay_an_honest_session(
     world: World, kind: str
 ) -> None:
     async def serve_beside_silent_sessions() -> None:
-        # The pool has only 64 large units, so most of the 300 sessions get small ones.
+        # The pool has only 64 large units, so most of the 300 sessions get small ones, at once.
         async with run_acceptors(kind, Limits(unit=1 << 20)) as server:
             silent = []
             writers = []
             for _ in range(300):
-                client, theirs = await server.open_channel_pair(window=4)
+                client, theirs = await server.open_channel_pair(window=4, unit=1 << 20)
                 client.pause_granting()
                 silent.append(client)
                 writers.append(asyncio.create_task(send_units(theirs, 100, 1000)))
             await asyncio.sleep(1)
             assert not any(writer.done() for writer in writers)
-            honest, b = await server.open_channel_pair()
             start = world.now
+            honest, b = await server.open_channel_pair(unit=1 << 20)
             await asyncio.gather(
                 send_units(b, 20), receive_units(honest, 20),
                 send_units(honest, 20), receive_units(b, 20),
@@ -365,16 +366,15 @@ def test_300_sessions_that_grant_nothing_do_not_delay_an_honest_session(
 
 @asynccontextmanager
 async def serve_beside_unreachable_peers(
-    world: World, pool: int
+    world: World,
 ) -> AsyncIterator[tuple[Server, list[asyncio.Task[None]]]]:
-    """Yield a server with a pool of units, and tasks that send over RD to peers without a network.
+    """Yield a server, and tasks that send over RD to three peers whose network has failed.
 
-    The channels of the three peers are idle when the network fails, and then send all that the
-    credits of the peers permit.
+    Each of the tasks has sent what the credits of its peer permit, and needs no more memory.
     """
     host = "10.0.0.3"
     world.device(host)
-    async with run_acceptors("rd", Limits(unit=UNIT, memory=pool * UNIT)) as server:
+    async with run_acceptors("rd") as server:
         silent = []
         for _ in range(3):
             invitation, accepted = server.invite()
@@ -397,30 +397,37 @@ async def check_that_stalled_channels_end(
     assert 19 <= world.now - since <= 22
 
 
-def test_peers_that_take_no_data_lose_their_memory_to_tasks_that_wait_for_it(world: World) -> None:
-    async def wait_for_memory() -> None:
-        async with serve_beside_unreachable_peers(world, 32) as (server, writers):
-            since = world.now
-            waiting = [asyncio.create_task(server.pool.take()) for _ in range(server.pool.size)]
-            await check_that_stalled_channels_end(world, since, writers)
-            for task in waiting:
-                task.cancel()
-            await asyncio.gather(*waiting, return_exceptions=True)
+def hold_the_rest(server: Server) -> list[Unit]:
+    """Take all free units of a server, as other users would, none of whom waits for more."""
+    assert server.pool.waiting == 0
+    held: list[Unit] = []
+    while (unit := server.pool.take_nowait()) is not None:
+        held.append(unit)
+    return held
 
-    run_in_world(world, wait_for_memory())
+
+def test_peers_that_take_no_data_lose_their_memory_to_a_session_that_sends(world: World) -> None:
+    async def send_beside_them() -> None:
+        async with serve_beside_unreachable_peers(world) as (server, writers):
+            since = world.now
+            a, b = await server.open_channel_pair()
+            held = hold_the_rest(server)
+            await asyncio.gather(send_units(b, 20), receive_units(a, 20))
+            await check_that_stalled_channels_end(world, since, writers)
+            for unit in held:
+                unit.release()
+            await a.close()
+
+    run_in_world(world, send_beside_them())
 
 
 def test_peers_that_take_no_data_lose_their_memory_to_sessions_of_another_transport(
     world: World,
 ) -> None:
     async def open_another_session() -> None:
-        async with serve_beside_unreachable_peers(world, 64) as (server, writers):
+        async with serve_beside_unreachable_peers(world) as (server, writers):
             since = world.now
-            # Each channel has 8 units in flight, and needs no more. Other users have the rest.
-            assert server.pool.waiting == 0
-            held = []
-            while (unit := server.pool.take_nowait()) is not None:
-                held.append(unit)
+            held = hold_the_rest(server)
             rc = server.acceptors.rc
             with pytest.raises(LimitError, match="try again in 30 seconds"):
                 rc.expect(b"t" * 16, UNIT, 8, lambda _: None)
@@ -454,9 +461,8 @@ def test_sessions_of_one_transport_leave_memory_to_those_of_the_other(
                     invite_peer(server.acceptor)
             acceptors = server.acceptors
             other = acceptors.rd if kind == "rc" else acceptors.rc
-            # Three sessions get 12 receives together, out of the quarter of the pool that is
-            # reserved.
-            assert sum(invite_peer(other) for _ in range(3)) == 12
+            # A quarter of the pool, in small units, with a few receives in reserve.
+            assert sum(invite_peer(other) for _ in range(250)) == 250
 
     run_in_world(world, open_as_many_as_possible())
 
@@ -469,7 +475,7 @@ def test_sessions_that_outnumber_the_units_get_small_ones(world: World, kind: st
             for number in range(12):
                 token = number.to_bytes(16, "big")
                 units.append(server.acceptor.expect(token, 1 << 20, 8, lambda _: None).unit)
-            assert units == [1 << 20] * 4 + [64 << 10] * 8
+            assert units == [1 << 20] * 2 + [64 << 10] * 10
             for number in range(12):
                 server.acceptor.forget(number.to_bytes(16, "big"))
             assert server.acceptor.expect(bytes(16), 1 << 20, 8, lambda _: None).unit == 1 << 20

@@ -251,7 +251,7 @@ def test_sessions_that_are_paused_because_receives_run_out_complete_their_files(
         async with await hosts.start_server() as server, AsyncExitStack() as stack:
             server.make_disk = lambda: SlowDisk(0.5)
             sessions = [
-                await stack.enter_async_context(await hosts.connect_client()) for _ in range(8)
+                await stack.enter_async_context(await hosts.connect_client()) for _ in range(24)
             ]
             await asyncio.gather(*(put_to_slow_disk(one, i) for i, one in enumerate(sessions)))
 

@@ -16,8 +16,10 @@ from sim.adts.adts_sim_harness import KEY, LIMITS, B, Hosts, read_files_below
 from siwarp.sim import World
 from siwarp.ulp.adts import ADTSError, ErrorCode, auth, endpoints, handshake, wire
 from siwarp.ulp.adts.channel import Channel, ChannelEnded
+from siwarp.ulp.adts.channel_rdma import RDMAChannel
 from siwarp.ulp.adts.credit import Role
 from siwarp.ulp.adts.handshake import Agreement
+from siwarp.ulp.adts.memory import Unit
 from siwarp.ulp.adts.wire import UNIT_HEADER_SIZE, ChannelKind, Message, Option, Type
 
 HELLO = wire.Hello(
@@ -185,6 +187,28 @@ def test_an_acceptor_that_does_not_know_the_key_gets_no_session(
     # With the right proof, the session fails only because the CHANNEL of this test has no port.
     expected = ErrorCode.PROTOCOL if whose is Role.ACCEPTOR else ErrorCode.REFUSED
     assert hosts.run_coroutine(connect_and_get_error_code()) == expected
+
+
+def test_the_key_is_not_sent(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[bytes] = []
+    send_unit = RDMAChannel.send
+
+    async def note(channel: RDMAChannel, unit: Unit, length: int) -> None:
+        wire.put_unit_header(unit.view, length)  # as the channel will
+        sent.append(bytes(unit.view[:length]))
+        await send_unit(channel, unit, length)
+
+    monkeypatch.setattr(RDMAChannel, "send", note)
+
+    async def put() -> None:
+        async with await hosts.start_server(), await hosts.connect_client() as session:
+            await session.put(b"x", "file")
+
+    hosts.run_coroutine(put())
+    types = {record.type for unit in sent for record in wire.records(memoryview(unit))}
+    assert types >= {Type.HELLO, Type.AUTH, Type.CHANNEL, Type.OPEN, Type.DONE}
+    for form in (bytes(range(32)), KEY.text.encode()):
+        assert not any(form in unit for unit in sent)
 
 
 @pytest.mark.clause("ADTS-HELLO-5")
