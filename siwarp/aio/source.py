@@ -106,10 +106,10 @@ class Source:
         self.context = Context(host)
         try:
             self.cm = CMEventChannel(self.context)
+            self._queues = [Queue(self, QUEUE_SIZE)]
         except BaseException:
             self.context.__exit__(None, None, None)
             raise
-        self._queues: list[Queue] = []
         self._cm_fd = self.cm.fileno()
         loop.add_reader(self._cm_fd, self._on_cm_events)
 

@@ -15,7 +15,7 @@ from siwarp.verbs import RemoteBuffer
 def test_a_peer_writes_and_reads_while_the_loop_is_blocked_in_user_code() -> None:
     async def run_test_body() -> None:
         async with aio.listen(LOOPBACK) as listener:
-            accepting = asyncio.create_task(anext(aiter(listener)))
+            accepting = asyncio.ensure_future(anext(aiter(listener)))
             with await asyncio.to_thread(siwarp.connect, listener.address) as peer:
                 conn = await accepting
                 there = conn.register(64)
@@ -32,7 +32,7 @@ def test_a_peer_writes_and_reads_while_the_loop_is_blocked_in_user_code() -> Non
 
 async def connect_pair(listener: aio.Listener) -> tuple[aio.Connection, aio.Connection]:
     """Return both ends of a new connection."""
-    accepting = asyncio.create_task(anext(aiter(listener)))
+    accepting = asyncio.ensure_future(anext(aiter(listener)))
     return await aio.connect(listener.address), await accepting
 
 
