@@ -178,7 +178,7 @@ class _RDMAAcceptor(_Acceptor[_Reserved]):
     def _open(self, size: int) -> tuple[Receives, int, int]:
         """Return the receives for units of a size, the port, and the Q_Key."""
 
-    def _give_back(self, reserved: _Reserved) -> None:
+    def _release_reservation(self, reserved: _Reserved) -> None:
         reserved.receives.reserved -= reserved.credits.reserved
         self._count_sessions_with_large_units(reserved.receives, -1)
 
@@ -294,7 +294,7 @@ class _RDAcceptor(_RDMAAcceptor):
                 wc.source,
             )
         except Error:
-            self._give_back(reserved)
+            self._release_reservation(reserved)
             return None
         channel.on_released = lambda: self._count_sessions_with_large_units(receives, -1)
         channel.on_joined = lambda: expected.accepted(channel)
@@ -338,7 +338,7 @@ class _UDAcceptor(_Acceptor[int]):
         except Error:
             self._release_reservation(window)
             return None
-        channel.on_released = lambda: self._give_back(window)
+        channel.on_released = lambda: self._release_reservation(window)
         expected.accepted(channel)
         return channel
 
