@@ -118,8 +118,7 @@
 	  "room for all their requests")                                                           \
 	X(CQ_NO_CHANNEL, EINVAL,                                                                   \
 	  "the CQ has no channel: create the CQ with a channel of siw_create_comp_channel")        \
-	X(CQ_NO_WAIT_FD, EINVAL,                                                                   \
-	  "no event loop waits for the CQ: call siw_cq_wait_fd first")                             \
+	X(CQ_NO_WAIT_FD, EINVAL, "no event loop waits for the CQ: call siw_cq_wait_fd first")      \
 	X(SRQ_LIMIT, EINVAL,                                                                       \
 	  "srq_limit={0} is not in the range 0 to {1} (max_wr): use a lower limit, or a larger "   \
 	  "SRQ")                                                                                   \
