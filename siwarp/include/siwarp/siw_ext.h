@@ -276,10 +276,11 @@ int siw_end_peer(struct siw_qp *qp, const struct siw_addr *peer);
 int siw_post_send_all(struct siw_qp *qp, struct siw_send_wr *wr, struct siw_send_wr **bad_wr);
 
 /*
- * RC, UC: posts one signaled Send with inline data, at most max_inline_data octets, which are copied
- * and need no memory region. Returns 1: the Send has completed successfully, and no completion is
- * queued; or 0: the CQ will report its completion with wr_id, because the Send waits for the
- * connection or has failed, or because earlier requests or completions of the send queue are left.
+ * RC, UC: posts one signaled Send with inline data. The data, at most max_inline_data octets, is
+ * copied and needs no memory region. Returns 1: the Send has completed successfully, and no
+ * completion is queued; or 0: the CQ will report its completion with wr_id, because the Send waits
+ * for the connection or has failed, or because earlier requests or completions of the send queue
+ * are left.
  * Otherwise -errno as siw_post_send; -EINVAL also for other QP types.
  */
 int siw_send_inline(struct siw_qp *qp, uint64_t wr_id, const void *data, uint32_t length);
