@@ -18,7 +18,7 @@ from harness.verbs_harness import wait_until
 
 #: The command `siwarp`, which reads and writes only the first 2 MiB of each file until nobody has
 #: the FIFO of FAKE_SSH_GATE open for writing. It notes the id of its process, and its exit status.
-GATED_SIWARP = f"""#!{sys.executable}
+GATED_SIWARP = """
 import os, sys
 from siwarp.cli.main import main
 from siwarp.ulp.adts.tree import SystemCalls
@@ -52,7 +52,10 @@ sys.exit(status)
 @pytest.fixture
 def ssh(tmp_path: Path) -> Ssh:
     ssh = Ssh(tmp_path)
-    ssh.add("siwarp-gated", GATED_SIWARP)
+    program = tmp_path / "gated.py"
+    program.write_text(GATED_SIWARP)
+    # A path in a line with #! must not contain a blank.
+    ssh.add("siwarp-gated", f'#!/bin/sh\nexec "{sys.executable}" "{program}" "$@"\n')
     return ssh
 
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Stubs of the llp functions that other queue pair types call: the stubs are linked with
- * fuzz_rd_qp.c, and never called.
+ * Stubs of the llp functions that event loops and other queue pair types call: the stubs are linked
+ * with fuzz_rd_qp.c, and never called.
  */
 #include <stdlib.h>
 
@@ -14,6 +14,12 @@
 
 NEVER(siw_llp_sock_pause)
 NEVER(siw_llp_leave_port)
+NEVER(siw_llp_loop_fd_open)
+NEVER(siw_llp_loop_fd_number)
+NEVER(siw_llp_loop_fd_set)
+NEVER(siw_llp_loop_fd_clear)
+NEVER(siw_llp_loop_fd_set_timer)
+NEVER(siw_llp_port_due_ns)
 NEVER(siw_llp_join_port)
 NEVER(siw_llp_peer_addr)
 NEVER(siw_llp_port_has_more_datagrams)
