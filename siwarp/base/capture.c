@@ -112,7 +112,7 @@ static void capture_begin_block(uint32_t type)
 	capture_append_uint32(0);
 }
 
-static void capture_abort(const char *what)
+static void capture_end_after_error(const char *what)
 {
 	siw_trace_warn_user("the capture to %s ends here: %s: %s", cap.file, what, strerror(errno));
 	if (ftruncate(cap.fd,
@@ -142,7 +142,8 @@ static int capture_write_block(void)
 		 * which terminates most programs.
 		 */
 		errno = EFBIG;
-		capture_abort("the file has reached the limit of SIWARP_CAPTURE_MB or ulimit -f");
+		capture_end_after_error(
+			"the file has reached the limit of SIWARP_CAPTURE_MB or ulimit -f");
 		return -EFBIG;
 	}
 	do
@@ -152,7 +153,7 @@ static int capture_write_block(void)
 		int error = n < 0 ? errno : ENOSPC;
 
 		errno = error;
-		capture_abort("writing to its file");
+		capture_end_after_error("writing to its file");
 		return -error;
 	}
 	cap.end += n;
@@ -452,7 +453,7 @@ void siw_capture_note_drop_reason(int why)
 	capture_take_lock();
 	if (last.generation && last.generation == cap.generation && !cap.forked &&
 	    pwrite(cap.fd, room, sizeof(room), last.room) != (ssize_t)sizeof(room))
-		capture_abort("writing a comment");
+		capture_end_after_error("writing a comment");
 	last.generation = 0;
 	capture_release_lock();
 }

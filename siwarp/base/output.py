@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""The output of siwarp's commands: closed pipes, missing packages, and lines on a terminal."""
+"""Closed output pipes, missing packages and long lines on a terminal, for siwarp's commands."""
 
 from __future__ import annotations
 

@@ -239,7 +239,10 @@ int siw_device_mw_pin_for_bind(struct siw_context *ctx, const struct siw_send_wr
 		revocation = calloc(1, sizeof(*revocation));
 		if (!revocation)
 			return -ENOMEM;
-		/* a set that no lane empties, until siw_device_mw_end_replaced_binding() sets it */
+		/*
+		 * The set must not become empty before siw_device_mw_end_replaced_binding() stores
+		 * the lanes that have to end the binding: an empty set means that all have done so.
+		 */
 		revocation->lanes = ~(uint32_t)0;
 	}
 	siw_lock(&ctx->mw_lock);

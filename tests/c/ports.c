@@ -267,7 +267,7 @@ static void run_cancel(void)
 		must(!pthread_create(&thread, NULL, wait_until_cancelled, NULL));
 		while (!about_to_wait)
 			sched_yield();
-		for (int j = 0; j < i; j++) /* mostly the thread sleeps by then */
+		for (int j = 0; j < i; j++) /* in most cases the thread sleeps after this loop */
 			sched_yield();
 		must(!pthread_cancel(thread));
 		must(!pthread_join(thread, &end) && end == PTHREAD_CANCELED);

@@ -90,7 +90,7 @@ def check_that_every_unit_is_released() -> Any:
     assert Unit.held == 0
 
 
-def unit_of(*put: Callable[[memoryview, int], int]) -> bytes:
+def encode_unit(*put: Callable[[memoryview, int], int]) -> bytes:
     view = memoryview(bytearray(UNIT))
     at = UNIT_HEADER_SIZE
     for each in put:
@@ -143,12 +143,12 @@ def test_a_transfer_is_sent_received_and_confirmed() -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        unit_of(data(b"abc", 1)),
-        unit_of(data(b"abc", 0), data(b"abc", 0)),
-        unit_of(data(b"abc", 0, transfer=2)),
-        unit_of(data(b"abc", 0), end(b"abd")),
-        unit_of(data(b"abc", 0), end(b"abcd")),
-        unit_of(message(Pause())),
+        encode_unit(data(b"abc", 1)),
+        encode_unit(data(b"abc", 0), data(b"abc", 0)),
+        encode_unit(data(b"abc", 0, transfer=2)),
+        encode_unit(data(b"abc", 0), end(b"abd")),
+        encode_unit(data(b"abc", 0), end(b"abcd")),
+        encode_unit(message(Pause())),
         b"ADTS" + bytes(60),
     ],
     ids=["offset", "repeated", "transfer", "digest", "size", "type", "unit"],
@@ -160,7 +160,7 @@ def test_a_sender_that_violates_the_protocol_ends_the_transfer(wrong: bytes) -> 
         with pytest.raises(ChannelEnded, match="has violated the protocol") as raised:
             await receive_all(channel)
         assert raised.value.cause == Cause.PROTOCOL
-        assert channel.sent == []  # in particular no BYE
+        assert channel.sent == []  # the receiver does not confirm the transfer with a BYE
 
     asyncio.run(main())
 
@@ -168,7 +168,7 @@ def test_a_sender_that_violates_the_protocol_ends_the_transfer(wrong: bytes) -> 
 def test_a_channel_that_ends_before_the_end_is_no_end_of_the_file() -> None:
     async def main() -> None:
         channel = FakeChannel()
-        channel.arrive(unit_of(data(b"abc", 0)))
+        channel.arrive(encode_unit(data(b"abc", 0)))
         channel.queue.put_nowait(ChannelEnded("the peer crashed", Cause.LOST))
         with pytest.raises(ChannelEnded, match="the peer crashed"):
             await receive_all(channel)
@@ -179,7 +179,7 @@ def test_a_channel_that_ends_before_the_end_is_no_end_of_the_file() -> None:
 def test_the_receiver_learns_that_the_sender_has_cancelled() -> None:
     async def main() -> None:
         channel = FakeChannel()
-        channel.arrive(unit_of(data(b"abc", 0), message(Cancel())))
+        channel.arrive(encode_unit(data(b"abc", 0), message(Cancel())))
         with pytest.raises(ChannelEnded, match="has cancelled the transfer"):
             await receive_all(channel)
 
@@ -191,7 +191,7 @@ def test_the_sender_learns_that_the_receiver_has_cancelled(credit: int) -> None:
     async def main() -> None:
         channel: Any = FakeChannel(credit)
         source = stream.Sender(channel)
-        channel.arrive(unit_of(message(Cancel())))
+        channel.arrive(encode_unit(message(Cancel())))
         with pytest.raises(ChannelEnded, match="has cancelled the transfer"):
             while True:
                 await source.fill()
@@ -205,7 +205,7 @@ def test_another_answer_to_end_than_bye_is_no_confirmation() -> None:
     async def main() -> None:
         channel: Any = FakeChannel()
         source = stream.Sender(channel)
-        channel.arrive(unit_of(message(Bye()), message(Bye())))
+        channel.arrive(encode_unit(message(Bye()), message(Bye())))
         with pytest.raises(ChannelEnded, match="has violated the protocol"):
             await source.finish()
         await source.close()
@@ -217,7 +217,7 @@ def test_cancel_is_sent_if_the_peer_takes_it_and_ends_the_channel() -> None:
     async def main() -> None:
         channel: Any = FakeChannel()
         await stream.cancel(channel, "the reason")
-        assert channel.sent == [unit_of(message(Cancel()))]
+        assert channel.sent == [encode_unit(message(Cancel()))]
         assert channel.ended.reason == "the reason"
         peer: Any = FakeChannel()
         peer.arrive(*channel.sent)

@@ -143,7 +143,7 @@ def opens_block(flat: str, at: int) -> bool:
 
 
 def does_own_work(statement: str, far: set[str], trivial: set[str], own: set[str]) -> bool:
-    """Return whether a statement does more than call a function of `far` or `trivial`."""
+    """Return whether a statement does more than call a function that is in `far` or `trivial`."""
     if LOOP.match(statement):
         return True
     if re.search(r"\+\+|--", statement):

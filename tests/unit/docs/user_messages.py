@@ -14,7 +14,7 @@ VARIES = "…"
 WORDS_OF = re.compile(r"_(invalid|busy|why|advice|reason)|process_exit_reason")
 #: A pattern for a call of a C function that prints to users, and for the printed text.
 C_CALL = re.compile(
-    r"\b(?:siw_trace_warn_user\(|capture_abort\(|\w*fail\(|siw_log\(\w+,\s*(?:error|warn),)\s*"
+    r"\b(?:siw_trace_warn_user\(|capture_end_after_error\(|\w*fail\(|siw_log\(\w+,\s*(?:error|warn),)\s*"
     r'(?P<text>(?:"(?:[^"\\]|\\.)*"\s*)+)'
 )
 C_VARIES = re.compile(r"%[-+ #0-9.*]*(?:ll|l|z|h)?[a-zA-Z]")

@@ -159,7 +159,7 @@ def test_a_captured_dropped_datagram_has_the_reason_as_its_comment(
             a.sendto(b.local_addr(), OCTETS[:i])
             receive_datagram(port, b)
             lib.siw_capture_note_drop_reason(i)
-            # The second note is ignored, because the dropped datagram already has a note.
+            # Only the first reason is recorded in the capture as the reason of the drop.
             lib.siw_capture_note_drop_reason(i)
         a.sendto(b.local_addr(), b"good")
         receive_datagram(port, b)
