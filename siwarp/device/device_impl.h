@@ -67,9 +67,9 @@ int siw_device_send_unsent_qps(struct siw_lane *lane);
 
 /*
  * Makes progress rounds on a lane for an event loop, until a round leaves nothing to do, the CQ
- * holds at least max completions, or a few rounds have been made. Arms the port. *due_ns: the time
- * of the next timer, 0 for none. Returns 0, or -errno if the port cannot be armed or the device was
- * closed by force.
+ * holds at least max completions, or a few rounds have been made. Arms the port. Sets *due_ns to the
+ * time of the lane's next timer, or to 0 if there is none. Returns 0, or -errno if the port cannot be
+ * armed or the device was closed by force.
  */
 int siw_device_make_rounds_for_loop(struct siw_lane *lane, const struct siw_cq *cq, int max,
 				    uint64_t *due_ns);

@@ -9,7 +9,10 @@
 
 #include "device/device_impl.h"
 
-/* Opens the descriptor of a CQ unless it is open. Called with the locks of lane and CQ held. */
+/*
+ * Opens the CQ's descriptor for event loops, unless it is already open. Called with the locks of the
+ * lane and of the CQ held. Returns 0 or -errno.
+ */
 static int cq_open_loop_fd(struct siw_cq *cq, struct siw_lane *lane)
 {
 	int err;

@@ -104,7 +104,7 @@ struct siw_cq {
 	uint32_t events; /* number of events raised and not read yet */
 	/*
 	 * The descriptor with which an event loop of the program waits; NULL: none. loop_armed: the
-	 * next completion makes it readable. Both under lock.
+	 * next completion makes it readable. The CQ's lock protects both members.
 	 */
 	struct siw_llp_loop_fd *loop;
 	bool loop_armed;

@@ -130,7 +130,10 @@ static int post_one_inline(struct siw_base_qp *base, const struct siw_send_wr *w
 	enum siw_run run = SIW_RUN_DONE;
 	int err;
 
-	/* Slots are freed in order, so earlier completions must have been polled. */
+	/*
+	 * A request that the call itself reports frees its slot immediately. Slots are freed in
+	 * order, so no earlier slot may be in use.
+	 */
 	base->post_succeeded = false;
 	base->post_reports_success = sq_is_unused(base);
 	err = post_one_send(base, wr, false);

@@ -161,8 +161,8 @@ int siw_cq_pending(struct siw_cq *cq);
  * due, or another thread has queued a completion. Do not read from the descriptor or close it;
  * siw_destroy_cq closes it. The CQ needs no channel. From this call on, messages of the CQ's lane
  * arrive in the loop's thread. If the loop does not poll, the device's progress thread makes the
- * progress, at most 4 ms later; without that thread (setting progress_thread), nothing arrives
- * meanwhile. Errors: ENOMEM, EMFILE.
+ * progress, at most 4 ms later. If the setting progress_thread is off, there is no such thread, and
+ * nothing arrives until the loop polls again. Errors: ENOMEM, EMFILE.
  */
 int siw_cq_wait_fd(struct siw_cq *cq);
 /*
@@ -301,7 +301,7 @@ struct siw_array_send_wr {
 	uint32_t length;      /* of the element in octets; 0: the request has no element */
 	uint32_t lkey;	      /* of the element */
 	uint32_t rkey;	      /* Writes, Reads and atomics */
-	/* the immediate data; for an opcode that invalidates, the rkey to invalidate */
+	/* immediate data; with the opcodes that invalidate an STag: its rkey */
 	uint32_t imm_data;
 	uint32_t opcode;
 	uint32_t send_flags;

@@ -319,7 +319,7 @@ class _UDAcceptor(_Acceptor[int]):
             device = self._memory.device
             self._port = UDPort(device, (self._host, 0), self._qkey, self._admit_peer)
         self._sessions += 1
-        # The units that all sessions together store stay below the limit of the memory.
+        # All sessions together must not store more units than fit into the memory limit.
         share = self._memory.limits.memory // (8 * UD_UNIT_SIZE * self._sessions)
         window = max(LEAST_UD_WINDOW, min(WINDOW, share))
         port = self._port

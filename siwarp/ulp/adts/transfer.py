@@ -545,7 +545,7 @@ class Sender:
         sending.source = source
         sending.digest = make_digest(sending.plan.digest)
         if sending.at_once:
-            # the OPEN, which is not written yet, gets the attributes of the opened file
+            # The OPEN message is not written yet, so it gets the attributes of the file as opened.
             sending.entry = source.entry
         elif (source.entry.size, source.entry.mtime_ns) != (
             sending.entry.size,

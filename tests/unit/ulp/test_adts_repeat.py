@@ -99,7 +99,7 @@ def test_units_are_sent_at_the_rate_and_not_in_bursts() -> None:
     assert sender.seconds_until_due() == pytest.approx(0.001)
     sent = [len(list(sender.take_due_units(step / 100))) for step in range(1, 51)]
     assert max(sent) <= 11 and sum(sent) == pytest.approx(500, abs=2)
-    # A timer that is a second late does not send all the missed units at once.
+    # If the timer fires a second late, the units due in that second are not all sent at once.
     assert len(list(sender.take_due_units(1.5))) <= 1000 * REPORT_S
 
 
