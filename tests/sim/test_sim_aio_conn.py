@@ -117,6 +117,36 @@ def test_a_connection_remains_usable_after_asyncio_wait_for_timed_out(world: Wor
 
 
 @pytest.mark.usefixtures("hosts")
+def test_receives_that_are_cancelled_at_random_times_lose_no_message(world: World) -> None:
+    async def send_and_cancel_receives() -> None:
+        rng = random.Random(7)
+        async with connection_pair() as (a, b):
+
+            async def send_messages() -> None:
+                for i in range(100):
+                    await a.send(b"%d" % i)
+                    await asyncio.sleep(rng.random() * 0.03)
+
+            sending = asyncio.create_task(send_messages())
+            got: list[bytes] = []
+            cancelled = 0
+            while len(got) < 100:
+                receiving = asyncio.create_task(b.recv())
+                await asyncio.wait([receiving], timeout=rng.random() * 0.03)
+                receiving.cancel()
+                await asyncio.wait([receiving])
+                if receiving.cancelled():
+                    cancelled += 1
+                else:
+                    got.append(receiving.result())
+            await sending
+            assert got == [b"%d" % i for i in range(100)]
+            assert cancelled > 20
+
+    world.run(send_and_cancel_receives())
+
+
+@pytest.mark.usefixtures("hosts")
 def test_connecting_to_a_host_that_does_not_answer_fails_after_30_seconds(world: World) -> None:
     async def connect_to_silent_host() -> None:
         world.partition(A, B)

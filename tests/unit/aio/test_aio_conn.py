@@ -193,6 +193,8 @@ def test_an_event_loop_opens_one_device_and_one_socket_for_each_connection() -> 
 
 
 def test_a_cancelled_recv_loses_no_message() -> None:
+    """How many receives are cancelled depends on the machine; tests/sim counts them."""
+
     async def run_test_body() -> None:
         rng = random.Random(7)
         async with connected_endpoints() as (a, b):
@@ -206,18 +208,15 @@ def test_a_cancelled_recv_loses_no_message() -> None:
                         await wait_until_async(lambda i=i: len(got) > i - 4)
 
             sending = asyncio.create_task(send_messages())
-            cancelled = 0
             while len(got) < 300:
                 receiving = asyncio.create_task(b.recv())
                 await asyncio.wait([receiving], timeout=rng.random() * 0.0005)
                 if receiving.cancel():
-                    cancelled += 1
                     await asyncio.wait([receiving])
                 if not receiving.cancelled():
                     got.append(receiving.result())
             await sending
             assert got == [b"%d" % i for i in range(300)]
-            assert cancelled > 20
 
     run_in_event_loop(run_test_body)
 
