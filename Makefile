@@ -198,7 +198,7 @@ spec: ## Count the RFC clauses that the last make test verified; fails if a MUST
 	@$(PY) spec/check.py
 
 fresh: ## Run the two commands of README.md in a minimal Debian, as a user and as root; WHO=user
-	@tools/fresh $(if $(GATE),--gate) $(WHO)
+	@tools/fresh $(WHO)
 
 clean: ## Remove all files that the other targets created
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
