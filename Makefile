@@ -12,7 +12,7 @@ ARGS ?=
 # ARGS="-n 0".
 SHARED := -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help build check ci-full coverage demo sim lanes batching soak test test-all wheel wheel-check dist lint format asan tsan strict stress fuzz mutate plants timing abi abi-gate abi-all abi-container abi-symbols docs site interop tshark lab-verbs lab-abi lab-adts lab-aio lab-mpi lab-wan lab-walk lab-test bench bench-check spec fresh clean
+.PHONY: help build check ci-full coverage dask demo sim lanes batching soak test test-all wheel wheel-check dist lint format asan tsan strict stress fuzz mutate plants timing abi abi-gate abi-all abi-container abi-symbols docs site interop tshark lab-verbs lab-abi lab-adts lab-aio lab-dask lab-mpi lab-wan lab-walk lab-test bench bench-check spec fresh clean
 
 ci-full: ## Everything, including the checks that the gate (.ci/run) leaves out; about two hours, as root; RESUME=1 skips steps that have passed on this commit
 	@tools/ci-full $(if $(RESUME),--resume) $(ARGS)
@@ -186,9 +186,17 @@ lab-walk: ## Count the calls and locks of one message by layer, for RC, UD and R
 	@tools/setup
 	@$(PY) -m lab.walk $(ARGS)
 
+lab-dask: ## Compare dask.distributed over siwarp with its own TCP comm
+	@tools/setup --extra dask
+	@$(PY) -m lab.dask $(ARGS)
+
 lab-test: ## Run the tests of lab/; as root, a few minutes
 	@tools/setup --extra test
 	@$(PY) -m pytest -n 0 tests/laboratory $(ARGS)
+
+dask: ## Run the tests of siwarp.ulp.dask with the newest dask.distributed
+	@tools/setup --extra test --extra dask
+	@$(PY) -m pytest -n 0 tests/dask_comm $(ARGS)
 
 coverage: ## Count the branches of the C code that the suite takes, by layer; fails below 90%
 	@tools/coverage $(SHARED) $(ARGS)
