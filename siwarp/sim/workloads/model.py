@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from siwarp.cm import CMID, RTR, CMEventChannel
@@ -33,6 +33,7 @@ __all__ = [
     "Completions",
     "End",
     "Host",
+    "LazyText",
     "Memory",
     "Message",
     "MessageSlots",
@@ -59,10 +60,20 @@ class Violation(Exception):
     """The engine did not behave as the verbs guarantee."""
 
 
-def require(holds: bool, text: str) -> None:
-    """Raise a Violation with the given text if the condition is false."""
+class LazyText:
+    """A text that is formatted only if it is needed, because most checks succeed."""
+
+    def __init__(self, format_text: Callable[[], str]) -> None:
+        self._format_text = format_text
+
+    def __str__(self) -> str:
+        return self._format_text()
+
+
+def require(holds: bool, text: str | Callable[[], str]) -> None:
+    """Raise a Violation with a text, or the text that a function returns, if ``holds`` is false."""
     if not holds:
-        raise Violation(text)
+        raise Violation(text if isinstance(text, str) else text())
 
 
 def make_message_content(number: int, length: int) -> bytes:
