@@ -475,9 +475,8 @@ class QP(Handle):
     def qp_state(self) -> QPState:
         """The current state of the queue pair."""
         attr = ffi.new("struct siw_qp_attr *")
-        init = ffi.new("struct siw_qp_init_attr *")
         check_return_code(
-            lib.siw_query_qp(self._c_object(), attr, init), "querying the state of a QP"
+            lib.siw_query_qp(self._c_object(), attr, ffi.NULL), "querying the state of a QP"
         )
         return QPState(attr.qp_state)
 

@@ -275,17 +275,17 @@ class Execution:
             host.target.check(bool(self.program.liars))
             if host.srq is not None:
                 host.srq_slots.check()
-        for end in self.ends:
-            if not end.gone:
-                for slots in end.message_slots():
-                    slots.check()
+        ends = self.list_open_queue_pairs()
+        for end in ends:
+            for slots in end.message_slots():
+                slots.check()
         octets, n = 0, len(self.frozen)
         while n and (at_all or octets < CLOSED_OCTETS):
             memory = self.frozen[self._next_frozen % len(self.frozen)]
             memory.check_memory_is_unchanged()
             self._next_frozen += 1
             octets, n = octets + len(memory), n - 1
-        for end in self.list_open_queue_pairs():
+        for end in ends:
             state = end.qp.qp_state
             if state in (QPState.ERR, QPState.SQE):
                 require(end.may_be_in_error, f"{end!r} is in {state.name}, and nothing went wrong")

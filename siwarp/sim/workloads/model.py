@@ -10,6 +10,7 @@ import hashlib
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 from siwarp.cm import CMID, RTR, CMEventChannel
 from siwarp.verbs import (
@@ -105,7 +106,7 @@ class Memory:
     def check(self) -> None:
         """Raise a Violation if a guard of the buffer was overwritten."""
         whole = self._all
-        if whole[:GUARD] != _GUARD or whole[-GUARD:] != _GUARD:
+        if not (whole.startswith(_GUARD) and whole.endswith(_GUARD)):
             raise Violation(f"a write outside of a region: a guard of {self.name} has changed")
 
     def forbid_memory_changes(self) -> None:
@@ -120,13 +121,9 @@ class Memory:
     def __len__(self) -> int:
         return len(self._all)
 
-    def octets(self, at: int, length: int) -> bytearray:
-        """Return a copy of ``length`` octets of the memory, from the given offset."""
-        return self._all[GUARD + at : GUARD + at + length]
-
-    def guards(self, layout: struct.Struct) -> tuple[bytes, ...]:
-        """Return the current octets of the guards at the positions that a layout describes."""
-        return layout.unpack_from(self._all)
+    def has_at(self, at: int, octets: bytes) -> bool:
+        """Return whether the memory contains the given octets at an offset, without a copy."""
+        return self._all.startswith(octets, GUARD + at)
 
     def check_memory_is_unchanged(self) -> None:
         """Raise a Violation if the memory was written after its region was closed."""
@@ -145,7 +142,8 @@ class MessageSlots:
             self.memory.view[i * self._stride : i * self._stride + GUARD] = _GUARD
         self.free = list(range(count - 1, -1, -1))
         # One unpack call extracts all guards, because they are checked after each operation.
-        self._layout = struct.Struct(f"{GUARD}s" + f"{GUARD}s{size}x" * count + f"{GUARD}s")
+        layout = struct.Struct(f"{GUARD}s" + f"{GUARD}s{size}x" * count + f"{GUARD}s")
+        self._guards = partial(layout.unpack_from, self.memory._all)
         self._intact = (_GUARD,) * (count + 2)
 
     def offset_of(self, slot: int) -> int:
@@ -164,7 +162,7 @@ class MessageSlots:
 
     def check(self) -> None:
         """Raise a Violation if a guard was overwritten."""
-        if self.memory.guards(self._layout) != self._intact:
+        if self._guards() != self._intact:
             self.memory.check()
             raise Violation(f"a write past a slot: a guard within {self.memory.name} changed")
 
@@ -254,6 +252,7 @@ class Target:
     #: Size in octets of a write area for Write-Records: four or five datagrams.
     RECORD = 6000
     RECORDS = 6
+    _COUNTERS = struct.Struct(f"<{COUNTERS}Q")
 
     def __init__(self, host: Host) -> None:
         self.memory = Memory(
@@ -265,11 +264,14 @@ class Target:
         self.memory.view[: self.STATIC] = self.static
         self.counters = [Counter(self.STATIC + 8 * i) for i in range(self.COUNTERS)]
         self.cells: dict[tuple[int, Address, bool], Cell] = {}
-        # content of all write areas at the time of the last check
-        self._seen = bytearray(self._length_of_all_write_areas())
         # offset of the next free write area, by size of the area
         self._at = {self.CELL: 0, self.RECORD: self.CELL * self.CELLS}
+        # content of the allocated write areas at the time of the last check, by their offset
+        self._seen = {self._offset_of_write_areas() + at: b"" for at in self._at.values()}
         self.closed_at = -1  # request number at which the region was last closed; -1: never
+
+    def _offset_of_write_areas(self) -> int:
+        return self.STATIC + 8 * self.COUNTERS
 
     def _length_of_all_write_areas(self) -> int:
         return self.CELL * self.CELLS + self.RECORD * self.RECORDS
@@ -289,8 +291,10 @@ class Target:
             if at + length > end:
                 return None
             self._at[length] += length
-            at += self.STATIC + 8 * self.COUNTERS
+            at += self._offset_of_write_areas()
             self.cells[key] = Cell(len(self.cells), at, length, steady, bytearray(length))
+            first = next(first for first, seen in self._seen.items() if first + len(seen) == at)
+            self._seen[first] += self.octets_of_write_area(self.cells[key])
         return self.cells[key]
 
     def overwrite_constant_part(self) -> None:
@@ -313,31 +317,38 @@ class Target:
         if liars:
             return
         memory = self.memory
-        require(
-            memory.octets(0, self.STATIC) == self._present,
-            f"{memory.name}: a write that was not posted",
-        )
-        now = memory.octets(self.STATIC + 8 * self.COUNTERS, len(self._seen))
-        if now != self._seen:
-            self._check_write_areas()
-            self._seen = now
-        view = memory.view
-        for counter in self.counters:
-            value = int.from_bytes(view[counter.at : counter.at + 8], "little")
-            require(
-                counter.done <= value <= counter.done + counter.unknown,
-                f"{self.memory.name}: a counter is {value} after {counter.done} additions that "
-                f"completed and {counter.unknown} that may have been done",
-            )
+        if not memory.has_at(0, self._present):
+            raise Violation(f"{memory.name}: a write that was not posted")
+        for at, seen in self._seen.items():
+            if not memory.has_at(at, seen):
+                self._check_write_areas()
+                self._seen[at] = bytes(memory.view[at : at + len(seen)])
+        values = self._COUNTERS.unpack_from(memory.view, self.STATIC)
+        for counter, value in zip(self.counters, values, strict=True):
+            if not counter.done <= value <= counter.done + counter.unknown:
+                raise Violation(
+                    f"{memory.name}: a counter is {value} after {counter.done} additions that "
+                    f"completed and {counter.unknown} that may have been done"
+                )
 
     def _check_write_areas(self) -> None:
         for cell in self.cells.values():
             now = self.octets_of_write_area(cell)
             if cell.steady and now != cell.expected:
                 require(
-                    all(a in (0, b) for a, b in zip(now, cell.expected, strict=True)),
+                    _is_partial_copy(now, cell.expected),
                     f"{self.memory.name}: cell {cell.number} contains octets that were not written",
                 )
+
+
+#: Translation of each octet except 0 to 0xff.
+_NOT_ZERO = b"\0" + b"\xff" * 255
+
+
+def _is_partial_copy(octets: bytes, whole: bytearray) -> bool:
+    """Return whether each octet is either 0 or equals the octet at its place in ``whole``."""
+    mask = int.from_bytes(octets.translate(_NOT_ZERO), "big")
+    return mask & int.from_bytes(whole, "big") == int.from_bytes(octets, "big")
 
 
 class HostFaults:
