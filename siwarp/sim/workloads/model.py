@@ -10,7 +10,7 @@ import hashlib
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 
 from siwarp.cm import CMID, RTR, CMEventChannel
 from siwarp.verbs import (
@@ -77,6 +77,8 @@ def require(holds: bool, text: str | Callable[[], str]) -> None:
         raise Violation(text if isinstance(text, str) else text())
 
 
+# The content of a message is needed when it is posted and when it arrives.
+@lru_cache(maxsize=1024)
 def make_message_content(number: int, length: int) -> bytes:
     """Return a message's octets: a tag if the message is long enough, then pseudo-random octets."""
     octets = hashlib.shake_128(number.to_bytes(8, "big")).digest(length)
@@ -98,7 +100,8 @@ class Memory:
 
     def __init__(self, name: str, length: int) -> None:
         self.name = name
-        self._all = bytearray(_GUARD + bytes(length) + _GUARD)
+        self._all = bytearray(length + 2 * GUARD)
+        self._all[:GUARD] = self._all[GUARD + length :] = _GUARD
         self.view = memoryview(self._all)[GUARD : GUARD + length]
         self.mr: MR | None = None
         self._frozen: bytes | None = None
