@@ -137,6 +137,15 @@ int64_t siw_sim_allocated_blocks(void)
 	return atomic_load_explicit(&blocks, memory_order_relaxed);
 }
 
+int siw_sim_find_different_block(const void *memory, const uint32_t *offsets, int n,
+				 const void *expected, size_t size)
+{
+	for (int i = 0; i < n; i++)
+		if (memcmp((const uint8_t *)memory + offsets[i], expected, size))
+			return i;
+	return -1;
+}
+
 /* ---- memory kept from earlier worlds --------------------------------------------------------- */
 
 /*

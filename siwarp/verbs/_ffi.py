@@ -467,7 +467,8 @@ class Waitable(Handle):
             while True:
                 if not alone and self._in_library and timeout != 0:
                     self._sleep_until_event(deadline, over, about)
-                rc = self._wait_in_library(get, _next_wait_ms(deadline) if alone else 0)
+                ms = _next_wait_ms(deadline) if alone else 0
+                rc = self._wait_in_library(get, ms) if ms else get(0)
                 if rc == 0:
                     found = take()
                     if found is not None:
@@ -491,8 +492,6 @@ class Waitable(Handle):
 
     def _wait_in_library(self, get: Callable[[int], int], ms: int) -> int:
         """Wait up to ``ms`` milliseconds in the library; only one thread at a time does so."""
-        if not ms:
-            return get(0)
         with _watching:
             self._in_library += 1
         try:

@@ -60,6 +60,7 @@ __all__ = ["QP"]
 
 
 _null = ffi.NULL
+_STATES = tuple(QPState)
 _NO_GROUPS: frozenset[str] = frozenset()
 _post_send = lib.siw_post_send
 _post_recv = lib.siw_post_recv
@@ -475,10 +476,14 @@ class QP(Handle):
     def qp_state(self) -> QPState:
         """The current state of the queue pair."""
         attr = ffi.new("struct siw_qp_attr *")
-        check_return_code(
-            lib.siw_query_qp(self._c_object(), attr, ffi.NULL), "querying the state of a QP"
-        )
-        return QPState(attr.qp_state)
+        try:
+            rc = lib.siw_query_qp(self._c, attr, _null)
+        except TypeError:
+            self._c_object()
+            raise
+        if rc < 0:
+            check_return_code(rc, "querying the state of a QP")
+        return _STATES[attr.qp_state]
 
     @property
     def qp_num(self) -> int:

@@ -49,8 +49,8 @@ def run_program_twice(
 
 def main() -> None:
     """Run the requested programs and print their outcomes until the end of standard input."""
-    # The objects of the imported modules live as long as the process, so the garbage collector, which
-    # runs when a world is closed, need not visit them.
+    # The objects of the imported modules live as long as the process, so the garbage collector,
+    # which runs when a world is closed, need not visit them.
     gc.freeze()
     for line in sys.stdin:
         ask = json.loads(line)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 
+from siwarp.base.library import ffi, lib
 from siwarp.cm import CMID, RTR, CMEventChannel
 from siwarp.verbs import (
     AH,
@@ -144,10 +145,17 @@ class MessageSlots:
         for i in range(count):
             self.memory.view[i * self._stride : i * self._stride + GUARD] = _GUARD
         self.free = list(range(count - 1, -1, -1))
-        # One unpack call extracts all guards, because they are checked after each operation.
-        layout = struct.Struct(f"{GUARD}s" + f"{GUARD}s{size}x" * count + f"{GUARD}s")
-        self._guards = partial(layout.unpack_from, self.memory._all)
-        self._intact = (_GUARD,) * (count + 2)
+        # One call of the library compares all guards, which are checked after each operation.
+        whole = self.memory._all
+        guards = [0, *(GUARD + i * self._stride for i in range(count)), len(whole) - GUARD]
+        self._find_changed_guard = partial(
+            lib.siw_sim_find_different_block,
+            ffi.from_buffer(whole),
+            ffi.new("uint32_t[]", guards),
+            len(guards),
+            _GUARD,
+            GUARD,
+        )
 
     def offset_of(self, slot: int) -> int:
         """Return the offset of a slot's first octet."""
@@ -165,7 +173,7 @@ class MessageSlots:
 
     def check(self) -> None:
         """Raise a Violation if a guard was overwritten."""
-        if self._guards() != self._intact:
+        if self._find_changed_guard() >= 0:
             self.memory.check()
             raise Violation(f"a write past a slot: a guard within {self.memory.name} changed")
 
