@@ -137,12 +137,16 @@ int64_t siw_sim_allocated_blocks(void)
 	return atomic_load_explicit(&blocks, memory_order_relaxed);
 }
 
-int siw_sim_find_different_block(const void *memory, const uint32_t *offsets, int n,
-				 const void *expected, size_t size)
+int siw_sim_find_changed_memory(const struct siw_sim_blocks *memories, int n, const void *expected,
+				size_t size)
 {
-	for (int i = 0; i < n; i++)
-		if (memcmp((const uint8_t *)memory + offsets[i], expected, size))
-			return i;
+	for (int i = 0; i < n; i++) {
+		const uint8_t *memory = memories[i].memory;
+
+		for (uint32_t k = 0; k < memories[i].n; k++)
+			if (memcmp(memory + memories[i].offsets[k], expected, size))
+				return i;
+	}
 	return -1;
 }
 

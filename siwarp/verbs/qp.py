@@ -483,7 +483,7 @@ class QP(Handle):
             raise
         if rc < 0:
             check_return_code(rc, "querying the state of a QP")
-        return _STATES[attr.qp_state]
+        return _STATES[int(attr.qp_state)]
 
     @property
     def qp_num(self) -> int:

@@ -18,6 +18,7 @@ from siwarp.sim.workloads.model import (
     Cell,
     Completions,
     End,
+    Guards,
     Host,
     LazyText,
     Memory,
@@ -202,6 +203,7 @@ class Execution:
         self.messages: dict[int, Message] = {}
         self.frozen: list[Memory] = []
         self._next_frozen = 0
+        self._guards = Guards()
         #: Keys of the Write-Records that have completed: target, source and message number.
         self.recorded: set[tuple[int, ...]] = set()
         self.reports = 0  # number of Write-Records for which a completion was polled
@@ -273,12 +275,11 @@ class Execution:
         """Check open regions, queue pair states, and some or (``at_all``) all closed regions."""
         for host in self.hosts:
             host.target.check(bool(self.program.liars))
-            if host.srq is not None:
-                host.srq_slots.check()
         ends = self.list_open_queue_pairs()
+        guarded = [host.srq_slots for host in self.hosts if host.srq is not None]
         for end in ends:
-            for slots in end.message_slots():
-                slots.check()
+            guarded += end.slots
+        self._guards.check(guarded)
         octets, n = 0, len(self.frozen)
         while n and (at_all or octets < CLOSED_OCTETS):
             memory = self.frozen[self._next_frozen % len(self.frozen)]
@@ -286,9 +287,10 @@ class Execution:
             self._next_frozen += 1
             octets, n = octets + len(memory), n - 1
         for end in ends:
-            state = end.qp.qp_state
-            if state in (QPState.ERR, QPState.SQE):
-                require(end.may_be_in_error, f"{end!r} is in {state.name}, and nothing went wrong")
+            if not end.may_be_in_error:
+                state = end.qp.qp_state
+                if state in (QPState.ERR, QPState.SQE):
+                    raise Violation(f"{end!r} is in {state.name}, and nothing went wrong")
 
     def skip_cleanup_after_failure(self) -> None:
         """Skip the cleanup after a failure, because closing the world releases all objects."""
@@ -390,9 +392,11 @@ class Execution:
             slots = MessageSlots(f"the {name} of {kind.name} {number}", count + 8, SLOT_SIZES[kind])
             self.register_memory(host, slots.memory, AccessFlag.LOCAL_WRITE)
             setattr(end, name, slots)
+            end.slots.append(slots)
         if kind in READ_TYPES:
             end.large = MessageSlots(f"the large Reads of {kind.name} {number}", 2, Target.STATIC)
             self.register_memory(host, end.large.memory, AccessFlag.LOCAL_WRITE)
+            end.slots.append(end.large)
         end.qp_num = end.qp.qp_num
         end.address = (host.address, end.qp_num) if kind == QPType.RC else end.qp.addr
         if kind == QPType.RD and number % 8 == 1 and not plain:
@@ -1468,7 +1472,7 @@ class Execution:
         self.objects.close_memory_window(end)
         self._forget_posted_requests(end)
         end.host.ends.remove(end)
-        for slots in end.message_slots():
+        for slots in end.slots:
             assert slots.memory.mr is not None
             slots.memory.mr.close()
             slots.memory.forbid_memory_changes()

@@ -10,7 +10,7 @@ import hashlib
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import lru_cache
 
 from siwarp.base.library import ffi, lib
 from siwarp.cm import CMID, RTR, CMEventChannel
@@ -34,6 +34,7 @@ __all__ = [
     "Cell",
     "Completions",
     "End",
+    "Guards",
     "Host",
     "LazyText",
     "Memory",
@@ -145,17 +146,10 @@ class MessageSlots:
         for i in range(count):
             self.memory.view[i * self._stride : i * self._stride + GUARD] = _GUARD
         self.free = list(range(count - 1, -1, -1))
-        # One call of the library compares all guards, which are checked after each operation.
         whole = self.memory._all
         guards = [0, *(GUARD + i * self._stride for i in range(count)), len(whole) - GUARD]
-        self._find_changed_guard = partial(
-            lib.siw_sim_find_different_block,
-            ffi.from_buffer(whole),
-            ffi.new("uint32_t[]", guards),
-            len(guards),
-            _GUARD,
-            GUARD,
-        )
+        #: Address of the memory, offsets of its guards, and number of guards.
+        self.guards = ffi.from_buffer(whole), ffi.new("uint32_t[]", guards), len(guards)
 
     def offset_of(self, slot: int) -> int:
         """Return the offset of a slot's first octet."""
@@ -171,11 +165,24 @@ class MessageSlots:
         at = self.offset_of(slot)
         return bytes(self.memory.view[at : at + length])
 
-    def check(self) -> None:
-        """Raise a Violation if a guard was overwritten."""
-        if self._find_changed_guard() >= 0:
-            self.memory.check()
-            raise Violation(f"a write past a slot: a guard within {self.memory.name} changed")
+
+class Guards:
+    """The guards of several memories with slots, which one call of the library compares."""
+
+    def __init__(self) -> None:
+        self._memories: list[MessageSlots] = []
+        self._c_memories = ffi.NULL
+
+    def check(self, memories: list[MessageSlots]) -> None:
+        """Raise a Violation if a guard of one of the memories was overwritten."""
+        if memories != self._memories:
+            self._memories = memories
+            self._c_memories = ffi.new("struct siw_sim_blocks[]", [m.guards for m in memories])
+        changed = lib.siw_sim_find_changed_memory(self._c_memories, len(memories), _GUARD, GUARD)
+        if changed >= 0:
+            memory = memories[changed].memory
+            memory.check()
+            raise Violation(f"a write past a slot: a guard within {memory.name} changed")
 
 
 @dataclass(eq=False)
@@ -437,7 +444,7 @@ class Host:
         if self.srq is not None:
             yield self.srq_slots.memory
         for end in self.ends:
-            for slots in end.message_slots():
+            for slots in end.slots:
                 yield slots.memory
             if end.window is not None:
                 yield end.window.memory
@@ -500,6 +507,7 @@ class End:
         self.large: (
             MessageSlots  # buffers for Reads larger than a slot, on types that support Reads
         )
+        self.slots: list[MessageSlots] = []  # all slots of the queue pair
         self.shares = False  # whether the queue pair uses the shared receive queue
         self.grh = False
         self.groups: set[str] = set()  # UD: the multicast groups that the queue pair has joined
@@ -544,10 +552,6 @@ class End:
         self._may_be_in_error = value
         if self.pair is not None and value:
             self.pair.causes.add("ended")
-
-    def message_slots(self) -> list[MessageSlots]:
-        """Return the slots of the queue pair's sends, receives and large Reads."""
-        return [self.sends, self.receives, *([self.large] if hasattr(self, "large") else [])]
 
     @property
     def connected(self) -> bool:
