@@ -202,7 +202,7 @@ class QP(Handle):
             attr, mask = replace(attr, qkey=self._first_qkey), mask | QPAttrMask.QKEY
         for name, bit in QPAttr._MASKS.items():
             value = getattr(attr, name)
-            if not mask & bit or value is None:
+            if value is None or not mask & bit:
                 continue
             if bit == QPAttrMask.AV:
                 c_attr.ah_addr = addr_to_c(_ah_destination(value))[0]

@@ -1475,7 +1475,7 @@ class Execution:
         for slots in end.slots:
             assert slots.memory.mr is not None
             slots.memory.mr.close()
-            slots.memory.forbid_memory_changes()
+            slots.memory.fill_and_forbid_memory_changes()
             self.frozen.append(slots.memory)
         if end.send.small and not end.send.waiters:
             end.host.completions.remove(end.send)

@@ -52,6 +52,7 @@ __all__ = [
 #: Size in octets of the guards before and after each region, and before each slot.
 GUARD = 64
 _GUARD = b"\xa5" * GUARD
+_closed = b""  # content of all memory whose region stays closed
 #: Value of each octet of a receive slot before the receive is posted.
 BLANK = 0x5A
 #: Tag at the start of each message that is long enough: magic octets, message number, length.
@@ -106,7 +107,7 @@ class Memory:
         self._all[:GUARD] = self._all[GUARD + length :] = _GUARD
         self.view = memoryview(self._all)[GUARD : GUARD + length]
         self.mr: MR | None = None
-        self._frozen: bytes | None = None
+        self._frozen: bytes | memoryview | None = None
 
     def check(self) -> None:
         """Raise a Violation if a guard of the buffer was overwritten."""
@@ -117,6 +118,18 @@ class Memory:
     def forbid_memory_changes(self) -> None:
         """Record that the region is closed, and that the memory must not change from now on."""
         self._frozen = bytes(self._all)
+
+    def fill_and_forbid_memory_changes(self) -> None:
+        """Fill the memory of a region that stays closed, so that no copy of its content is needed.
+
+        The octets are those of no message, so a late access to the region is found too if it does
+        not change what the memory contained.
+        """
+        global _closed
+        if len(_closed) < len(self._all):
+            _closed = b"\xcc" * len(self._all)
+        self._frozen = memoryview(_closed)[: len(self._all)]
+        self._all[:] = self._frozen
 
     def permit_memory_changes(self) -> None:
         """Record that the memory is registered again."""
@@ -132,7 +145,8 @@ class Memory:
 
     def check_memory_is_unchanged(self) -> None:
         """Raise a Violation if the memory was written after its region was closed."""
-        if self._frozen is not None and self._frozen != self._all:
+        # A comparison by bytearray compares all octets at once, one by memoryview each octet.
+        if self._frozen is not None and self._all != self._frozen:
             raise Violation(f"a write to {self.name}, whose region is closed")
 
 
