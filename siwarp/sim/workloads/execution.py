@@ -89,6 +89,10 @@ CREATING_OPERATIONS = frozenset(
         *("deregister_memory", "bind_memory_window", "join_group", "resize_cq", "arm_srq_limit"),
     )
 )
+#: Send flags as integers, with which operations are ten times as fast as with the enumeration.
+SIGNALED, INLINE_FLAG, SOLICITED, FENCE = map(
+    int, (SendFlag.SIGNALED, SendFlag.INLINE, SendFlag.SOLICITED, SendFlag.FENCE)
+)
 #: Size of a slot in octets, by queue pair type.
 SLOT_SIZES = {QPType.UD: 4096, QPType.UC: 16384, QPType.RD: 16384, QPType.RC: 16384}
 #: Queue pair types that are connected to one peer.
@@ -521,12 +525,12 @@ class Execution:
         end, slots = request.end, request.slots
         assert end is not None and slots is not None and slots.memory.mr is not None
         request.length = length
-        flags = SendFlag.SIGNALED if request.signaled else SendFlag(0)
+        flags = SIGNALED if request.signaled else 0
         reads = request.verb in ("read", "atomic")
         if length <= INLINE and request.order % 2 and not reads and not request.bad:
-            flags |= SendFlag.INLINE
+            flags |= INLINE_FLAG
         if request.order % 3 == 0:
-            flags |= SendFlag.SOLICITED
+            flags |= SOLICITED
         sg = [slots.memory.mr.sge(slots.offset_of(request.slot), length)]
         if length > 200 and request.order % 2:  # two scatter/gather elements
             at, first = (
@@ -535,7 +539,7 @@ class Execution:
             )
             sg = [slots.memory.mr.sge(at, first), slots.memory.mr.sge(at + first, length - first)]
         if request.order % 7 == 0:
-            flags |= SendFlag.FENCE
+            flags |= FENCE
         ah = None
         if end.kind not in CONNECTED_TYPES:
             assert request.dest is not None
@@ -999,7 +1003,8 @@ class Execution:
 
     def poll_completions(self, host: Host, completions: Completions, n: int) -> int:
         """Poll a completion queue for up to ``n`` completions, check them, return their number."""
-        self._check_completion_event(completions)
+        if completions.armed is not None:
+            self._check_completion_event(completions)
         try:
             wcs = completions.cq.poll(n)
         except StateError as e:

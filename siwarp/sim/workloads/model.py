@@ -107,7 +107,7 @@ class Memory:
         self._all[:GUARD] = self._all[GUARD + length :] = _GUARD
         self.view = memoryview(self._all)[GUARD : GUARD + length]
         self.mr: MR | None = None
-        self._frozen: bytes | memoryview | None = None
+        self._frozen: object = None  # the octets that must not change; None: they may change
 
     def check(self) -> None:
         """Raise a Violation if a guard of the buffer was overwritten."""
@@ -128,8 +128,7 @@ class Memory:
         global _closed
         if len(_closed) < len(self._all):
             _closed = b"\xcc" * len(self._all)
-        self._frozen = memoryview(_closed)[: len(self._all)]
-        self._all[:] = self._frozen
+        self._frozen = self._all[:] = memoryview(_closed)[: len(self._all)]
 
     def permit_memory_changes(self) -> None:
         """Record that the memory is registered again."""
