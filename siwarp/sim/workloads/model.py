@@ -122,8 +122,7 @@ class Memory:
     def fill_and_forbid_memory_changes(self) -> None:
         """Fill the memory of a region that stays closed, so that no copy of its content is needed.
 
-        The octets are those of no message, so a late access to the region is found too if it does
-        not change what the memory contained.
+        A late write of octets that the memory contained before is then found, too.
         """
         global _closed
         if len(_closed) < len(self._all):
