@@ -291,7 +291,7 @@ class Execution:
             self._next_frozen += 1
             octets, n = octets + len(memory), n - 1
         for end in ends:
-            if not end.may_be_in_error:
+            if not end.may_be_in_error:  # otherwise any state is permitted
                 state = end.qp.qp_state
                 if state in (QPState.ERR, QPState.SQE):
                     raise Violation(f"{end!r} is in {state.name}, and nothing went wrong")
