@@ -124,6 +124,19 @@ void siw_sim_stats(struct siw_sim_stats *out);
  * world had run before the first value was read. Any thread.
  */
 int64_t siw_sim_allocated_blocks(void);
+/* A memory, and the offsets of n blocks in it. */
+struct siw_sim_blocks {
+	const void *memory;
+	const uint32_t *offsets;
+	uint32_t n;
+};
+/*
+ * Compares each block of n memories with the `size` octets at `expected`. Returns the index of the
+ * first memory with a block that differs, or -1. For programs that check after each step that the
+ * guards between their buffers are intact.
+ */
+int siw_sim_find_changed_memory(const struct siw_sim_blocks *memories, int n, const void *expected,
+				size_t size);
 /*
  * Makes of_million of 1,000,000 later allocations of this library fail; the seed decides which
  * allocations fail. 0, the initial value: no allocation fails. Allocations of the simulated

@@ -137,6 +137,19 @@ int64_t siw_sim_allocated_blocks(void)
 	return atomic_load_explicit(&blocks, memory_order_relaxed);
 }
 
+int siw_sim_find_changed_memory(const struct siw_sim_blocks *memories, int n, const void *expected,
+				size_t size)
+{
+	for (int i = 0; i < n; i++) {
+		const uint8_t *memory = memories[i].memory;
+
+		for (uint32_t k = 0; k < memories[i].n; k++)
+			if (memcmp(memory + memories[i].offsets[k], expected, size))
+				return i;
+	}
+	return -1;
+}
+
 /* ---- memory kept from earlier worlds --------------------------------------------------------- */
 
 /*

@@ -516,8 +516,9 @@ class World:
         go_on = lib.siw_sim_step_world if each_instant else lib.siw_sim_run_world
         while True:
             # Run all tasks and events of the current instant without advancing the clock.
-            lib.siw_sim_step_world(self.now_ns)
-            self._raise_task_error()
+            lib.siw_sim_step_world(lib.siw_sim_now())
+            if self._failed:
+                self._raise_task_error()
             if condition is not None and condition():
                 return True
             if self.now_ns >= until:

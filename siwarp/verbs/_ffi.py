@@ -456,7 +456,8 @@ class Waitable(Handle):
         ``get`` that ``take`` did not receive because a signal handler raised an exception in
         between.
         """
-        deadline = None if timeout is None else system.monotonic() + timeout
+        # 0: no wait, so the clock need not be read.
+        deadline = system.monotonic() + timeout if timeout else timeout
         with _ending:  # the C object must not be destroyed before this thread is counted
             self._c_object()
             self._waiters += 1
@@ -466,7 +467,8 @@ class Waitable(Handle):
             while True:
                 if not alone and self._in_library and timeout != 0:
                     self._sleep_until_event(deadline, over, about)
-                rc = self._wait_in_library(get, _next_wait_ms(deadline) if alone else 0)
+                ms = _next_wait_ms(deadline) if alone else 0
+                rc = self._wait_in_library(get, ms) if ms else get(0)
                 if rc == 0:
                     found = take()
                     if found is not None:
@@ -474,7 +476,7 @@ class Waitable(Handle):
                 elif rc not in (-errno.EAGAIN, -errno.EINTR):
                     self._c_object()  # raises StateError if the handle was closed by force
                     check_return_code(rc, f"waiting on {self!r}")
-                elif deadline is not None and system.monotonic() >= deadline:
+                elif deadline == 0 or (deadline is not None and system.monotonic() >= deadline):
                     return None
                 if over is not None and over():
                     return None
@@ -490,8 +492,6 @@ class Waitable(Handle):
 
     def _wait_in_library(self, get: Callable[[int], int], ms: int) -> int:
         """Wait up to ``ms`` milliseconds in the library; only one thread at a time does so."""
-        if not ms:
-            return get(0)
         with _watching:
             self._in_library += 1
         try:
@@ -545,6 +545,8 @@ def _next_wait_ms(deadline: float | None) -> int:
     """Return the duration in milliseconds of the next wait inside the library."""
     if deadline is None:
         return SLICE_MS
+    if deadline == 0:
+        return 0
     left = (deadline - system.monotonic()) * 1000  # infinite if the timeout is infinite
     return SLICE_MS if left >= SLICE_MS else max(0, int(left + 0.999))
 

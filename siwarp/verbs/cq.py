@@ -78,6 +78,9 @@ _ADVICE: dict[int, tuple[type[Error], int, str]] = {
     ),
 }
 
+#: An operation of two integers takes a tenth of the time of one with an enumeration.
+_WITH_INV = int(WCFlag.WITH_INV)
+
 
 class WC(NamedTuple):
     """A completion (``struct siw_wc``), as an immutable value.
@@ -124,7 +127,7 @@ class WC(NamedTuple):
     @property
     def invalidated_rkey(self) -> int | None:
         """The key that the peer's Send with Invalidate invalidated; ``None`` for other messages."""
-        return self.imm_data if self.wc_flags & WCFlag.WITH_INV else None
+        return self.imm_data if self.wc_flags & _WITH_INV else None
 
     @property
     def ok(self) -> bool:

@@ -60,6 +60,7 @@ __all__ = ["QP"]
 
 
 _null = ffi.NULL
+_STATES = tuple(QPState)
 _NO_GROUPS: frozenset[str] = frozenset()
 _post_send = lib.siw_post_send
 _post_recv = lib.siw_post_recv
@@ -201,7 +202,7 @@ class QP(Handle):
             attr, mask = replace(attr, qkey=self._first_qkey), mask | QPAttrMask.QKEY
         for name, bit in QPAttr._MASKS.items():
             value = getattr(attr, name)
-            if not mask & bit or value is None:
+            if value is None or not mask & bit:
                 continue
             if bit == QPAttrMask.AV:
                 c_attr.ah_addr = addr_to_c(_ah_destination(value))[0]
@@ -475,11 +476,14 @@ class QP(Handle):
     def qp_state(self) -> QPState:
         """The current state of the queue pair."""
         attr = ffi.new("struct siw_qp_attr *")
-        init = ffi.new("struct siw_qp_init_attr *")
-        check_return_code(
-            lib.siw_query_qp(self._c_object(), attr, init), "querying the state of a QP"
-        )
-        return QPState(attr.qp_state)
+        try:
+            rc = lib.siw_query_qp(self._c, attr, _null)
+        except TypeError:
+            self._c_object()
+            raise
+        if rc < 0:
+            check_return_code(rc, "querying the state of a QP")
+        return _STATES[int(attr.qp_state)]
 
     @property
     def qp_num(self) -> int:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import re
 import sys
+from functools import lru_cache
 
 from siwarp.base.library import ffi, lib
 from siwarp.verbs.errors import Error, LimitError, StateError, error_from_errno
@@ -113,6 +114,7 @@ _KINDS: dict[str, type[Error]] = {
 _VAGUE = (errno.EINVAL, errno.ENOMEM)
 
 
+@lru_cache
 def replace_c_names_by_python_names(text: str) -> str:
     """Return the text of a reason with Python names instead of C names."""
     return _ANY.sub(lambda m: _NAMES.get(m[0]) or _ENUMS[m[0]], text)

@@ -45,6 +45,8 @@ RDMA = frozenset(
 )
 
 _null = ffi.NULL
+#: An operation of two integers takes a tenth of the time of one with an enumeration.
+_INLINE = int(SendFlag.INLINE)
 
 
 class SGE:
@@ -254,7 +256,7 @@ class SendWR(_WR):
         # Immediate data and the rkey to invalidate share one field, a union in C.
         self._c.invalidate_rkey = invalidate_rkey or imm_data
         self._set_sg(sg, num_sge)
-        if send_flags & SendFlag.INLINE:  # inline data is read at its address, not at its iova
+        if send_flags & _INLINE:  # inline data is read at its address, not at its iova
             for own, element in zip(self.sg, sg, strict=False):
                 own.addr += getattr(element._keep, "addr", 0) - getattr(element._keep, "iova", 0)
         if ah is None:

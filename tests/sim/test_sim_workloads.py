@@ -77,6 +77,42 @@ def test_the_sim_command_detects_a_write_outside_of_a_region(
     assert 0 < outcome.failed_at == outcome.operations < 603
 
 
+def test_the_sim_command_detects_a_write_past_a_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    def corrupt_guard(self: execution.Execution) -> None:
+        slots = self.list_open_queue_pairs()[-1].receives
+        slots.memory.view[slots.offset_of(1) - 1] ^= 1
+
+    outcome = run_corrupted_program(monkeypatch, corrupt_guard)
+    assert outcome.failure.startswith("a write past a slot: a guard within the receives of")
+
+
+def test_the_sim_command_detects_a_write_to_the_memory_of_a_destroyed_queue_pair(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def write_to_closed_region(self: execution.Execution) -> None:
+        end = self.list_open_queue_pairs()[0]
+        self.destroy_queue_pair(end)
+        end.receives.memory.view[100] ^= 1
+
+    outcome = run_corrupted_program(monkeypatch, write_to_closed_region)
+    assert re.fullmatch("a write to the receives of .*, whose region is closed", outcome.failure)
+
+
+def test_the_sim_command_detects_octets_in_a_write_area_that_were_not_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def write_to_area(self: execution.Execution) -> None:
+        for cell in self.hosts[0].target.cells.values():
+            if cell.steady:
+                self.hosts[0].target.memory.view[cell.at] = cell.expected[0] ^ 255 or 1
+
+    monkeypatch.setattr(
+        execution.Execution, "do_advance_time", lambda self, op: write_to_area(self)
+    )
+    outcome = run(generate_program("one-sided", 2))
+    assert "contains octets that were not written" in outcome.failure
+
+
 def test_the_sim_command_detects_an_altered_message(monkeypatch: pytest.MonkeyPatch) -> None:
     was = model.make_message_content
     monkeypatch.setattr(

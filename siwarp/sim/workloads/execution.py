@@ -18,7 +18,9 @@ from siwarp.sim.workloads.model import (
     Cell,
     Completions,
     End,
+    Guards,
     Host,
+    LazyText,
     Memory,
     Message,
     MessageSlots,
@@ -86,6 +88,10 @@ CREATING_OPERATIONS = frozenset(
         ),
         *("deregister_memory", "bind_memory_window", "join_group", "resize_cq", "arm_srq_limit"),
     )
+)
+#: Send flags as integers, with which operations are ten times as fast as with the enumeration.
+SIGNALED, INLINE_FLAG, SOLICITED, FENCE = map(
+    int, (SendFlag.SIGNALED, SendFlag.INLINE, SendFlag.SOLICITED, SendFlag.FENCE)
 )
 #: Size of a slot in octets, by queue pair type.
 SLOT_SIZES = {QPType.UD: 4096, QPType.UC: 16384, QPType.RD: 16384, QPType.RC: 16384}
@@ -201,6 +207,7 @@ class Execution:
         self.messages: dict[int, Message] = {}
         self.frozen: list[Memory] = []
         self._next_frozen = 0
+        self._guards = Guards()
         #: Keys of the Write-Records that have completed: target, source and message number.
         self.recorded: set[tuple[int, ...]] = set()
         self.reports = 0  # number of Write-Records for which a completion was polled
@@ -272,22 +279,22 @@ class Execution:
         """Check open regions, queue pair states, and some or (``at_all``) all closed regions."""
         for host in self.hosts:
             host.target.check(bool(self.program.liars))
-            if host.srq is not None:
-                host.srq_slots.check()
-        for end in self.ends:
-            if not end.gone:
-                for slots in end.message_slots():
-                    slots.check()
+        ends = self.list_open_queue_pairs()
+        guarded = [host.srq_slots for host in self.hosts if host.srq is not None]
+        for end in ends:
+            guarded += end.slots
+        self._guards.check(guarded)
         octets, n = 0, len(self.frozen)
         while n and (at_all or octets < CLOSED_OCTETS):
             memory = self.frozen[self._next_frozen % len(self.frozen)]
             memory.check_memory_is_unchanged()
             self._next_frozen += 1
             octets, n = octets + len(memory), n - 1
-        for end in self.list_open_queue_pairs():
-            state = end.qp.qp_state
-            if state in (QPState.ERR, QPState.SQE):
-                require(end.may_be_in_error, f"{end!r} is in {state.name}, and nothing went wrong")
+        for end in ends:
+            if not end.may_be_in_error:  # otherwise any state is permitted
+                state = end.qp.qp_state
+                if state in (QPState.ERR, QPState.SQE):
+                    raise Violation(f"{end!r} is in {state.name}, and nothing went wrong")
 
     def skip_cleanup_after_failure(self) -> None:
         """Skip the cleanup after a failure, because closing the world releases all objects."""
@@ -389,9 +396,11 @@ class Execution:
             slots = MessageSlots(f"the {name} of {kind.name} {number}", count + 8, SLOT_SIZES[kind])
             self.register_memory(host, slots.memory, AccessFlag.LOCAL_WRITE)
             setattr(end, name, slots)
+            end.slots.append(slots)
         if kind in READ_TYPES:
             end.large = MessageSlots(f"the large Reads of {kind.name} {number}", 2, Target.STATIC)
             self.register_memory(host, end.large.memory, AccessFlag.LOCAL_WRITE)
+            end.slots.append(end.large)
         end.qp_num = end.qp.qp_num
         end.address = (host.address, end.qp_num) if kind == QPType.RC else end.qp.addr
         if kind == QPType.RD and number % 8 == 1 and not plain:
@@ -516,12 +525,12 @@ class Execution:
         end, slots = request.end, request.slots
         assert end is not None and slots is not None and slots.memory.mr is not None
         request.length = length
-        flags = SendFlag.SIGNALED if request.signaled else SendFlag(0)
+        flags = SIGNALED if request.signaled else 0
         reads = request.verb in ("read", "atomic")
         if length <= INLINE and request.order % 2 and not reads and not request.bad:
-            flags |= SendFlag.INLINE
+            flags |= INLINE_FLAG
         if request.order % 3 == 0:
-            flags |= SendFlag.SOLICITED
+            flags |= SOLICITED
         sg = [slots.memory.mr.sge(slots.offset_of(request.slot), length)]
         if length > 200 and request.order % 2:  # two scatter/gather elements
             at, first = (
@@ -530,7 +539,7 @@ class Execution:
             )
             sg = [slots.memory.mr.sge(at, first), slots.memory.mr.sge(at + first, length - first)]
         if request.order % 7 == 0:
-            flags |= SendFlag.FENCE
+            flags |= FENCE
         ah = None
         if end.kind not in CONNECTED_TYPES:
             assert request.dest is not None
@@ -590,7 +599,9 @@ class Execution:
         visible = sum(request.signaled for request in end.posted.values())
         require(
             visible <= end.qp.cap.max_send_wr,
-            f"{end!r} holds {visible} requests, which is more than {end.qp.cap.max_send_wr}",
+            lambda: (
+                f"{end!r} holds {visible} requests, which is more than {end.qp.cap.max_send_wr}"
+            ),
         )
         return taken == len(some)
 
@@ -895,7 +906,7 @@ class Execution:
         end.offered += 1
         require(
             len(end.waiting) <= room,
-            f"{end!r} holds {len(end.waiting)} receives: more than {room}",
+            lambda: f"{end!r} holds {len(end.waiting)} receives: more than {room}",
         )
         return True
 
@@ -992,7 +1003,8 @@ class Execution:
 
     def poll_completions(self, host: Host, completions: Completions, n: int) -> int:
         """Poll a completion queue for up to ``n`` completions, check them, return their number."""
-        self._check_completion_event(completions)
+        if completions.armed is not None:
+            self._check_completion_event(completions)
         try:
             wcs = completions.cq.poll(n)
         except StateError as e:
@@ -1067,10 +1079,13 @@ class Execution:
         request = self.requests.get(wc.wr_id)
         require(
             request is not None,
-            f"a completion on {host.address} for a request that was not posted: {wc!r}",
+            lambda: f"a completion on {host.address} for a request that was not posted: {wc!r}",
         )
         assert request is not None
-        require(not request.done, f"{request.verb} {wc.wr_id} completed again, or too late: {wc!r}")
+        require(
+            not request.done,
+            lambda: f"{request.verb} {wc.wr_id} completed again, or too late: {wc!r}",
+        )
         request.done, request.status = True, wc.status
         if request.verb == "receive":
             self._check_receive_completion(host, request, wc)
@@ -1082,23 +1097,25 @@ class Execution:
         end = request.end
         assert end is not None
         del end.posted[request.wr_id]
-        what = f"{request.verb} {request.wr_id} of {end!r} to {request.dest}"
-        require(wc.qp_num == end.qp_num, f"{what} completed with QP {wc.qp_num}")
+        what = LazyText(lambda: f"{request.verb} {request.wr_id} of {end!r} to {request.dest}")
+        require(wc.qp_num == end.qp_num, lambda: f"{what} completed with QP {wc.qp_num}")
         key = request.dest if end.kind == QPType.RD else None
         require(
-            end.last_done.get(key, 0) < request.order, f"{what} completed after a later request"
+            end.last_done.get(key, 0) < request.order,
+            lambda: f"{what} completed after a later request",
         )
         end.last_done[key] = request.order
         # A completion also completes the earlier unsignaled requests.
         for other in [r for r in end.posted.values() if r.order < request.order]:
             if key is not None and other.dest != key:
                 continue
-            require(not other.signaled, f"{what} completed before {other.verb} {other.wr_id}")
+            if other.signaled:
+                raise Violation(f"{what} completed before {other.verb} {other.wr_id}")
             if wc.ok:
                 other.done = True
                 del end.posted[other.wr_id]
                 self._release_slot(other)
-        require(not wc.ok or request.signaled, f"{what} is unsignaled, but completed")
+        require(not wc.ok or request.signaled, lambda: f"{what} is unsignaled, but completed")
         self._check_send_status(request, end, wc, what)
         self.objects.note_memory_window_completion(request, wc)
         if request.message is not None:
@@ -1112,7 +1129,7 @@ class Execution:
             assert request.slots is not None
             request.slots.write(request.slot, b"\xee" * min(64, request.length))
 
-    def _check_send_status(self, request: Request, end: End, wc: WC, what: str) -> None:
+    def _check_send_status(self, request: Request, end: End, wc: WC, what: LazyText) -> None:
         """Check the status of a send request against the faults that may have caused the status."""
         if self.program.liars and (
             end.mutates_datagrams or self._is_address_of_mutating_host(request.dest)
@@ -1124,14 +1141,14 @@ class Execution:
         elif request.bad == "local":
             require(
                 status in (WCStatus.LOC_PROT_ERR, WCStatus.WR_FLUSH_ERR, *LOSS_STATUSES),
-                f"{what} from no region: {status.name}",
+                lambda: f"{what} from no region: {status.name}",
             )
         elif request.bad == "remote" and end.kind == QPType.RD:
             # A Write that completes before the error message arrives keeps its status
             # (DGRAM-RDV-8).
             require(
                 not wc.ok or request.verb == "write",
-                f"{what}, from memory that is not granted, succeeded",
+                lambda: f"{what}, from memory that is not granted, succeeded",
             )
             if status not in REFUSAL_STATUSES and not wc.ok:
                 self._check_rd_failure(request, end, status, what)
@@ -1140,16 +1157,18 @@ class Execution:
         elif end.kind == QPType.RD:
             self._check_rd_failure(request, end, status, what)
         elif status == WCStatus.WR_FLUSH_ERR:
-            require(end.may_be_in_error, f"{what} was flushed without a cause")
+            require(end.may_be_in_error, lambda: f"{what} was flushed without a cause")
         else:
             disturbed = end.host.disturbance.last_fault_ns(0) >= 0 or self.program.memory > 0
-            require(status == WCStatus.GENERAL_ERR and disturbed, f"{what}: {status.name}")
+            require(status == WCStatus.GENERAL_ERR and disturbed, lambda: f"{what}: {status.name}")
 
     def _is_address_of_mutating_host(self, address: Address | None) -> bool:
         end = self.at.get(address) if address else None
         return end is not None and end.mutates_datagrams
 
-    def _check_rd_failure(self, request: Request, end: End, status: WCStatus, what: str) -> None:
+    def _check_rd_failure(
+        self, request: Request, end: End, status: WCStatus, what: LazyText
+    ) -> None:
         peer = self.at.get(request.dest) if request.dest else None
         if status in REFUSAL_STATUSES:
             target = peer.host.target if peer is not None else None
@@ -1158,24 +1177,24 @@ class Execution:
             short = peer is not None and peer.short and request.message is not None
             require(
                 closed or short or end.may_be_in_error,
-                f"{what}: {status.name}, although the request is valid",
+                lambda: f"{what}: {status.name}, although the request is valid",
             )
             return
         limited = [e for e in (end, peer) if e is not None and e.rnr_retry is not None]
         if status == WCStatus.RNR_RETRY_EXC_ERR:
             require(
                 end.rnr_retry is not None,
-                f"{what} has no RNR retry limit, but failed with RNR_RETRY_EXC_ERR",
+                lambda: f"{what} has no RNR retry limit, but failed with RNR_RETRY_EXC_ERR",
             )
             self.check_rnr_wait(request, end.rnr_retry or 0, peer, what)
             return
-        require(status in LOSS_STATUSES, f"{what}: {status.name}")
+        require(status in LOSS_STATUSES, lambda: f"{what}: {status.name}")
         require(
             (self.impatient and self.harsh)
             or bool(limited)
             or peer is None
             or self._may_rd_pair_fail(end, peer),
-            f"{what}: {status.name}, although neither end was disturbed",
+            lambda: f"{what}: {status.name}, although neither end was disturbed",
         )
 
     def _may_rd_pair_fail(self, end: End, peer: End) -> bool:
@@ -1197,14 +1216,18 @@ class Execution:
             proven.append(peer.proven_ns.get(end.address, 0))
         return max(happened) >= min(proven)
 
-    def check_rnr_wait(self, request: Request, retry: int, peer: End | None, what: str) -> None:
+    def check_rnr_wait(
+        self, request: Request, retry: int, peer: End | None, what: LazyText
+    ) -> None:
         """Check that a Send that failed with RNR_RETRY_EXC_ERR waited as long as configured."""
         timer = peer.min_rnr_timer if peer is not None else None
         least = 0 if timer is None else retry * RNR_NS[timer]
         waited = self.world.now_ns - request.posted_ns
-        require(waited >= least, f"{what} waited for its receive {waited} ns, and not {least}")
+        require(
+            waited >= least, lambda: f"{what} waited for its receive {waited} ns, and not {least}"
+        )
 
-    def _check_successful_send(self, request: Request, end: End, what: str) -> None:
+    def _check_successful_send(self, request: Request, end: End, what: LazyText) -> None:
         if end.kind == QPType.RD and request.dest is not None:
             end.proven_ns[request.dest] = request.posted_ns
         slots = request.slots
@@ -1217,14 +1240,14 @@ class Execution:
         # A host that sends mutated datagrams may overwrite memory that others read (Target.check).
         if request.expected is not None and not request.bad and not self.program.liars:
             got = slots.read(request.slot, len(request.expected))
-            require(got == request.expected, f"{what} returned wrong octets")
+            require(got == request.expected, lambda: f"{what} returned wrong octets")
         if request.counter is not None:
             request.counter.done += 1
             request.counter.unknown -= 1
             value = int.from_bytes(slots.read(request.slot, 8), "little")
             require(
                 value not in request.counter.seen or not honest,
-                f"{what}: two additions got the same value {value}",
+                lambda: f"{what}: two additions got the same value {value}",
             )
             request.counter.seen.add(value)
         cell = request.cell
@@ -1239,7 +1262,7 @@ class Execution:
             target.cells.get((end.number, dest, False)) is not cell
             or (end.kind == QPType.RC and end.persona != Persona.ROCE)
             or target.octets_of_write_area(cell) == cell.expected,
-            f"{what} completed, but its octets are not in the target",
+            lambda: f"{what} completed, but its octets are not in the target",
         )
 
     def _check_receive_completion(self, host: Host, request: Request, wc: WC) -> None:
@@ -1249,28 +1272,34 @@ class Execution:
         else:
             del host.srq_posted[request.wr_id]
             found = [e for e in host.ends if e.qp_num == wc.qp_num and e.shares]
-            require(bool(found), f"a shared receive completed for QP {wc.qp_num}: there is none")
+            require(
+                bool(found), lambda: f"a shared receive completed for QP {wc.qp_num}: there is none"
+            )
             end = found[-1]
-        what = f"receive {request.wr_id} of {end!r}"
-        require(wc.qp_num == end.qp_num, f"{what} completed with QP {wc.qp_num}")
+        what = LazyText(lambda: f"receive {request.wr_id} of {end!r}")
+        require(wc.qp_num == end.qp_num, lambda: f"{what} completed with QP {wc.qp_num}")
         if request.end is not None and end.kind != QPType.RD:
-            require(end.last_received < request.order, f"{what} completed after a later request")
+            require(
+                end.last_received < request.order, lambda: f"{what} completed after a later request"
+            )
             end.last_received = request.order
         status = WCStatus(wc.status)
         if status == WCStatus.WR_FLUSH_ERR:
-            require(end.may_be_in_error, f"{what} was flushed without a cause")
+            require(end.may_be_in_error, lambda: f"{what} was flushed without a cause")
         elif status == WCStatus.LOC_PROT_ERR:
-            require(request.bad == "closed", f"{what} found its memory closed: {wc!r}")
+            require(request.bad == "closed", lambda: f"{what} found its memory closed: {wc!r}")
         elif status == WCStatus.LOC_LEN_ERR:
             require(
                 request.length < SLOT_SIZES[end.kind] or end.may_be_in_error,
-                f"{what} of {request.length} octets was too short",
+                lambda: f"{what} of {request.length} octets was too short",
             )
         else:
-            require(status == WCStatus.SUCCESS, f"{what}: {status.name}")
+            require(status == WCStatus.SUCCESS, lambda: f"{what}: {status.name}")
             self._check_received_message(end, request, wc, what)
 
-    def _check_received_message(self, end: End, request: Request, wc: WC, what: str) -> None:
+    def _check_received_message(
+        self, end: End, request: Request, wc: WC, receive: LazyText
+    ) -> None:
         slots = request.slots
         assert slots is not None
         if wc.source is not None and self._is_address_of_mutating_host(wc.source):
@@ -1283,30 +1312,33 @@ class Execution:
         imm = wc.imm_data if wc.wc_flags & WCFlag.WITH_IMM else None
         number = imm if imm is not None else message_number_of(octets)
         message = self.messages.get(number) if number is not None else None
-        require(message is not None, f"{what} contains a message that was not sent: {wc!r}")
+        require(
+            message is not None, lambda: f"{receive} contains a message that was not sent: {wc!r}"
+        )
         assert message is not None and number is not None
-        what = f"{what}: message {number} of {message.source!r}"
+        what = LazyText(lambda: f"{receive}: message {number} of {message.source!r}")
         require(
             message.imm == imm and message.wide == wide,
-            f"{what} arrived as a different kind of message",
+            lambda: f"{what} arrived as a different kind of message",
         )
         require(
             wc.byte_len == message.length + front,
-            f"{what} came with {wc.byte_len} octets, not {message.length}",
+            lambda: f"{what} came with {wc.byte_len} octets, not {message.length}",
         )
         require(
-            wide or octets == make_message_content(number, message.length), f"{what} was altered"
+            wide or octets == make_message_content(number, message.length),
+            lambda: f"{what} was altered",
         )
         to_group = message.dest[0] in end.groups
-        require(message.dest == end.address or to_group, f"{what} was for {message.dest}")
+        require(message.dest == end.address or to_group, lambda: f"{what} was for {message.dest}")
         self.objects.check_invalidated_key(end, message, wc, what)
         if wc.source is not None:
-            require(wc.source == message.source.address, f"{what} came from {wc.source}")
+            require(wc.source == message.source.address, lambda: f"{what} came from {wc.source}")
         if end.kind == QPType.UD:
             rest = slots.read(request.slot, request.length)[wc.byte_len :]
             require(
                 not rest.strip(bytes([BLANK])),
-                f"{what}: octets behind the message were overwritten",
+                lambda: f"{what}: octets behind the message were overwritten",
             )
         life = end.number << 16 | end.life
         # The network may duplicate a UD message, because UD does not detect duplicates.
@@ -1316,15 +1348,17 @@ class Execution:
             else message.arrivals.get(life, 0)
         )
         may_twice = end.kind == QPType.UD and self.duplicates
-        require(not again or may_twice, f"{what} arrived twice")
+        require(not again or may_twice, lambda: f"{what} arrived twice")
         message.arrivals[life] = message.arrivals.get(life, 0) + 1
         if end.kind != QPType.UD:
             key = (message.source.number << 16 | message.life, life)
             last = end.last_taken.get(key, 0)
-            require(last < message.index, f"{what} arrived after a later message")
+            require(last < message.index, lambda: f"{what} arrived after a later message")
             require(
                 end.kind != QPType.RC or message.index == last + 1,
-                f"{what}, number {message.index} of its stream, arrived after number {last}",
+                lambda: (
+                    f"{what}, number {message.index} of its stream, arrived after number {last}"
+                ),
             )
             end.last_taken[key] = message.index
         if end.kind == QPType.RC:
@@ -1335,39 +1369,47 @@ class Execution:
             span = slice(message.offset, message.offset + message.length)
             require(
                 now[span] == bytes(cell.expected[span]) or end.host.target.closed_at > 0,
-                f"{what}: its octets are not in the target",
+                lambda: f"{what}: its octets are not in the target",
             )
 
     def _check_write_record(self, host: Host, wc: WC) -> None:
         end = next((e for e in host.ends if e.qp_num == wc.qp_num and not e.gone), None)
-        require(end is not None, f"a Write-Record for QP {wc.qp_num} of {host.address}: none")
+        require(
+            end is not None, lambda: f"a Write-Record for QP {wc.qp_num} of {host.address}: none"
+        )
         assert end is not None
         record = end.qp.record(wc)
         if self._is_address_of_mutating_host(record.source):
             return
-        what = f"Write-Record {record.message_id} of {record.source} at {end!r}"
+        what = LazyText(lambda: f"Write-Record {record.message_id} of {record.source} at {end!r}")
         source = self.at.get(record.source)
-        require(source is not None, f"{what}: no queue pair has that address")
+        require(source is not None, lambda: f"{what}: no queue pair has that address")
         assert source is not None
-        require(record.length == wc.byte_len, f"{what}: {wc.byte_len} octets of {record.length}")
+        require(
+            record.length == wc.byte_len, lambda: f"{what}: {wc.byte_len} octets of {record.length}"
+        )
         key = end.number, end.life, source.number, source.life, record.message_id
-        require(key not in self.recorded, f"{what} completed twice")
+        require(key not in self.recorded, lambda: f"{what} completed twice")
         self.recorded.add(key)
         self.reports += 1
         octets = sum(last - first for first, last in record.ranges)
-        require(octets == record.valid, f"{what}: {record.valid} octets, in ranges of {octets}")
+        require(
+            octets == record.valid, lambda: f"{what}: {record.valid} octets, in ranges of {octets}"
+        )
         if end.kind == QPType.RD:
-            require(record.whole, f"{what}: only {record.valid} octets of {record.length} came")
+            require(
+                record.whole, lambda: f"{what}: only {record.valid} octets of {record.length} came"
+            )
         cell = host.target.cells.get((source.number, end.address, True))
-        require(cell is not None, f"{what}: {source!r} posted no Write-Record to this host")
+        require(cell is not None, lambda: f"{what}: {source!r} posted no Write-Record to this host")
         assert cell is not None
         mr = host.target.memory
         start = record.addr - _memory_address(mr) - cell.at
-        require(0 <= start <= cell.length - record.length, f"{what} is outside of its cell")
+        require(0 <= start <= cell.length - record.length, lambda: f"{what} is outside of its cell")
         now = host.target.octets_of_write_area(cell)
         for first, last in record.ranges:
             span = slice(start + first, start + last)
-            require(now[span] == bytes(cell.expected[span]), f"{what}: wrong octets")
+            require(now[span] == bytes(cell.expected[span]), lambda: f"{what}: wrong octets")
 
     # ---- lives of queue pairs
 
@@ -1435,10 +1477,10 @@ class Execution:
         self.objects.close_memory_window(end)
         self._forget_posted_requests(end)
         end.host.ends.remove(end)
-        for slots in end.message_slots():
+        for slots in end.slots:
             assert slots.memory.mr is not None
             slots.memory.mr.close()
-            slots.memory.forbid_memory_changes()
+            slots.memory.fill_and_forbid_memory_changes()
             self.frozen.append(slots.memory)
         if end.send.small and not end.send.waiters:
             end.host.completions.remove(end.send)

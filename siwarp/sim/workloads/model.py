@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 
+from siwarp.base.library import ffi, lib
 from siwarp.cm import CMID, RTR, CMEventChannel
 from siwarp.verbs import (
     AH,
@@ -32,7 +34,9 @@ __all__ = [
     "Cell",
     "Completions",
     "End",
+    "Guards",
     "Host",
+    "LazyText",
     "Memory",
     "Message",
     "MessageSlots",
@@ -48,6 +52,7 @@ __all__ = [
 #: Size in octets of the guards before and after each region, and before each slot.
 GUARD = 64
 _GUARD = b"\xa5" * GUARD
+_closed = b""  # content of all memory whose region stays closed
 #: Value of each octet of a receive slot before the receive is posted.
 BLANK = 0x5A
 #: Tag at the start of each message that is long enough: magic octets, message number, length.
@@ -59,12 +64,24 @@ class Violation(Exception):
     """The engine did not behave as the verbs guarantee."""
 
 
-def require(holds: bool, text: str) -> None:
-    """Raise a Violation with the given text if the condition is false."""
+class LazyText:
+    """A text that is formatted only if it is needed, because most checks succeed."""
+
+    def __init__(self, format_text: Callable[[], str]) -> None:
+        self._format_text = format_text
+
+    def __str__(self) -> str:
+        return self._format_text()
+
+
+def require(holds: bool, text: str | Callable[[], str]) -> None:
+    """Raise a Violation with a text, or the text that a function returns, if ``holds`` is false."""
     if not holds:
-        raise Violation(text)
+        raise Violation(text if isinstance(text, str) else text())
 
 
+# The content of a message is needed when it is posted and when it arrives.
+@lru_cache(maxsize=1024)
 def make_message_content(number: int, length: int) -> bytes:
     """Return a message's octets: a tag if the message is long enough, then pseudo-random octets."""
     octets = hashlib.shake_128(number.to_bytes(8, "big")).digest(length)
@@ -86,20 +103,31 @@ class Memory:
 
     def __init__(self, name: str, length: int) -> None:
         self.name = name
-        self._all = bytearray(_GUARD + bytes(length) + _GUARD)
+        self._all = bytearray(length + 2 * GUARD)
+        self._all[:GUARD] = self._all[GUARD + length :] = _GUARD
         self.view = memoryview(self._all)[GUARD : GUARD + length]
         self.mr: MR | None = None
-        self._frozen: bytes | None = None
+        self._frozen: object = None  # the octets that must not change; None: they may change
 
     def check(self) -> None:
         """Raise a Violation if a guard of the buffer was overwritten."""
         whole = self._all
-        if whole[:GUARD] != _GUARD or whole[-GUARD:] != _GUARD:
+        if not (whole.startswith(_GUARD) and whole.endswith(_GUARD)):
             raise Violation(f"a write outside of a region: a guard of {self.name} has changed")
 
     def forbid_memory_changes(self) -> None:
         """Record that the region is closed, and that the memory must not change from now on."""
         self._frozen = bytes(self._all)
+
+    def fill_and_forbid_memory_changes(self) -> None:
+        """Fill the memory of a region that stays closed, so that no copy of its content is needed.
+
+        A late write of octets that the memory contained before is then found, too.
+        """
+        global _closed
+        if len(_closed) < len(self._all):
+            _closed = b"\xcc" * len(self._all)
+        self._frozen = self._all[:] = memoryview(_closed)[: len(self._all)]
 
     def permit_memory_changes(self) -> None:
         """Record that the memory is registered again."""
@@ -109,17 +137,14 @@ class Memory:
     def __len__(self) -> int:
         return len(self._all)
 
-    def octets(self, at: int, length: int) -> bytearray:
-        """Return a copy of ``length`` octets of the memory, from the given offset."""
-        return self._all[GUARD + at : GUARD + at + length]
-
-    def guards(self, layout: struct.Struct) -> tuple[bytes, ...]:
-        """Return the current octets of the guards at the positions that a layout describes."""
-        return layout.unpack_from(self._all)
+    def has_at(self, at: int, octets: bytes) -> bool:
+        """Return whether the memory contains the given octets at an offset, without a copy."""
+        return self._all.startswith(octets, GUARD + at)
 
     def check_memory_is_unchanged(self) -> None:
         """Raise a Violation if the memory was written after its region was closed."""
-        if self._frozen is not None and self._frozen != self._all:
+        # A comparison by bytearray compares all octets at once, one by memoryview each octet.
+        if self._frozen is not None and self._all != self._frozen:
             raise Violation(f"a write to {self.name}, whose region is closed")
 
 
@@ -133,9 +158,10 @@ class MessageSlots:
         for i in range(count):
             self.memory.view[i * self._stride : i * self._stride + GUARD] = _GUARD
         self.free = list(range(count - 1, -1, -1))
-        # One unpack call extracts all guards, because they are checked after each operation.
-        self._layout = struct.Struct(f"{GUARD}s" + f"{GUARD}s{size}x" * count + f"{GUARD}s")
-        self._intact = (_GUARD,) * (count + 2)
+        whole = self.memory._all
+        guards = [0, *(GUARD + i * self._stride for i in range(count)), len(whole) - GUARD]
+        #: Address of the memory, offsets of its guards, and number of guards.
+        self.guards = ffi.from_buffer(whole), ffi.new("uint32_t[]", guards), len(guards)
 
     def offset_of(self, slot: int) -> int:
         """Return the offset of a slot's first octet."""
@@ -151,11 +177,24 @@ class MessageSlots:
         at = self.offset_of(slot)
         return bytes(self.memory.view[at : at + length])
 
-    def check(self) -> None:
-        """Raise a Violation if a guard was overwritten."""
-        if self.memory.guards(self._layout) != self._intact:
-            self.memory.check()
-            raise Violation(f"a write past a slot: a guard within {self.memory.name} changed")
+
+class Guards:
+    """The guards of several memories with slots, which one call of the library compares."""
+
+    def __init__(self) -> None:
+        self._memories: list[MessageSlots] = []
+        self._c_memories = ffi.NULL
+
+    def check(self, memories: list[MessageSlots]) -> None:
+        """Raise a Violation if a guard of one of the memories was overwritten."""
+        if memories != self._memories:
+            self._memories = memories
+            self._c_memories = ffi.new("struct siw_sim_blocks[]", [m.guards for m in memories])
+        changed = lib.siw_sim_find_changed_memory(self._c_memories, len(memories), _GUARD, GUARD)
+        if changed >= 0:
+            memory = memories[changed].memory
+            memory.check()
+            raise Violation(f"a write past a slot: a guard within {memory.name} changed")
 
 
 @dataclass(eq=False)
@@ -243,6 +282,7 @@ class Target:
     #: Size in octets of a write area for Write-Records: four or five datagrams.
     RECORD = 6000
     RECORDS = 6
+    _COUNTERS = struct.Struct(f"<{COUNTERS}Q")
 
     def __init__(self, host: Host) -> None:
         self.memory = Memory(
@@ -254,11 +294,14 @@ class Target:
         self.memory.view[: self.STATIC] = self.static
         self.counters = [Counter(self.STATIC + 8 * i) for i in range(self.COUNTERS)]
         self.cells: dict[tuple[int, Address, bool], Cell] = {}
-        # content of all write areas at the time of the last check
-        self._seen = bytearray(self._length_of_all_write_areas())
         # offset of the next free write area, by size of the area
         self._at = {self.CELL: 0, self.RECORD: self.CELL * self.CELLS}
+        # content of the allocated write areas at the time of the last check, by their offset
+        self._seen = {self._offset_of_write_areas() + at: b"" for at in self._at.values()}
         self.closed_at = -1  # request number at which the region was last closed; -1: never
+
+    def _offset_of_write_areas(self) -> int:
+        return self.STATIC + 8 * self.COUNTERS
 
     def _length_of_all_write_areas(self) -> int:
         return self.CELL * self.CELLS + self.RECORD * self.RECORDS
@@ -278,8 +321,10 @@ class Target:
             if at + length > end:
                 return None
             self._at[length] += length
-            at += self.STATIC + 8 * self.COUNTERS
+            at += self._offset_of_write_areas()
             self.cells[key] = Cell(len(self.cells), at, length, steady, bytearray(length))
+            first = next(first for first, seen in self._seen.items() if first + len(seen) == at)
+            self._seen[first] += self.octets_of_write_area(self.cells[key])
         return self.cells[key]
 
     def overwrite_constant_part(self) -> None:
@@ -302,31 +347,38 @@ class Target:
         if liars:
             return
         memory = self.memory
-        require(
-            memory.octets(0, self.STATIC) == self._present,
-            f"{memory.name}: a write that was not posted",
-        )
-        now = memory.octets(self.STATIC + 8 * self.COUNTERS, len(self._seen))
-        if now != self._seen:
-            self._check_write_areas()
-            self._seen = now
-        view = memory.view
-        for counter in self.counters:
-            value = int.from_bytes(view[counter.at : counter.at + 8], "little")
-            require(
-                counter.done <= value <= counter.done + counter.unknown,
-                f"{self.memory.name}: a counter is {value} after {counter.done} additions that "
-                f"completed and {counter.unknown} that may have been done",
-            )
+        if not memory.has_at(0, self._present):
+            raise Violation(f"{memory.name}: a write that was not posted")
+        for at, seen in self._seen.items():
+            if not memory.has_at(at, seen):
+                self._check_write_areas()
+                self._seen[at] = bytes(memory.view[at : at + len(seen)])
+        values = self._COUNTERS.unpack_from(memory.view, self.STATIC)
+        for counter, value in zip(self.counters, values, strict=True):
+            if not counter.done <= value <= counter.done + counter.unknown:
+                raise Violation(
+                    f"{memory.name}: a counter is {value} after {counter.done} additions that "
+                    f"completed and {counter.unknown} that may have been done"
+                )
 
     def _check_write_areas(self) -> None:
         for cell in self.cells.values():
             now = self.octets_of_write_area(cell)
             if cell.steady and now != cell.expected:
                 require(
-                    all(a in (0, b) for a, b in zip(now, cell.expected, strict=True)),
+                    _is_partial_copy(now, cell.expected),
                     f"{self.memory.name}: cell {cell.number} contains octets that were not written",
                 )
+
+
+#: Translation of each octet except 0 to 0xff.
+_NOT_ZERO = b"\0" + b"\xff" * 255
+
+
+def _is_partial_copy(octets: bytes, whole: bytearray) -> bool:
+    """Return whether each octet is either 0 or equals the octet at its place in ``whole``."""
+    mask = int.from_bytes(octets.translate(_NOT_ZERO), "big")
+    return mask & int.from_bytes(whole, "big") == int.from_bytes(octets, "big")
 
 
 class HostFaults:
@@ -404,7 +456,7 @@ class Host:
         if self.srq is not None:
             yield self.srq_slots.memory
         for end in self.ends:
-            for slots in end.message_slots():
+            for slots in end.slots:
                 yield slots.memory
             if end.window is not None:
                 yield end.window.memory
@@ -467,6 +519,7 @@ class End:
         self.large: (
             MessageSlots  # buffers for Reads larger than a slot, on types that support Reads
         )
+        self.slots: list[MessageSlots] = []  # all slots of the queue pair
         self.shares = False  # whether the queue pair uses the shared receive queue
         self.grh = False
         self.groups: set[str] = set()  # UD: the multicast groups that the queue pair has joined
@@ -511,10 +564,6 @@ class End:
         self._may_be_in_error = value
         if self.pair is not None and value:
             self.pair.causes.add("ended")
-
-    def message_slots(self) -> list[MessageSlots]:
-        """Return the slots of the queue pair's sends, receives and large Reads."""
-        return [self.sends, self.receives, *([self.large] if hasattr(self, "large") else [])]
 
     @property
     def connected(self) -> bool:

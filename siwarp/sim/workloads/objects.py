@@ -11,6 +11,7 @@ from siwarp.cm import CMEventChannel
 from siwarp.sim.workloads.model import (
     End,
     Host,
+    LazyText,
     Memory,
     Message,
     Request,
@@ -333,11 +334,11 @@ class Objects:
         if self.run.post_sends(end, [(request, wr)]):
             window.key = None
 
-    def check_invalidated_key(self, end: End, message: Message, wc: WC, what: str) -> None:
+    def check_invalidated_key(self, end: End, message: Message, wc: WC, what: LazyText) -> None:
         """Check that a receive completion has the invalidated rkey that its message requested."""
         require(
             wc.invalidated_rkey == message.inv_key,
-            f"{what} invalidated {wc.invalidated_rkey}, and not {message.inv_key}",
+            lambda: f"{what} invalidated {wc.invalidated_rkey}, and not {message.inv_key}",
         )
         if message.inv_key is not None and end.window is not None:
             end.window.bound = False

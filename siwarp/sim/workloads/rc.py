@@ -9,7 +9,16 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from siwarp.cm import CMID, RTR, CMEvent, CMEventChannel, CMEventType, ConnParam
-from siwarp.sim.workloads.model import End, Host, Message, Pair, Request, Violation, require
+from siwarp.sim.workloads.model import (
+    End,
+    Host,
+    LazyText,
+    Message,
+    Pair,
+    Request,
+    Violation,
+    require,
+)
 from siwarp.sim.workloads.program import Operation
 from siwarp.verbs import (
     WC,
@@ -295,7 +304,7 @@ class Connections:
         ends = [end] if told else [end, peer]
         return [UNLIMITED_RETRIES if one.rnr_retry is None else one.rnr_retry for one in ends]
 
-    def check_send_status(self, request: Request, end: End, wc: WC, what: str) -> None:
+    def check_send_status(self, request: Request, end: End, wc: WC, what: LazyText) -> None:
         """Check the status of a request against the possible causes of failure of its pair."""
         pair, status = end.pair, WCStatus(wc.status)
         assert pair is not None
@@ -304,17 +313,19 @@ class Connections:
             # Send fails. A bind takes effect immediately, before earlier requests complete.
             local = request.verb in ("bind", "invalidate")
             passed = local or (end.waits and request.message is None)
-            require(not end.failed or passed, f"{what} succeeded after a failed request")
-            require(request.bad != "local", f"{what} from unregistered memory succeeded")
+            require(not end.failed or passed, lambda: f"{what} succeeded after a failed request")
+            require(request.bad != "local", lambda: f"{what} from unregistered memory succeeded")
             # With persona iwarp a Write completes when TCP has accepted its octets.
             early = request.verb == "write" and end.persona == Persona.IWARP
             require(
                 request.bad != "remote" or early,
-                f"{what} succeeded without permission for the memory",
+                lambda: f"{what} succeeded without permission for the memory",
             )
             return
         causes = pair.causes
-        require(bool(causes), f"{what}: {status.name}, and nothing went wrong with its pair")
+        require(
+            bool(causes), lambda: f"{what}: {status.name}, and nothing went wrong with its pair"
+        )
         if status == WCStatus.WR_FLUSH_ERR and request.verb in ("read", "atomic"):
             # If the peer refuses a request after a Read, the Read's response does not arrive,
             # although the requests between the Read and the refused request have arrived.
@@ -324,28 +335,33 @@ class Connections:
             return
         # A request that needs no receive may fail while earlier requests wait for receives.
         first |= request.bad == "local" or end.waits
-        require(first, f"{what}: {status.name} after a failed request, not a flush")
+        require(first, lambda: f"{what}: {status.name} after a failed request, not a flush")
         if status == WCStatus.RNR_RETRY_EXC_ERR:
-            require("rnr" in causes, f"{what}: {status.name}, although receives were posted")
+            require(
+                "rnr" in causes, lambda: f"{what}: {status.name}, although receives were posted"
+            )
             peer = end.peer
             assert peer is not None
             if peer.persona == Persona.ROCE:
                 retry = min(self._rnr_retry_limits(end))
-                require(retry < UNLIMITED_RETRIES, f"{what} has no RNR retry limit, but failed")
+                require(
+                    retry < UNLIMITED_RETRIES, lambda: f"{what} has no RNR retry limit, but failed"
+                )
                 self.run.check_rnr_wait(request, retry, peer, what)
         elif status in _REFUSED:
             refusing = causes & {"refused", "local", "corrupt", "memory"}
-            require(bool(refusing), f"{what}: {status.name}, although the request is valid")
+            require(bool(refusing), lambda: f"{what}: {status.name}, although the request is valid")
         elif status == WCStatus.LOC_PROT_ERR:
-            require("local" in causes, f"{what}: {status.name}")
+            require("local" in causes, lambda: f"{what}: {status.name}")
         else:
             require(
-                status == WCStatus.RETRY_EXC_ERR and pair.by_qpn, f"{what} failed: {status.name}"
+                status == WCStatus.RETRY_EXC_ERR and pair.by_qpn,
+                lambda: f"{what} failed: {status.name}",
             )
 
-    def check_message_order(self, end: End, message: Message, what: str) -> None:
+    def check_message_order(self, end: End, message: Message, what: LazyText) -> None:
         """Check that a message arrived after the Write that was posted before the message."""
-        require(message.life == end.life, f"{what} is of an earlier connection")
+        require(message.life == end.life, lambda: f"{what} is of an earlier connection")
         if end.pair is not None and end.pair.by_qpn:
             end.pair.causes.discard("meeting")  # the connection is established
         if message.behind is not None:
@@ -353,7 +369,7 @@ class Connections:
             if version == cell.version and not cell.tainted:
                 require(
                     end.host.target.octets_of_write_area(cell) == cell.expected,
-                    f"{what} arrived before the Write in front of it",
+                    lambda: f"{what} arrived before the Write in front of it",
                 )
 
     def must_requests_complete(self, end: End) -> bool:
