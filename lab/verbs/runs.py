@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from lab.doubts import cpu_load_warning, spread_warning
+from lab.unreliable import cpu_load_warning, spread_warning
 from siwarp.bench.plan import Plan, datagram_capacity_of_receive_buffer
 from siwarp.bench.runner import (
     LIMIT_S,
