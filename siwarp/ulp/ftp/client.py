@@ -36,7 +36,7 @@ _WATCH_S, OVERTAKEN_S = 0.25, 3.0
 
 
 class _Loop:
-    """A thread with an asyncio loop."""
+    """A thread that runs an asyncio event loop."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -209,7 +209,7 @@ class Connection:
         self._end_transfer(orderly=True)
 
     def abort(self) -> None:
-        """End the transfer; the server does not take what was sent for complete."""
+        """End the transfer in such a way that the server knows that the file is incomplete."""
         if not self._closed:
             self._end_transfer(orderly=False)
 
@@ -279,7 +279,7 @@ class FTP(ftplib.FTP):
     transport: Kind | None = None
     #: Transports that the server or the network does not have.
     _unusable: frozenset[str] = frozenset()
-    #: Why the last channel could not be opened.
+    #: The reason why the last channel could not be opened.
     _refusal = "use a server of siwarp, and no TLS for data"
     #: Whether the server has TPRT; None: not yet known.
     _has_tprt: bool | None = None
