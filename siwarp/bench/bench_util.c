@@ -28,7 +28,7 @@ void siw_bench_die(int code, const char *format, ...)
 	static atomic_flag ended = ATOMIC_FLAG_INIT;
 	va_list args;
 
-	/* exit() must not be called by two threads, and the later messages say less. */
+	/* Two threads must not call exit(); the first thread's message is the most specific. */
 	while (atomic_flag_test_and_set(&ended))
 		pause();
 	va_start(args, format);
@@ -485,7 +485,7 @@ int siw_bench_main(int argc, char **argv, siw_bench_fn *(*select)(const struct s
 	siw_bench_spin_yields = has_one_cpu();
 	start_counting_cycles();
 	select (&o)(&o, &result);
-	if (o.server) /* only the client's figure counts */
+	if (o.server) /* only the client's figure is reported */
 		result = (struct siw_bench_result){ .cpu_ns = result.cpu_ns,
 						    .cycles = result.cycles };
 	printf("{\"value\": %.6g, \"p99\": %.6g, \"p99.9\": %.6g, \"n\": %llu, "
