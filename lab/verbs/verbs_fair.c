@@ -42,8 +42,8 @@ struct crowd {
 		credited; /* client: flood messages sent, and those whose credit the server returned */
 	uint32_t flooded,
 		repaid;	 /* server: flood messages received, and those whose credit was returned */
-	bool echoed;	 /* client: the answer on the quiet QP has arrived */
-	uint32_t served; /* server: answered messages of quiet QPs */
+	bool echoed;	 /* client: whether the answer on the quiet QP has arrived */
+	uint32_t served; /* server: number of answered messages of quiet QPs */
 };
 
 /* ---- requests: wr_id is the QP's number, then the slot --------------------------------------- */

@@ -177,7 +177,7 @@ __attribute__((noinline)) int siw_guard_cmp_swap(uint64_t *before, uint64_t *the
 static const int signals[2] = { SIGSEGV, SIGBUS };
 /* previous signal handlers, stored before siwarp's are installed */
 static struct sigaction before[2];
-static bool placed[2]; /* siwarp's handler was installed */
+static bool placed[2]; /* whether siwarp's handler was installed */
 static unsigned int users;
 static siw_lock_t lock = SIW_LOCK_INIT;
 

@@ -27,7 +27,7 @@ _DEPTH = 16
 
 
 class _Failed(Exception):
-    """A check of the demo failed; the text says which one."""
+    """A check of the demo failed; the message names the check."""
 
 
 def _report_check(good: bool, text: str) -> None:

@@ -38,7 +38,8 @@ __all__ = ["serve_pings"]
 _RECV_SIZE = 64 * 1024
 #: Number of receives: of a UD or RD queue pair, and of the queue pair of each UC or RC client.
 _RECVS, _CLIENT_RECVS = 64, 4
-#: UD, RD: limit of unsent answers, and their number from which on a client may have only one.
+#: UD, RD: maximum number of unsent answers, and the number from which on each client may have only
+#: one of them.
 _ANSWERS, _SHARED_FROM = 512, 128
 #: UC, RC: limit of clients, and seconds without a message after which a client is disconnected.
 _CLIENTS, _SILENT = 64, 30.0

@@ -163,7 +163,7 @@ def _expose_device_nodes(found: Sequence[Device]) -> None:
     folder.mkdir(exist_ok=True)
     for name in ours:
         _bind_mount("/dev/null", folder / name, folder=False)
-    # Only root may create files in the folders, as before they were covered.
+    # Only root may create files in the covered folders, as in the original folders.
     folder.chmod(0o555)
     covered.chmod(0o555)
 

@@ -169,7 +169,7 @@ static void qp_set_initial_attributes(struct siw_base_qp *base, struct siw_pd *p
 	base->min_rnr_timer = 12;
 	base->access = SIW_ACCESS_REMOTE_WRITE | SIW_ACCESS_REMOTE_READ | SIW_ACCESS_REMOTE_ATOMIC;
 	base->burst = 1;
-	/* the value makes sure that the QP's first post is not delayed */
+	/* a value that differs from the current one, so that the QP's first post is not delayed */
 	base->round.polls = siw_qp_poll_round(qp->lane) - 1;
 	base->cap = init->cap;
 	qp_round_caps(&base->cap, qp->srq);

@@ -27,7 +27,7 @@ struct way {
 
 struct wan_relay {
 	struct siw_faults plan;
-	struct way ways[2]; /* indexed by the sending namespace */
+	struct way ways[2]; /* state of each direction, indexed by the sending namespace */
 	uint8_t packet[PACKET];
 };
 
@@ -79,7 +79,7 @@ static size_t parse_ip_header(const uint8_t *p, size_t n, bool from_a, struct si
 	if (n >= 20 && p[0] >> 4 == 4) {
 		head = (size_t)(p[0] & 15) * 4;
 		protocol = p[9];
-		first = !((p[6] & 31) | p[7]); /* later fragments have no ports */
+		first = !((p[6] & 31) | p[7]); /* fragments other than the first have no ports */
 		peer->family = AF_INET;
 		memcpy(peer->v4, p + (from_a ? 16 : 12), 4);
 	} else if (n >= 40 && p[0] >> 4 == 6) {

@@ -25,7 +25,7 @@ CHANNELS = ("rd", "rc", "tcp")
 
 @dataclass
 class Serving:
-    """A `siwarp serve` that runs."""
+    """A running `siwarp serve` process."""
 
     process: subprocess.Popen[str]
     url: str
@@ -213,7 +213,8 @@ def test_peers_that_send_nothing_garbage_or_half_a_handshake_keep_nobody_out(
             with contextlib.suppress(OSError):
                 stranger.sendall((b"", b"GET / HTTP/1.0\r\n\r\n", b"ADTS\1\0\0\0")[i % 3])
         descriptors = len(list(Path(f"/proc/{server.process.pid}/fd").iterdir()))
-        assert descriptors < 330  # 256 strangers are kept, and what a server has anyway
+        # the limit of 256 connections without a key, and the descriptors of an idle server
+        assert descriptors < 330
         done = server.cp(f"{server.url}file", tmp_path, "--channel", "tcp")
         assert done.returncode == 0, done.stderr
     assert (tmp_path / "file").read_text() == "x"

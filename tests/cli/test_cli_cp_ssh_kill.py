@@ -61,7 +61,7 @@ def ssh(tmp_path: Path) -> Ssh:
 
 @contextlib.contextmanager
 def gate(tmp_path: Path) -> Iterator[dict[str, str]]:
-    """Keep the far end from going on behind 2 MiB; yield what it needs to know."""
+    """Stop the far end after 2 MiB; yield the environment variables that make it stop."""
     fifo = tmp_path / "gate"
     os.mkfifo(fifo)
     writer = os.open(fifo, os.O_RDWR)
@@ -103,7 +103,7 @@ def test_after_kill_9_of_one_end_the_other_ends_and_the_same_command_continues(
         wait_until(lambda: has_begun(target) or client.poll() is not None, 60)
         far_end = int(log.read_text())
         os.kill(client.pid if killed == "client" else far_end, signal.SIGKILL)
-    _, said = client.communicate(timeout=60)  # the far end has the same standard error
+    _, said = client.communicate(timeout=60)  # the far end writes to the same standard error
     if killed == "client":
         assert client.returncode == -signal.SIGKILL
         wait_until(lambda: log.read_text().splitlines() == [str(far_end), "0"], 30)
