@@ -13,13 +13,13 @@ import sys
 from collections.abc import Iterator, Mapping
 from types import FrameType
 
-__all__ = ["end_this_process_like_child", "execute", "run_as_child"]
+__all__ = ["end_this_process_like_child", "replace_this_process", "run_as_child"]
 
 #: Signals that Python ignores; the program must start with their default action, as in a shell.
 _IGNORED_HERE = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
-def execute(command: list[str], environment: Mapping[str, str]) -> int:
+def replace_this_process(command: list[str], environment: Mapping[str, str]) -> int:
     """Replace this process by a program, which keeps the PID, the terminal, open files and signals.
 
     Returns only on failure: the exit status that a shell would have then.

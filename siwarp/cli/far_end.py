@@ -136,7 +136,8 @@ class FarEnd:
     def _find_address(self) -> str:
         """Return an address at which the port of the far end can be reached."""
         reason = ""
-        # The far end does not know its address if it is translated on the way.
+        # If a router translates addresses, the far end does not know the address at which it is
+        # reachable.
         for address in (self._listens_on, self._host):
             try:
                 with socket.create_connection((address, self._port), CONNECT_S) as probe:
@@ -249,7 +250,7 @@ def _read_answer(
 # ---- at the far end
 
 
-def _root_of(paths: list[str], *, is_target: bool) -> tuple[Path, list[str]]:
+def _directory_to_serve(paths: list[str], *, is_target: bool) -> tuple[Path, list[str]]:
     """Return the directory to serve, and the paths relative to it.
 
     The directory has the names of all paths. It is the directory itself for one that is the target
@@ -280,7 +281,7 @@ async def _serve_until_stdin_ends(paths: list[str], write: bool, channels: list[
             "the remote shell did not set SSH_CONNECTION, which has the address to listen on: use "
             "ssh, or run `siwarp serve` at the far end, and copy with siw://HOST/PATH"
         )
-    root, relative = _root_of(paths, is_target=write)
+    root, relative = _directory_to_serve(paths, is_target=write)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):

@@ -13,8 +13,8 @@ from siwarp.cli.far_end import HostPath, parse_host_path
 KEY = "00" * 32
 
 
-@pytest.fixture
-def ssh(tmp_path: Path) -> Ssh:
+@pytest.fixture(name="ssh")
+def create_fake_ssh(tmp_path: Path) -> Ssh:
     return Ssh(tmp_path)
 
 
