@@ -114,7 +114,7 @@ static void worker_add_moved(struct worker *w, uint32_t n)
  * Called after an attempt without progress: exit with an error if nothing has moved for a long
  * time. A thread that shares its pair may find nothing because the others find everything.
  */
-static void worker_note_idle(struct worker *w)
+static void worker_exit_if_idle_too_long(struct worker *w)
 {
 	uint64_t moved;
 
@@ -168,11 +168,11 @@ static void raw_open_tcp_pair(struct worker *w)
 }
 
 /* Called after a system call without progress: exit with an error unless it can be repeated. */
-static void raw_note_idle(struct worker *w, ssize_t n, const char *what)
+static void raw_exit_unless_retryable(struct worker *w, ssize_t n, const char *what)
 {
 	if (n < 0 && errno != EAGAIN && errno != ENOBUFS && errno != EINTR)
 		siw_bench_die(SIW_BENCH_EXIT_ERROR, "%s: %s", what, strerror(errno));
-	worker_note_idle(w);
+	worker_exit_if_idle_too_long(w);
 }
 
 static void raw_move_udp_list(struct worker *w)
@@ -194,7 +194,7 @@ static void raw_move_udp_list(struct worker *w)
 	for (unsigned int sent = 0; sent<SIW_BENCH_BATCH; sent += n> 0 ? (unsigned int)n : 0) {
 		n = sendmmsg(w->from, msgs + sent, SIW_BENCH_BATCH - sent, MSG_DONTWAIT);
 		if (n <= 0)
-			raw_note_idle(w, n, "sendmmsg");
+			raw_exit_unless_retryable(w, n, "sendmmsg");
 	}
 	for (size_t i = 0; i < SIW_BENCH_BATCH; i++) {
 		iov[i].iov_base = w->memory + size * (1 + i);
@@ -203,7 +203,7 @@ static void raw_move_udp_list(struct worker *w)
 	for (unsigned int seen = 0; seen<SIW_BENCH_BATCH; seen += n> 0 ? (unsigned int)n : 0) {
 		n = recvmmsg(w->to, msgs + seen, SIW_BENCH_BATCH - seen, MSG_DONTWAIT, NULL);
 		if (n <= 0)
-			raw_note_idle(w, n, "recvmmsg");
+			raw_exit_unless_retryable(w, n, "recvmmsg");
 	}
 }
 
@@ -217,14 +217,14 @@ static void raw_move_tcp_list(struct worker *w)
 			n = send(w->from, w->memory + sent, size - sent,
 				 MSG_NOSIGNAL | MSG_DONTWAIT);
 			if (n <= 0)
-				raw_note_idle(w, n, "sending");
+				raw_exit_unless_retryable(w, n, "sending");
 		}
 	for (size_t left = size * SIW_BENCH_BATCH; left; left -= n > 0 ? (size_t)n : 0) {
 		n = recv(w->to, w->memory + size, left, MSG_DONTWAIT);
 		if (n == 0)
 			siw_bench_die(SIW_BENCH_EXIT_ERROR, "the connection was closed");
 		if (n < 0)
-			raw_note_idle(w, n, "receiving");
+			raw_exit_unless_retryable(w, n, "receiving");
 	}
 }
 
@@ -548,7 +548,7 @@ static void pair_move_until_stopped(struct worker *w)
 		if (p->send_cq != p->recv_cq)
 			n += worker_poll_and_repost(w, p->send_cq, &l);
 		if (!n)
-			worker_note_idle(w);
+			worker_exit_if_idle_too_long(w);
 	}
 }
 

@@ -227,7 +227,7 @@ void siw_bench_summarize_samples(uint64_t *ns, uint32_t n, double parts,
 /* The event that counts the cycles of this process; -1: this machine does not count them */
 static int cycles_fd = -1;
 
-/* Called before the process has other threads, because the event includes only later ones. */
+/* Called before the process creates threads, because the event counts only threads created later. */
 static void start_counting_cycles(void)
 {
 	struct perf_event_attr attr = { .type = PERF_TYPE_HARDWARE,

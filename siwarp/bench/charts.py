@@ -36,7 +36,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Point:
-    """A value with its span: the least and the largest."""
+    """A value with its range, from ``low`` to ``high``."""
 
     name: str
     value: float

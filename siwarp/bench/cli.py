@@ -25,7 +25,7 @@ from siwarp.bench.plan import UsageError, make_plans
 from siwarp.bench.plot import check_plot_file, draw_figures
 from siwarp.bench.runner import BenchError, SlowError, run
 from siwarp.bench.runner import Progress as Step
-from siwarp.bench.show import csv_row, curves_of_results, show, write_csv
+from siwarp.bench.show import csv_row, curves_of_results, print_measurement, write_csv
 
 __all__ = ["app", "exit_on_signal", "exit_with_message_on_bench_error", "progress_bar"]
 
@@ -128,7 +128,7 @@ def _measure_and_print(
                     continue
             results.append({**measured, "faults": faults})
             if not as_json:
-                show(results[-1])
+                print_measurement(results[-1])
     except UsageError as e:
         raise typer.BadParameter(str(e)) from None
     everything = results + unfinished
@@ -285,7 +285,7 @@ def compare_or_serve(
             "--rounds and --json belong to --program or to a command: give one"
         )
     with progress_bar("both programs") as progress, exit_with_message_on_bench_error():
-        compared = compare.compare(program, rounds or compare.ROUNDS, progress)
+        compared = compare.compare_programs(program, rounds or compare.ROUNDS, progress)
     if as_json:
         print(json.dumps(compared, indent=2))
     else:

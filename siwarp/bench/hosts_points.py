@@ -28,7 +28,12 @@ from siwarp.bench.hosts import ClientSession, Load, RunResult
 from siwarp.bench.hosts_server import Server
 from siwarp.bench.plan import Plan, UsageError, make_plans
 from siwarp.bench.plot import draw_figures
-from siwarp.bench.runner import ITERS, BenchError, seconds_per_message
+from siwarp.bench.runner import (
+    FIRST_PROBE_MESSAGES,
+    ITERS,
+    BenchError,
+    seconds_per_message,
+)
 from siwarp.bench.show import print_text, write_csv
 from siwarp.bench.sizes import format_size
 
@@ -48,9 +53,6 @@ __all__ = [
 
 #: The maximum duration of a round in seconds, and the duration without -D.
 ROUND_S, SHORT_S = 1.0, 0.15
-#: Number of messages of the first probe. The second probe has the number in ``ITERS``; it is left
-#: out if it would take too long.
-FIRST = 16
 #: Maximum number of samples that are stored for a point.
 KEPT = 10_000_000
 
@@ -82,7 +84,7 @@ class Point:
     partial: str = ""
 
     @property
-    def value(self) -> float | None:
+    def median_value(self) -> float | None:
         """The median of the latency samples, or else of the rounds; None if there are no rounds."""
         if self.samples:
             return statistics.median(self.samples)
@@ -110,7 +112,7 @@ class Point:
             "pairs": self.load.pairs,
             "both": self.load.both,
             "unit": plan.unit,
-            "value": self.value,
+            "value": self.median_value,
             "least": min(self.rounds, default=None),
             "largest": max(self.rounds, default=None),
             "n": self.n,
@@ -133,7 +135,7 @@ def _probe_seconds_per_message(
     """Return the approximate seconds per message, measured by two short runs."""
     short = ITERS[plan.kind][0]
     each = 0.0
-    for n in (FIRST, short):
+    for n in (FIRST_PROBE_MESSAGES, short):
         if most is not None and n > most:
             n = most
         if each * n > ROUND_S:
@@ -213,13 +215,13 @@ def format_point_line(point: Point) -> str:
     """Return the result of a point as a line of the table."""
     plan = point.plan
     head = f"{plan.qp:<3} {plan.op:<5} {format_size(plan.size):>7} {point.n:>8}"
-    if point.value is None:
+    if point.median_value is None:
         return f"{head} failed: {point.partial}"
     if plan.kind == "lat":
         found = point.percentiles((50.0, 99.0, 99.9))
         shown = head + "".join(f" {found[name]:8.2f}" for name in _LATENCY)
     else:
-        values = point.value, min(point.rounds), max(point.rounds)
+        values = point.median_value, min(point.rounds), max(point.rounds)
         scale, digits = (1e3, 2) if plan.kind == "bw" else (1e-6, 5)
         shown = head + "".join(f" {value * scale:12.{digits}f}" for value in values)
     return shown + " partial" * bool(point.partial)
@@ -392,7 +394,7 @@ def run_client(asked: MeasurementOptions, tick: Callable[[int, int], None] | Non
         print(json.dumps({**result, "points": [p.as_json(wanted) for p in points]}, indent=2))
     for note in partial_result_notes(points):
         typer.echo(f"siwarp bench: {note}", err=True)
-    if len(points) < len(plans) or any(point.value is None for point in points):
+    if len(points) < len(plans) or any(point.median_value is None for point in points):
         if asked.as_json and points:
             typer.echo(f"siwarp bench: {points[-1].partial}", err=True)
         raise typer.Exit(1)
@@ -414,9 +416,9 @@ def _write_result_files(asked: MeasurementOptions, points: Sequence[Point]) -> N
     if asked.plot:
         curves: dict[str, list[tuple[int, float]]] = {}
         for point in points:
-            if point.value is not None:
+            if point.median_value is not None:
                 at = curves.setdefault(point.plan.qp.upper(), [])
-                at.append((point.plan.size, point.value))
+                at.append((point.plan.size, point.median_value))
         draw_figures(Path(asked.plot), asked.kind, curves)
     if asked.samples:
         everything = [us for point in points for us in point.samples]

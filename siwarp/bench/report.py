@@ -22,7 +22,7 @@ from siwarp.bench.compare import summarize_ratio
 from siwarp.bench.machine import describe_machine, non_default_settings
 from siwarp.bench.plan import RD_FLOOR, Plan, make_plan
 from siwarp.bench.runner import (
-    FIRST,
+    FIRST_PROBE_MESSAGES,
     ITERS,
     BenchError,
     Progress,
@@ -160,7 +160,9 @@ class _BenchRun:
         if not self._planned:
             probe, least, most = ITERS[self._plan.kind]
             # Large messages take so long that even the least number takes too much time.
-            self._set_iterations(min(probe, max(FIRST, PROBE_OCTETS // self._plan.size)))
+            self._set_iterations(
+                min(probe, max(FIRST_PROBE_MESSAGES, PROBE_OCTETS // self._plan.size))
+            )
             each = seconds_per_message(self._plan, self._run_processes_once()["value"])
             least = min(least, max(1, int(LONGEST * self._seconds / each)))
             self._set_iterations(max(least, min(most, int(self._seconds / each))))

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 __all__ = [
-    "FIRST",
+    "FIRST_PROBE_MESSAGES",
     "ITERS",
     "BenchError",
     "LostError",
@@ -60,8 +60,9 @@ LIMIT_S = 20
 GRACE_S = 5
 #: Planned duration in seconds of the measured part of a run.
 TARGET_S = 0.15
-#: Messages of the first probe, and the maximum duration of the next probe in seconds.
-FIRST, PROBE_S = 16, 1.0
+#: Messages of the first probe, and the maximum duration of the second probe in seconds. The second
+#: probe has the number of messages in ITERS.
+FIRST_PROBE_MESSAGES, PROBE_S = 16, 1.0
 #: The second probe is left out if it would take more than 1/PROBES of the remaining time.
 PROBES = 20
 #: Maximum planned duration of a run in seconds, less than LIMIT_S, as the machine may become busy.
@@ -376,7 +377,7 @@ def _probe_seconds_per_message(
         short = replace(plan, iters=iters + -iters % plan.messages_per_credit)
         return seconds_per_message(plan, run_variant(short, run, env, until)["value"])
 
-    each, short = time_probe_run(FIRST), ITERS[plan.kind][0]
+    each, short = time_probe_run(FIRST_PROBE_MESSAGES), ITERS[plan.kind][0]
     if each * short > min(PROBE_S, (until - time.monotonic()) / PROBES):
         return each
     # Use the shortest of three probes, because another process may have used the CPU.
