@@ -194,7 +194,8 @@ def find_forwarding_functions(everything: list[Function]) -> list[str]:
         mine = {name for folder, name in trivial if folder == f.folder}
         mine_all = {name for folder, _, name in static if folder == f.folder}
         own = set()
-        # A function that passes a static function of its folder as a callback does work.
+        # A function that passes a static function of its folder as a callback does not merely
+        # forward.
         back = any(name in mine_all for name in re.findall(r"\b\w+\b(?!\s*\()", f.body))
         if (
             f.folder != "base"

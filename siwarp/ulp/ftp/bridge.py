@@ -170,7 +170,7 @@ class Bridge:
             self._waker.send(b"\0")
 
     def run_posted_calls(self) -> None:
-        """Make the calls that ``post_to_pyftpdlib`` has queued; the caller has read the socket ``wakeup``."""
+        """Make the queued calls; the caller has read the socket ``wakeup``."""
         while self._calls:
             self._calls.popleft()()
 

@@ -272,7 +272,8 @@ class _ControlConnection:
     banner = "siwarp FTP server ready."
     abstracted_fs = FileSystem
     ac_in_buffer_size = _READ_SIZE
-    #: Seconds that a wrong password costs, so that passwords cannot be guessed fast.
+    #: Seconds by which the reply to a wrong password is delayed, so that passwords cannot be
+    #: guessed fast.
     auth_failed_timeout = 3
     #: The octets of a file name that is not UTF-8 are sent back as they were received.
     unicode_errors = "surrogateescape"
