@@ -467,7 +467,7 @@ class ClientSession(Closing):
                     ) from None
             time.sleep(0.1)
 
-    def run(self, plan: Plan, load: Load, *, keep: bool = False) -> RunResult:
+    def measure_once(self, plan: Plan, load: Load, *, keep: bool = False) -> RunResult:
         """Do one run of a plan's ``iters`` messages; with ``keep`` the result has the samples.
 
         Raises:

@@ -130,7 +130,7 @@ def _messages_per_run(plan: Plan, seconds: float) -> int:
 
 
 def _probe_seconds_per_message(
-    visit: ClientSession, plan: Plan, load: Load, most: int | None
+    session: ClientSession, plan: Plan, load: Load, most: int | None
 ) -> float:
     """Return the approximate seconds per message, measured by two short runs."""
     short = ITERS[plan.kind][0]
@@ -141,14 +141,14 @@ def _probe_seconds_per_message(
         if each * n > ROUND_S:
             break
         probe = replace(plan, iters=n + -n % plan.messages_per_credit)
-        each = seconds_per_message(plan, visit.run(probe, load).slowest)
+        each = seconds_per_message(plan, session.measure_once(probe, load).slowest)
         if n == most:
             break
     return each
 
 
 def measure_point(
-    visit: ClientSession,
+    session: ClientSession,
     plan: Plan,
     amount: Amount,
     load: Load,
@@ -157,7 +157,7 @@ def measure_point(
     """Measure one point: one kind of queue pair with one message size.
 
     Args:
-        visit: the session with the server.
+        session: the session with the server.
         plan: the measurement; its ``iters`` are ignored.
         amount: how much to measure. A round has at most the messages of one second.
         load: how many queue pairs run at once.
@@ -171,13 +171,13 @@ def measure_point(
     began = time.monotonic()
     left = amount.iters
     try:
-        each = _probe_seconds_per_message(visit, plan, load, left)
+        each = _probe_seconds_per_message(session, plan, load, left)
         length = min(ROUND_S, max(SHORT_S, amount.seconds / 7))
         began = time.monotonic()
         while (left is None and time.monotonic() - began < amount.seconds) or left:
             n = _messages_per_run(plan, (ROUND_S if left else length) / max(each, 1e-9))
             n = n if left is None else min(n, left + -left % plan.messages_per_credit)
-            done = visit.run(replace(plan, iters=n), load, keep=plan.kind == "lat")
+            done = session.measure_once(replace(plan, iters=n), load, keep=plan.kind == "lat")
             _add_round_to_point(point, done)
             each = seconds_per_message(plan, done.slowest)
             if left is not None:
@@ -355,16 +355,16 @@ def _measure_points(
 ) -> Iterator[Point]:
     amount = Amount(asked.iters, asked.duration or SECONDS)
     load = Load(asked.pairs, asked.both)
-    with ClientSession(asked.addr, asked.port) as visit:
+    with ClientSession(asked.addr, asked.port) as session:
         for i, plan in enumerate(plans):
 
             def report_progress(part: float, i: int = i) -> None:
                 if tick is not None:
                     tick(int(100 * (i + part)), 100 * len(plans))
 
-            point = measure_point(visit, plan, amount, load, report_progress)
+            point = measure_point(session, plan, amount, load, report_progress)
             yield point
-            if visit.is_over:
+            if session.is_over:
                 break
 
 

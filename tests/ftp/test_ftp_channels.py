@@ -234,10 +234,10 @@ def test_a_stranger_with_another_token_is_not_admitted(
 ) -> None:
     from siwarp.ulp.adts.channel import Limits
     from siwarp.ulp.adts.endpoints import open_channel
-    from siwarp.ulp.ftp.client import _Loop
+    from siwarp.ulp.ftp.client import _EventLoopThread
 
     (root / "file").write_bytes(b"content")
-    loop = _Loop()
+    loop = _EventLoopThread()
     with connect_client(server, kind) as ftp:
         reply = ftp.sendcmd(f"TPRT {kind.upper()}")
         host, port = ftp.makepasv()
@@ -245,7 +245,7 @@ def test_a_stranger_with_another_token_is_not_admitted(
         forged = Invitation(bytes(16), port, invitation.unit, invitation.window, invitation.qkey)
         limits = Limits(unit=tprt.UNIT, window=tprt.WINDOW, timeout=0.2)
         with pytest.raises(OSError):
-            loop.run(open_channel(kind, host, forged, limits))  # type: ignore[arg-type]
+            loop.run_coroutine(open_channel(kind, host, forged, limits))  # type: ignore[arg-type]
         loop.close()
         assert read_file(ftp, "file") == b"content"
 
