@@ -161,7 +161,7 @@ def test_an_upload_over_tcp_does_not_continue_what_belongs_to_a_channel(
     (root / ".file.part").write_bytes(data[:50_000])
     (root / "file").write_bytes(b"another version" * 10_000)
     monkeypatch.setattr(
-        FTP, "_open", lambda _self, _kind: None
+        FTP, "_open_channel", lambda _self, _kind: None
     )  # as if a firewall dropped the packets of RD and RC
     with Tree(tmp_path) as tree, connect_client(server, "tcp") as ftp:
         ftp.transports = ("rd", "rc", "tcp")
