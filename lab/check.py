@@ -21,7 +21,7 @@ import typer
 from lab import command
 from lab.console import fixed_width_console
 from siwarp.bench.cli import exit_with_message_on_bench_error, progress_bar
-from siwarp.bench.compare import ComparedFigure, Interval, ratio_interval, verdict
+from siwarp.bench.compare import ComparedFigure, Interval, ratio_interval, verdict_of_figure
 from siwarp.bench.runner import BenchError, Progress, run
 from siwarp.bench.table import MIB
 from siwarp.bench.trust import LEAST_FLOOR_ROUNDS, floor_spread_warning
@@ -153,7 +153,9 @@ def _compare_with_reference(
     word = "new"
     if before is not None:
         change = Interval(now.ratio / before, now.low / before, now.high / before, now.confidence)
-        word = verdict(ComparedFigure(one.name, (), "", one.less_is_better, LIMIT, 1), change)
+        word = verdict_of_figure(
+            ComparedFigure(one.name, (), "", one.less_is_better, LIMIT, 1), change
+        )
     return {
         "name": one.name,
         "less_is_better": one.less_is_better,

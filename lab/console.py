@@ -9,7 +9,7 @@ __all__ = ["fixed_width_console"]
 
 
 def fixed_width_console(console: Console | None, width: int) -> Console:
-    """Return the console, or a new one; with a fixed width if it is not a terminal."""
+    """Return ``console`` or a new one; its width is fixed if it is not a terminal."""
     console = console or Console(highlight=False)
     if console.is_terminal:
         return console

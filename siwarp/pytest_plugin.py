@@ -74,7 +74,7 @@ def capture(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
     """
     import siwarp
 
-    _world_of_test(request)  # opens the world before its capture
+    _world_of_test(request)  # requested so that the world is opened before its capture
     name = re.sub(r"[^\w.-]+", "-", request.node.nodeid).strip("-")[-200:]
     folder = request.config.rootpath / str(request.config.getini("siwarp_captures"))
     file = tmp_path / "capture.pcapng"
@@ -113,7 +113,7 @@ def _world_of_test(request: pytest.FixtureRequest) -> World | None:
     if "world" not in request.fixturenames and not system.simulated:
         return None
     found = request.getfixturevalue("world")
-    # A project may have a fixture of this name that has nothing to do with siwarp.
+    # A project may have an unrelated fixture with the same name.
     simulation = sys.modules.get("siwarp.sim")
     return found if simulation is not None and isinstance(found, simulation.World) else None
 
@@ -125,7 +125,8 @@ def device(request: pytest.FixtureRequest) -> Iterator[Context]:
     The fixtures of pairs use this device. The device closes with all objects created from it. In a
     simulated world the device is that of a new host, 10.1.0.1, and pairs have devices of their own.
     """
-    if "capture" in request.fixturenames:  # start the capture before any connection
+    # requested so that the capture starts before any connection
+    if "capture" in request.fixturenames:
         request.getfixturevalue("capture")
     world = _world_of_test(request)
     if world is not None:

@@ -51,7 +51,7 @@ sys.setdlopenflags(os.RTLD_LAZY)
 # works with one library only, so `make sim` runs pytest twice.
 _SIMULATED = os.environ.get("SIWARP_SIM") == "1"
 if any("sim/rd" in argument for argument in sys.argv):
-    os.environ["SIM_LAYERS"] = "1"  # also applies to the xdist worker processes
+    os.environ["SIM_LAYERS"] = "1"  # the variable also applies to the xdist worker processes
 collect_ignore = [] if _SIMULATED else ["sim"]
 if _SIMULATED and "SIM_LAYERS" in os.environ:
     _simulated = importlib.import_module("_siwarp_layers_sim")

@@ -1,4 +1,4 @@
-"""The program runs under `siwarp run`, and the test is its peer: siwarp.connect, or another."""
+"""The program runs under `siwarp run`, and the test is its peer, by means of siwarp.connect."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def upper(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Server:
-    """The running program."""
+    """The program under test, which is running."""
 
     def __init__(self, program: Path, *options: str) -> None:
         siwarp_command = shutil.which("siwarp", path=str(Path(sys.executable).parent)) or "siwarp"

@@ -67,7 +67,7 @@ def _make_ucx_program_pair(tls: str, device: str, siwarp: tuple[str, ...] | None
 
 @dataclass(frozen=True)
 class Row:
-    """A program to measure, the same measurement by siwarp's own benchmark, and a promised ratio.
+    """A program, the corresponding measurement of siwarp's own benchmark, and the promised ratio.
 
     The promise limits the ratio of the program's figure to that of the raw socket, or of ``beside``
     if it is set.
@@ -87,11 +87,11 @@ class Row:
 
     @property
     def unit(self) -> str:
-        """The unit of the figure: us, or GB/s."""
+        """The unit of the program's figure: us, or GB/s."""
         return "us" if self.less_is_better else "GB/s"
 
     def keeps_performance_promise(self, ratio: float) -> bool:
-        """Return whether the ratio of both figures is within the promised limit."""
+        """Return whether the ratio of the program's figure to siwarp's keeps the promised limit."""
         return ratio <= self.target if self.less_is_better else ratio >= self.target
 
     def required_programs(self) -> list[str]:

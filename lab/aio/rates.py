@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from lab.doubts import cpu_load_warning, spread_warning
+from lab.unreliable import cpu_load_warning, spread_warning
 from siwarp.bench.runner import BenchError, Progress, make_progress_counter
 from siwarp.bench.trust import minimum_and_maximum
 
@@ -81,7 +81,7 @@ def measure_rates(
     step = make_progress_counter(progress, len(connections) * rounds * len(WAYS))
     points = []
     for n in connections:
-        doubts = [cpu_load_warning()]
+        warnings = [cpu_load_warning()]
         trips = max(1, _TRIPS // n)
         found: list[dict[str, float]] = []
         for turn in range(rounds):
@@ -99,7 +99,7 @@ def measure_rates(
                 "ratio": statistics.median(ratios),
                 "span": minimum_and_maximum(ratios),
                 "rounds": found,
-                "unreliable": list(filter(None, (*doubts, spread_warning(ratios)))),
+                "unreliable": list(filter(None, (*warnings, spread_warning(ratios)))),
             }
         )
     return points

@@ -325,7 +325,7 @@ static bool ud_rc_hybrid_rank_has_ended(pid_t *pids, uint32_t ranks, uint32_t ra
 	if (WIFSIGNALED(status))
 		siw_bench_die(SIW_BENCH_EXIT_ERROR, "rank %u was killed by signal %d", rank,
 			      WTERMSIG(status));
-	exit(WEXITSTATUS(status)); /* the rank has printed the reason */
+	exit(WEXITSTATUS(status)); /* the failed rank has already printed the reason */
 }
 
 static void ud_rc_hybrid_wait_for_ranks(const struct options *o, pid_t *pids)

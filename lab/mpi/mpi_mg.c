@@ -19,7 +19,7 @@
 struct level {
 	int n;
 	int planes;
-	double scale; /* 1 / h^2, with the grid spacing h */
+	double scale; /* 1 / h^2, where h is the grid spacing of the level */
 	double *x;
 	double *b;
 	double *r;

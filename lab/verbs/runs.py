@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from lab.doubts import cpu_load_warning, spread_warning
+from lab.unreliable import cpu_load_warning, spread_warning
 from siwarp.bench.plan import Plan, datagram_capacity_of_receive_buffer
 from siwarp.bench.runner import (
     LIMIT_S,
@@ -40,7 +40,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class MeasurementKind:
-    """A kind of measurement by siwarp-lab-verbs.
+    """A kind of measurement that siwarp-lab-verbs makes.
 
     Attributes:
         iters: messages, or samples, of a run; on a quiet machine a run takes about 0.1 s.
@@ -96,7 +96,7 @@ KINDS = {
 def create_measurement_plan(
     kind: str, qp: str = "", iters: int | None = None, depth: int = 1
 ) -> Plan:
-    """Return the plan for the runs of a kind.
+    """Return the plan for runs of one kind of measurement.
 
     ``qp`` matters only for the kinds fair (ud or rc) and crowd (ud, rc or rd), ``depth``
     (connections in flight) only for kind connect.

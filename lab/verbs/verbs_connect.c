@@ -32,8 +32,9 @@ static uint16_t connect_exchange_port(const struct siw_bench_opts *o, uint16_t p
 }
 
 /* Measures the warm-up and then the measured connections; run makes n connections of one side. */
-static void connect_measure(const struct siw_bench_opts *o, void (*run)(void *end, uint32_t n),
-			    void *end, struct siw_bench_result *result)
+static void connect_measure_both_phases(const struct siw_bench_opts *o,
+					void (*run)(void *end, uint32_t n), void *end,
+					struct siw_bench_result *result)
 {
 	uint32_t parts[] = { o->warmup, o->iters };
 
@@ -77,7 +78,7 @@ static void cm_bind_new_qp(struct cm_end *e, struct siw_cm_id *id)
 	siw_bench_exit_on_error(siw_cm_bind_qp(id, qp), "binding");
 }
 
-static void cm_destroy(const struct siw_cm_event *event)
+static void cm_destroy_connection(const struct siw_cm_event *event)
 {
 	siw_bench_exit_on_error(siw_destroy_qp(event->context), "destroying a queue pair");
 	siw_bench_exit_on_error(siw_cm_destroy_id(event->id), "destroying an id");
@@ -105,7 +106,7 @@ static bool cm_handle_event(struct cm_end *e, const struct siw_cm_event *event)
 			siw_bench_exit_on_error(siw_cm_disconnect(event->id), "disconnecting");
 		return false;
 	case SIW_CM_DISCONNECTED:
-		cm_destroy(event);
+		cm_destroy_connection(event);
 		return true;
 	default:
 		siw_bench_die(SIW_BENCH_EXIT_ERROR, "a connection failed: %s, %s",
@@ -113,7 +114,7 @@ static bool cm_handle_event(struct cm_end *e, const struct siw_cm_event *event)
 	}
 }
 
-static void cm_run(void *end, uint32_t n)
+static void cm_make_connections(void *end, uint32_t n)
 {
 	struct cm_end *e = end;
 	uint32_t started = 0, ended = 0;
@@ -150,7 +151,7 @@ static void connect_measure_cm(const struct siw_bench_opts *o, struct siw_bench_
 	siw_bench_exit_on_error(
 		siw_addr_parse(o->remote, connect_exchange_port(o, ntohs(own.port_be)), &e.peer),
 		"the peer's address");
-	connect_measure(o, cm_run, &e, result);
+	connect_measure_both_phases(o, cm_make_connections, &e, result);
 	if (e.listener)
 		siw_cm_destroy_id(e.listener);
 	siw_cm_destroy_channel(e.channel);
@@ -173,7 +174,7 @@ struct tcp_end {
 	struct sockaddr_in peer;
 };
 
-static void tcp_watch(struct tcp_end *e, struct tcp_conn *conn, uint32_t events)
+static void tcp_watch_socket(struct tcp_end *e, struct tcp_conn *conn, uint32_t events)
 {
 	struct epoll_event event = { .events = events | EPOLLET, .data.ptr = conn };
 
@@ -186,7 +187,7 @@ static void tcp_add_connection(struct tcp_end *e, int fd, uint32_t events)
 	struct tcp_conn *conn = siw_bench_require_object(calloc(1, sizeof(*conn)), "memory");
 
 	conn->fd = fd;
-	tcp_watch(e, conn, events | EPOLLRDHUP);
+	tcp_watch_socket(e, conn, events | EPOLLRDHUP);
 }
 
 static void tcp_start_connection(struct tcp_end *e)
@@ -245,7 +246,7 @@ static bool tcp_handle_event(struct tcp_end *e, const struct epoll_event *event)
 	return true;
 }
 
-static void tcp_run(void *end, uint32_t n)
+static void tcp_make_connections(void *end, uint32_t n)
 {
 	struct tcp_end *e = end;
 	struct siw_bench_guard guard = { 0 };
@@ -285,10 +286,10 @@ static void connect_measure_tcp(const struct siw_bench_opts *o, struct siw_bench
 		    listen(e.listener.fd, BACKLOG) ||
 		    getsockname(e.listener.fd, (struct sockaddr *)&e.peer, &length))
 			siw_bench_die(SIW_BENCH_EXIT_ERROR, "listening: %s", strerror(errno));
-		tcp_watch(&e, &e.listener, EPOLLIN);
+		tcp_watch_socket(&e, &e.listener, EPOLLIN);
 	}
 	e.peer.sin_port = htons(connect_exchange_port(o, ntohs(e.peer.sin_port)));
-	connect_measure(o, tcp_run, &e, result);
+	connect_measure_both_phases(o, tcp_make_connections, &e, result);
 	if (o->server)
 		close(e.listener.fd);
 	close(e.epoll);

@@ -26,7 +26,7 @@ struct crowd {
 	struct siw_addr listens; /* the address of the server's listener */
 };
 
-static struct siw_qp *crowd_create_qp(struct siw_bench_side *e, int type, struct siw_cq *cq)
+static struct siw_qp *idle_qps_create_qp(struct siw_bench_side *e, int type, struct siw_cq *cq)
 {
 	struct siw_qp_init_attr init = {
 		.send_cq = cq,
@@ -40,7 +40,7 @@ static struct siw_qp *crowd_create_qp(struct siw_bench_side *e, int type, struct
 	return siw_bench_require_object(siw_create_qp(e->pd, &init), "an idle queue pair");
 }
 
-static void crowd_post_recv(struct siw_bench_side *e, struct siw_qp *qp)
+static void idle_qps_post_recv(struct siw_bench_side *e, struct siw_qp *qp)
 {
 	struct siw_sge sge = { .addr = (uintptr_t)siw_bench_slot(&e->buf, 0),
 			       .length = (uint32_t)e->buf.stride,
@@ -52,7 +52,7 @@ static void crowd_post_recv(struct siw_bench_side *e, struct siw_qp *qp)
 
 struct siw_qp *siw_lab_open_idle_qp(struct siw_bench_side *e, int type, struct siw_cq *cq)
 {
-	struct siw_qp *qp = crowd_create_qp(e, type, cq);
+	struct siw_qp *qp = idle_qps_create_qp(e, type, cq);
 
 	for (int s = SIW_QPS_INIT; s <= SIW_QPS_RTS; s++) {
 		struct siw_qp_attr attr = { .qp_state = s };
@@ -60,26 +60,26 @@ struct siw_qp *siw_lab_open_idle_qp(struct siw_bench_side *e, int type, struct s
 		siw_bench_exit_on_error(siw_modify_qp(qp, &attr, SIW_QP_STATE),
 					"changing the state of the queue pair");
 	}
-	crowd_post_recv(e, qp);
+	idle_qps_post_recv(e, qp);
 	return qp;
 }
 
 /* ---- RC -------------------------------------------------------------------------------------- */
 
-static void crowd_bind_qp(struct crowd *crowd, struct siw_cm_id *id, uint32_t i)
+static void idle_qps_bind_qp(struct crowd *crowd, struct siw_cm_id *id, uint32_t i)
 {
-	struct siw_qp *qp =
-		crowd_create_qp(&crowd->side, SIW_QPT_RC, crowd->cqs[i % (uint32_t)crowd->n_cqs]);
+	struct siw_qp *qp = idle_qps_create_qp(&crowd->side, SIW_QPT_RC,
+					       crowd->cqs[i % (uint32_t)crowd->n_cqs]);
 
 	siw_bench_exit_on_error(siw_cm_bind_qp(id, qp), "binding");
-	crowd_post_recv(&crowd->side, qp);
+	idle_qps_post_recv(&crowd->side, qp);
 	crowd->qps[i] = qp;
 	crowd->ids[i] = id;
 }
 
-/* Waits for an event of one of two types, and returns whether it is the first. */
-static bool crowd_wait_for_event(struct crowd *crowd, int type, int other,
-				 struct siw_cm_event *event)
+/* Waits for an event of one of two types, and returns whether the event has the first type. */
+static bool idle_qps_wait_for_event(struct crowd *crowd, int type, int other,
+				    struct siw_cm_event *event)
 {
 	siw_bench_exit_on_error(siw_cm_get_event(crowd->channel, event, WAIT_MS),
 				"waiting for an event");
@@ -89,38 +89,38 @@ static bool crowd_wait_for_event(struct crowd *crowd, int type, int other,
 	return event->event == type;
 }
 
-static void crowd_accept_connections(struct crowd *crowd)
+static void idle_qps_accept_connections(struct crowd *crowd)
 {
 	uint32_t requested = 0, established = 0;
 
 	while (established < crowd->n) {
 		struct siw_cm_event event;
 
-		if (!crowd_wait_for_event(crowd, SIW_CM_CONNECT_REQUEST, SIW_CM_ESTABLISHED,
-					  &event)) {
+		if (!idle_qps_wait_for_event(crowd, SIW_CM_CONNECT_REQUEST, SIW_CM_ESTABLISHED,
+					     &event)) {
 			established++;
 			continue;
 		}
-		crowd_bind_qp(crowd, event.id, requested++);
+		idle_qps_bind_qp(crowd, event.id, requested++);
 		siw_bench_exit_on_error(siw_cm_accept(event.id, NULL), "accepting");
 	}
 }
 
-static void crowd_connect(struct crowd *crowd)
+static void idle_qps_start_connecting(struct crowd *crowd)
 {
 	for (uint32_t i = 0; i < crowd->n; i++) {
 		struct siw_cm_id *id =
 			siw_bench_require_object(siw_cm_create_id(crowd->channel, NULL), "an id");
 		struct siw_cm_event event;
 
-		crowd_bind_qp(crowd, id, i);
+		idle_qps_bind_qp(crowd, id, i);
 		siw_bench_exit_on_error(siw_cm_connect(id, &crowd->listens, NULL, NULL),
 					"connecting");
-		crowd_wait_for_event(crowd, SIW_CM_ESTABLISHED, SIW_CM_ESTABLISHED, &event);
+		idle_qps_wait_for_event(crowd, SIW_CM_ESTABLISHED, SIW_CM_ESTABLISHED, &event);
 	}
 }
 
-static void crowd_open_connections(struct crowd *crowd)
+static void idle_qps_open_connections(struct crowd *crowd)
 {
 	struct siw_bench_side *e = &crowd->side;
 	struct siw_bench_hello mine = { 0 }, theirs;
@@ -139,14 +139,14 @@ static void crowd_open_connections(struct crowd *crowd)
 	siw_bench_exit_on_error(siw_addr_parse(e->o->remote, theirs.port, &crowd->listens),
 				"the peer's address");
 	if (e->o->server)
-		crowd_accept_connections(crowd);
+		idle_qps_accept_connections(crowd);
 	else
-		crowd_connect(crowd);
+		idle_qps_start_connecting(crowd);
 }
 
 /* ---- all types ------------------------------------------------------------------------------- */
 
-static void crowd_open(struct crowd *crowd)
+static void idle_qps_create_and_connect(struct crowd *crowd)
 {
 	struct siw_bench_side *e = &crowd->side;
 
@@ -155,13 +155,13 @@ static void crowd_open(struct crowd *crowd)
 		crowd->cqs[i] = siw_bench_require_object(
 			siw_create_cq(e->context, IDLE_QPS, NULL, NULL, i), "a completion queue");
 	if (e->o->rc)
-		crowd_open_connections(crowd);
+		idle_qps_open_connections(crowd);
 	for (uint32_t i = 0; !e->o->rc && i < crowd->n; i++)
 		crowd->qps[i] = siw_lab_open_idle_qp(e, e->o->rd ? SIW_QPT_RD : SIW_QPT_UD,
 						     crowd->cqs[i % (uint32_t)crowd->n_cqs]);
 }
 
-static void crowd_close(struct crowd *crowd)
+static void idle_qps_destroy(struct crowd *crowd)
 {
 	for (uint32_t i = 0; i < crowd->n; i++) {
 		siw_bench_exit_on_error(siw_destroy_qp(crowd->qps[i]),
@@ -186,9 +186,9 @@ void siw_lab_measure_crowd(const struct siw_bench_opts *o, struct siw_bench_resu
 	crowd->n = strcmp(o->run, "alone") ? IDLE_QPS : 0;
 	siw_bench_raise_fd_limit(IDLE_QPS);
 	siw_bench_open_client_or_server(&crowd->side, o, RECVS);
-	crowd_open(crowd);
+	idle_qps_create_and_connect(crowd);
 	siw_bench_measure_latency(&crowd->side, siw_bench_lat_send, 2, result);
-	crowd_close(crowd);
+	idle_qps_destroy(crowd);
 	siw_bench_close_client_or_server(&crowd->side);
 	free(crowd);
 }

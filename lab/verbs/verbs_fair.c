@@ -27,7 +27,7 @@ struct one {
 	uint32_t stride;
 };
 
-struct crowd {
+struct fairness_end {
 	const struct siw_bench_opts *o;
 	struct siw_context *context;
 	struct siw_pd *pd;
@@ -42,13 +42,13 @@ struct crowd {
 		credited; /* client: flood messages sent, and those whose credit the server returned */
 	uint32_t flooded,
 		repaid;	 /* server: flood messages received, and those whose credit was returned */
-	bool echoed;	 /* client: the answer on the quiet QP has arrived */
-	uint32_t served; /* server: answered messages of quiet QPs */
+	bool echoed;	 /* client: whether the answer on the quiet QP has arrived */
+	uint32_t served; /* server: number of answered messages of quiet QPs */
 };
 
 /* ---- requests: wr_id is the QP's number, then the slot --------------------------------------- */
 
-static void fair_post_recv(struct crowd *c, uint32_t number, uint32_t slot)
+static void fairness_post_recv(struct fairness_end *c, uint32_t number, uint32_t slot)
 {
 	struct one *one = &c->all[number];
 	struct siw_sge sge = { .addr = (uintptr_t)one->slots + (uint64_t)slot * one->stride,
@@ -60,7 +60,8 @@ static void fair_post_recv(struct crowd *c, uint32_t number, uint32_t slot)
 	siw_bench_exit_on_error(siw_post_recv(one->qp, &wr, &bad), "posting a receive");
 }
 
-static void fair_post_send(struct crowd *c, uint32_t number, uint32_t size, bool signalled)
+static void fairness_post_send(struct fairness_end *c, uint32_t number, uint32_t size,
+			       bool signalled)
 {
 	struct one *one = &c->all[number];
 	struct siw_sge sge = { .addr = (uintptr_t)c->buf.base,
@@ -80,31 +81,31 @@ static void fair_post_send(struct crowd *c, uint32_t number, uint32_t size, bool
 
 /* ---- sending the flood ----------------------------------------------------------------------- */
 
-static uint32_t fair_count_of_flood_slots(const struct siw_bench_opts *o)
+static uint32_t fairness_count_of_flood_slots(const struct siw_bench_opts *o)
 {
 	return 2 * o->depth + 2;
 }
 
-static void fair_post_flood(struct crowd *c)
+static void fairness_post_flood(struct fairness_end *c)
 {
 	for (int i = 0; i < FILL && c->sent - c->credited < c->o->depth; i++) {
 		c->sent++;
-		fair_post_send(c, FLOOD, (uint32_t)c->o->size,
-			       c->sent % SIW_BENCH_SIGNAL_EVERY == 0);
+		fairness_post_send(c, FLOOD, (uint32_t)c->o->size,
+				   c->sent % SIW_BENCH_SIGNAL_EVERY == 0);
 	}
 }
 
-static void fair_send_credits(struct crowd *c)
+static void fairness_send_credits(struct fairness_end *c)
 {
 	uint32_t half = siw_bench_credit_size(c->o);
 
 	for (; c->flooded - c->repaid >= half; c->repaid += half)
-		fair_post_send(c, FLOOD, 1, true);
+		fairness_post_send(c, FLOOD, 1, true);
 }
 
 /* ---- completions ----------------------------------------------------------------------------- */
 
-static void fair_handle_completion(struct crowd *c, const struct siw_wc *wc)
+static void fairness_handle_completion(struct fairness_end *c, const struct siw_wc *wc)
 {
 	uint32_t number = (uint32_t)(wc->wr_id >> 32);
 
@@ -113,41 +114,41 @@ static void fair_handle_completion(struct crowd *c, const struct siw_wc *wc)
 			      siw_wc_status_str(wc->status), wc->vendor_err);
 	if (wc->opcode != SIW_WC_RECV)
 		return;
-	fair_post_recv(c, number, (uint32_t)wc->wr_id);
+	fairness_post_recv(c, number, (uint32_t)wc->wr_id);
 	if (number != FLOOD && c->o->server) {
-		fair_post_send(c, number, QUIET_SIZE, true);
+		fairness_post_send(c, number, QUIET_SIZE, true);
 		c->served++;
 	} else if (number != FLOOD) {
 		c->echoed = true;
 	} else if (c->o->server) {
 		c->flooded++;
-		fair_send_credits(c);
+		fairness_send_credits(c);
 	} else {
 		c->credited += siw_bench_credit_size(c->o);
 	}
 }
 
-static void fair_poll(struct crowd *c)
+static void fairness_poll_completions(struct fairness_end *c)
 {
 	struct siw_wc wc[SIW_BENCH_BATCH];
 	int n = siw_poll_cq(c->cq, SIW_BENCH_BATCH, wc);
 
 	siw_bench_exit_on_error(n, "polling");
 	for (int i = 0; i < n; i++)
-		fair_handle_completion(c, &wc[i]);
+		fairness_handle_completion(c, &wc[i]);
 	if (n)
 		siw_bench_reset_idle(&c->guard);
 	else if (siw_bench_idle(&c->guard))
 		siw_bench_die(SIW_BENCH_EXIT_LOST, "a message did not arrive");
 }
 
-static void fair_run_server(struct crowd *c, uint32_t n)
+static void fairness_run_server(struct fairness_end *c, uint32_t n)
 {
 	for (uint32_t until = c->served + n; c->served < until;)
-		fair_poll(c);
+		fairness_poll_completions(c);
 }
 
-static void fair_run_client(struct crowd *c, uint32_t n, uint64_t *ns)
+static void fairness_run_client(struct fairness_end *c, uint32_t n, uint64_t *ns)
 {
 	bool flood = strcmp(c->o->run, "quiet") != 0;
 
@@ -155,11 +156,11 @@ static void fair_run_client(struct crowd *c, uint32_t n, uint64_t *ns)
 		uint64_t start = siw_bench_now();
 
 		c->echoed = false;
-		fair_post_send(c, i % QUIET, QUIET_SIZE, true);
+		fairness_post_send(c, i % QUIET, QUIET_SIZE, true);
 		while (!c->echoed) {
 			if (flood)
-				fair_post_flood(c);
-			fair_poll(c);
+				fairness_post_flood(c);
+			fairness_poll_completions(c);
 		}
 		if (ns)
 			ns[i] = siw_bench_now() - start;
@@ -168,10 +169,10 @@ static void fair_run_client(struct crowd *c, uint32_t n, uint64_t *ns)
 
 /* ---- set-up ---------------------------------------------------------------------------------- */
 
-static void fair_create_qp(struct crowd *c, uint32_t number)
+static void fairness_create_qp(struct fairness_end *c, uint32_t number)
 {
 	struct one *one = &c->all[number];
-	uint32_t slots = number == FLOOD ? fair_count_of_flood_slots(c->o) : QUIET_SLOTS;
+	uint32_t slots = number == FLOOD ? fairness_count_of_flood_slots(c->o) : QUIET_SLOTS;
 	struct siw_qp_init_attr init = {
 		.send_cq = c->cq,
 		.recv_cq = c->cq,
@@ -183,41 +184,42 @@ static void fair_create_qp(struct crowd *c, uint32_t number)
 	};
 
 	one->stride = number == FLOOD ? (uint32_t)c->buf.stride : QUIET_SIZE;
-	one->slots = number == FLOOD ? siw_bench_slot(&c->buf, 0)
-				     : siw_bench_slot(&c->buf, fair_count_of_flood_slots(c->o)) +
-					       (size_t)number * QUIET_SLOTS * QUIET_SIZE;
+	one->slots = number == FLOOD
+			     ? siw_bench_slot(&c->buf, 0)
+			     : siw_bench_slot(&c->buf, fairness_count_of_flood_slots(c->o)) +
+				       (size_t)number * QUIET_SLOTS * QUIET_SIZE;
 	if (!c->o->rc)
 		siw_bench_exit_on_error(siw_addr_parse("127.0.0.1", 0, &init.addr), "the address");
 	one->qp = siw_bench_require_object(siw_create_qp(c->pd, &init), "a queue pair");
 }
 
-static void fair_post_all_recvs(struct crowd *c, uint32_t number)
+static void fairness_post_all_recvs(struct fairness_end *c, uint32_t number)
 {
-	uint32_t slots = number == FLOOD ? fair_count_of_flood_slots(c->o) : QUIET_SLOTS;
+	uint32_t slots = number == FLOOD ? fairness_count_of_flood_slots(c->o) : QUIET_SLOTS;
 
 	for (uint32_t i = 0; i < slots; i++)
-		fair_post_recv(c, number, i);
+		fairness_post_recv(c, number, i);
 }
 
-static void fair_open_ud(struct crowd *c, uint32_t number)
+static void fairness_connect_ud(struct fairness_end *c, uint32_t number)
 {
 	struct one *one = &c->all[number];
 	struct siw_addr a;
 
-	fair_create_qp(c, number);
+	fairness_create_qp(c, number);
 	for (int s = SIW_QPS_INIT; s <= SIW_QPS_RTS; s++) {
 		struct siw_qp_attr attr = { .qp_state = s };
 
 		siw_bench_exit_on_error(siw_modify_qp(one->qp, &attr, SIW_QP_STATE),
 					"changing the state of the queue pair");
 	}
-	fair_post_all_recvs(c, number);
+	fairness_post_all_recvs(c, number);
 	siw_bench_exit_on_error(siw_qp_addr(one->qp, &a, NULL), "the queue pair's address");
 	a.port_be = htons((uint16_t)siw_bench_exchange_number(c->o->ctl, ntohs(a.port_be)));
 	one->ah = siw_bench_require_object(siw_create_ah(c->pd, &a), "an address handle");
 }
 
-static struct siw_cm_id *fair_expect_cm_event(struct crowd *c, int type)
+static struct siw_cm_id *fairness_expect_cm_event(struct fairness_end *c, int type)
 {
 	struct siw_cm_event event;
 
@@ -229,7 +231,7 @@ static struct siw_cm_id *fair_expect_cm_event(struct crowd *c, int type)
 	return event.id;
 }
 
-static uint16_t fair_listen(struct crowd *c)
+static uint16_t fairness_listen_for_client(struct fairness_end *c)
 {
 	struct siw_addr a;
 
@@ -240,22 +242,22 @@ static uint16_t fair_listen(struct crowd *c)
 	return ntohs(a.port_be);
 }
 
-static void fair_open_rc(struct crowd *c, uint32_t number, uint16_t port)
+static void fairness_connect_rc(struct fairness_end *c, uint32_t number, uint16_t port)
 {
 	struct one *one = &c->all[number];
 	struct siw_addr a;
 
-	one->id = c->o->server ? fair_expect_cm_event(c, SIW_CM_CONNECT_REQUEST)
+	one->id = c->o->server ? fairness_expect_cm_event(c, SIW_CM_CONNECT_REQUEST)
 			       : siw_bench_require_object(siw_cm_create_id(c->cm, NULL), "a CM id");
-	fair_create_qp(c, number);
+	fairness_create_qp(c, number);
 	siw_bench_exit_on_error(siw_cm_bind_qp(one->id, one->qp), "binding the queue pair");
-	fair_post_all_recvs(c, number);
+	fairness_post_all_recvs(c, number);
 	siw_bench_exit_on_error(siw_addr_parse("127.0.0.1", port, &a), "the address");
 	if (c->o->server)
 		siw_bench_exit_on_error(siw_cm_accept(one->id, NULL), "accepting");
 	else
 		siw_bench_exit_on_error(siw_cm_connect(one->id, &a, NULL, NULL), "connecting");
-	fair_expect_cm_event(c, SIW_CM_ESTABLISHED);
+	fairness_expect_cm_event(c, SIW_CM_ESTABLISHED);
 	/*
 	 * Both sides wait for each other, because the next connection request could otherwise
 	 * arrive before the peer's ESTABLISHED event of this connection.
@@ -263,9 +265,9 @@ static void fair_open_rc(struct crowd *c, uint32_t number, uint16_t port)
 	siw_bench_exchange_number(c->o->ctl, 0);
 }
 
-static void fair_open_all(struct crowd *c)
+static void fairness_open_all_qps(struct fairness_end *c)
 {
-	uint32_t slots = fair_count_of_flood_slots(c->o);
+	uint32_t slots = fairness_count_of_flood_slots(c->o);
 	uint64_t quiet = (uint64_t)QUIET * QUIET_SLOTS * QUIET_SIZE / c->o->size + 1;
 	struct siw_addr a;
 	uint16_t port = 0;
@@ -283,19 +285,19 @@ static void fair_open_all(struct crowd *c)
 					 "registering");
 	if (c->o->rc) {
 		c->cm = siw_bench_require_object(siw_cm_create_channel(c->context), "a CM channel");
-		port = (uint16_t)siw_bench_exchange_number(c->o->ctl,
-							   c->o->server ? fair_listen(c) : 0);
+		port = (uint16_t)siw_bench_exchange_number(
+			c->o->ctl, c->o->server ? fairness_listen_for_client(c) : 0);
 	}
 	for (uint32_t i = 0; i <= QUIET; i++) {
 		if (c->o->rc)
-			fair_open_rc(c, i, port);
+			fairness_connect_rc(c, i, port);
 		else
-			fair_open_ud(c, i);
+			fairness_connect_ud(c, i);
 	}
 	siw_bench_pin_thread(c->o->cpu);
 }
 
-static void fair_close_all(struct crowd *c)
+static void fairness_close_all_qps(struct fairness_end *c)
 {
 	for (uint32_t i = 0; i <= QUIET; i++) {
 		struct one *one = &c->all[i];
@@ -320,21 +322,21 @@ static void fair_close_all(struct crowd *c)
 
 void siw_lab_measure_fairness(const struct siw_bench_opts *o, struct siw_bench_result *result)
 {
-	struct crowd *c = siw_bench_require_object(calloc(1, sizeof(*c)), "the queue pairs");
+	struct fairness_end *c = siw_bench_require_object(calloc(1, sizeof(*c)), "the queue pairs");
 	uint64_t *ns = siw_bench_require_object(calloc(o->iters, sizeof(*ns)), "the samples");
 
 	c->o = o;
-	fair_open_all(c);
+	fairness_open_all_qps(c);
 	siw_bench_exchange_number(o->ctl, 0);
 	if (o->server) {
-		fair_run_server(c, o->warmup + o->iters);
+		fairness_run_server(c, o->warmup + o->iters);
 	} else {
-		fair_run_client(c, o->warmup, NULL);
-		fair_run_client(c, o->iters, ns);
+		fairness_run_client(c, o->warmup, NULL);
+		fairness_run_client(c, o->iters, ns);
 	}
 	siw_bench_exchange_number(o->ctl, 0);
 	siw_bench_summarize_samples(ns, o->iters, 1, result);
-	fair_close_all(c);
+	fairness_close_all_qps(c);
 	free(ns);
 	free(c);
 }

@@ -42,7 +42,7 @@ static struct {
 	uint32_t generation, generations;
 	bool forked; /* this process is a forked child; the file is its parent's */
 	off_t end, limit;
-	char path[PATH_MAX]; /* path as given by the user */
+	char path[PATH_MAX]; /* path of the capture as the user has given it */
 	char file[PATH_MAX]; /* path of the file that was opened */
 	int n_interfaces;
 	char interfaces[MAX_INTERFACES][16];

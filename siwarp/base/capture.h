@@ -52,12 +52,12 @@ enum siw_capture_tcp_flags {
 
 struct siw_capture_packet {
 	uint64_t when_ns; /* CLOCK_REALTIME */
-	int interface;	  /* the number that siw_capture_find_or_add_interface() returned */
+	int interface;	  /* interface number from siw_capture_find_or_add_interface() */
 	bool sent;
 	bool tcp;
 	uint8_t flags;		      /* enum siw_capture_tcp_flags */
 	uint32_t seq, ack;	      /* TCP sequence and acknowledgement numbers */
-	struct siw_addr source, dest; /* with ports; both of the same family */
+	struct siw_addr source, dest; /* with ports; both have the same address family */
 	/* The payload: length octets of iov after the first skip octets. */
 	const struct iovec *iov;
 	size_t skip, length;

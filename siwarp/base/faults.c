@@ -35,7 +35,7 @@ static struct siw_faults current;
 static uint64_t began;
 static _Atomic uint32_t generation; /* generation number, odd while a plan is set */
 static uint32_t flows;
-static bool installed; /* a fault plan is set and counted in siw_faults_active */
+static bool installed; /* whether a fault plan is set, which siw_faults_active counts */
 
 static __thread char why[192];
 static char why_environment[192];

@@ -46,7 +46,8 @@ struct siw_fault_clause {
 	/* number of leading bits of the peer's address that are compared */
 	uint8_t prefix;
 	struct siw_addr peer; /* family 0: any address; port 0: any port */
-	uint32_t loss, dup, reorder, corrupt, mark, partial; /* in parts of SIW_FAULTS_WHOLE */
+	/* probabilities, in parts of SIW_FAULTS_WHOLE */
+	uint32_t loss, dup, reorder, corrupt, mark, partial;
 	uint32_t burst;
 	uint64_t delay, jitter; /* ns */
 	uint64_t rate;		/* bit/s */
@@ -64,10 +65,10 @@ struct siw_faults {
 
 /* The parts of siwarp that carry out a fault plan. */
 enum siw_faults_place {
-	SIW_FAULTS_PROCESS,   /* llp: the sockets of a process, datagrams and streams */
-	SIW_FAULTS_RELAY,     /* wan: packets between two namespaces */
-	SIW_FAULTS_LINK,      /* sim: packets and streams between two hosts */
-	SIW_FAULTS_INTERFACE, /* sim: packets of all links of a host */
+	SIW_FAULTS_PROCESS,   /* for llp: datagrams and streams of the sockets of a process */
+	SIW_FAULTS_RELAY,     /* for siwarp wan: packets between two namespaces */
+	SIW_FAULTS_LINK,      /* for the simulator: packets and streams between two hosts */
+	SIW_FAULTS_INTERFACE, /* for the simulator: packets of all links of a host */
 };
 
 /*
@@ -143,10 +144,11 @@ uint32_t siw_faults_allocate_flow_number(uint32_t generation);
 struct siw_fault_path {
 	uint8_t dir;	   /* enum siw_fault_dir */
 	uint64_t began_ns; /* start time of the plan */
-	uint64_t packets;  /* number of packets so far; for a stream, of pieces of octets */
-	uint64_t octets;   /* for a stream: number of octets so far */
-	uint64_t calls;	   /* for a stream: number of send or receive calls so far */
-	uint64_t last_ns;  /* latest release time of the packets so far, to keep their order */
+	/* packets that the plan has handled so far; for a stream, pieces of octets */
+	uint64_t packets;
+	uint64_t octets;  /* for a stream: number of octets that the plan has handled so far */
+	uint64_t calls;	  /* for a stream: number of send or receive calls so far */
+	uint64_t last_ns; /* latest release time of the packets so far, to keep their order */
 	struct {
 		uint64_t key;	  /* key of the clause's random numbers */
 		uint64_t busy_ns; /* earlier packets use the rate limit until this time */
@@ -154,7 +156,7 @@ struct siw_fault_path {
 	} clause[SIW_FAULTS_CLAUSES];
 };
 
-/* The decision about a packet. */
+/* What a fault plan does to a packet. */
 struct siw_fault_decision {
 	int drop; /* counter for the drop (enum siw_counter); -1: not dropped */
 	bool dup, corrupt, mark;

@@ -115,7 +115,7 @@ int siw_fault_copy_from_iov(uint8_t *out, const struct iovec *iov, size_t skip, 
 }
 
 /* Inserts a packet after all packets that are released at the same time or earlier. */
-static void queue_insert(struct siw_fault_queue *q, struct siw_fault_held *held)
+static void queue_insert_by_release_time(struct siw_fault_queue *q, struct siw_fault_held *held)
 {
 	struct siw_link *l = q->order.prev;
 
@@ -135,7 +135,7 @@ void siw_fault_queue_note_passed_packet(struct siw_fault_queue *q, uint64_t at)
 		if (at < held->release_ns) {
 			held->release_ns = at;
 			siw_link_del(&held->link);
-			queue_insert(q, held);
+			queue_insert_by_release_time(q, held);
 		}
 		/* the packet overtakes all packets still in the list */
 		siw_fault_note_overtaking_packet(&q->aside);
@@ -173,7 +173,7 @@ int siw_fault_queue_add(struct siw_fault_queue *q, const struct iovec *iov, size
 		held->aside.passes = fate->passes;
 		siw_link_add(&q->aside, &held->aside.link);
 	}
-	queue_insert(q, held);
+	queue_insert_by_release_time(q, held);
 	if (!fate->passes)
 		siw_fault_queue_note_passed_packet(q, held->release_ns);
 	*out = held;

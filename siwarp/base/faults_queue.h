@@ -76,7 +76,7 @@ struct siw_fault_aside *siw_fault_pop_overtaken(struct siw_link *aside);
 /* ---- the queue ------------------------------------------------------------------------------- */
 
 struct siw_fault_held {
-	struct siw_link link; /* link in the list `order` of the queue */
+	struct siw_link link; /* link in the queue's list `order` */
 	struct siw_fault_waiting waiting;
 	struct siw_fault_aside aside;
 	uint64_t release_ns;
@@ -91,8 +91,8 @@ struct siw_fault_held {
 };
 
 struct siw_fault_queue {
-	struct siw_link order; /* all packets by release time */
-	struct siw_link aside; /* packets that wait to be overtaken */
+	struct siw_link order; /* all waiting packets, ordered by release time */
+	struct siw_link aside; /* packets that are released after others have overtaken them */
 	size_t n, octets;
 	struct siw_fault_backlog backlog;
 };

@@ -12,7 +12,7 @@
 #define NAME_MAX_ 16
 #define WORD_MAX  80
 #define MAX_BURST 1000000
-#define MAX_TIME  (1000000 * 1000000000ull) /* ns: a million seconds */
+#define MAX_TIME  (1000000 * 1000000000ull) /* maximum time in ns: a million seconds */
 #define MAX_RATE  (1000000000000000ull)	    /* bit/s */
 
 struct unit {
@@ -67,7 +67,7 @@ static const struct rule {
 /* ---- reading --------------------------------------------------------------------------------- */
 
 struct reader {
-	const char *text, *at; /* the complete text, and the current position */
+	const char *text, *at; /* the text of the plan, and the position of the parser in it */
 	int clause;	       /* number of the current clause, from 1 */
 	enum siw_faults_place place;
 	char *why;

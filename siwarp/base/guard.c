@@ -177,7 +177,7 @@ __attribute__((noinline)) int siw_guard_cmp_swap(uint64_t *before, uint64_t *the
 static const int signals[2] = { SIGSEGV, SIGBUS };
 /* previous signal handlers, stored before siwarp's are installed */
 static struct sigaction before[2];
-static bool placed[2]; /* siwarp's handler was installed */
+static bool placed[2]; /* whether siwarp's handler was installed */
 static unsigned int users;
 static siw_lock_t lock = SIW_LOCK_INIT;
 
@@ -185,7 +185,7 @@ static siw_lock_t lock = SIW_LOCK_INIT;
  * Returns whether a fault address is in the guarded range. Addresses are compared by page, because
  * some CPUs report only the page of a fault.
  */
-static bool guard_contains(const struct guard *g, const void *addr)
+static bool guard_contains_fault_address(const struct guard *g, const void *addr)
 {
 	uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), at = (uintptr_t)addr;
 
@@ -264,7 +264,7 @@ static void handle_fault_signal(int sig, siginfo_t *info, void *context)
 	struct guard *g = now;
 	int saved = errno;
 
-	if (g && info->si_code > 0 && guard_contains(g, info->si_addr)) {
+	if (g && info->si_code > 0 && guard_contains_fault_address(g, info->si_addr)) {
 		now = NULL;
 		guard_resume_at_recovery_point(g, context);
 	} else if (g && info->si_code == SI_TKILL && info->si_pid == getpid()) {

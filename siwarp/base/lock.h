@@ -19,8 +19,8 @@
 
 typedef struct {
 	_Atomic uint32_t held;
-	_Atomic uint32_t wanted; /* number of threads in siw_lock_wait */
-	_Atomic uint32_t urgent; /* number of urgent threads, for which all others wait */
+	_Atomic uint32_t wanted; /* number of threads that wait for the lock in siw_lock_wait */
+	_Atomic uint32_t urgent; /* number of urgent threads, which get the lock before others */
 } siw_lock_t;
 
 #define SIW_LOCK_INIT   \

@@ -106,7 +106,7 @@ def _split_into_terminal_lines(text: str) -> Iterator[str]:
 
 
 def print_heading(text: str) -> None:
-    """Print the heading of the next findings."""
+    """Print a heading for the findings that follow."""
     if _record is not None:
         _record.append({"title": text, "findings": []})
         return

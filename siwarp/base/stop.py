@@ -36,5 +36,5 @@ class StopEvent:
         os.eventfd_write(self._fd, 1)
 
     def fileno(self) -> int:
-        """Return the descriptor that is readable after ``set``."""
+        """Return the descriptor that becomes readable when ``set`` is called."""
         return self._fd

@@ -39,12 +39,12 @@ struct siw_bench_opts {
 	const char *run; /* "ours" for siwarp, or the name of a raw-socket program to compare */
 	enum siw_bench_op op;
 	bool server, rc, uc, rd, event; /* if neither rc nor uc nor rd is set, the QP is UD */
-	uint64_t size;			/* octets of a message */
+	uint64_t size;			/* message size in octets */
 	uint32_t iters; /* number of measured messages, a multiple of the messages per credit */
 	uint32_t warmup;
 	uint32_t depth; /* maximum number of outstanding messages; for Sends, the window */
-	uint32_t batch; /* requests posted as one list */
-	int cpu;	/* CPU of the measuring thread; -1: any */
+	uint32_t batch; /* number of requests that are posted as one list */
+	int cpu;	/* CPU to which the measuring thread is pinned; -1: not pinned */
 	int ctl;
 	const char *local, *remote; /* numeric addresses of both sides */
 	const char *samples;	    /* file for the time of each message; NULL: none */
@@ -119,7 +119,7 @@ void siw_bench_buf_check(const char *data, uint64_t size);
 void siw_bench_exchange_hello(int ctl, const struct siw_bench_hello *mine,
 			      struct siw_bench_hello *theirs);
 uint64_t siw_bench_exchange_number(int ctl, uint64_t mine);
-/* Exit with an error if the other side has ended. */
+/* End this process with an error if the other process of the run has ended. */
 void siw_bench_check_peer_alive(int ctl);
 
 /*
@@ -190,6 +190,7 @@ siw_bench_fn siw_bench_raw_udp;	   /* bench_raw_udp.c */
 siw_bench_fn siw_bench_raw_tcp;	   /* bench_raw_tcp.c */
 siw_bench_fn siw_bench_siwarp_lat; /* bench_siwarp.c */
 siw_bench_fn siw_bench_siwarp_stream;
-siw_bench_fn siw_bench_threads; /* bench_threads.c; in one process, which is the client */
+/* measurements of threads (bench_threads.c): one process, which has the role of client */
+siw_bench_fn siw_bench_threads;
 
 #endif

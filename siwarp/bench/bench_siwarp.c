@@ -181,7 +181,7 @@ static void bench_create_qp(struct siw_bench_side *e, const struct siw_addr *loo
 			 .max_recv_wr = e->buf.slots,
 			 .max_send_sge = 1,
 			 .max_recv_sge = 1 },
-		.private_messages = e->o->rc, /* the peer runs siwarp-bench, too */
+		.private_messages = e->o->rc, /* permitted, because the peer is siwarp-bench, too */
 	};
 
 	if (!e->o->rc)

@@ -71,7 +71,7 @@ struct worker {
 	struct sockaddr_in peer; /* only for raw runs of UDP: the address of `to` */
 	char *memory;		 /* only for raw runs: the message, followed by space for a list */
 	struct siw_bench_guard guard;
-	uint64_t moved_when_idle; /* messages moved when the idle time was over */
+	uint64_t moved_when_idle; /* messages moved until the end of the last idle time */
 	pthread_t thread;
 	/* messages received by this thread, which alone writes the count */
 	_Alignas(CACHE_LINE) _Atomic uint64_t moved;
@@ -80,7 +80,7 @@ struct worker {
 struct run {
 	const struct siw_bench_opts *o;
 	bool raw, own_devices, one_region, one_cq;
-	struct siw_bench_buf memory; /* a part for each pair or worker */
+	struct siw_bench_buf memory; /* memory of all pairs or workers, one part for each */
 	struct device *devices;
 	struct pair *pairs;
 	struct worker *workers;
@@ -97,7 +97,7 @@ static uint64_t threads_count_moved(const struct run *run)
 	return sum;
 }
 
-static bool threads_stopped(struct run *run)
+static bool threads_should_stop(struct run *run)
 {
 	return atomic_load_explicit(&run->stop, memory_order_relaxed);
 }
@@ -114,7 +114,7 @@ static void worker_add_moved(struct worker *w, uint32_t n)
  * Called after an attempt without progress: exit with an error if nothing has moved for a long
  * time. A thread that shares its pair may find nothing because the others find everything.
  */
-static void worker_note_idle(struct worker *w)
+static void worker_exit_if_idle_too_long(struct worker *w)
 {
 	uint64_t moved;
 
@@ -168,11 +168,11 @@ static void raw_open_tcp_pair(struct worker *w)
 }
 
 /* Called after a system call without progress: exit with an error unless it can be repeated. */
-static void raw_note_idle(struct worker *w, ssize_t n, const char *what)
+static void raw_exit_unless_retryable(struct worker *w, ssize_t n, const char *what)
 {
 	if (n < 0 && errno != EAGAIN && errno != ENOBUFS && errno != EINTR)
 		siw_bench_die(SIW_BENCH_EXIT_ERROR, "%s: %s", what, strerror(errno));
-	worker_note_idle(w);
+	worker_exit_if_idle_too_long(w);
 }
 
 static void raw_move_udp_list(struct worker *w)
@@ -194,7 +194,7 @@ static void raw_move_udp_list(struct worker *w)
 	for (unsigned int sent = 0; sent<SIW_BENCH_BATCH; sent += n> 0 ? (unsigned int)n : 0) {
 		n = sendmmsg(w->from, msgs + sent, SIW_BENCH_BATCH - sent, MSG_DONTWAIT);
 		if (n <= 0)
-			raw_note_idle(w, n, "sendmmsg");
+			raw_exit_unless_retryable(w, n, "sendmmsg");
 	}
 	for (size_t i = 0; i < SIW_BENCH_BATCH; i++) {
 		iov[i].iov_base = w->memory + size * (1 + i);
@@ -203,7 +203,7 @@ static void raw_move_udp_list(struct worker *w)
 	for (unsigned int seen = 0; seen<SIW_BENCH_BATCH; seen += n> 0 ? (unsigned int)n : 0) {
 		n = recvmmsg(w->to, msgs + seen, SIW_BENCH_BATCH - seen, MSG_DONTWAIT, NULL);
 		if (n <= 0)
-			raw_note_idle(w, n, "recvmmsg");
+			raw_exit_unless_retryable(w, n, "recvmmsg");
 	}
 }
 
@@ -217,20 +217,20 @@ static void raw_move_tcp_list(struct worker *w)
 			n = send(w->from, w->memory + sent, size - sent,
 				 MSG_NOSIGNAL | MSG_DONTWAIT);
 			if (n <= 0)
-				raw_note_idle(w, n, "sending");
+				raw_exit_unless_retryable(w, n, "sending");
 		}
 	for (size_t left = size * SIW_BENCH_BATCH; left; left -= n > 0 ? (size_t)n : 0) {
 		n = recv(w->to, w->memory + size, left, MSG_DONTWAIT);
 		if (n == 0)
 			siw_bench_die(SIW_BENCH_EXIT_ERROR, "the connection was closed");
 		if (n < 0)
-			raw_note_idle(w, n, "receiving");
+			raw_exit_unless_retryable(w, n, "receiving");
 	}
 }
 
-static void raw_work(struct worker *w)
+static void raw_move_until_stopped(struct worker *w)
 {
-	while (!threads_stopped(w->run)) {
+	while (!threads_should_stop(w->run)) {
 		if (w->run->o->rc)
 			raw_move_tcp_list(w);
 		else
@@ -256,7 +256,7 @@ static void raw_open_pairs(struct run *run)
 
 /* ---- queue pairs: set-up --------------------------------------------------------------------- */
 
-static void device_open(struct device *d, const struct siw_bench_opts *o)
+static void device_open_and_listen(struct device *d, const struct siw_bench_opts *o)
 {
 	struct siw_addr a;
 
@@ -272,7 +272,7 @@ static void device_open(struct device *d, const struct siw_bench_opts *o)
 				"the listener's address");
 }
 
-static struct siw_mr *device_register(struct device *d, char *memory, size_t length)
+static struct siw_mr *device_register_memory(struct device *d, char *memory, size_t length)
 {
 	return siw_bench_require_object(siw_reg_mr(d->pd, memory, length, SIW_ACCESS_LOCAL_WRITE),
 					"registering");
@@ -280,7 +280,7 @@ static struct siw_mr *device_register(struct device *d, char *memory, size_t len
 
 static struct siw_cq *pair_create_cq(struct device *d, const struct pair *p, uint32_t lane)
 {
-	/* with the completions of Sends, one for each list */
+	/* including the completions of Sends, one for each list */
 	int cqe = (int)(4 * p->window + 64);
 
 	return siw_bench_require_object(siw_create_cq(d->context, cqe, NULL, NULL, (int)lane),
@@ -298,7 +298,7 @@ static struct siw_qp *pair_create_qp(struct device *d, const struct pair *p, str
 			 .max_recv_wr = p->window,
 			 .max_send_sge = 1,
 			 .max_recv_sge = 1 },
-		.private_messages = o->rc, /* the peer is in this process */
+		.private_messages = o->rc, /* the peer is a queue pair of this process */
 	};
 	struct siw_qp *qp;
 
@@ -333,7 +333,7 @@ static void pair_set_up_ud(struct device *d, struct pair *p)
 	p->ah = siw_bench_require_object(siw_create_ah(d->pd, &a), "an address handle");
 }
 
-static void pair_accept(struct pair *p, struct siw_cm_id *id)
+static void pair_accept_connection(struct pair *p, struct siw_cm_id *id)
 {
 	siw_bench_exit_on_error(siw_cm_bind_qp(id, p->to), "binding the queue pair");
 	pair_post_all_recvs(p);
@@ -347,13 +347,13 @@ static void pair_connect_rc(struct device *d, struct pair *p)
 
 	siw_bench_exit_on_error(siw_cm_bind_qp(id, p->from), "binding the queue pair");
 	siw_bench_exit_on_error(siw_cm_connect(id, &d->listener_addr, NULL, NULL), "connecting");
-	while (established < 2) { /* each end has an event */
+	while (established < 2) { /* each end of the connection reports one event */
 		struct siw_cm_event event;
 
 		siw_bench_exit_on_error(siw_cm_get_event(d->cm, &event, CM_WAIT_MS),
 					"waiting for the connection");
 		if (event.event == SIW_CM_CONNECT_REQUEST)
-			pair_accept(p, event.id);
+			pair_accept_connection(p, event.id);
 		else if (event.event == SIW_CM_ESTABLISHED)
 			established++;
 		else
@@ -362,8 +362,11 @@ static void pair_connect_rc(struct device *d, struct pair *p)
 	}
 }
 
-/* The CQs, and so the queue pairs, are in the given lane; see threads_open_pairs. */
-static void pair_open(struct run *run, uint32_t i, uint32_t lane)
+/*
+ * The CQs are created in the given lane, and so the queue pairs are in this lane, too; see
+ * threads_open_pairs.
+ */
+static void pair_create_and_connect(struct run *run, uint32_t i, uint32_t lane)
 {
 	struct device *d = &run->devices[run->own_devices ? i : 0];
 	const struct siw_bench_opts *o = run->o;
@@ -376,9 +379,10 @@ static void pair_open(struct run *run, uint32_t i, uint32_t lane)
 					 .length = part,
 					 .stride = (o->size + 63) & ~(size_t)63,
 					 .slots = p->window };
-	memmove(p->buf.base, run->memory.base, o->size); /* the first part is the same memory */
+	/* not memcpy: the buffer of the first pair is run->memory.base itself */
+	memmove(p->buf.base, run->memory.base, o->size);
 	if (!mr)
-		mr = device_register(d, p->buf.base, p->buf.length);
+		mr = device_register_memory(d, p->buf.base, p->buf.length);
 	p->lkey = mr->lkey;
 	p->send_cq = pair_create_cq(d, p, lane);
 	p->recv_cq = run->one_cq ? p->send_cq : pair_create_cq(d, p, lane);
@@ -417,13 +421,13 @@ static void threads_open_pairs(struct run *run)
 	run->devices = threads_alloc(n_devices, sizeof(*run->devices));
 	run->pairs = threads_alloc(n_pairs, sizeof(*run->pairs));
 	for (uint32_t i = 0; i < n_devices; i++)
-		device_open(&run->devices[i], o);
+		device_open_and_listen(&run->devices[i], o);
 	if (run->one_region || run->one_cq)
-		run->devices[0].mr =
-			device_register(&run->devices[0], run->memory.base, run->memory.length);
+		run->devices[0].mr = device_register_memory(&run->devices[0], run->memory.base,
+							    run->memory.length);
 	for (uint32_t lane = lanes; lane--;)
 		for (uint32_t i = lanes - 1 - lane; i < n_pairs; i += lanes)
-			pair_open(run, i, lane);
+			pair_create_and_connect(run, i, lane);
 	for (uint32_t i = 0; i < o->threads; i++)
 		run->workers[i].pair = &run->pairs[run->one_cq ? 0 : i];
 }
@@ -437,7 +441,7 @@ struct lists {
 	struct siw_recv_wr recv[SIW_BENCH_BATCH];
 };
 
-static void lists_init(struct lists *l, const struct worker *w)
+static void lists_prepare_requests(struct lists *l, const struct worker *w)
 {
 	const struct pair *p = w->pair;
 
@@ -500,13 +504,14 @@ static void worker_check_completion(struct worker *w, const struct siw_wc *wc)
 	if (wc->byte_len != w->run->o->size)
 		siw_bench_die(SIW_BENCH_EXIT_ERROR, "a message has %u octets, the wrong length",
 			      wc->byte_len);
-	if (!atomic_load_explicit(&w->moved, memory_order_relaxed)) /* check the first only */
+	/* only the octets of the first message are checked */
+	if (!atomic_load_explicit(&w->moved, memory_order_relaxed))
 		siw_bench_buf_check(siw_bench_slot(&w->pair->buf, (uint32_t)wc->wr_id),
 				    w->run->o->size);
 }
 
 /* Poll a batch of completions, post the receives again, and return the number of completions. */
-static int worker_poll(struct worker *w, struct siw_cq *cq, struct lists *l)
+static int worker_poll_and_repost(struct worker *w, struct siw_cq *cq, struct lists *l)
 {
 	struct siw_wc wc[SIW_BENCH_BATCH];
 	int n = siw_poll_cq(cq, SIW_BENCH_BATCH, wc);
@@ -526,56 +531,57 @@ static int worker_poll(struct worker *w, struct siw_cq *cq, struct lists *l)
 }
 
 /* Move messages until the end of the measured time, then wait until every message has arrived. */
-static void pair_work(struct worker *w)
+static void pair_move_until_stopped(struct worker *w)
 {
 	struct pair *p = w->pair;
 	struct siw_send_wr *bad;
 	struct lists l;
 
-	lists_init(&l, w);
-	while (!threads_stopped(w->run) || atomic_load(&p->in_flight)) {
+	lists_prepare_requests(&l, w);
+	while (!threads_should_stop(w->run) || atomic_load(&p->in_flight)) {
 		int n;
 
-		while (!threads_stopped(w->run) && pair_reserve_list(p))
+		while (!threads_should_stop(w->run) && pair_reserve_list(p))
 			siw_bench_exit_on_error(siw_post_send(p->from, l.send, &bad),
 						"posting sends");
-		n = worker_poll(w, p->recv_cq, &l);
+		n = worker_poll_and_repost(w, p->recv_cq, &l);
 		if (p->send_cq != p->recv_cq)
-			n += worker_poll(w, p->send_cq, &l);
+			n += worker_poll_and_repost(w, p->send_cq, &l);
 		if (!n)
-			worker_note_idle(w);
+			worker_exit_if_idle_too_long(w);
 	}
 }
 
 /* ---- threads --------------------------------------------------------------------------------- */
 
-static void *worker_main(void *arg)
+static void *worker_thread_main(void *arg)
 {
 	struct worker *w = arg;
 
 	pthread_barrier_wait(&w->run->start);
 	if (w->run->raw)
-		raw_work(w);
+		raw_move_until_stopped(w);
 	else
-		pair_work(w);
+		pair_move_until_stopped(w);
 	return NULL;
 }
 
-static void threads_start(struct run *run)
+static void threads_start_workers(struct run *run)
 {
 	uint32_t n = run->o->threads;
 	int err = pthread_barrier_init(&run->start, NULL, n + 1);
 
 	siw_bench_exit_on_error(-err, "a barrier");
 	for (uint32_t i = 0; i < n; i++) {
-		err = pthread_create(&run->workers[i].thread, NULL, worker_main, &run->workers[i]);
+		err = pthread_create(&run->workers[i].thread, NULL, worker_thread_main,
+				     &run->workers[i]);
 		siw_bench_exit_on_error(-err, "a thread");
 	}
 	pthread_barrier_wait(&run->start);
 }
 
 /* On a busy machine the measured time is extended until a message has arrived. */
-static void threads_measure(struct run *run, struct siw_bench_result *result)
+static void threads_measure_rate(struct run *run, struct siw_bench_result *result)
 {
 	uint64_t start, moved, ns;
 
@@ -589,7 +595,7 @@ static void threads_measure(struct run *run, struct siw_bench_result *result)
 	result->value = (double)result->n * 1e9 / (double)ns;
 }
 
-static void threads_stop(struct run *run)
+static void threads_join_workers(struct run *run)
 {
 	atomic_store(&run->stop, true);
 	for (uint32_t i = 0; i < run->o->threads; i++)
@@ -623,7 +629,7 @@ void siw_bench_threads(const struct siw_bench_opts *o, struct siw_bench_result *
 		raw_open_pairs(&run);
 	else
 		threads_open_pairs(&run);
-	threads_start(&run);
-	threads_measure(&run, result);
-	threads_stop(&run);
+	threads_start_workers(&run);
+	threads_measure_rate(&run, result);
+	threads_join_workers(&run);
 }

@@ -28,7 +28,7 @@ void siw_bench_die(int code, const char *format, ...)
 	static atomic_flag ended = ATOMIC_FLAG_INIT;
 	va_list args;
 
-	/* exit() must not be called by two threads, and the later messages say less. */
+	/* Two threads must not call exit(); the first thread's message is the most specific. */
 	while (atomic_flag_test_and_set(&ended))
 		pause();
 	va_start(args, format);
@@ -227,7 +227,7 @@ void siw_bench_summarize_samples(uint64_t *ns, uint32_t n, double parts,
 /* The event that counts the cycles of this process; -1: this machine does not count them */
 static int cycles_fd = -1;
 
-/* Called before the process has other threads, because the event includes only later ones. */
+/* Called before the process creates threads, because the event counts only threads created later. */
 static void start_counting_cycles(void)
 {
 	struct perf_event_attr attr = { .type = PERF_TYPE_HARDWARE,
@@ -485,7 +485,7 @@ int siw_bench_main(int argc, char **argv, siw_bench_fn *(*select)(const struct s
 	siw_bench_spin_yields = has_one_cpu();
 	start_counting_cycles();
 	select (&o)(&o, &result);
-	if (o.server) /* only the client's figure counts */
+	if (o.server) /* only the client's figure is reported */
 		result = (struct siw_bench_result){ .cpu_ns = result.cpu_ns,
 						    .cycles = result.cycles };
 	printf("{\"value\": %.6g, \"p99\": %.6g, \"p99.9\": %.6g, \"n\": %llu, "

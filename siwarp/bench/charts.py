@@ -2,7 +2,8 @@
 """Draws charts as inline SVG: curves over a logarithmic axis, and points with their spans.
 
 Colours come from the page's style sheet by the classes ``s0`` to ``s5``. Curves also differ in
-marker and dashes and have a label at their end, so that nobody needs the colours.
+marker and dashes and have a label at their end, so that readers can distinguish them without
+colours.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ __all__ = ["Curve", "Point", "draw_curves", "draw_points"]
 
 _WIDTH, _HEIGHT = 760, 360
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 215, 12, 44
-#: Distance of two lines of text.
+#: Vertical distance between two lines of text.
 _LINE = 16
 #: Number of colours in the style sheet.
 _COLOURS = 6
@@ -35,7 +36,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Point:
-    """A value with its span: the least and the largest."""
+    """A value with its range, from ``low`` to ``high``."""
 
     name: str
     value: float
@@ -53,12 +54,12 @@ class _Axis:
             self.low, self.high = self.low / 2, self.high * 2
         self._start, self._end = start, end
 
-    def at(self, value: float) -> float:
-        """Return the coordinate of a value."""
+    def coordinate_of(self, value: float) -> float:
+        """Return the coordinate of a value on the axis."""
         part = math.log(value / self.low) / math.log(self.high / self.low)
         return self._start + part * (self._end - self._start)
 
-    def ticks(self) -> list[float]:
+    def tick_values(self) -> list[float]:
         """Return round numbers within the axis: powers of ten, and on a short axis multiples."""
         decades = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
         span = self.high / self.low
@@ -67,7 +68,7 @@ class _Axis:
         return [tick for tick in found if self.low <= tick <= self.high]
 
 
-def _marker(i: int, x: float, y: float) -> str:
+def _draw_marker(i: int, x: float, y: float) -> str:
     """Return a marker, whose shape depends on the number of the curve."""
     r = 4.5
     shapes = (
@@ -81,7 +82,7 @@ def _marker(i: int, x: float, y: float) -> str:
     return shapes[i % len(shapes)]
 
 
-def _spread_labels(wanted: Sequence[float]) -> list[float]:
+def _separate_labels(wanted: Sequence[float]) -> list[float]:
     """Return coordinates near the wanted ones for labels that must not overlap, in their order."""
     order = sorted(range(len(wanted)), key=lambda i: wanted[i])
     placed = [0.0] * len(wanted)
@@ -93,11 +94,13 @@ def _spread_labels(wanted: Sequence[float]) -> list[float]:
     return [y - below for y in placed] if below > 0 else placed
 
 
-def _text(x: float, y: float, text: str, anchor: str = "start") -> str:
+def _draw_text(x: float, y: float, text: str, anchor: str = "start") -> str:
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
 
 
-def _svg(name: str, title: str, description: str, height: float, parts: Sequence[str]) -> str:
+def _make_svg_element(
+    name: str, title: str, description: str, height: float, parts: Sequence[str]
+) -> str:
     """Return an SVG element with a title and a description for readers who do not see it."""
     return (
         f'<svg viewBox="0 0 {_WIDTH} {height:.0f}" role="img" '
@@ -129,32 +132,34 @@ def draw_curves(
     x_axis = _Axis([x for x, _ in every], _LEFT + 8, right - 8)
     y_axis = _Axis([y for _, y in every], bottom - 8, _TOP + 8)
     parts = [f'<path class="axis" d="M{_LEFT} {_TOP}V{bottom}H{right}"/>']
-    for tick in y_axis.ticks():
-        y = y_axis.at(tick)
+    for tick in y_axis.tick_values():
+        y = y_axis.coordinate_of(tick)
         parts.append(f'<path class="grid" d="M{_LEFT} {y:.1f}H{right}"/>')
-        parts.append(_text(_LEFT - 6, y + 4, formats[1](tick), "end"))
+        parts.append(_draw_text(_LEFT - 6, y + 4, formats[1](tick), "end"))
     for value in sorted({x for x, _ in every}):
-        parts.append(_text(x_axis.at(value), bottom + 18, formats[0](value), "middle"))
-    parts.append(_text((_LEFT + right) / 2, _HEIGHT - 6, labels[0], "middle"))
-    ends = _spread_labels([y_axis.at(curve.points[-1][1]) for curve in curves])
+        parts.append(
+            _draw_text(x_axis.coordinate_of(value), bottom + 18, formats[0](value), "middle")
+        )
+    parts.append(_draw_text((_LEFT + right) / 2, _HEIGHT - 6, labels[0], "middle"))
+    ends = _separate_labels([y_axis.coordinate_of(curve.points[-1][1]) for curve in curves])
     for i, (curve, end) in enumerate(zip(curves, ends, strict=True)):
-        spots = [(x_axis.at(x), y_axis.at(y)) for x, y in curve.points]
+        spots = [(x_axis.coordinate_of(x), y_axis.coordinate_of(y)) for x, y in curve.points]
         path = "L".join(f"{x:.1f} {y:.1f}" for x, y in spots)
         dashes = " dashed" if curve.dashed else ""
         x, y = spots[-1]
         parts.append(
             f'<g class="s{i % _COLOURS}"><path class="line{dashes}" d="M{path}"/>'
-            + "".join(_marker(i, *spot) for spot in spots)
+            + "".join(_draw_marker(i, *spot) for spot in spots)
             + f'<path class="line thin" d="M{x + 6:.1f} {y:.1f}L{right + 8} {end:.1f}"/>'
-            + _marker(i, right + 14, end)
+            + _draw_marker(i, right + 14, end)
             + "</g>"
-            + _text(right + 24, end + 4, curve.name)
+            + _draw_text(right + 24, end + 4, curve.name)
         )
     description = f"{labels[1]} by {labels[0]}: " + "; ".join(
         f"{curve.name}: " + ", ".join(f"{formats[0](x)} {formats[1](y)}" for x, y in curve.points)
         for curve in curves
     )
-    return _svg(name, title, description, _HEIGHT, parts)
+    return _make_svg_element(name, title, description, _HEIGHT, parts)
 
 
 def draw_points(name: str, title: str, label: str, points: Sequence[Point], form: Formatter) -> str:
@@ -172,20 +177,20 @@ def draw_points(name: str, title: str, label: str, points: Sequence[Point], form
     bottom = _TOP + row * len(points) + 6
     axis = _Axis([v for point in points for v in (point.low, point.high)], left, _WIDTH - 95)
     parts = [f'<path class="axis" d="M{left - 8} {_TOP}V{bottom}H{_WIDTH - 8}"/>']
-    for tick in axis.ticks():
-        x = axis.at(tick)
+    for tick in axis.tick_values():
+        x = axis.coordinate_of(tick)
         parts.append(f'<path class="grid" d="M{x:.1f} {_TOP}V{bottom}"/>')
-        parts.append(_text(x, bottom + 16, form(tick), "middle"))
-    parts.append(_text((left + _WIDTH) / 2, bottom + 34, label, "middle"))
+        parts.append(_draw_text(x, bottom + 16, form(tick), "middle"))
+    parts.append(_draw_text((left + _WIDTH) / 2, bottom + 34, label, "middle"))
     for i, point in enumerate(points):
         y = _TOP + row * (i + 0.5) + 2
-        x = axis.at(point.value)
-        span = f"M{axis.at(point.low):.1f} {y:.1f}H{axis.at(point.high):.1f}"
+        x = axis.coordinate_of(point.value)
+        span = f"M{axis.coordinate_of(point.low):.1f} {y:.1f}H{axis.coordinate_of(point.high):.1f}"
         kind = 1 if point.dashed else 0
         parts.append(
-            f'<g class="s{kind}"><path class="line" d="{span}"/>{_marker(kind, x, y)}</g>'
-            + _text(left - 14, y + 4, point.name, "end")
-            + _text(axis.at(point.high) + 10, y + 4, form(point.value))
+            f'<g class="s{kind}"><path class="line" d="{span}"/>{_draw_marker(kind, x, y)}</g>'
+            + _draw_text(left - 14, y + 4, point.name, "end")
+            + _draw_text(axis.coordinate_of(point.high) + 10, y + 4, form(point.value))
         )
     description = f"{label}: " + "; ".join(f"{p.name}: {form(p.value)}" for p in points)
-    return _svg(name, title, description, bottom + 42, parts)
+    return _make_svg_element(name, title, description, bottom + 42, parts)

@@ -20,12 +20,12 @@ import typer
 
 from siwarp.bench import compare, memory, threads
 from siwarp.bench import table as figures
-from siwarp.bench.options import HOSTS, OPTIONS, PORT, SIZES, STREAM, TIMES, with_options
+from siwarp.bench.options import HOSTS, OPTIONS, PORT, SIZES, STREAM, TIMES, add_options_by_name
 from siwarp.bench.plan import UsageError, make_plans
-from siwarp.bench.plot import check_plot_file, draw
+from siwarp.bench.plot import check_plot_file, draw_figures
 from siwarp.bench.runner import BenchError, SlowError, run
 from siwarp.bench.runner import Progress as Step
-from siwarp.bench.show import csv_row, curves_of_results, show, write_csv
+from siwarp.bench.show import csv_row, curves_of_results, print_measurement, write_csv
 
 __all__ = ["app", "exit_on_signal", "exit_with_message_on_bench_error", "progress_bar"]
 
@@ -72,7 +72,7 @@ def exit_with_message_on_bench_error(program: str = "siwarp bench") -> Iterator[
 LIMIT_S = 60.0
 
 
-def _check_files(csv: str, plot: str, *others: str) -> None:
+def _check_result_files(csv: str, plot: str, *others: str) -> None:
     """Refuse files that cannot be written, before the measurement."""
     if plot:
         check_plot_file(Path(plot))
@@ -128,7 +128,7 @@ def _measure_and_print(
                     continue
             results.append({**measured, "faults": faults})
             if not as_json:
-                show(results[-1])
+                print_measurement(results[-1])
     except UsageError as e:
         raise typer.BadParameter(str(e)) from None
     everything = results + unfinished
@@ -139,7 +139,7 @@ def _measure_and_print(
     if csv:
         write_csv(Path(csv), [csv_row(result) for result in results])
     if plot:
-        draw(Path(plot), kind, curves_of_results(results))
+        draw_figures(Path(plot), kind, curves_of_results(results))
 
 
 def _split_list_options(words: Sequence[str]) -> list[str]:
@@ -176,7 +176,7 @@ def _measure_locally_or_between_hosts(
         "qp": _split_list_options(qp),
         "sizes": "all" if all_sizes else sizes or size,
     }
-    _check_files(options["csv"], options["plot"], options.get("samples", ""))
+    _check_result_files(options["csv"], options["plot"], options.get("samples", ""))
     if addr is not None:
         if wrong := _non_default_options(options, "rounds markers faults api"):
             raise typer.BadParameter(
@@ -285,7 +285,7 @@ def compare_or_serve(
             "--rounds and --json belong to --program or to a command: give one"
         )
     with progress_bar("both programs") as progress, exit_with_message_on_bench_error():
-        compared = compare.compare(program, rounds or compare.ROUNDS, progress)
+        compared = compare.compare_programs(program, rounds or compare.ROUNDS, progress)
     if as_json:
         print(json.dumps(compared, indent=2))
     else:
@@ -293,31 +293,33 @@ def compare_or_serve(
     raise typer.Exit(1 if compare.has_performance_loss(compared) else 0)
 
 
-@app.command()
-@with_options(f"addr qp op size {SIZES} iters wait api depth rounds markers faults {HOSTS} {TIMES}")
-def lat(**options: Any) -> None:
+@app.command("lat")
+@add_options_by_name(
+    f"addr qp op size {SIZES} iters wait api depth rounds markers faults {HOSTS} {TIMES}"
+)
+def latency_command(**options: Any) -> None:
     """One-way latency: half a round trip, or all of it for a Read. One message at a time."""
     if options.pop("depth") not in (None, 1):
         raise typer.BadParameter("latency has one message in flight: use --depth 1")
     _measure_locally_or_between_hosts("lat", **options)
 
 
-@app.command()
-@with_options(f"addr {STREAM} {HOSTS} pairs both")
-def bw(**options: Any) -> None:
+@app.command("bw")
+@add_options_by_name(f"addr {STREAM} {HOSTS} pairs both")
+def bandwidth_command(**options: Any) -> None:
     """Bandwidth in GB/s (10^9 octets a second)."""
     _measure_locally_or_between_hosts("bw", **options)
 
 
-@app.command()
-@with_options(f"addr {STREAM} {HOSTS} pairs both")
-def rate(**options: Any) -> None:
-    """Messages per second."""
+@app.command("rate")
+@add_options_by_name(f"addr {STREAM} {HOSTS} pairs both")
+def message_rate_command(**options: Any) -> None:
+    """Message rate in messages per second."""
     _measure_locally_or_between_hosts("rate", **options)
 
 
 @app.command("memory")
-@with_options("")
+@add_options_by_name("")
 def memory_command(
     qp: str = typer.Option(
         ",".join(memory.QPS), "--qp", help="Kinds of queue pairs, separated by commas."
@@ -363,7 +365,7 @@ def _print_memory(found: dict[str, Any]) -> None:
 
 
 @app.command("threads")
-@with_options("only")
+@add_options_by_name("only")
 def threads_command(
     counts: str | None = typer.Option(
         None,
@@ -479,9 +481,9 @@ def _check_writable(path: Path) -> None:
         raise typer.BadParameter(f"{path}: {e.strerror}") from None
 
 
-@app.command()
-@with_options("rounds only output")
-def table(rounds: int, only: str, output: str, *, as_json: bool) -> None:
+@app.command("table")
+@add_options_by_name("rounds only output")
+def table_command(rounds: int, only: str, output: str, *, as_json: bool) -> None:
     """Figures beside raw sockets, with promised limits; exit status 1 if one is missed."""
     rows = [row for row in figures.ROWS if only.lower() in row.name.lower()]
     if not rows:

@@ -28,13 +28,13 @@ __all__ = [
     "ROUNDS",
     "ComparedFigure",
     "Interval",
-    "compare",
+    "compare_programs",
     "find_other_program",
     "has_performance_loss",
     "ratio_interval",
     "show_comparison",
     "summarize_ratio",
-    "verdict",
+    "verdict_of_figure",
 ]
 
 #: Number of rounds that a comparison needs to resolve 2%, and the minimum number of rounds.
@@ -258,7 +258,7 @@ class _Program:
         return dict(result)
 
 
-def _measure_pair(
+def _measure_with_both_programs(
     what: ComparedFigure, programs: dict[str, _Program], iters: int, turn: int
 ) -> dict[str, Any]:
     """Measure with both programs; the program that measures first alternates from round to
@@ -270,7 +270,7 @@ def _measure_pair(
     return {name: result["ours"] for name, result in results.items()} | floors | {"first": order[0]}
 
 
-def verdict(what: ComparedFigure, interval: Interval) -> str:
+def verdict_of_figure(what: ComparedFigure, interval: Interval) -> str:
     """Return the verdict ``loss``, ``no loss``, or ``open`` if the interval contains the limit."""
     if interval.confidence < CONFIDENCE:
         return "open"
@@ -282,7 +282,7 @@ def verdict(what: ComparedFigure, interval: Interval) -> str:
     return "open" if worst > limit else "no loss"
 
 
-def _summarize_pairs(
+def _summarize_figure(
     what: ComparedFigure, iters: int, pairs: list[dict[str, Any]]
 ) -> dict[str, Any]:
     interval = ratio_interval([(pair["this"], pair["other"]) for pair in pairs])
@@ -298,12 +298,12 @@ def _summarize_pairs(
         "low": interval.low,
         "high": interval.high,
         "confidence": interval.confidence,
-        "verdict": verdict(what, interval),
+        "verdict": verdict_of_figure(what, interval),
         "pairs": pairs,
     }
 
 
-def compare(
+def compare_programs(
     other: str,
     rounds: int = ROUNDS,
     progress: Progress | None = None,
@@ -342,13 +342,13 @@ def compare(
     pairs: list[list[dict[str, Any]]] = [[] for _ in figures]
     for turn in range(rounds):
         for what, messages, mine in zip(figures, iters, pairs, strict=True):
-            mine.append(_measure_pair(what, programs, messages, turn))
+            mine.append(_measure_with_both_programs(what, programs, messages, turn))
             step()
     return {
         "other": path,
         "rounds": rounds,
         "wanted_rounds": ROUNDS,
-        "figures": [_summarize_pairs(*each) for each in zip(figures, iters, pairs, strict=True)],
+        "figures": [_summarize_figure(*each) for each in zip(figures, iters, pairs, strict=True)],
     }
 
 

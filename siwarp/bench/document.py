@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""The frame of a page with results: one HTML file that needs no other file and no network."""
+"""Makes HTML pages that are complete in one file: style sheet, tables and data."""
 
 from __future__ import annotations
 
@@ -44,13 +44,14 @@ svg .dashed { stroke-dasharray: 7 4; }
 def make_table(head: Sequence[str], rows: Sequence[Sequence[str]], words: Sequence[int]) -> str:
     """Return a table of cells that are HTML; ``words`` are the columns that are no numbers."""
 
-    def cell(tag: str, i: int, text: str) -> str:
+    def format_cell(tag: str, i: int, text: str) -> str:
         kind = ' class="words"' if i in words else ""
         return f"<{tag}{kind}>{text}</{tag}>"
 
-    lines = ["".join(cell("td", i, text) for i, text in enumerate(row)) for row in rows]
+    lines = ["".join(format_cell("td", i, text) for i, text in enumerate(row)) for row in rows]
     titles = "".join(
-        cell("th", i, escape(text)).replace("<th", '<th scope="col"') for i, text in enumerate(head)
+        format_cell("th", i, escape(text)).replace("<th", '<th scope="col"')
+        for i, text in enumerate(head)
     )
     body = "".join(f"<tr>{line}</tr>" for line in lines)
     return (
@@ -67,7 +68,7 @@ def make_data_link(name: str, data: Any) -> str:
 
 
 def make_document(title: str, body: Iterable[str]) -> str:
-    """Return the page with a title and the parts of its body, which are HTML."""
+    """Return an HTML page with a title, whose body consists of the given HTML parts."""
     parts = [
         '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',

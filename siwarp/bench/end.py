@@ -42,7 +42,7 @@ from siwarp.verbs import (
     WROpcode,
 )
 
-if TYPE_CHECKING:  # NumPy is needed only with --arrays
+if TYPE_CHECKING:  # NumPy is imported only if --arrays is given
     import numpy as np
     from numpy.typing import NDArray
 
@@ -90,7 +90,7 @@ class ControlSocket:
         return int(_NUMBER.unpack(self._exchange_octets(_NUMBER.pack(number)))[0])
 
     def check_peer_alive(self) -> None:
-        """Exit if the other process has ended."""
+        """Exit this process if the other process of the run has ended."""
         with contextlib.suppress(BlockingIOError):
             if not self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT):
                 sys.exit("the peer process has ended")
@@ -134,7 +134,7 @@ class End:
             os.sched_setaffinity(0, {o.cpu})  # the affinity applies only to this thread, as in C
 
     def slot_offset(self, slot: int) -> int:
-        """Return the offset of a slot in the memory."""
+        """Return the offset of a receive slot in the memory of this end."""
         return self.stride * (1 + slot)
 
     def _create_ud_queue_pair(self) -> None:
@@ -193,7 +193,7 @@ class End:
         """Return a request that sends octets from the start of the memory."""
         return SendWR(send_flags=flags, sg=[self.mr.sge(0, size)], ah=self.ah)
 
-    def make_sender(self, size: int) -> Callable[[], None]:
+    def make_send_function(self, size: int) -> Callable[[], None]:
         """Return a function that sends one message; one of SIGNAL_EVERY messages is signalled."""
         silent, reported = (
             self.make_send_request(size),
@@ -202,12 +202,12 @@ class End:
         post = self.qp.post_send
         count = 0
 
-        def send() -> None:
+        def post_next_send() -> None:
             nonlocal count
             count += 1
             post(silent if count % SIGNAL_EVERY else reported)
 
-        return send
+        return post_next_send
 
     def wait_for_completions(self, most: int) -> list[WC]:
         """Return at least one completion, or an empty list after IDLE_S seconds."""
@@ -224,7 +224,7 @@ class End:
                 wc.check()
         return wcs
 
-    def make_receiver(self) -> Callable[[], WC]:
+    def make_receive_function(self) -> Callable[[], WC]:
         """Return a function that waits for one receive completion, and skips other completions."""
         poll, recv = self.cq.poll, int(WCOpcode.RECV)
 
@@ -248,7 +248,7 @@ class End:
 
     def await_one_recv(self) -> None:
         """Wait for one receive completion, and post the receive again."""
-        self.qp.post_recv(self.recvs[self.make_receiver()().wr_id])
+        self.qp.post_recv(self.recvs[self.make_receive_function()().wr_id])
 
     def await_done_message(self) -> None:
         """Wait for the Send by which the other process reports that its Writes or Reads are done.
@@ -277,7 +277,11 @@ class End:
 def measure_send_latency(end: End, n: int) -> list[int]:
     """Exchange Sends in both directions; measure half of each round trip."""
     # Post receives again after the send, while the message is in transit.
-    send, receive, now = end.make_sender(end.o.size), end.make_receiver(), time.perf_counter_ns
+    send, receive, now = (
+        end.make_send_function(end.o.size),
+        end.make_receive_function(),
+        time.perf_counter_ns,
+    )
     post, recvs, size = end.qp.post_recv, end.recvs, end.o.size
     times: list[int] = []
     if end.server:
@@ -306,7 +310,7 @@ def measure_write_latency(end: End, n: int) -> list[int]:
     seen, mine = end.slot_offset(0) + end.o.size - 1, end.o.size - 1
     view[seen] = 0
 
-    def await_octet(value: int) -> None:
+    def await_octet_of_peer(value: int) -> None:
         for _ in range(IDLE_POLLS):
             if view[seen] == value:
                 return
@@ -320,11 +324,11 @@ def measure_write_latency(end: End, n: int) -> list[int]:
         value = i % 100 + 1
         start = now()
         if end.server:
-            await_octet(value)
+            await_octet_of_peer(value)
         view[mine] = value
         post(wr)
         if not end.server:
-            await_octet(value)
+            await_octet_of_peer(value)
         times.append(now() - start)
     return times
 
@@ -386,7 +390,7 @@ def _send_stream(end: End, n: int) -> int:
 def _receive_stream(end: End, n: int) -> int:
     """Receive n messages and send credits; return the number of received messages."""
     credit, recvs, size = max(1, end.o.depth // 2), end.recvs, end.o.size
-    give, post = end.make_sender(CREDIT_OCTETS), end.qp.post_recv
+    give, post = end.make_send_function(CREDIT_OCTETS), end.qp.post_recv
     seen = credited = 0
     while seen < n:
         wcs = end.wait_for_completions(BATCH)
@@ -417,7 +421,7 @@ def _make_array_poller(end: End, wcs: NDArray[np.void]) -> Callable[[], int]:
 
     poll, status, count_nonzero = end.cq.poll_array, wcs["status"], np.count_nonzero
 
-    def poll_array() -> int:
+    def poll_into_array() -> int:
         for _ in range(IDLE_POLLS):
             if got := poll(wcs):
                 break
@@ -425,7 +429,7 @@ def _make_array_poller(end: End, wcs: NDArray[np.void]) -> Callable[[], int]:
             sys.exit(f"a request ended with status {status[:got].max()}")
         return got
 
-    return poll_array
+    return poll_into_array
 
 
 def _send_arrays(end: End, n: int) -> int:
@@ -474,7 +478,11 @@ def _receive_arrays(end: End, n: int) -> int:
     recvs["wr_id"] = np.arange(len(recvs))
     recvs["addr"] = end.mr.iova + end.stride * (1 + recvs["wr_id"])
     recvs["length"], recvs["lkey"] = end.stride, end.mr.lkey
-    wcs, post, give = arrays.wc_array(BATCH), end.qp.post_recv_array, end.make_sender(CREDIT_OCTETS)
+    wcs, post, give = (
+        arrays.wc_array(BATCH),
+        end.qp.post_recv_array,
+        end.make_send_function(CREDIT_OCTETS),
+    )
     poll = _make_array_poller(end, wcs)
     seen = credited = 0
     while seen < n:

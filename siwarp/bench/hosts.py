@@ -73,7 +73,7 @@ __all__ = [
     "RunResult",
     "bench_command_line",
     "bench_environment",
-    "greeting",
+    "make_greeting",
     "own_byte_order",
     "set_keep_alive",
 ]
@@ -85,7 +85,7 @@ MAGIC = b"siwbench"
 GREETING = struct.Struct("!8sHcBI")
 MOST_TEXT = 512
 MOST_LINE = 1 << 16
-#: What a channel's connection begins with, followed by a token; as long as a greeting.
+#: The first octets of a channel's connection, followed by a token; together as long as a greeting.
 CTL_MAGIC = b"siw-ctl:"
 ACCEPTED = b"!"
 
@@ -131,7 +131,7 @@ def own_byte_order() -> bytes:
     return sys.byteorder[:1].encode()
 
 
-def greeting(text: str = "") -> bytes:
+def make_greeting(text: str = "") -> bytes:
     """Return a greeting; a greeting with a text is a refusal."""
     said = text.encode()[:MOST_TEXT]
     return GREETING.pack(MAGIC, VERSION, own_byte_order(), bool(said), len(said)) + said
@@ -267,7 +267,7 @@ def exchange_greetings(connection: socket.socket, where: str, seconds: float) ->
     end = time.monotonic() + seconds
     no_server = f"{where} is not a siwarp bench server: is `siwarp bench --server` running there?"
     try:
-        connection.sendall(greeting())
+        connection.sendall(make_greeting())
         theirs = Greeting.unpack(_receive_exactly(connection, GREETING.size, end))
         said = _receive_exactly(connection, theirs.length, end)
     except TimeoutError:
@@ -325,7 +325,7 @@ class Addresses:
 
 @dataclass(frozen=True)
 class ProcessEnd:
-    """The end of a process: its exit status, the reason, and the result if the process measured."""
+    """How a process of a run ended: exit status, reason, and result if the process measured."""
 
     status: int
     reason: str
@@ -334,7 +334,7 @@ class ProcessEnd:
 
     @classmethod
     def from_process(cls, code: int, output: str, complaint: str) -> ProcessEnd:
-        """Return the meaning of a process's exit status and output."""
+        """Return the outcome that the exit status and the output of a local process show."""
         if code:
             return cls(code, process_exit_reason(code, complaint)[:1000])
         result = json.loads(output) if output else {"value": 0.0, "n": 0}
@@ -406,11 +406,11 @@ class Load:
 
 @dataclass
 class RunResult:
-    """The result of one run between two hosts.
+    """The combined result of all processes of one run between two hosts.
 
     Attributes:
         value: us, GB/s or messages per second, of all queue pairs together.
-        slowest: the same for the slowest queue pair.
+        slowest: the value of the slowest queue pair.
         n: messages of all queue pairs.
         samples: if requested, the round-trip time of each message in ns, in order.
     """
@@ -443,7 +443,7 @@ class ClientSession(Closing):
         except BaseException:
             self._socket.close()
             raise
-        #: Whether a run failed because one side has ended.
+        #: Whether the session is over, because a run failed after client or server had ended.
         self.is_over = False
         self._addresses = Addresses(own, peer)
         self._lines = self._socket.makefile("rb")
@@ -467,7 +467,7 @@ class ClientSession(Closing):
                     ) from None
             time.sleep(0.1)
 
-    def run(self, plan: Plan, load: Load, *, keep: bool = False) -> RunResult:
+    def measure_once(self, plan: Plan, load: Load, *, keep: bool = False) -> RunResult:
         """Do one run of a plan's ``iters`` messages; with ``keep`` the result has the samples.
 
         Raises:
@@ -506,7 +506,9 @@ class ClientSession(Closing):
                 f"{request.qp} {request.op}, {request.size} octets",
                 [(name, end.status, end.reason) for name, end in ends],
             )
-            return _sum_results(request, [end for _, end in ends if end.n], folder if keep else "")
+            return _sum_process_results(
+                request, [end for _, end in ends if end.n], folder if keep else ""
+            )
 
     def _run_processes(self, request: Request, samples: str) -> list[ProcessEnd]:
         self._socket.settimeout(self.CONNECT_S)
@@ -520,9 +522,11 @@ class ClientSession(Closing):
                 command = bench_command_line(request, i, self._addresses, client=True)
                 if samples and "client" in command:
                     command += ["--samples", str(Path(samples) / str(i))]
-                with self._open_channel(_parse_token(token)) as ctl:
+                with self._open_channel(_parse_channel_token(token)) as ctl:
                     processes.append(
-                        stack.enter_context(_started(command, ctl, bench_environment(request)))
+                        stack.enter_context(
+                            _started_process(command, ctl, bench_environment(request))
+                        )
                     )
             until = time.monotonic() + request.limit + GRACE_S
             ends = [_wait_for_end(process, until) for process in processes]
@@ -571,7 +575,7 @@ class ClientSession(Closing):
         self._socket.close()
 
 
-def _parse_token(value: object) -> bytes:
+def _parse_channel_token(value: object) -> bytes:
     try:
         return bytes.fromhex(str(value))
     except ValueError:
@@ -579,7 +583,7 @@ def _parse_token(value: object) -> bytes:
 
 
 @contextlib.contextmanager
-def _started(
+def _started_process(
     command: list[str], ctl: socket.socket, env: dict[str, str]
 ) -> Iterator[subprocess.Popen[str]]:
     """Start a process with a control socket, and kill it if it has not ended."""
@@ -609,7 +613,7 @@ def _wait_for_end(process: subprocess.Popen[str], until: float) -> ProcessEnd:
     return ProcessEnd.from_process(process.returncode, said, complaint)
 
 
-def _sum_results(request: Request, found: list[ProcessEnd], folder: str) -> RunResult:
+def _sum_process_results(request: Request, found: list[ProcessEnd], folder: str) -> RunResult:
     values = [each.value for each in found]
     latency = request.kind == "lat"
     samples = array("Q")

@@ -27,8 +27,13 @@ from siwarp.base.numeric import resolve_to_numeric
 from siwarp.bench.hosts import ClientSession, Load, RunResult
 from siwarp.bench.hosts_server import Server
 from siwarp.bench.plan import Plan, UsageError, make_plans
-from siwarp.bench.plot import draw
-from siwarp.bench.runner import ITERS, BenchError, seconds_per_message
+from siwarp.bench.plot import draw_figures
+from siwarp.bench.runner import (
+    FIRST_PROBE_MESSAGES,
+    ITERS,
+    BenchError,
+    seconds_per_message,
+)
 from siwarp.bench.show import print_text, write_csv
 from siwarp.bench.sizes import format_size
 
@@ -37,20 +42,17 @@ __all__ = [
     "MeasurementOptions",
     "Point",
     "format_point_line",
+    "format_table_heading",
     "measure_point",
     "partial_result_notes",
     "run_client",
     "run_server",
-    "table_heading",
 ]
 
 # ---- a point
 
 #: The maximum duration of a round in seconds, and the duration without -D.
 ROUND_S, SHORT_S = 1.0, 0.15
-#: Number of messages of the first probe. The second probe has the number in ``ITERS``; it is left
-#: out if it would take too long.
-FIRST = 16
 #: Maximum number of samples that are stored for a point.
 KEPT = 10_000_000
 
@@ -65,7 +67,7 @@ class Amount:
 
 @dataclass
 class Point:
-    """The result for one kind of queue pair and one size.
+    """The measured result for one kind of queue pair and one message size.
 
     Attributes:
         rounds: value of each round, in the plan's unit.
@@ -82,7 +84,7 @@ class Point:
     partial: str = ""
 
     @property
-    def value(self) -> float | None:
+    def median_value(self) -> float | None:
         """The median of the latency samples, or else of the rounds; None if there are no rounds."""
         if self.samples:
             return statistics.median(self.samples)
@@ -110,7 +112,7 @@ class Point:
             "pairs": self.load.pairs,
             "both": self.load.both,
             "unit": plan.unit,
-            "value": self.value,
+            "value": self.median_value,
             "least": min(self.rounds, default=None),
             "largest": max(self.rounds, default=None),
             "n": self.n,
@@ -128,25 +130,25 @@ def _messages_per_run(plan: Plan, seconds: float) -> int:
 
 
 def _probe_seconds_per_message(
-    visit: ClientSession, plan: Plan, load: Load, most: int | None
+    session: ClientSession, plan: Plan, load: Load, most: int | None
 ) -> float:
-    """Return the seconds per message, measured by short runs."""
+    """Return the approximate seconds per message, measured by two short runs."""
     short = ITERS[plan.kind][0]
     each = 0.0
-    for n in (FIRST, short):
+    for n in (FIRST_PROBE_MESSAGES, short):
         if most is not None and n > most:
             n = most
         if each * n > ROUND_S:
             break
         probe = replace(plan, iters=n + -n % plan.messages_per_credit)
-        each = seconds_per_message(plan, visit.run(probe, load).slowest)
+        each = seconds_per_message(plan, session.measure_once(probe, load).slowest)
         if n == most:
             break
     return each
 
 
 def measure_point(
-    visit: ClientSession,
+    session: ClientSession,
     plan: Plan,
     amount: Amount,
     load: Load,
@@ -155,7 +157,7 @@ def measure_point(
     """Measure one point: one kind of queue pair with one message size.
 
     Args:
-        visit: the session with the server.
+        session: the session with the server.
         plan: the measurement; its ``iters`` are ignored.
         amount: how much to measure. A round has at most the messages of one second.
         load: how many queue pairs run at once.
@@ -169,14 +171,14 @@ def measure_point(
     began = time.monotonic()
     left = amount.iters
     try:
-        each = _probe_seconds_per_message(visit, plan, load, left)
+        each = _probe_seconds_per_message(session, plan, load, left)
         length = min(ROUND_S, max(SHORT_S, amount.seconds / 7))
         began = time.monotonic()
         while (left is None and time.monotonic() - began < amount.seconds) or left:
             n = _messages_per_run(plan, (ROUND_S if left else length) / max(each, 1e-9))
             n = n if left is None else min(n, left + -left % plan.messages_per_credit)
-            done = visit.run(replace(plan, iters=n), load, keep=plan.kind == "lat")
-            _add_round(point, done)
+            done = session.measure_once(replace(plan, iters=n), load, keep=plan.kind == "lat")
+            _add_round_to_point(point, done)
             each = seconds_per_message(plan, done.slowest)
             if left is not None:
                 left = max(0, left - n)
@@ -187,7 +189,7 @@ def measure_point(
     return point
 
 
-def _add_round(point: Point, done: RunResult) -> None:
+def _add_round_to_point(point: Point, done: RunResult) -> None:
     point.rounds.append(done.value)
     point.n += done.n
     parts = 1000 * (1 if point.plan.op == "read" else 2)
@@ -200,7 +202,7 @@ def _add_round(point: Point, done: RunResult) -> None:
 _LATENCY = ("min", "p50", "p99", "p99.9", "max")
 
 
-def table_heading(kind: str) -> str:
+def format_table_heading(kind: str) -> str:
     """Return the heading of the table of points."""
     head = f"{'qp':<3} {'op':<5} {'size':>7} {'messages':>8}"
     if kind == "lat":
@@ -210,16 +212,16 @@ def table_heading(kind: str) -> str:
 
 
 def format_point_line(point: Point) -> str:
-    """Return a point as a line."""
+    """Return the result of a point as a line of the table."""
     plan = point.plan
     head = f"{plan.qp:<3} {plan.op:<5} {format_size(plan.size):>7} {point.n:>8}"
-    if point.value is None:
+    if point.median_value is None:
         return f"{head} failed: {point.partial}"
     if plan.kind == "lat":
         found = point.percentiles((50.0, 99.0, 99.9))
         shown = head + "".join(f" {found[name]:8.2f}" for name in _LATENCY)
     else:
-        values = point.value, min(point.rounds), max(point.rounds)
+        values = point.median_value, min(point.rounds), max(point.rounds)
         scale, digits = (1e3, 2) if plan.kind == "bw" else (1e-6, 5)
         shown = head + "".join(f" {value * scale:12.{digits}f}" for value in values)
     return shown + " partial" * bool(point.partial)
@@ -241,7 +243,7 @@ def partial_result_notes(points: Iterable[Point]) -> list[str]:
 def format_distribution_lines(
     point: Point, wanted: Sequence[float] | None, *, histogram: bool
 ) -> list[str]:
-    """Return the requested percentiles and a histogram, as lines."""
+    """Return lines with the requested percentiles and a histogram of a point."""
     if not point.samples:
         return []
     found = []
@@ -259,7 +261,7 @@ def format_sample_lines(point: Point, *, in_order: bool) -> list[str]:
     return ["#, usec", *(f"{i + 1}, {value:.2f}" for i, value in enumerate(found))]
 
 
-def _csv_row(point: Point, wanted: tuple[float, ...]) -> dict[str, Any]:
+def _point_to_csv_row(point: Point, wanted: tuple[float, ...]) -> dict[str, Any]:
     row = point.as_json(wanted)
     percentiles = row.pop("percentiles")
     return {**row, **percentiles, "rounds": len(row["rounds"])}
@@ -304,7 +306,7 @@ class MeasurementOptions:
 
     @property
     def wanted_percentiles(self) -> tuple[float, ...]:
-        """The percentiles to report for a result."""
+        """The percentiles that the command line requests, or those of a summary."""
         if self.percentiles is None:
             return of_samples.PERCENTILES
         try:
@@ -353,16 +355,16 @@ def _measure_points(
 ) -> Iterator[Point]:
     amount = Amount(asked.iters, asked.duration or SECONDS)
     load = Load(asked.pairs, asked.both)
-    with ClientSession(asked.addr, asked.port) as visit:
+    with ClientSession(asked.addr, asked.port) as session:
         for i, plan in enumerate(plans):
 
             def report_progress(part: float, i: int = i) -> None:
                 if tick is not None:
                     tick(int(100 * (i + part)), 100 * len(plans))
 
-            point = measure_point(visit, plan, amount, load, report_progress)
+            point = measure_point(session, plan, amount, load, report_progress)
             yield point
-            if visit.is_over:
+            if session.is_over:
                 break
 
 
@@ -383,16 +385,16 @@ def run_client(asked: MeasurementOptions, tick: Callable[[int, int], None] | Non
         for point in _measure_points(asked, plans, tick):
             if not asked.as_json:
                 if not points:
-                    print(table_heading(asked.kind))
+                    print(format_table_heading(asked.kind))
                 _print_point(asked, point)
             points.append(point)
-        _write_files(asked, points)
+        _write_result_files(asked, points)
     if asked.as_json:
         result = {"server": asked.addr, "port": asked.port, "left_out": left_out}
         print(json.dumps({**result, "points": [p.as_json(wanted) for p in points]}, indent=2))
     for note in partial_result_notes(points):
         typer.echo(f"siwarp bench: {note}", err=True)
-    if len(points) < len(plans) or any(point.value is None for point in points):
+    if len(points) < len(plans) or any(point.median_value is None for point in points):
         if asked.as_json and points:
             typer.echo(f"siwarp bench: {points[-1].partial}", err=True)
         raise typer.Exit(1)
@@ -408,16 +410,16 @@ def _print_point(asked: MeasurementOptions, point: Point) -> None:
             print(line)
 
 
-def _write_files(asked: MeasurementOptions, points: Sequence[Point]) -> None:
+def _write_result_files(asked: MeasurementOptions, points: Sequence[Point]) -> None:
     if asked.csv:
-        write_csv(Path(asked.csv), [_csv_row(p, asked.wanted_percentiles) for p in points])
+        write_csv(Path(asked.csv), [_point_to_csv_row(p, asked.wanted_percentiles) for p in points])
     if asked.plot:
         curves: dict[str, list[tuple[int, float]]] = {}
         for point in points:
-            if point.value is not None:
+            if point.median_value is not None:
                 at = curves.setdefault(point.plan.qp.upper(), [])
-                at.append((point.plan.size, point.value))
-        draw(Path(asked.plot), asked.kind, curves)
+                at.append((point.plan.size, point.median_value))
+        draw_figures(Path(asked.plot), asked.kind, curves)
     if asked.samples:
         everything = [us for point in points for us in point.samples]
         of_samples.write_samples(Path(asked.samples), everything)
@@ -426,10 +428,10 @@ def _write_files(asked: MeasurementOptions, points: Sequence[Point]) -> None:
 def run_server(bind: str, port: int, visit: float, *, as_json: bool) -> None:
     """Run the server until SIGTERM or SIGINT."""
 
-    def print_line(line: str) -> None:
+    def print_server_line(line: str) -> None:
         print(line, file=sys.stderr if as_json else sys.stdout, flush=True)
 
-    def print_address(address: tuple[str, int]) -> None:
+    def print_listening_address(address: tuple[str, int]) -> None:
         host, bound = address
         if as_json:
             print(json.dumps({"addr": host, "port": bound}), flush=True)
@@ -440,13 +442,15 @@ def run_server(bind: str, port: int, visit: float, *, as_json: bool) -> None:
             "UDP ports; nothing is encrypted. Ctrl-C ends the server"
         )
 
-    async def serve() -> None:
+    async def serve_until_signal() -> None:
         task = asyncio.current_task()
         assert task is not None
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, task.cancel)
         with contextlib.suppress(asyncio.CancelledError):
-            await Server(visit, print_line).serve(resolve_to_numeric(bind), port, print_address)
+            await Server(visit, print_server_line).serve(
+                resolve_to_numeric(bind), port, print_listening_address
+            )
 
     with _exit_with_message_on_error():
-        asyncio.run(serve())
+        asyncio.run(serve_until_signal())

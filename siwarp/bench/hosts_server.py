@@ -31,7 +31,7 @@ from siwarp.bench.hosts import (
     Request,
     bench_command_line,
     bench_environment,
-    greeting,
+    make_greeting,
     own_byte_order,
     set_keep_alive,
 )
@@ -41,11 +41,11 @@ __all__ = ["Server"]
 
 
 class _ClientGone(Exception):
-    """The client has disconnected, or violates the protocol; the text says which."""
+    """The client has disconnected or violates the protocol; the message gives the reason."""
 
 
 class Server:
-    """The server; ``serve`` runs until it is cancelled.
+    """The bench server; ``serve`` serves clients until it is cancelled.
 
     Args:
         visit: time limit of a client's session in seconds.
@@ -73,14 +73,16 @@ class Server:
             started: see above.
 
         """
-        server = await asyncio.start_server(self._accept, host, port, limit=MOST_LINE)
+        server = await asyncio.start_server(self._accept_connection, host, port, limit=MOST_LINE)
         try:
             started(server.sockets[0].getsockname()[:2])
             await asyncio.get_running_loop().create_future()
         finally:
             server.close()
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _accept_connection(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         with contextlib.suppress(OSError):
             try:
                 await self._handle_connection(reader, writer)
@@ -101,7 +103,7 @@ class Server:
             self._accept_channel(first[len(CTL_MAGIC) :], writer)
             return
         refusal = refusal or self._reason_to_refuse(first)
-        writer.write(greeting(refusal))
+        writer.write(make_greeting(refusal))
         if not refusal:
             self._busy = True
             try:
@@ -145,7 +147,7 @@ class Server:
     async def _serve_client(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        """Do the runs of one client; no behaviour of the client ends the server."""
+        """Carry out the runs of one client; no behaviour of the client ends the server."""
         connection: socket.socket = writer.get_extra_info("socket")
         set_keep_alive(connection)
         peer, own = writer.get_extra_info("peername")[0], writer.get_extra_info("sockname")[0]
@@ -163,12 +165,14 @@ class Server:
                 if not line.endswith(b"\n"):
                     raise _ClientGone("it closed the connection")
                 await self._serve_run(line, reader, writer, Addresses(own, peer))
-            self._send(writer, {"refused": "your time is over: the server takes another client"})
+            self._send_json_line(
+                writer, {"refused": "your time is over: the server takes another client"}
+            )
             self._say(f"{peer}: its time limit is reached")
         except (_ClientGone, OSError) as e:
             self._say(f"{peer}: done ({e})")
 
-    def _send(self, writer: asyncio.StreamWriter, value: object) -> None:
+    def _send_json_line(self, writer: asyncio.StreamWriter, value: object) -> None:
         writer.write(json.dumps(value).encode() + b"\n")
 
     async def _serve_run(
@@ -178,22 +182,22 @@ class Server:
         writer: asyncio.StreamWriter,
         where: Addresses,
     ) -> None:
-        """Do one run, or report to the client why the run is refused."""
+        """Carry out one run, or report to the client why the run is refused."""
         try:
             request = Request.unpack(line)
         except ValueError as e:
-            self._send(writer, {"refused": str(e)[:1000]})
+            self._send_json_line(writer, {"refused": str(e)[:1000]})
             return
         run = asyncio.ensure_future(self._run_processes(request, writer, where))
-        # A client sends nothing before the run is over.
+        # A client sends nothing during a run: the read ends only if the client disconnects.
         gone = asyncio.ensure_future(reader.read(1))
         try:
             await asyncio.wait({run, gone}, return_when=asyncio.FIRST_COMPLETED)
             if not run.done():
                 raise _ClientGone("it ended a run")
-            self._send(writer, {"ends": [asdict(end) for end in run.result()]})
+            self._send_json_line(writer, {"ends": [asdict(end) for end in run.result()]})
         except (OSError, asyncio.TimeoutError) as e:
-            self._send(writer, {"refused": str(e) or "the run exceeded its time limit"})
+            self._send_json_line(writer, {"refused": str(e) or "the run exceeded its time limit"})
         finally:
             for task in (run, gone):
                 task.cancel()
@@ -230,14 +234,14 @@ class Server:
     async def _open_channels(
         self, count: int, writer: asyncio.StreamWriter
     ) -> AsyncIterator[list[int]]:
-        """Provide the descriptors of a run's channels; a process inherits its own."""
+        """Provide the descriptors of a run's channels, of which each process inherits one."""
         loop = asyncio.get_running_loop()
         channels: dict[bytes, asyncio.Future[int]] = {
             os.urandom(8): loop.create_future() for _ in range(count)
         }
         self._channels.update(channels)
         try:
-            self._send(writer, {"tokens": [token.hex() for token in channels]})
+            self._send_json_line(writer, {"tokens": [token.hex() for token in channels]})
             opened = asyncio.gather(*channels.values())
             yield await asyncio.wait_for(opened, self.CHANNELS_S)
         finally:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Properties of this machine on which figures depend."""
+"""Describes properties of this machine that influence measured figures."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FILES = {
 }
 
 
-def _read(path: str | Path) -> str:
+def _read_file_or_empty(path: str | Path) -> str:
     """Return the content of a file, or nothing if it cannot be read."""
     try:
         return Path(path).read_text(encoding="utf-8", errors="replace").strip()
@@ -30,12 +30,12 @@ def _read(path: str | Path) -> str:
         return ""
 
 
-def _kernel_hz() -> str:
+def _kernel_timer_hz() -> str:
     """Return the frequency of the kernel's timer interrupt, which user space can only look up."""
     try:
         config = gzip.decompress(Path("/proc/config.gz").read_bytes()).decode()
     except OSError:
-        config = _read(f"/boot/config-{platform.release()}")
+        config = _read_file_or_empty(f"/boot/config-{platform.release()}")
     found = re.search(r"(?m)^CONFIG_HZ=(\d+)$", config)
     return found[1] if found else "unknown: the kernel's configuration is not readable"
 
@@ -44,7 +44,7 @@ def describe_machine() -> dict[str, str]:
     """Return properties of the machine, of its kernel and of this siwarp, by name."""
     from siwarp import __version__
 
-    cpuinfo = _read("/proc/cpuinfo")
+    cpuinfo = _read_file_or_empty("/proc/cpuinfo")
     model = re.search(r"(?m)^model name\s*: (.*)$", cpuinfo)
     usable, present = len(os.sched_getaffinity(0)), os.cpu_count()
     facts = {
@@ -53,11 +53,13 @@ def describe_machine() -> dict[str, str]:
         "CPUs": f"{usable} usable of {present}",
         "virtual machine": "yes" if re.search(r"(?m)^flags.* hypervisor\b", cpuinfo) else "no",
         "kernel": f"{platform.system()} {platform.release()}",
-        "HZ": _kernel_hz(),
+        "HZ": _kernel_timer_hz(),
         "C library": " ".join(platform.libc_ver()).strip() or "unknown",
         "Python": platform.python_version(),
     }
-    return facts | {name: text for name, path in _FILES.items() if (text := _read(path))}
+    return facts | {
+        name: text for name, path in _FILES.items() if (text := _read_file_or_empty(path))
+    }
 
 
 def non_default_settings() -> dict[str, str]:

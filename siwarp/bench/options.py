@@ -11,7 +11,7 @@ import typer
 
 from siwarp.bench.trust import LEAST_FLOOR_ROUNDS
 
-__all__ = ["HOSTS", "OPTIONS", "PORT", "SIZES", "STREAM", "TIMES", "with_options"]
+__all__ = ["HOSTS", "OPTIONS", "PORT", "SIZES", "STREAM", "TIMES", "add_options_by_name"]
 
 
 #: The default port of the server; perftest and ping's server use the preceding port.
@@ -245,7 +245,7 @@ TIMES = "percentiles histogram sorted_samples unsorted_samples samples"
 Command = Callable[..., None]
 
 
-def with_options(names: str) -> Callable[[Command], Command]:
+def add_options_by_name(names: str) -> Callable[[Command], Command]:
     """Return a decorator that adds the named options, and --json, after a command's own options."""
 
     def add_options(command: Command) -> Command:

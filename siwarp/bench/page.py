@@ -60,7 +60,7 @@ _AXES = {"us": "us", "GB/s": "GB/s", "msg/s": "messages per second", "ns": "ns o
 
 
 def report_status(report: Mapping[str, Any]) -> list[str]:
-    """Return why nobody should rely on a report: partial, unreliable; empty if it is reliable."""
+    """Return the reasons why a report is partial or unreliable; empty if there are none."""
     partial = [f"partial: {report['partial']}"] if report["partial"] else []
     return partial + [f"unreliable: {doubt}" for doubt in report["unreliable"]]
 

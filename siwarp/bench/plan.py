@@ -49,12 +49,12 @@ _LOSSES = ("loss", "burst", "corrupt")
 
 
 class UsageError(ValueError):
-    """The requested measurement is not possible; the text says which measurements are."""
+    """The requested measurement is not possible; the message lists the possible measurements."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The plan of one measurement.
+    """The parameters of one measurement.
 
     Attributes:
         kind: lat, bw or rate.
@@ -91,7 +91,7 @@ class Plan:
 
     @property
     def less_is_better(self) -> bool:
-        """Whether a ratio below 1 is good."""
+        """Whether a ratio below 1 means that siwarp is faster, as with latency."""
         return KINDS[self.kind][1]
 
     @property
@@ -160,7 +160,7 @@ def raw_socket_floors_of_plan(plan: Plan) -> Floors:
     raw = _FLOORS[plan.kind, "rc" if plan.qp == "rc" else "ud", plan.wait]
     if plan.qp == "rd":
         return Floors(raw.floor) if plan.kind == "bw" else Floors("ud", (raw.floor,))
-    # A GSO batch needs at least two segments.
+    # A GSO batch has at least two segments, so that longer messages have no such floor.
     others = tuple(
         name for name in raw.others if not name.endswith("gso") or plan.size * 2 <= 65507
     )

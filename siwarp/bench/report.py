@@ -22,7 +22,7 @@ from siwarp.bench.compare import summarize_ratio
 from siwarp.bench.machine import describe_machine, non_default_settings
 from siwarp.bench.plan import RD_FLOOR, Plan, make_plan
 from siwarp.bench.runner import (
-    FIRST,
+    FIRST_PROBE_MESSAGES,
     ITERS,
     BenchError,
     Progress,
@@ -37,7 +37,7 @@ from siwarp.bench.trust import floor_spread_warning, minimum_and_maximum
 
 __all__ = ["LIMIT_S", "ROUNDS", "Figure", "Scope", "define_figures", "figure_key", "measure"]
 
-#: Number of rounds, for medians and intervals that others can rely on: about 11 minutes.
+#: Number of rounds of a complete report, whose medians and intervals are reliable: 11 minutes.
 ROUNDS = 30
 #: Time limit of the measurement in seconds. No run starts after it, and no round starts that would
 #: exceed it.
@@ -45,10 +45,10 @@ LIMIT_S = 14 * 60
 #: The maximum number of octets of the first, short run of a figure, and the maximum length of a
 #: run in multiples of the planned length.
 PROBE_OCTETS, LONGEST = 1 << 25, 7
-#: A figure that has failed this often is not measured again.
-MOST_FAILURES = 2
-#: A longer list of floors that are not reliable is not printed.
-MOST_NAMES = 5
+#: Number of failures after which a figure is not measured again.
+MAX_FAILURES = 2
+#: Maximum number of unreliable floors that are named; a longer list is not printed.
+MAX_FLOOR_NAMES = 5
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Scope:
 
     @classmethod
     def complete(cls) -> Scope:
-        """Return the scope of a report that others can rely on."""
+        """Return the scope of a complete report, whose figures are reliable."""
         cpus = len(os.sched_getaffinity(0))
         counts = {8, *(1 << i for i in range(cpus.bit_length()))}
         sizes = 64, 512, 4096, 16384
@@ -84,10 +84,10 @@ Sample = Mapping[str, float]
 
 
 class Run(Protocol):
-    """Measures a figure once; the result has ``value``, and may have ``cycles``."""
+    """A function that measures a figure once; the result has ``value``, and may have ``cycles``."""
 
     def __call__(self) -> Sample:
-        """Measure.
+        """Measure the figure once.
 
         Raises:
             BenchError: the run failed.
@@ -105,7 +105,7 @@ class Figure:
         series: the curve of the chart.
         x: octets of a message, or the number of threads.
         unit: us, GB/s, msg/s, or ns (of CPU time per message).
-        run: measures it.
+        run: the function that measures the figure.
         floor, best: the keys of the figures for its ratios: raw sockets with a system call for each
             message (or each list), and the fastest use of the kernel; empty if there is none.
     """
@@ -121,7 +121,7 @@ class Figure:
 
     @property
     def key(self) -> str:
-        """The key, which no other figure of a report has."""
+        """The key that identifies the figure in a report."""
         return figure_key(self.section, self.panel, self.series, self.x)
 
     @property
@@ -131,15 +131,15 @@ class Figure:
 
 
 def figure_key(section: str, panel: str, series: str, x: int) -> str:
-    """Return the key of a figure."""
+    """Return the key that identifies a figure with these attributes in a report."""
     return f"{section}/{panel}/{series}/{x}"
 
 
-# ---- runs
+# ---- functions that measure a figure
 
 
 class _BenchRun:
-    """A run of siwarp-bench; the first determines the number of messages of all."""
+    """Measures with siwarp-bench; the first call chooses the number of messages of all calls."""
 
     def __init__(self, plan: Plan, raw: str, seconds: float, env: Mapping[str, str]) -> None:
         self._plan = plan
@@ -148,7 +148,7 @@ class _BenchRun:
         self._env = env
         self._planned = False
 
-    def _run(self) -> dict[str, float]:
+    def _run_processes_once(self) -> dict[str, float]:
         return run_variant(self._plan, self._variant, self._env)
 
     def _set_iterations(self, iters: int) -> None:
@@ -156,23 +156,25 @@ class _BenchRun:
         self._plan = replace(self._plan, iters=iters + -iters % credit)
 
     def __call__(self) -> Sample:
-        """Measure."""
+        """Run both processes, and return their result."""
         if not self._planned:
             probe, least, most = ITERS[self._plan.kind]
             # Large messages take so long that even the least number takes too much time.
-            self._set_iterations(min(probe, max(FIRST, PROBE_OCTETS // self._plan.size)))
-            each = seconds_per_message(self._plan, self._run()["value"])
+            self._set_iterations(
+                min(probe, max(FIRST_PROBE_MESSAGES, PROBE_OCTETS // self._plan.size))
+            )
+            each = seconds_per_message(self._plan, self._run_processes_once()["value"])
             least = min(least, max(1, int(LONGEST * self._seconds / each)))
             self._set_iterations(max(least, min(most, int(self._seconds / each))))
             self._planned = True
-        return self._run()
+        return self._run_processes_once()
 
 
 class _CpuRun(_BenchRun):
-    """A run of which the figure is the CPU time per message of both processes."""
+    """Measures the CPU time of both processes per message."""
 
     def __call__(self) -> Sample:
-        """Measure."""
+        """Run both processes, and return their CPU time per message."""
         result = super().__call__()
         found = {"value": result["cpu_ns"] / result["n"]}
         if result["cycles"]:
@@ -185,7 +187,7 @@ class _CpuRun(_BenchRun):
 
 @dataclass(frozen=True)
 class _Series:
-    """A curve: ``raw`` names a run of raw sockets; without it siwarp is measured."""
+    """A curve of a chart; ``raw`` names the kind of raw socket; "": siwarp is measured."""
 
     name: str
     qp: str
@@ -205,11 +207,11 @@ _SEND, _WRITE = _Series("RC Send", "rc"), _Series("RC Write", "rc", op="write")
 _READ = _Series("RC Read", "rc", op="read")
 
 
-def _in_lists(series: _Series) -> _Series:
+def _with_lists_of_32(series: _Series) -> _Series:
     return replace(series, name=f"{series.name}, lists of 32", post_list=32)
 
 
-def _blocking(series: _Series) -> _Series:
+def _with_blocking_raw_socket(series: _Series) -> _Series:
     raw = {"unconnected": "blocking", "polling": "blocking"}.get(series.raw)
     return replace(series, raw=raw or f"blocking-{series.raw}") if series.raw else series
 
@@ -239,7 +241,9 @@ def _define_bench_figures(
                 post_list=series.post_list,
             )
             # A process that waits sleeps at once, so that its CPU time is that of the messages.
-            run: Run = _CpuRun(plan, _blocking(series).raw, scope.seconds, {"SIWARP_SPIN_US": "0"})
+            run: Run = _CpuRun(
+                plan, _with_blocking_raw_socket(series).raw, scope.seconds, {"SIWARP_SPIN_US": "0"}
+            )
         else:
             # Writes and Reads are posted one by one like Sends: with 128 outstanding.
             depth = 128 if section == "rate" else None
@@ -253,7 +257,7 @@ def _define_bench_figures(
         )
 
 
-def _define_latencies(scope: Scope) -> Iterator[Figure]:
+def _define_latency_figures(scope: Scope) -> Iterator[Figure]:
     for size in scope.datagrams:
         yield from _define_bench_figures(scope, "latency", "UDP", size, _RAW_UDP, (_UD, _RD))
     for size in scope.streams:
@@ -261,7 +265,7 @@ def _define_latencies(scope: Scope) -> Iterator[Figure]:
         yield from _define_bench_figures(scope, "latency", "TCP", size, _RAW_TCP_READ, (_READ,))
 
 
-def _define_bandwidths(scope: Scope) -> Iterator[Figure]:
+def _define_bandwidth_figures(scope: Scope) -> Iterator[Figure]:
     for size in scope.datagrams:
         # A GSO batch has at least two datagrams.
         best = _RAW_UDP_GSO if size * 2 <= RD_FLOOR else None
@@ -277,42 +281,42 @@ def _define_bandwidths(scope: Scope) -> Iterator[Figure]:
         )
 
 
-def _define_rates(scope: Scope) -> Iterator[Figure]:
+def _define_rate_figures(scope: Scope) -> Iterator[Figure]:
     uc = _Series("UC", "uc")
-    datagrams = [each for one in (_UD, uc, _RD) for each in (one, _in_lists(one))]
+    datagrams = [each for one in (_UD, uc, _RD) for each in (one, _with_lists_of_32(one))]
     yield from _define_bench_figures(
         scope, "rate", "UDP", 64, _RAW_UDP_LISTS, datagrams, best=_RAW_UDP_GSO
     )
-    streams = [each for one in (_SEND, _WRITE) for each in (one, _in_lists(one))]
+    streams = [each for one in (_SEND, _WRITE) for each in (one, _with_lists_of_32(one))]
     yield from _define_bench_figures(
         scope, "rate", "TCP", 64, _RAW_TCP, streams, best=_RAW_TCP_STREAM
     )
 
 
-def _define_costs(scope: Scope) -> Iterator[Figure]:
+def _define_cpu_time_figures(scope: Scope) -> Iterator[Figure]:
     yield from _define_bench_figures(
         scope,
         "cpu",
         "UDP",
         64,
         _RAW_UDP_LISTS,
-        (_in_lists(_UD), _in_lists(_RD)),
+        (_with_lists_of_32(_UD), _with_lists_of_32(_RD)),
         best=_RAW_UDP_GSO,
     )
     yield from _define_bench_figures(scope, "cpu", "UDP", RD_FLOOR, _RAW_UDP, (_UD, _RD))
     yield from _define_bench_figures(
-        scope, "cpu", "TCP", 64, _RAW_TCP, (_in_lists(_SEND),), best=_RAW_TCP_STREAM
+        scope, "cpu", "TCP", 64, _RAW_TCP, (_with_lists_of_32(_SEND),), best=_RAW_TCP_STREAM
     )
     yield from _define_bench_figures(scope, "cpu", "TCP", MIB, _RAW_TCP, (_SEND, _WRITE))
 
 
-def _define_threads(scope: Scope) -> Iterator[Figure]:
+def _define_thread_figures(scope: Scope) -> Iterator[Figure]:
     for qp, panel in (("ud", "UDP"), ("rc", "TCP")):
         for count in scope.thread_counts:
             for run in ("raw", "one-device", "own-devices"):
                 row = threads.Row(qp, run, count)
 
-                def measure_row(row: threads.Row = row) -> Sample:
+                def measure_thread_rate(row: threads.Row = row) -> Sample:
                     return {"value": threads.measure_rate(row, scope.seconds)}
 
                 floor = figure_key("threads", panel, threads.RUNS["raw"], count)
@@ -322,12 +326,12 @@ def _define_threads(scope: Scope) -> Iterator[Figure]:
                     threads.RUNS[run],
                     count,
                     "msg/s",
-                    measure_row,
+                    measure_thread_rate,
                     "" if run == "raw" else floor,
                 )
 
 
-def _define_stacks(folder: Path) -> Iterator[Figure]:
+def _define_stack_figures(folder: Path) -> Iterator[Figure]:
     for kind, section, unit, size in (
         ("lat", "latency", "us", LATENCY_SIZE),
         ("bw", "bandwidth", "GB/s", STREAM_SIZE),
@@ -335,13 +339,15 @@ def _define_stacks(folder: Path) -> Iterator[Figure]:
         for stack in STACKS:
             if stack.is_installed():
 
-                def measure_stack(
+                def measure_rate_of_stack(
                     measure: Callable[[str, Path], float] = stack.measure, kind: str = kind
                 ) -> Sample:
                     return {"value": measure(kind, folder)}
 
                 floor = figure_key(section, "TCP", _RAW_TCP.name, size)
-                yield Figure("stacks", section, stack.name, size, unit, measure_stack, floor)
+                yield Figure(
+                    "stacks", section, stack.name, size, unit, measure_rate_of_stack, floor
+                )
 
 
 def define_figures(scope: Scope, folder: Path) -> list[Figure]:
@@ -353,12 +359,12 @@ def define_figures(scope: Scope, folder: Path) -> list[Figure]:
 
     """
     return [
-        *_define_latencies(scope),
-        *_define_bandwidths(scope),
-        *_define_rates(scope),
-        *_define_costs(scope),
-        *_define_threads(scope),
-        *_define_stacks(folder),
+        *_define_latency_figures(scope),
+        *_define_bandwidth_figures(scope),
+        *_define_rate_figures(scope),
+        *_define_cpu_time_figures(scope),
+        *_define_thread_figures(scope),
+        *_define_stack_figures(folder),
     ]
 
 
@@ -366,14 +372,14 @@ def define_figures(scope: Scope, folder: Path) -> list[Figure]:
 
 
 class _Rounds:
-    """The samples of each figure by round, and why there are fewer than requested."""
+    """The samples of each figure by round, and the reason if rounds are missing."""
 
     def __init__(self, figures: Sequence[Figure]) -> None:
         self.samples: list[dict[str, Sample]] = []
         self.failures: dict[str, list[str]] = {figure.key: [] for figure in figures}
         self.partial = ""
 
-    def measure(
+    def measure_rounds(
         self,
         figures: Sequence[Figure],
         rounds: int,
@@ -403,13 +409,13 @@ class _Rounds:
 
     def _measure_figure(self, figure: Figure) -> None:
         failures = self.failures[figure.key]
-        if len(failures) < MOST_FAILURES:
+        if len(failures) < MAX_FAILURES:
             try:
                 self.samples[-1][figure.key] = figure.run()
             except BenchError as e:
                 failures.append(str(e))
 
-    def values(self, key: str, name: str = "value") -> list[float | None]:
+    def values_of_figure(self, key: str, name: str = "value") -> list[float | None]:
         """Return a figure's values, one for each round; None: the round has none."""
         return [samples.get(key, {}).get(name) for samples in self.samples]
 
@@ -441,9 +447,9 @@ def measure(
     """
     step = make_progress_counter(progress, scope.rounds * len(figures))
     start, load = time.monotonic(), os.getloadavg()[0]
-    doubts = ["a trial with few rounds, short runs and few sizes"] if scope.quick else []
+    warnings = ["a trial with few rounds, short runs and few sizes"] if scope.quick else []
     rounds = _Rounds(figures)
-    rounds.measure(figures, scope.rounds, limit, step)
+    rounds.measure_rounds(figures, scope.rounds, limit, step)
     summaries = [_summarize_figure(figure, rounds) for figure in figures]
     failed = [one for one in summaries if one["failures"]]
     partial = [rounds.partial]
@@ -451,8 +457,8 @@ def measure(
     floors = {key for figure in figures for key in (figure.floor, figure.best) if key}
     bad = [one["key"] for one in summaries if one["key"] in floors and one["unreliable"]]
     if bad:
-        names = ", ".join(bad) if len(bad) <= MOST_NAMES else "see the remarks"
-        doubts.append(f"{len(bad)} of {len(floors)} runs of raw sockets: {names}")
+        names = ", ".join(bad) if len(bad) <= MAX_FLOOR_NAMES else "see the remarks"
+        warnings.append(f"{len(bad)} of {len(floors)} runs of raw sockets: {names}")
     return {
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
         "seconds": round(time.monotonic() - start),
@@ -471,15 +477,15 @@ def measure(
             for stack in STACKS
         ],
         "partial": "; ".join(filter(None, partial)),
-        "unreliable": doubts,
+        "unreliable": warnings,
         "figures": summaries,
     }
 
 
 def _summarize_figure(figure: Figure, rounds: _Rounds) -> dict[str, Any]:
-    values = rounds.values(figure.key)
+    values = rounds.values_of_figure(figure.key)
     known = [value for value in values if value is not None]
-    cycles = [value for value in rounds.values(figure.key, "cycles") if value is not None]
+    cycles = [value for value in rounds.values_of_figure(figure.key, "cycles") if value is not None]
     return {
         "key": figure.key,
         "section": figure.section,
@@ -494,8 +500,8 @@ def _summarize_figure(figure: Figure, rounds: _Rounds) -> dict[str, Any]:
         "span": minimum_and_maximum(known) if known else None,
         "values": values,
         "cycles": statistics.median(cycles) if cycles else None,
-        "ratio": _summarize_ratio(values, rounds.values(figure.floor)),
-        "best_ratio": _summarize_ratio(values, rounds.values(figure.best)),
+        "ratio": _summarize_ratio(values, rounds.values_of_figure(figure.floor)),
+        "best_ratio": _summarize_ratio(values, rounds.values_of_figure(figure.best)),
         "failures": rounds.failures[figure.key],
         "unreliable": _reason_why_figure_is_unreliable(figure, rounds),
     }
@@ -504,12 +510,14 @@ def _summarize_figure(figure: Figure, rounds: _Rounds) -> dict[str, Any]:
 def _reason_why_figure_is_unreliable(figure: Figure, rounds: _Rounds) -> str:
     """Return why the ratios of a figure, or a figure without ratios, are unreliable, or nothing."""
 
-    def judge(key: str) -> str:
-        return floor_spread_warning([value for value in rounds.values(key) if value is not None])
+    def spread_warning_of(key: str) -> str:
+        return floor_spread_warning(
+            [value for value in rounds.values_of_figure(key) if value is not None]
+        )
 
-    if warning := judge(figure.floor or figure.key):
+    if warning := spread_warning_of(figure.floor or figure.key):
         return warning
-    warning = judge(figure.best) if figure.best else ""
+    warning = spread_warning_of(figure.best) if figure.best else ""
     return f"the kernel's best as the floor: {warning}" if warning else ""
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Runs the floor (raw sockets) and siwarp alternately, as two processes each, and summarizes."""
+"""Measures raw sockets (the floor) and siwarp alternately, each with two processes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 __all__ = [
-    "FIRST",
+    "FIRST_PROBE_MESSAGES",
     "ITERS",
     "BenchError",
     "LostError",
@@ -58,24 +58,25 @@ __all__ = [
 #: are killed.
 LIMIT_S = 20
 GRACE_S = 5
-#: Seconds of the measured part of a run if its length is not given.
+#: Planned duration in seconds of the measured part of a run.
 TARGET_S = 0.15
-#: Messages of the first probe, and the maximum duration of the next probe in seconds.
-FIRST, PROBE_S = 16, 1.0
-#: A probe may take 1/PROBES of the remaining time of a measurement.
+#: Messages of the first probe, and the maximum duration of the second probe in seconds. The second
+#: probe has the number of messages in ITERS.
+FIRST_PROBE_MESSAGES, PROBE_S = 16, 1.0
+#: The second probe is left out if it would take more than 1/PROBES of the remaining time.
 PROBES = 20
-#: Planned maximum of a run in seconds; shorter than LIMIT_S because the machine may become busy.
+#: Maximum planned duration of a run in seconds, less than LIMIT_S, as the machine may become busy.
 LONGEST_S = 4
-#: Maximum number of times that a run that exceeded its time is repeated with an eighth of its
-#: messages.
+#: Maximum number of times that a run, after exceeding its time limit, is repeated with an eighth
+#: of its messages.
 SHORTER = 2
 #: The exit status of siwarp-bench and end.py if messages were lost.
 EXIT_LOST = 3
-#: The message of a process whose peer has failed; the peer reports the reason.
-SECOND_HAND = "the peer process has ended"
+#: The message of a process whose peer process has failed. The peer itself reports the reason.
+PEER_ENDED = "the peer process has ended"
 
-#: What to do if a run takes too long.
-_FASTER = "reduce the load of the machine, or --size and --depth"
+#: The advice in the message about a run that exceeded its time limit.
+_SLOW_RUN_ADVICE = "reduce the load of the machine, or --size and --depth"
 
 #: The percentiles of single samples that a run of kind lat reports.
 TAILS = ("p99", "p99.9")
@@ -108,7 +109,7 @@ def make_progress_counter(progress: Progress | None, total: int) -> Callable[[],
 
 
 class BenchError(RuntimeError):
-    """A run of a measurement failed; the text says why."""
+    """A run of a measurement failed; the message contains the reason."""
 
 
 class LostError(BenchError):
@@ -198,12 +199,13 @@ class Side:
 
 
 def process_exit_reason(code: int, stderr: str, limit: float | None = None) -> str:
-    """Return why a process of a run ended with this status; ``stderr`` is its standard error.
+    """Return the reason why a process of a run exited with status ``code``.
 
-    limit: the seconds that its run had; without it LIMIT_S.
+    ``stderr``: the output of the process on standard error. ``limit``: the time limit of the run in
+    seconds; None: LIMIT_S.
     """
     if code == -signal.SIGALRM:
-        return f"it did not finish within {limit or LIMIT_S} s: {_FASTER}"
+        return f"it did not finish within {limit or LIMIT_S} s: {_SLOW_RUN_ADVICE}"
     if code < 0:
         return f"it was killed by {signal.Signals(-code).name}"
     return stderr.strip().splitlines()[-1] if stderr.strip() else f"exit status {code}"
@@ -215,10 +217,10 @@ def raise_if_process_failed(name: str, ends: Iterable[tuple[str, int, str]]) -> 
     if not failed:
         return
     # A process that reports only the exit of its peer does not know the reason.
-    knowing = [end for end in failed if end[2] != SECOND_HAND] or failed[:1]
+    knowing = [end for end in failed if end[2] != PEER_ENDED] or failed[:1]
     if slow := [why for _, code, why in failed if code == -signal.SIGALRM]:
         raise SlowError(f"the run {name!r} failed: {slow[0]}")
-    # A process that lost its peer may report another reason, so both reasons are shown.
+    # A process whose peer has failed may report another reason, so the message has both reasons.
     reasons = "; ".join(dict.fromkeys(f"{side}: {why}" for side, _, why in knowing))
     text = reasons if len(knowing) > 1 else knowing[0][2]
     kind = LostError if all(code == EXIT_LOST for _, code, _ in knowing) else BenchError
@@ -283,7 +285,7 @@ def run_client_and_server(
             ]
         except subprocess.TimeoutExpired:
             raise SlowError(
-                f"the run {what!r} did not finish within {limit} s: {_FASTER}"
+                f"the run {what!r} did not finish within {limit} s: {_SLOW_RUN_ADVICE}"
             ) from None
         finally:
             for process in started:
@@ -316,7 +318,7 @@ def run_variant(
         plan = make_raw_socket_floor_plan(plan)
     left = until - time.monotonic()
     if left <= 0:
-        raise SlowError(f"no time is left for the run {run.name!r}: {_FASTER}")
+        raise SlowError(f"no time is left for the run {run.name!r}: {_SLOW_RUN_ADVICE}")
     # Whole seconds, at most half of the remaining time, so that a shorter run can follow.
     limit = math.ceil(min(left / 2, LIMIT_S))
     start = (
@@ -375,7 +377,7 @@ def _probe_seconds_per_message(
         short = replace(plan, iters=iters + -iters % plan.messages_per_credit)
         return seconds_per_message(plan, run_variant(short, run, env, until)["value"])
 
-    each, short = time_probe_run(FIRST), ITERS[plan.kind][0]
+    each, short = time_probe_run(FIRST_PROBE_MESSAGES), ITERS[plan.kind][0]
     if each * short > min(PROBE_S, (until - time.monotonic()) / PROBES):
         return each
     # Use the shortest of three probes, because another process may have used the CPU.
@@ -416,7 +418,7 @@ def _measure_round(
     turn: int,
     until: float,
 ) -> dict[str, Any]:
-    # The floor (raw sockets) and siwarp alternate in running first. The other floors, which have no
+    # In every second round siwarp is measured before the floor. The other floors, which have no
     # ratio, run in every third round.
     order = [runs[1], runs[0]] if turn % 2 else runs[:2]
     order = order + [run for run in runs[2:] if turn % 3 == 0 or run.name in _WITH_RATIO]

@@ -18,8 +18,8 @@ __all__ = [
     "csv_row",
     "curves_of_results",
     "describe_raw_socket_floor",
+    "print_measurement",
     "print_text",
-    "show",
     "write_csv",
 ]
 
@@ -113,7 +113,7 @@ def print_text(text: str, indent: str = "") -> None:
     )
 
 
-def show(result: dict[str, Any]) -> None:
+def print_measurement(result: dict[str, Any]) -> None:
     """Print the result of a measurement in a few lines."""
     unit = result["unit"]
     print_text(_describe_measurement(result))

@@ -42,10 +42,10 @@ __all__ = [
     "show_rates",
 ]
 
-#: Number of rounds for ratios that others can rely on, and the measured seconds of a run.
+#: Number of rounds for reliable ratios, and the measured seconds of a run.
 ROUNDS = 30
 DURATION_S = 0.15
-#: Octets of a message.
+#: Octets of each message of a measurement.
 SIZE = 64
 #: Maximum number of threads, and of lanes of a device (setting lanes).
 MOST_THREADS = 256
@@ -248,29 +248,29 @@ def _define_ratios(qp: str, threads: Sequence[int]) -> list[_Ratio]:
     """Return the ratios of one type of queue pair, for ascending thread counts."""
     kind = qp.upper()
 
-    def divide(name: str, above: Row, below: Row) -> _Ratio:
+    def define_ratio(name: str, above: Row, below: Row) -> _Ratio:
         return _Ratio(f"{kind}, {name}", (above,), (below,))
 
-    def gain(run: str, n: int) -> _Ratio:
+    def define_gain(run: str, n: int) -> _Ratio:
         name = f"{RUNS[run]}, {_format_threads(n)} / 1 thread"
-        return divide(name, Row(qp, run, n), Row(qp, run, 1))
+        return define_ratio(name, Row(qp, run, n), Row(qp, run, 1))
 
     ratios = []
     for n in threads:
         one, words = Row(qp, "one-device", n), _format_threads(n)
         own, region = Row(qp, "own-devices", n), Row(qp, "one-region", n)
-        ratios.append(divide(f"{words}: one device / own devices", one, own))
-        ratios.append(divide(f"{words}: one region / a region each", region, one))
+        ratios.append(define_ratio(f"{words}: one device / own devices", one, own))
+        ratios.append(define_ratio(f"{words}: one region / a region each", region, one))
     for n in threads:
         if n == 1:
             continue
-        ours, floor = gain("one-device", n), gain("raw", n)
+        ours, floor = define_gain("one-device", n), define_gain("raw", n)
         name = f"{kind}, {_format_threads(n)}: gain of one device / gain of raw sockets"
         ratios += [ours, floor]
         ratios.append(_Ratio(name, ours.above + floor.below, ours.below + floor.above))
     eight, two = Row(qp, "one-device", 8), Row(qp, "one-device", 2)
-    ratios.append(divide("one device, 8 threads / 2 threads", eight, two))
-    ratios += [gain("one-cq", n) for n in POLLERS if n != 1]
+    ratios.append(define_ratio("one device, 8 threads / 2 threads", eight, two))
+    ratios += [define_gain("one-cq", n) for n in POLLERS if n != 1]
     return ratios
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Decides by the floor's own rounds whether a figure may reflect the state of the machine."""
+"""Warns that figures are unreliable, because the rates of raw sockets vary between rounds."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 __all__ = ["LEAST_FLOOR_ROUNDS", "floor_spread_warning", "minimum_and_maximum"]
 
-#: A floor is unreliable if its interquartile range exceeds this part of its median. Fewer rounds
-#: than these do not determine the range.
+#: A floor is unreliable if the interquartile range of its rounds exceeds FLOOR_RANGE times its
+#: median, or if it has fewer than LEAST_FLOOR_ROUNDS rounds.
 FLOOR_RANGE = 0.15
 LEAST_FLOOR_ROUNDS = 20
 

@@ -219,11 +219,11 @@ def cp(
     }
     opened: list[Session] = []
 
-    def on_session(session: Session) -> None:
+    def record_opened_session(session: Session) -> None:
         opened.append(session)
         _print_refused_channels(session)
 
-    options["on_session"] = on_session
+    options["on_session"] = record_opened_session
     try:
         with contextlib.ExitStack() as stack:
             started = _start_far_end(paths, rsh, siwarp_path, names)

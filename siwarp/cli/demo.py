@@ -27,7 +27,7 @@ _DEPTH = 16
 
 
 class _Failed(Exception):
-    """A check of the demo failed; the text says which one."""
+    """A check of the demo failed; the message names the check."""
 
 
 def _report_check(good: bool, text: str) -> None:
@@ -136,17 +136,17 @@ def _try_invalid_keys(peer: Peer) -> None:
     show.print_heading("A key that the peer never issued")
     port = peer.receive_value()["port"]
 
-    def attempt_write(conn: Any, there: Any) -> None:
+    def attempt_write_with_wrong_key(conn: Any, there: Any) -> None:
         conn.write(there, b"this must not arrive")
         # TCP has accepted the Write when it completes; the peer's error arrives later.
         conn.recv(30)
 
-    def attempt_read(conn: Any, there: Any) -> None:
+    def attempt_read_with_wrong_key(conn: Any, there: Any) -> None:
         conn.read(there, 64, timeout=30)
 
     attempts: list[tuple[str, Callable[[Any, Any], None], tuple[int, int, int]]] = [
-        ("RDMA Write", attempt_write, (1, 1, 0)),
-        ("RDMA Read", attempt_read, (0, 1, 0)),
+        ("RDMA Write", attempt_write_with_wrong_key, (1, 1, 0)),
+        ("RDMA Read", attempt_read_with_wrong_key, (0, 1, 0)),
     ]
     for name, attempt, wanted in attempts:
         with siwarp.connect(("127.0.0.1", port)) as conn:

@@ -24,7 +24,7 @@ _MESSAGES, _OCTETS, _DEPTH = 500, 4096, 16
 
 
 class DatagramLost(Exception):
-    """The peer did not return a datagram although no loss is permitted; the text says which one."""
+    """The peer did not return a datagram although no loss is permitted; the message names it."""
 
 
 @contextmanager

@@ -26,7 +26,7 @@ SO_SNDBUFFORCE, SO_RCVBUFFORCE = 32, 33
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of one check. ``state`` is good, fair (it works, but less well) or bad."""
+    """The result of one check. ``state`` is good, fair (siwarp works, but slower) or bad."""
 
     what: str
     state: str

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Runs a program instead of this process, or as a child of it."""
+"""Runs a program in place of this process, or as its child."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import sys
 from collections.abc import Iterator, Mapping
 from types import FrameType
 
-__all__ = ["end_this_process_like_child", "execute", "run_as_child"]
+__all__ = ["end_this_process_like_child", "replace_this_process", "run_as_child"]
 
 #: Signals that Python ignores; the program must start with their default action, as in a shell.
 _IGNORED_HERE = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
-def execute(command: list[str], environment: Mapping[str, str]) -> int:
+def replace_this_process(command: list[str], environment: Mapping[str, str]) -> int:
     """Replace this process by a program, which keeps the PID, the terminal, open files and signals.
 
     Returns only on failure: the exit status that a shell would have then.
@@ -95,7 +95,7 @@ def _pipe_readable_after_signals() -> Iterator[int]:
     before the system call; ``Popen.wait`` would go on sleeping, and not call the handler.
     """
     reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-    # Only signals with a handler make the pipe readable.
+    # A signal makes the pipe readable only if the signal has a handler.
     children = signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
     descriptor = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     try:

@@ -40,7 +40,7 @@ _MOST_LINES, _LONGEST_LINE = 1000, 1 << 20
 _END_S = 5
 #: Seconds within which the port of the far end must answer.
 CONNECT_S = 10
-#: Exit statuses of a shell: no such program, and of ssh: no connection.
+#: Exit status of a shell that finds no such program, and of ssh without a connection.
 _NO_PROGRAM, _NO_CONNECTION = 127, 255
 
 _HOST_PATH = re.compile(
@@ -81,19 +81,19 @@ class FarEndError(Exception):
 
 
 class _Answer(NamedTuple):
-    """What the far end prints when it is ready."""
+    """The line that the far end prints when it accepts connections."""
 
-    #: The address and the port on which it listens.
+    #: The address and the port on which the far end listens.
     host: str
     port: int
-    #: The text of the key.
+    #: The key of the session, as text.
     key: str
     #: The paths of the command below the directory that the far end serves.
     paths: list[str]
 
     @classmethod
     def parse(cls, answer: dict[str, Any], paths: int) -> _Answer:
-        """Return the answer in a parsed line; it must have so many ``paths``.
+        """Return the answer in a parsed line, which must contain ``paths`` paths.
 
         Raises:
             KeyError, TypeError, ValueError: the line is of another form.
@@ -111,7 +111,7 @@ class _Answer(NamedTuple):
 
 
 class FarEnd:
-    """A far end that runs; made by ``start_far_end``."""
+    """A running far end on another host, started by ``start_far_end``."""
 
     def __init__(self, process: subprocess.Popen[str], host: str, answer: _Answer) -> None:
         self._process = process
@@ -136,7 +136,8 @@ class FarEnd:
     def _find_address(self) -> str:
         """Return an address at which the port of the far end can be reached."""
         reason = ""
-        # The far end does not know its address if it is translated on the way.
+        # If a router translates addresses, the far end does not know the address at which it is
+        # reachable.
         for address in (self._listens_on, self._host):
             try:
                 with socket.create_connection((address, self._port), CONNECT_S) as probe:
@@ -249,7 +250,7 @@ def _read_answer(
 # ---- at the far end
 
 
-def _root_of(paths: list[str], *, is_target: bool) -> tuple[Path, list[str]]:
+def _directory_to_serve(paths: list[str], *, is_target: bool) -> tuple[Path, list[str]]:
     """Return the directory to serve, and the paths relative to it.
 
     The directory has the names of all paths. It is the directory itself for one that is the target
@@ -280,7 +281,7 @@ async def _serve_until_stdin_ends(paths: list[str], write: bool, channels: list[
             "the remote shell did not set SSH_CONNECTION, which has the address to listen on: use "
             "ssh, or run `siwarp serve` at the far end, and copy with siw://HOST/PATH"
         )
-    root, relative = _root_of(paths, is_target=write)
+    root, relative = _directory_to_serve(paths, is_target=write)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):

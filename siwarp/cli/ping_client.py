@@ -108,7 +108,7 @@ def explain_silence(dest: Address, kind: str) -> str:
                 f"{dest[0]} refuses UDP port {dest[1]}: start {command} there, or correct the port"
             )
         except OSError:
-            pass  # other errors, such as a missing answer, prove nothing
+            pass  # other errors, such as a missing answer, do not show whether a server runs
     return f"is {command} running there, with the same --crc, and was its --qkey given?"
 
 
@@ -149,7 +149,7 @@ class Pinger(Closing):
         self._cq = CQ(context, 64, channel=CompChannel(context))
         self._mr = MR(self._pd, (1 + _RECVS) * size)
         self._mr.write((REQUEST + bytes(range(251)) * (size // 251 + 1))[:size])
-        #: Octets of a ping that are its number.
+        #: The octets of a ping that contain its number.
         self._number = slice(1, min(9, size))
         sgs = [[self._mr.sge((1 + i) * size, size)] for i in range(_RECVS)]
         self._recvs = [RecvWR(i, sg=sg) for i, sg in enumerate(sgs)]

@@ -38,7 +38,8 @@ __all__ = ["serve_pings"]
 _RECV_SIZE = 64 * 1024
 #: Number of receives: of a UD or RD queue pair, and of the queue pair of each UC or RC client.
 _RECVS, _CLIENT_RECVS = 64, 4
-#: UD, RD: limit of unsent answers, and their number from which on a client may have only one.
+#: UD, RD: maximum number of unsent answers, and the number from which on each client may have only
+#: one of them.
 _ANSWERS, _SHARED_FROM = 512, 128
 #: UC, RC: limit of clients, and seconds without a message after which a client is disconnected.
 _CLIENTS, _SILENT = 64, 30.0
@@ -52,7 +53,9 @@ def _start_task(tasks: set[asyncio.Task[None]], work: Coroutine[Any, Any, None])
     task.add_done_callback(tasks.discard)
 
 
-async def _send(end: aio.UDEndpoint | aio.RDEndpoint, data: bytes, to: aio.Datagram) -> None:
+async def _send_if_client_is_reachable(
+    end: aio.UDEndpoint | aio.RDEndpoint, data: bytes, to: aio.Datagram
+) -> None:
     """Send ``data`` to the sender of a message; if that fails, only this client has no answer."""
     with contextlib.suppress(Error):
         if isinstance(end, aio.UDEndpoint):  # several queue pairs may share the client's socket
@@ -71,7 +74,7 @@ async def _answer_datagrams(end: aio.UDEndpoint | aio.RDEndpoint) -> None:
     unsent: Counter[Address] = Counter()
 
     async def send_answer(asked: aio.Datagram) -> None:
-        await _send(end, ANSWER + asked.data[1:], asked)
+        await _send_if_client_is_reachable(end, ANSWER + asked.data[1:], asked)
         unsent[asked.source] -= 1
         if not unsent[asked.source]:
             del unsent[asked.source]
@@ -105,7 +108,7 @@ async def _answer_uc_clients(ud: aio.UDEndpoint, context: Context) -> None:
             qp.to_rts(QPAttr(ah_attr=client))
             qp.post_recv([RecvWR(at, sg=[mr.sge(at, _RECV_SIZE)]) for at in slots])
             ports[client] = qp.addr[1]
-            await _send(ud, pack_hello(ports[client]), asked)
+            await _send_if_client_is_reachable(ud, pack_hello(ports[client]), asked)
             while True:
                 for wc in await asyncio.wait_for(aio.wait(cq), _SILENT):
                     at = wc.wr_id & ~_SEND
@@ -122,7 +125,7 @@ async def _answer_uc_clients(ud: aio.UDEndpoint, context: Context) -> None:
         if port and client not in ports and len(tasks) < _CLIENTS:
             _start_task(tasks, answer_client(asked, client))
         elif port:  # the client repeats its message, or the server is full
-            await _send(ud, pack_hello(ports.get(client, 0)), asked)
+            await _send_if_client_is_reachable(ud, pack_hello(ports.get(client, 0)), asked)
 
 
 async def _answer_rc_clients(listener: aio.Listener) -> None:

@@ -14,7 +14,7 @@ import sys
 from dataclasses import dataclass, field
 
 from siwarp.cli.capture_file import environment_for_packet_capture
-from siwarp.cli.execute import execute
+from siwarp.cli.execute import replace_this_process
 from siwarp.cli.main import UsageError, apply_settings
 from siwarp.cli.run_preload import ld_preload_environment
 from siwarp.cli.run_view import expose_device_files_to_process
@@ -157,4 +157,4 @@ def main(name: str, arguments: list[str]) -> int:
         if missing:
             print(f"siwarp run: {missing}", file=sys.stderr)
     sys.stdout.flush()
-    return execute(options.command, {**os.environ, **added})
+    return replace_this_process(options.command, {**os.environ, **added})

@@ -13,16 +13,16 @@ from siwarp.cli.run import main
 _Words = Annotated[list[str] | None, typer.Argument(metavar="[OPTIONS] [--] PROGRAM...")]
 
 
-def run(words: _Words = None) -> None:
+def run_program_command(words: _Words = None) -> None:
     """Run a program of libibverbs and librdmacm, with siwarp's devices as its adapters."""
     raise typer.Exit(main("run", words or []))
 
 
-def env() -> None:
+def print_environment_command() -> None:
     """Print the environment variables of `siwarp run` as shell commands."""
     raise typer.Exit(main("env", []))
 
 
-def config() -> None:
+def print_settings_command() -> None:
     """Print the settings, or the compiler and linker flags for a C program."""
     raise typer.Exit(config_alone.main("config", []))

@@ -40,11 +40,11 @@ def _raise_if_libc_call_failed(result: int, what: str) -> None:
         raise OSError(number, f"{what}: {os.strerror(number)}")
 
 
-def _unshare(flags: int) -> None:
+def _call_unshare(flags: int) -> None:
     _raise_if_libc_call_failed(_libc.unshare(flags), "unshare")
 
 
-def _mount(
+def _call_mount(
     source: str, target: Path, kind: str | None, flags: int, data: str | None = None
 ) -> None:
     _raise_if_libc_call_failed(
@@ -71,14 +71,14 @@ def _enter_new_mount_namespace() -> None:
     """Enter a mount namespace, and a user namespace if that is necessary."""
     user, group = os.geteuid(), os.getegid()
     try:
-        _unshare(_CLONE_NEWNS)
+        _call_unshare(_CLONE_NEWNS)
     except PermissionError:
-        _unshare(_CLONE_NEWUSER | _CLONE_NEWNS)
+        _call_unshare(_CLONE_NEWUSER | _CLONE_NEWNS)
         _write_proc_file(Path("/proc/self/setgroups"), "deny")
         _write_proc_file(Path("/proc/self/uid_map"), f"{user} {user} 1")
         _write_proc_file(Path("/proc/self/gid_map"), f"{group} {group} 1")
     # Later mounts outside appear in the namespace, but no mount in the namespace appears outside.
-    _mount("none", Path("/"), None, _MS_REC | _MS_SLAVE)
+    _call_mount("none", Path("/"), None, _MS_REC | _MS_SLAVE)
 
 
 def _bind_mount(source: str, target: Path, folder: bool) -> None:
@@ -86,7 +86,7 @@ def _bind_mount(source: str, target: Path, folder: bool) -> None:
         target.mkdir()
     else:
         target.touch()
-    _mount(source, target, None, _MS_BIND | _MS_REC)
+    _call_mount(source, target, None, _MS_BIND | _MS_REC)
 
 
 def _cover_with_tmpfs(place: Path, without: Sequence[str]) -> None:
@@ -96,7 +96,7 @@ def _cover_with_tmpfs(place: Path, without: Sequence[str]) -> None:
         names = [path.name for path in place.iterdir()]
         entries = [(name, os.lstat(name, dir_fd=old).st_mode) for name in names]
         links = {n: os.readlink(n, dir_fd=old) for n, mode in entries if stat.S_ISLNK(mode)}
-        _mount("siwarp", place, "tmpfs", _TMPFS, "mode=0755")
+        _call_mount("siwarp", place, "tmpfs", _TMPFS, "mode=0755")
         for name, mode in entries:
             if name in without:
                 continue
@@ -151,7 +151,7 @@ def _expose_device_classes(found: Sequence[Device]) -> None:
         _link_to_interface(folder / "device", files.get("ports/1/gid_attrs/ndevs/0", ""))
         _write_files(verbs / device.dev_name, run_sysfs.sysfs_verbs_file_contents(device))
         (verbs / device.dev_name / "device").symlink_to(f"../../infiniband/{device.name}/device")
-    _mount("siwarp", _CLASSES, None, _MS_REMOUNT | _MS_BIND | _MS_RDONLY | _TMPFS)
+    _call_mount("siwarp", _CLASSES, None, _MS_REMOUNT | _MS_BIND | _MS_RDONLY | _TMPFS)
 
 
 def _expose_device_nodes(found: Sequence[Device]) -> None:
@@ -163,7 +163,7 @@ def _expose_device_nodes(found: Sequence[Device]) -> None:
     folder.mkdir(exist_ok=True)
     for name in ours:
         _bind_mount("/dev/null", folder / name, folder=False)
-    # Only root may create files in the folders, as before they were covered.
+    # Only root may create files in the covered folders, as in the original folders.
     folder.chmod(0o555)
     covered.chmod(0o555)
 

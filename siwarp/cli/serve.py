@@ -33,12 +33,14 @@ async def _serve_until_stopped(
 ) -> None:  # fmt: skip
     from siwarp.ulp.adts import serve as serve_directory
 
-    def tell(text: str) -> None:
+    def print_event(text: str) -> None:
         print(f"siwarp serve: {text}", file=sys.stderr, flush=True)
 
     stop = asyncio.Event()
     call_at_stop(stop.set, until_eof)
-    async with await serve_directory(root, address, key=key, on_event=tell, **options) as server:
+    async with await serve_directory(
+        root, address, key=key, on_event=print_event, **options
+    ) as server:
         host, port = server.address
         shown = f"[{host}]" if ":" in host else host
         url = f"siw://{shown}:{port}/"

@@ -27,14 +27,14 @@ def _group_help() -> None:
     """Print the requirements of siwarp's own specifications."""
 
 
-@app.command()
-def dgram(as_json: _AsJson = False, text: _Text = False) -> None:
+@app.command("dgram")
+def print_datagram_requirements(as_json: _AsJson = False, text: _Text = False) -> None:
     """Print the requirements of datagram-iWARP, each with the tests that verify it."""
     _print_specification(SPECIFICATIONS["dgram"], as_json, text)
 
 
-@app.command()
-def adts(as_json: _AsJson = False, text: _Text = False) -> None:
+@app.command("adts")
+def print_adts_requirements(as_json: _AsJson = False, text: _Text = False) -> None:
     """Print the requirements of ADTS (file transfer), each with the tests that verify it."""
     _print_specification(SPECIFICATIONS["adts"], as_json, text)
 

@@ -41,7 +41,7 @@ def _find_wan_program() -> str:
     raise FileNotFoundError(f"siwarp-wan is missing from {home}: install siwarp again")
 
 
-def _execute_in_wan_namespace(end: NamespaceName, pid: str | None, command: list[str]) -> None:
+def _run_in_wan_namespace(end: NamespaceName, pid: str | None, command: list[str]) -> None:
     pid = pid or os.environ.get(VARIABLE)
     if not pid:
         raise typer.BadParameter(
@@ -148,7 +148,7 @@ def wan(
     well.
     """
     if enter is not None:
-        _execute_in_wan_namespace(enter, pid, command or [os.environ.get("SHELL", "/bin/sh")])
+        _run_in_wan_namespace(enter, pid, command or [os.environ.get("SHELL", "/bin/sh")])
     if in_a is not None and command:
         raise typer.BadParameter(
             "the command for a is given twice: omit --in-a or the command behind --",

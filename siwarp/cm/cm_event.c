@@ -103,8 +103,8 @@ static int raise_ird_to_ord(struct siw_cm_id *id, uint16_t peer_ord)
  * Negotiates IRD and ORD and attaches the stream to the QP. Returns 0; or -errno, and sets *why to
  * the error that was reported to the peer.
  */
-static int complete_connect(struct siw_cm_id *id, const struct siw_mpa_params *reply,
-			    struct siw_wire_err *why)
+static int complete_connect_with_reply(struct siw_cm_id *id, const struct siw_mpa_params *reply,
+				       struct siw_wire_err *why)
 {
 	struct siw_rc_start at = { .initiator = true, .rnr_retry = id->rnr_retry };
 	int err = 0;
@@ -148,7 +148,7 @@ static void translate_reply_event(struct siw_cm_id *id, const struct siw_conn_ev
 		siw_cm_copy_mpa_params_to_event(ev, &e->params);
 		return;
 	}
-	ev->status = complete_connect(id, &e->params, &why);
+	ev->status = complete_connect_with_reply(id, &e->params, &why);
 	if (!ev->status)
 		return;
 	ev->event = SIW_CM_CONNECT_ERROR;
@@ -168,7 +168,7 @@ int siw_cm_establish(struct siw_cm_id *id)
 		err = siw_refuse(CM_NO_RESPONSE);
 	} else {
 		id->responded = false;
-		err = complete_connect(id, &id->reply, &why);
+		err = complete_connect_with_reply(id, &id->reply, &why);
 	}
 	siw_unlock(&channel->lock);
 	return siw_refused(err);

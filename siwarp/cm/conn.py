@@ -46,7 +46,7 @@ from siwarp.verbs.wanted import host_and_port
 
 __all__ = ["Connection", "Listener", "connect", "listen"]
 
-#: Size in octets of one posted receive, and the number of posted receives.
+#: Default size in octets of a posted receive, and default number of posted receives.
 RECV_SIZE = 64 * 1024
 RECV_DEPTH = 16
 

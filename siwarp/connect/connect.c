@@ -301,7 +301,7 @@ static void conn_handle_timer(struct siw_timed *timed, uint64_t now_ns)
 
 static int serve_listener(struct siw_conn *listener);
 
-static int conn_serve(struct siw_io_handler *self)
+static int conn_handle_socket_event(struct siw_io_handler *self)
 {
 	struct siw_conn *conn = siw_container(self, struct siw_conn, handler);
 
@@ -326,7 +326,7 @@ static struct siw_conn *alloc_connection(const struct siw_conn_user *user, struc
 
 	if (!conn)
 		return NULL;
-	conn->handler.serve = conn_serve;
+	conn->handler.serve = conn_handle_socket_event;
 	conn->user = user;
 	atomic_init(&conn->lane, lane);
 	conn->stage = stage;

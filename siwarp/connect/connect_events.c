@@ -116,7 +116,7 @@ int siw_reporter_report(struct siw_reporter *reporter, const struct siw_conn_eve
  * Returns whether the event concerns the object that `what` points to: a connection, its listener,
  * or a request.
  */
-static bool event_concerns(const struct siw_conn_event *event, const void *what)
+static bool event_is_about_object(const struct siw_conn_event *event, const void *what)
 {
 	return event->conn == what || event->listener == what || event->sidr_request == what;
 }
@@ -132,7 +132,7 @@ static void evq_drop_events(struct siw_evq *q, const void *what, const void *use
 	siw_lock(&q->lock);
 	for (l = q->events.next; l != &q->events; l = next) {
 		struct event_node *node = siw_container(l, struct event_node, link);
-		bool its = what ? event_concerns(&node->event, what)
+		bool its = what ? event_is_about_object(&node->event, what)
 				: node->event.user_data == user_data;
 
 		next = l->next;

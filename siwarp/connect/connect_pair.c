@@ -848,7 +848,7 @@ static int pair_set_peer(struct siw_pair *pair, const struct siw_qp_attr *attr, 
 	pair->own.addr = own;
 	pair->peer = (struct siw_pair_id){ attr->ah_addr, attr->dest_qp_num };
 	pair->peer.addr.port_be = 0;
-	/* A link-local address of the peer is on this device's link. */
+	/* The scope of a link-local peer address is the link of this device. */
 	if (own.scope && !pair->peer.addr.scope)
 		pair->peer.addr.scope = own.scope;
 	return 0;
@@ -916,7 +916,7 @@ static void pair_query_attributes(const struct siw_rc_qp *rc, struct siw_qp_attr
 }
 
 /* Ends the pairing of a QP with a peer by GID and QPN. */
-static void pair_free(struct siw_rc_qp *rc)
+static void pair_end_and_free(struct siw_rc_qp *rc)
 {
 	struct siw_pair *pair = rc->pair;
 
@@ -933,7 +933,7 @@ static const struct siw_pair_ops ops = {
 	.turn = pair_start_timeout_and_retry_connecting,
 	.stop = pair_stop_connecting,
 	.query = pair_query_attributes,
-	.close = pair_free,
+	.close = pair_end_and_free,
 };
 
 int siw_pair_create_for_qp(struct siw_rc_qp *rc)

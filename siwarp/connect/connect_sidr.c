@@ -430,8 +430,8 @@ struct siw_sidr_request {
 	uint64_t id;
 	uint32_t source; /* index of the query's source in the port's admission table */
 	enum kind kind;
-	uint64_t since_ns;	   /* when the request entered this stage */
-	uint64_t last_received_ns; /* when the query was last received */
+	uint64_t since_ns;	   /* time at which the request entered its current stage */
+	uint64_t last_received_ns; /* time at which the query was last received */
 	union {
 		struct { /* PENDING */
 			uint8_t len, octets[SIW_SIDR_DATA];
@@ -475,9 +475,10 @@ struct siw_sidr_port {
 	struct siw_sidr_request *offered; /* the request whose event is in the queue, or NULL */
 	uint64_t turn;			  /* number of queries offered to the program so far */
 	struct sidr_source sources[SIW_SOURCES + 1];
-	struct siw_link turns[KINDS];	/* per kind: sources with queries, ordered by last_turn */
+	/* for each kind of query: the sources with such queries, ordered by last_turn */
+	struct siw_link turns[KINDS];
 	struct siw_link by_arrival;	/* pending requests, ordered by last_received_ns */
-	struct siw_link stages[STAGES]; /* per stage: its requests, oldest first */
+	struct siw_link stages[STAGES]; /* for each stage: its requests, oldest first */
 	struct siw_link buckets[BUCKETS];
 };
 

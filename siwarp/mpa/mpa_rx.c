@@ -93,7 +93,7 @@ static int end_rx_with_error(struct siw_mpa_stream *stream, enum siw_mpa_ecode c
  * Allocates the staging buffer of a stream that has none, or enlarges it after Markers were
  * negotiated.
  */
-static bool staging_grow(struct siw_mpa_rx *rx, uint32_t cap)
+static bool staging_allocate_or_enlarge(struct siw_mpa_rx *rx, uint32_t cap)
 {
 	uint8_t *buf = rx->buf ? NULL : siw_mpa_pool_get(&stagings[cap == STRICT_OCTETS]);
 
@@ -107,7 +107,7 @@ static bool staging_grow(struct siw_mpa_rx *rx, uint32_t cap)
 }
 
 /* Returns the staging buffer to the pool when nothing is staged and nothing has arrived. */
-static void staging_release(struct siw_mpa_rx *rx)
+static void staging_return_to_pool(struct siw_mpa_rx *rx)
 {
 	if (!rx->buf)
 		return;
@@ -124,7 +124,7 @@ static int staging_make_room(struct siw_mpa_rx *rx, uint32_t want)
 {
 	uint32_t cap = rx->strict ? STRICT_OCTETS : STAGING_OCTETS;
 
-	if (rx->cap < cap && !staging_grow(rx, cap))
+	if (rx->cap < cap && !staging_allocate_or_enlarge(rx, cap))
 		return -ENOMEM;
 	if (rx->pos == rx->end) {
 		rx->pos = rx->end = 0;
@@ -140,7 +140,7 @@ static int staging_make_room(struct siw_mpa_rx *rx, uint32_t want)
  * Reads once into the staging buffer, up to limit octets. Sets rx->dry if the socket has no more
  * octets.
  */
-static int staging_read(struct siw_mpa_stream *stream, uint32_t want, uint32_t limit)
+static int staging_read_from_socket(struct siw_mpa_stream *stream, uint32_t want, uint32_t limit)
 {
 	struct siw_mpa_rx *rx = &stream->rx;
 	int rv = staging_make_room(rx, want);
@@ -163,7 +163,8 @@ int siw_mpa_store_early_octets(struct siw_mpa_stream *stream)
 {
 	uint32_t here = staged_octets(&stream->rx);
 
-	return here < EARLY_OCTETS ? staging_read(stream, 1, EARLY_OCTETS - here) : -ENOBUFS;
+	return here < EARLY_OCTETS ? staging_read_from_socket(stream, 1, EARLY_OCTETS - here)
+				   : -ENOBUFS;
 }
 
 /*
@@ -261,8 +262,9 @@ static int stage_fpdu_head(struct siw_mpa_stream *stream)
 			return 1;
 		if (consume_socket_empty_flag(rx))
 			return 0;
-		rv = staging_read(stream, want - staged_octets(rx),
-				  rx->bulk && !rx->strict ? BULK_OCTETS : STRICT_OCTETS);
+		rv = staging_read_from_socket(stream, want - staged_octets(rx),
+					      rx->bulk && !rx->strict ? BULK_OCTETS
+								      : STRICT_OCTETS);
 		if (rv < 0)
 			return convert_read_error(stream, rv, staged_octets(rx) > 0);
 	}
@@ -360,7 +362,7 @@ int siw_mpa_rx_fpdu(struct siw_mpa_stream *stream, const uint8_t **head, size_t 
 		rv = rx->markers ? stage_received_fpdu_with_markers(stream)
 				 : stage_received_fpdu_without_markers(stream);
 		if (!rv && !staged_octets(rx))
-			staging_release(rx);
+			staging_return_to_pool(rx);
 		if (rv <= 0)
 			return rv;
 		rx->have = true;
@@ -483,7 +485,7 @@ static int place_staged_payload(struct siw_mpa_stream *stream, size_t skip,
 /*
  * Reads the rest of the payload to its destination and the octets after it into staging, in one
  * system call. The CRC is computed immediately, while the octets are in the cache. Returns the
- * octets read, or an error as staging_read() does.
+ * octets read, or an error as staging_read_from_socket() does.
  */
 static int read_payload_to_dest(struct siw_mpa_stream *stream, size_t skip,
 				const struct iovec *dest, int n)
@@ -636,7 +638,7 @@ int siw_mpa_rx_payload(struct siw_mpa_stream *stream, size_t skip, const struct 
 		if (rx->done < rx->ulpdu_len && n > 0)
 			rv = read_payload_to_dest(stream, skip, dest, n);
 		else
-			rv = staging_read(stream, SIW_MPA_MAX_TRAILER, BULK_OCTETS);
+			rv = staging_read_from_socket(stream, SIW_MPA_MAX_TRAILER, BULK_OCTETS);
 		if (rv < 0)
 			return convert_read_error(stream, rv, true);
 	}
@@ -659,7 +661,7 @@ int siw_mpa_read_and_discard(struct siw_mpa_stream *stream)
 		int rv;
 
 		rx->pos = rx->end = 0;
-		rv = staging_read(stream, 1, STAGING_OCTETS);
+		rv = staging_read_from_socket(stream, 1, STAGING_OCTETS);
 		if (rv < 0)
 			return rv == -EAGAIN ? 0 : 1;
 		rx->dropped += (uint32_t)rv;

@@ -106,7 +106,7 @@ static void add_to_batch_iovecs(struct siw_mpa_tx *tx, const void *base, size_t 
 }
 
 /* Reserves the next len octets of the arena, and adds them to the batch. */
-static uint8_t *arena_reserve(struct siw_mpa_tx *tx, size_t len)
+static uint8_t *arena_reserve_octets(struct siw_mpa_tx *tx, size_t len)
 {
 	uint8_t *at = tx->arena + tx->arena_used;
 
@@ -153,7 +153,7 @@ static int frame_small_fpdu(struct siw_mpa_tx *tx, const void *head, size_t head
 			    const struct iovec *payload, int n, uint32_t ulpdu, bool crc)
 {
 	uint32_t len = siw_mpa_fpdu_len(ulpdu);
-	uint8_t *start = arena_reserve(tx, len), *at = start + SIW_MPA_LEN_OCTETS;
+	uint8_t *start = arena_reserve_octets(tx, len), *at = start + SIW_MPA_LEN_OCTETS;
 
 	siw_mpa_put_be16(start, ulpdu);
 	memcpy(at, head, head_len);
@@ -172,7 +172,7 @@ static int frame_small_fpdu(struct siw_mpa_tx *tx, const void *head, size_t head
 static int frame_large_fpdu(struct siw_mpa_tx *tx, const void *head, size_t head_len,
 			    const struct iovec *payload, int n, uint32_t ulpdu, bool crc_on)
 {
-	uint8_t *at = arena_reserve(tx, SIW_MPA_LEN_OCTETS + head_len);
+	uint8_t *at = arena_reserve_octets(tx, SIW_MPA_LEN_OCTETS + head_len);
 	uint32_t crc = 0, pad = siw_mpa_pad(ulpdu);
 
 	siw_mpa_put_be16(at, ulpdu);
@@ -188,13 +188,13 @@ static int frame_large_fpdu(struct siw_mpa_tx *tx, const void *head, size_t head
 				return -EFAULT;
 			add_to_batch_iovecs(tx, piece, len);
 		} else if (len) {
-			at = arena_reserve(tx, len);
+			at = arena_reserve_octets(tx, len);
 			if (crc_on ? siw_guard_crc_read(&crc, at, piece, len)
 				   : siw_guard_read(at, piece, len))
 				return -EFAULT;
 		}
 	}
-	at = arena_reserve(tx, pad + SIW_MPA_CRC_OCTETS);
+	at = arena_reserve_octets(tx, pad + SIW_MPA_CRC_OCTETS);
 	memset(at, 0, pad + SIW_MPA_CRC_OCTETS);
 	if (crc_on)
 		siw_crc32c_put(at + pad, siw_crc32c(crc, at, pad));
@@ -251,8 +251,8 @@ int64_t siw_mpa_tx_fpdu(struct siw_mpa_stream *stream, const void *head, size_t 
 		return -ENOMEM;
 	mark = save_batch_state(tx);
 	if (__builtin_expect(tx->markers, 0))
-		rv = siw_mpa_write_fpdu_with_markers(arena_reserve(tx, len), at, head, head_len,
-						     payload, n, ulpdu, crc);
+		rv = siw_mpa_write_fpdu_with_markers(arena_reserve_octets(tx, len), at, head,
+						     head_len, payload, n, ulpdu, crc);
 	else if (ulpdu <= PLAIN_CRC_OCTETS)
 		rv = frame_small_fpdu(tx, head, head_len, payload, n, ulpdu, crc);
 	else

@@ -169,7 +169,7 @@ static void qp_set_initial_attributes(struct siw_base_qp *base, struct siw_pd *p
 	base->min_rnr_timer = 12;
 	base->access = SIW_ACCESS_REMOTE_WRITE | SIW_ACCESS_REMOTE_READ | SIW_ACCESS_REMOTE_ATOMIC;
 	base->burst = 1;
-	/* the value makes sure that the QP's first post is not delayed */
+	/* a value that differs from the current one, so that the QP's first post is not delayed */
 	base->round.polls = siw_qp_poll_round(qp->lane) - 1;
 	base->cap = init->cap;
 	qp_round_caps(&base->cap, qp->srq);
@@ -234,7 +234,7 @@ static void adjust_qp_counts_of_used_objects(struct siw_base_qp *base, int by)
 }
 
 /* Ends the count of a QP that is being destroyed. */
-static void qp_uncount(struct siw_base_qp *base)
+static void qp_remove_from_counts(struct siw_base_qp *base)
 {
 	adjust_qp_counts_of_used_objects(base, -1);
 	atomic_fetch_sub(&base->qp.ctx->n_qp, 1);
@@ -303,7 +303,7 @@ static void qp_destroy_by_force(struct siw_child *child)
 	qp_remove(base);
 	siw_unlock(&qp->lane->lock);
 	siw_device_async_drop_without_acks(&qp->async);
-	qp_uncount(base);
+	qp_remove_from_counts(base);
 	qp_release_memory(base);
 }
 
@@ -418,7 +418,7 @@ int siw_destroy_qp(struct siw_qp *qp)
 	siw_device_child_del(qp->ctx, &qp->child);
 	/* Wait until no event handler uses the QP any more. */
 	siw_device_async_drop_and_await_acks(&qp->async);
-	qp_uncount(base);
+	qp_remove_from_counts(base);
 	qp_release_memory(base);
 	return 0;
 }

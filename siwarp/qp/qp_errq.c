@@ -35,8 +35,8 @@ static struct siw_errq *errq_alloc(void)
  * Queues an error entry. A full queue drops new entries, because the first errors are mostly the
  * cause of later ones.
  */
-static void errq_put(struct siw_base_qp *base, const struct siw_rdmap_event *event, int origin,
-		     uint64_t wr_id)
+static void errq_append_entry(struct siw_base_qp *base, const struct siw_rdmap_event *event,
+			      int origin, uint64_t wr_id)
 {
 	struct siw_errq *q = base->errq ? base->errq : (base->errq = errq_alloc());
 	struct siw_err_entry *entry;
@@ -83,7 +83,7 @@ void siw_qp_err_update_policy(struct siw_base_qp *base, bool in_group)
 void siw_qp_err_handle_invalid_message(struct siw_base_qp *base,
 				       const struct siw_rdmap_event *event)
 {
-	errq_put(base, event, SIW_ERR_FOUND, 0);
+	errq_append_entry(base, event, SIW_ERR_FOUND, 0);
 	if (base->errs_fatal)
 		siw_qp_abort(base, siw_qp_async_event_of_error(&event->err));
 	else
@@ -93,7 +93,7 @@ void siw_qp_err_handle_invalid_message(struct siw_base_qp *base,
 void siw_qp_errq_add_access_error(struct siw_base_qp *base, const struct siw_rdmap_event *event)
 {
 	siw_count(SIW_COUNTER_err_found, 1);
-	errq_put(base, event, SIW_ERR_FOUND, 0);
+	errq_append_entry(base, event, SIW_ERR_FOUND, 0);
 	siw_device_async_raise(&base->qp.async, SIW_EVENT_QP_ERR_QUEUED);
 }
 
@@ -101,7 +101,7 @@ void siw_qp_errq_add_error_reported_by_peer(struct siw_base_qp *base,
 					    const struct siw_rdmap_event *event, uint64_t wr_id)
 {
 	siw_count(SIW_COUNTER_err_received, 1);
-	errq_put(base, event, SIW_ERR_REPORTED, wr_id);
+	errq_append_entry(base, event, SIW_ERR_REPORTED, wr_id);
 	siw_device_async_raise(&base->qp.async, SIW_EVENT_QP_ERR_QUEUED);
 }
 

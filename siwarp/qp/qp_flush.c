@@ -77,7 +77,7 @@ void siw_qp_drop_requests_for_reset(struct siw_base_qp *base)
 
 /* ---- actions of the state table -------------------------------------------------------------- */
 
-static void sq_drain(struct siw_base_qp *base, bool notify)
+static void sq_begin_draining(struct siw_base_qp *base, bool notify)
 {
 	siw_lock(&base->qp.send_lock);
 	base->draining = true;
@@ -89,7 +89,7 @@ static void sq_drain(struct siw_base_qp *base, bool notify)
 	siw_qp_schedule_sending_turn(base);
 }
 
-static void sq_resume(struct siw_base_qp *base)
+static void sq_end_draining(struct siw_base_qp *base)
 {
 	enum siw_run run;
 
@@ -107,9 +107,9 @@ void siw_qp_carry_out_transition_action(struct siw_base_qp *base, int action, bo
 	const struct siw_qp_class *class = siw_class_of(base);
 
 	if (action == SIW_QPA_DRAIN) {
-		sq_drain(base, notify);
+		sq_begin_draining(base, notify);
 	} else if (action == SIW_QPA_RESUME) {
-		sq_resume(base);
+		sq_end_draining(base);
 	} else if (action == SIW_QPA_FLUSH) {
 		class->end(base);
 	} else if (action == SIW_QPA_FORGET) {

@@ -155,7 +155,7 @@ enum siw_teardown {
 
 /* The result of a sending turn of a queue pair. */
 enum siw_run {
-	SIW_RUN_DONE, /* all requests were sent */
+	SIW_RUN_DONE, /* all posted requests were sent */
 	/* requests are left, because the socket is full, or because ORD or a fence delays them */
 	SIW_RUN_BLOCKED,
 	SIW_RUN_MORE, /* requests are left, and the next turn can send them */
@@ -191,7 +191,7 @@ struct siw_delivery_counts {
 	 * send_lock
 	 */
 	bool announce;
-	/* number of Writes begun; under send_lock, as are sends and writes */
+	/* number of Writes begun; send_lock protects this member, sends and writes */
 	uint32_t writes_begun;
 	uint32_t sends, writes; /* the latest counts that the peer has sent */
 	/*
@@ -379,9 +379,9 @@ struct siw_base_qp {
 	uint32_t wire_err;
 
 	/* The send queue; its members are protected by send_lock. */
-	char *sq;		   /* memory of the slots */
+	char *sq;		   /* memory of the send queue's slots */
 	uint32_t sq_stride;	   /* in octets */
-	uint32_t sq_mask;	   /* number of slots minus one */
+	uint32_t sq_mask;	   /* number of slots of the send queue, minus one */
 	uint32_t sq_used;	   /* number of slots used at least once */
 	struct siw_wqe *sq_free;   /* list of free slots that were used before */
 	uint32_t sq_head, sq_tail; /* number of requests completed, and posted */

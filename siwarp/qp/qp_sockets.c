@@ -52,7 +52,8 @@ static int every_addr_try_port(struct siw_every_addr *every, uint16_t port)
 	return err;
 }
 
-static bool addrs_contain(const struct siw_addr *addrs, uint32_t n, const struct siw_addr *addr)
+static bool addr_array_contains(const struct siw_addr *addrs, uint32_t n,
+				const struct siw_addr *addr)
 {
 	for (uint32_t i = 0; i < n; i++)
 		if (siw_addr_same_host(&addrs[i], addr))
@@ -70,7 +71,7 @@ static void every_addr_open_at_new_addrs(struct siw_addr_follower *follower)
 	for (uint32_t i = 0; i < now.n_addrs && every->n < SIW_MAX_ADDRS; i++) {
 		int err = 0;
 
-		if (!addrs_contain(every->addrs, every->n, &now.addrs[i]))
+		if (!addr_array_contains(every->addrs, every->n, &now.addrs[i]))
 			err = every_addr_open_at(every, now.addrs[i]);
 		/*
 		 * An IPv6 address that is still under duplicate address detection cannot be bound.
@@ -200,7 +201,7 @@ static void addr_socks_handle_addr_change(struct siw_every_addr *every)
 	siw_device_get_current_info(every->lane->ctx, &now);
 	for (uint32_t i = 0; i < addr_socks_count(ends); i++)
 		atomic_store(&ends->at[i]->lost,
-			     !addrs_contain(now.addrs, now.n_addrs, &ends->at[i]->addr));
+			     !addr_array_contains(now.addrs, now.n_addrs, &ends->at[i]->addr));
 	addr_socks_choose_default(ends);
 }
 

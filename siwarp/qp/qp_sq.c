@@ -78,7 +78,8 @@ static struct siw_wqe *sq_alloc_slot(struct siw_base_qp *base)
 	return wqe;
 }
 
-static void flow_append(struct siw_base_qp *base, struct siw_flow *flow, struct siw_wqe *wqe)
+static void flow_append_request(struct siw_base_qp *base, struct siw_flow *flow,
+				struct siw_wqe *wqe)
 {
 	wqe->chain = NULL;
 	if (flow->first)
@@ -111,7 +112,7 @@ struct siw_wqe *siw_qp_sq_append(struct siw_base_qp *base, struct siw_flow *flow
 	else
 		wqe_copy_sge_list(wqe, wr);
 	base->sq_tail++;
-	flow_append(base, flow, wqe);
+	flow_append_request(base, flow, wqe);
 	siw_device_mark_busy(&base->qp);
 	return wqe;
 }

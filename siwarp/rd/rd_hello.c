@@ -43,7 +43,7 @@ struct datagram {
 /* The parameters that an endpoint announces in the handshake. */
 struct offer {
 	const uint8_t *head; /* struct siw_rd_head and the options, as in the datagram */
-	uint32_t octets;     /* total length of both */
+	uint32_t octets;     /* total length of head and options in octets */
 	uint32_t longest, window;
 	uint64_t instance; /* instance of the peer; 0: the peer announced none */
 	uint8_t versions;

@@ -33,7 +33,7 @@
 
 struct siw_rd_slot {
 	uint8_t *buf;  /* header, segment and CRC */
-	uint32_t len;  /* octets of buf in use */
+	uint32_t len;  /* number of octets of buf that are in use */
 	uint32_t crc;  /* CRC of a long segment without the header, see has_segment_crc() */
 	uint8_t class; /* size class of buf, see siw_rd_size_class */
 	bool sacked;   /* the peer received the datagram */
@@ -75,7 +75,7 @@ struct siw_rd_rx {
 
 enum siw_rd_state {
 	SIW_RD_CLOSED, /* no epochs are agreed; the next segment starts the handshake */
-	SIW_RD_HELLO,  /* this end sent a HELLO */
+	SIW_RD_HELLO,  /* this end has sent a HELLO, and waits for the CHALLENGE */
 	SIW_RD_ECHOED, /* this end received a CHALLENGE and sent an ECHO */
 	SIW_RD_OPEN,
 };
@@ -139,7 +139,7 @@ struct siw_rd_peer {
 	uint8_t state; /* enum siw_rd_state */
 	_Atomic uint8_t ird;
 	uint8_t reports;   /* bit mask of SIW_RD_REPORT_ */
-	uint8_t over_kind; /* RESTARTED or GONE */
+	uint8_t over_kind; /* event that reports the end of the incarnation: RESTARTED or GONE */
 	bool settling : 1; /* over_kind was reported, and the upper layer is still handling it */
 	/* siw_rd_peer returned the record, and siw_rd_set_upper_layer_object was not called yet */
 	bool claimed : 1;
@@ -353,7 +353,7 @@ struct siw_rd {
 	bool restarts;	      /* see siw_rd_test_and_clear_any_peer_restarted */
 	uint32_t n_restarted; /* number of peers whose flag restarted is set */
 	uint32_t n_peers, max_peers;
-	uint32_t buckets; /* a power of two */
+	uint32_t buckets; /* number of hash buckets in table, a power of two */
 	struct siw_rd_peer **table;
 	struct siw_rd_slab *slabs;  /* memory of the peer records */
 	struct siw_rd_peer *unused; /* free records, linked by chain */

@@ -22,7 +22,7 @@ void siw_rd_handle_not_ready(struct siw_rd_peer *peer, const struct siw_rd_wire 
 	uint64_t patience;
 
 	if (ntohl(wire->acknowledged[SIW_RD_REQUESTS]) != peer->epoch + (uint32_t)requests->una)
-		return; /* an older ACK that arrived late */
+		return; /* the ACK is older than another one that has arrived before it */
 	if (!(wire->flags & SIW_RD_NOT_READY) || requests->una == requests->nxt) {
 		peer->peer_unready_ns = 0;
 		return;
@@ -40,7 +40,7 @@ void siw_rd_handle_not_ready(struct siw_rd_peer *peer, const struct siw_rd_wire 
 		end_incarnation_after_rnr_timeout(peer);
 	} else if (peer->peer_unready_ns + patience < peer->timer_ns) {
 		peer->timer_ns =
-			peer->peer_unready_ns + patience; /* the peer is probed at that time */
+			peer->peer_unready_ns + patience; /* the time at which the peer is probed */
 		siw_rd_set_timer(peer, peer->timer_ns);
 	}
 }

@@ -30,7 +30,7 @@ static void heap_store_at(struct siw_rd *rd, uint32_t i, struct siw_rd_timer tim
 }
 
 /* Sifts a timer up in the heap from the free index i. */
-static void heap_sift_up(struct siw_rd *rd, uint32_t i, struct siw_rd_timer timer)
+static void timer_heap_sift_up(struct siw_rd *rd, uint32_t i, struct siw_rd_timer timer)
 {
 	while (i && rd->heap[(i - 1) / 2].at > timer.at) {
 		heap_store_at(rd, i, rd->heap[(i - 1) / 2]);
@@ -40,7 +40,7 @@ static void heap_sift_up(struct siw_rd *rd, uint32_t i, struct siw_rd_timer time
 }
 
 /* Sifts a timer down, or up, in the heap from the free index i. */
-static void heap_sift(struct siw_rd *rd, uint32_t i, struct siw_rd_timer timer)
+static void timer_heap_sift(struct siw_rd *rd, uint32_t i, struct siw_rd_timer timer)
 {
 	for (uint32_t least; 2 * i + 1 < rd->heap_n; i = least) {
 		least = 2 * i + 1;
@@ -50,7 +50,7 @@ static void heap_sift(struct siw_rd *rd, uint32_t i, struct siw_rd_timer timer)
 			break;
 		heap_store_at(rd, i, rd->heap[least]);
 	}
-	heap_sift_up(rd, i, timer);
+	timer_heap_sift_up(rd, i, timer);
 }
 
 void siw_rd_cancel_timer(struct siw_rd_peer *peer)
@@ -62,7 +62,7 @@ void siw_rd_cancel_timer(struct siw_rd_peer *peer)
 		return;
 	peer->heap_at = 0;
 	if (i-- < rd->heap_n--)
-		heap_sift(rd, i, rd->heap[rd->heap_n]);
+		timer_heap_sift(rd, i, rd->heap[rd->heap_n]);
 }
 
 void siw_rd_set_timer(struct siw_rd_peer *peer, uint64_t at)
@@ -71,9 +71,9 @@ void siw_rd_set_timer(struct siw_rd_peer *peer, uint64_t at)
 	uint32_t i = peer->heap_at;
 
 	if (!i)
-		heap_sift_up(rd, rd->heap_n++, (struct siw_rd_timer){ at, peer });
+		timer_heap_sift_up(rd, rd->heap_n++, (struct siw_rd_timer){ at, peer });
 	else if (at < rd->heap[i - 1].at)
-		heap_sift_up(rd, i - 1, (struct siw_rd_timer){ at, peer });
+		timer_heap_sift_up(rd, i - 1, (struct siw_rd_timer){ at, peer });
 	if (at >= rd->due)
 		return;
 	rd->due = at;
@@ -136,7 +136,7 @@ static uint64_t current_peer_timeout(const struct siw_rd_peer *peer)
 							  : peer->rd->timeout;
 }
 
-static uint64_t later_time(uint64_t a, uint64_t b)
+static uint64_t later_of_two_times(uint64_t a, uint64_t b)
 {
 	return a > b ? a : b;
 }
@@ -147,7 +147,7 @@ uint64_t siw_rd_time_to_declare_peer_lost(const struct siw_rd_peer *peer)
 		return SIW_RD_NEVER;
 	if (handshake_in_progress(peer))
 		return peer->awaited_since_ns + current_peer_timeout(peer);
-	return later_time(peer->last_received_ns, peer->awaited_since_ns) +
+	return later_of_two_times(peer->last_received_ns, peer->awaited_since_ns) +
 	       current_peer_timeout(peer);
 }
 
@@ -164,7 +164,7 @@ static bool peer_is_lost(const struct siw_rd_peer *peer, uint64_t now)
 	if (peer->timer_ns <= now) {
 		due = peer->timer_ns;
 		if (at != SIW_RD_NEVER && !handshake_in_progress(peer) && peer_owes_data(peer))
-			at = later_time(peer->last_progress_ns, peer->awaited_since_ns) +
+			at = later_of_two_times(peer->last_progress_ns, peer->awaited_since_ns) +
 			     current_peer_timeout(peer);
 	}
 	return at <= now && now - due < current_peer_timeout(peer) / 4;

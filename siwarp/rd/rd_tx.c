@@ -574,7 +574,10 @@ static void start_timers_after_segment_queued(struct siw_rd_peer *peer, uint32_t
 		siw_rd_start_handshake(peer, now);
 }
 
-/* Whether a new segment of the space cannot be sent before another one, which sets the timers. */
+/*
+ * Returns whether a new segment has to wait until an earlier segment of its space is sent. Sending
+ * the earlier segment sets the timers.
+ */
 static bool waits_behind_unsent_segment(const struct siw_rd_peer *peer,
 					const struct siw_rd_seq *seq)
 {

@@ -34,7 +34,7 @@ def open_ends(
     recv_size: int,
     persona: int,
 ) -> Iterator[Pair]:
-    """Yield two connected ends, with the arguments of ``pair``; ``world``: of simulated ends."""
+    """Yield two connected ends, with the arguments of ``pair``; ``world``: for simulated ends."""
     qp_type = QPType[kind.upper()]
     with contextlib.ExitStack() as stack:
         if world is None:
@@ -74,7 +74,7 @@ def _add_device(world: World) -> Context:
 
 
 def _host_of(opened: Context, wanted: Context | str | None) -> str:
-    """Return the address of a device that the caller named, or the first one."""
+    """Return the address of the device that the caller has named, or of the first device."""
     if isinstance(wanted, str) and wanted in opened.device.addresses:
         return wanted
     return opened.device.addresses[0]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""One end of a pair: verbs objects that are ready for use, and one call per message."""
+"""One end of a pair of queue pairs, with calls that transfer one message each."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LIMIT_S", "End"]
 
-#: Default time-out of calls, in seconds.
+#: Default time-out in seconds of the calls of an end.
 LIMIT_S = 10.0
 
 #: Access rights of the peer to ``End.mr``.
@@ -112,7 +112,7 @@ class End(Closing):
             on_error.pop_all()
 
     def adopt_cm_id(self, cm_id: CMID) -> None:
-        """Take ownership of the CMID of the future connection, and post the receives."""
+        """Take ownership of the CMID of the connection to come, and post the receives."""
         self.cm_id = cm_id
         cm_id.bind_qp(self.qp)
         self.post_receives()
@@ -158,7 +158,8 @@ class End(Closing):
         )
         slot = self._check_completion(wc, "receiving").wr_id ^ _RECEIVES
         data = self._inbox.read(wc.byte_len, slot * self._recv_size)
-        with contextlib.suppress(StateError):  # the connection may have ended after this message
+        # the connection may have ended after the completed message
+        with contextlib.suppress(StateError):
             self.qp.post_recv(self._recvs[slot])
         return data
 
@@ -246,7 +247,7 @@ class End(Closing):
             self._kept += [wc for wc in wcs if self._release_request_memory(wc) or wanted(wc)]
 
     def _release_request_memory(self, wc: WC) -> bool:
-        """Close the memory region of a completed request of this module.
+        """Close the memory region that a request of this class has used, now that it is complete.
 
         Return False then, and True for every other completion.
 

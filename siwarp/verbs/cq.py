@@ -295,7 +295,8 @@ class CompChannel(Waitable):
                 which[0] = _null
                 return None
             cq._unacked += 1
-            of, which[0] = which[0], _null  # one statement, in which Python handles no signal
+            # a single statement, because Python handles signals only between statements
+            of, which[0] = which[0], _null
             cq._events += 1
             self._wake_waiters(cq)
             # Closing the CQ acknowledges the events counted so far, and waits for the others.
@@ -364,7 +365,7 @@ class CQ(Handle):
         self.channel = channel
         self.cq_context = cq_context
         self._unacked = 0
-        self._events = 0  # number of events read from the channel so far
+        self._events = 0  # number of the queue's events that were read from the channel so far
         # Buffers that no thread is using at present; popping and appending are atomic.
         self._one = [_PollBuffer(1)]
         self._pool: list[_PollBuffer] = []

@@ -75,7 +75,7 @@ class AsyncEvent(Closing):
         self.ack()
 
     def __del__(self) -> None:
-        with contextlib.suppress(AttributeError):  # AttributeError: __init__ has failed
+        with contextlib.suppress(AttributeError):  # AttributeError occurs if __init__ has failed
             self.ack()
 
     def __repr__(self) -> str:

@@ -27,7 +27,7 @@ struct way {
 
 struct wan_relay {
 	struct siw_faults plan;
-	struct way ways[2]; /* indexed by the sending namespace */
+	struct way ways[2]; /* state of each direction, indexed by the sending namespace */
 	uint8_t packet[PACKET];
 };
 
@@ -79,7 +79,7 @@ static size_t parse_ip_header(const uint8_t *p, size_t n, bool from_a, struct si
 	if (n >= 20 && p[0] >> 4 == 4) {
 		head = (size_t)(p[0] & 15) * 4;
 		protocol = p[9];
-		first = !((p[6] & 31) | p[7]); /* later fragments have no ports */
+		first = !((p[6] & 31) | p[7]); /* fragments other than the first have no ports */
 		peer->family = AF_INET;
 		memcpy(peer->v4, p + (from_a ? 16 : 12), 4);
 	} else if (n >= 40 && p[0] >> 4 == 6) {
@@ -95,7 +95,7 @@ static size_t parse_ip_header(const uint8_t *p, size_t n, bool from_a, struct si
 	return head < n ? head : n;
 }
 
-static void count_drop(struct wan_stats *stats, int why)
+static void count_dropped_packet(struct wan_stats *stats, int why)
 {
 	if (why == SIW_COUNTER_fault_loss)
 		stats->lost++;
@@ -109,7 +109,7 @@ static void count_drop(struct wan_stats *stats, int why)
  * Sets CE in a packet whose sender declared support for ECN (RFC 3168 section 5). Returns whether
  * CE was set.
  */
-static bool set_ce(uint8_t *p)
+static bool set_congestion_experienced(uint8_t *p)
 {
 	uint32_t sum;
 
@@ -175,13 +175,13 @@ static void relay_packet(struct wan_relay *relay, struct way *way, size_t n)
 	siw_fault_queue_decide_packet_fate(&way->queue, &relay->plan, &way->path, &peer, n, now,
 					   &fate);
 	if (fate.drop >= 0) {
-		count_drop(&way->stats, fate.drop);
+		count_dropped_packet(&way->stats, fate.drop);
 		return;
 	}
 	way->stats.copies += fate.dup;
 	way->stats.reordered += fate.passes > 0;
 	way->stats.corrupted += fate.corrupt;
-	if (fate.mark && head && set_ce(relay->packet))
+	if (fate.mark && head && set_congestion_experienced(relay->packet))
 		way->stats.marked++;
 	if (fate.corrupt)
 		siw_fault_flip_bit(relay->packet + head, n - head, fate.flip);

@@ -220,13 +220,21 @@ def test_a_figure_of_which_more_is_better_has_lower_limits(value: float, verdict
 
 
 def test_the_median_ratio_is_judged_or_the_microseconds_without_a_floor() -> None:
-    def run(**_: Any) -> dict[str, Any]:
+    def return_simulated_result(**_: Any) -> dict[str, Any]:
         return {"ratio_median": ratio, "ours": 3.0}
 
     ratio: float | None = 1.1
-    assert table.measure_rows([make_table_row(1.15, 1.05)], 1, run=run)[0]["verdict"] == "must"
+    assert (
+        table.measure_rows([make_table_row(1.15, 1.05)], 1, run=return_simulated_result)[0][
+            "verdict"
+        ]
+        == "must"
+    )
     ratio = None
-    assert table.measure_rows([make_table_row(10, 2)], 1, run=run)[0]["verdict"] == "must"
+    assert (
+        table.measure_rows([make_table_row(10, 2)], 1, run=return_simulated_result)[0]["verdict"]
+        == "must"
+    )
 
 
 @pytest.mark.parametrize("promised", table.ROWS, ids=lambda r: r.name)

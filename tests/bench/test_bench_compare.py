@@ -77,8 +77,8 @@ def test_a_loss_is_an_interval_worse_by_2_percent_latency_or_5_percent_bandwidth
 ) -> None:
     what = compare.FIGURES[figure]
     assert what.unit == ("us" if figure == 0 else "GB/s")
-    assert compare.verdict(what, Interval(1, low, high, 0.95)) == verdict
-    assert compare.verdict(what, Interval(1, low, high, 0.94)) == "open"
+    assert compare.verdict_of_figure(what, Interval(1, low, high, 0.95)) == verdict
+    assert compare.verdict_of_figure(what, Interval(1, low, high, 0.94)) == "open"
 
 
 # ---- both programs
@@ -94,7 +94,7 @@ def create_fake_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Prog
     # A shell crashes if a sanitizer's library is preloaded into it.
     monkeypatch.delenv("LD_PRELOAD", raising=False)
 
-    def create_program(name: str, lat: float = 2.0, bw: float = 5.0, then: str = "") -> Path:
+    def create_fake_siwarp(name: str, lat: float = 2.0, bw: float = 5.0, then: str = "") -> Path:
         path = tmp_path / name
         path.write_text(
             "#!/bin/sh\n"
@@ -108,7 +108,7 @@ def create_fake_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Prog
         path.chmod(0o755)
         return path
 
-    return create_program
+    return create_fake_siwarp
 
 
 @pytest.fixture
@@ -300,7 +300,7 @@ def test_this_build_compared_with_itself_has_no_loss(
         if what.name in ("RC Send 64 B latency", "RD Send 1 MiB bandwidth")
     ]
     steps: list[tuple[int, int]] = []
-    result = compare.compare(
+    result = compare.compare_programs(
         str(other), 3, lambda done, total: steps.append((done, total)), figures=short
     )
     assert steps == [(done, 8) for done in range(9)]

@@ -60,7 +60,7 @@ def test_a_receiver_that_misses_a_datagram_exits_with_the_status_for_loss(
             port = HELLO.unpack(ours.recv(HELLO.size, socket.MSG_WAITALL))[0]
             ours.sendall(NUMBER.pack(0))
             ours.recv(NUMBER.size, socket.MSG_WAITALL)
-            for _ in range(3):  # three of the four warm-up messages
+            for _ in range(3):  # three messages, all but one of the four warm-up messages
                 udp.sendto(bytes(64), ("127.0.0.1", port))
                 udp.recv(64)  # the receiver sends a credit after each half of the send window
             ours.sendall(NUMBER.pack(4))

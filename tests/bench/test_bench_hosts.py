@@ -21,7 +21,7 @@ from cli.cli_harness import COMMAND, run_siwarp, run_siwarp_in_process
 from pace import limit_exceeded, scale_limit
 
 from siwarp.bench import hosts_points
-from siwarp.bench.hosts import CTL_MAGIC, GREETING, MAGIC, VERSION, Load, Request, greeting
+from siwarp.bench.hosts import CTL_MAGIC, GREETING, MAGIC, VERSION, Load, Request, make_greeting
 from siwarp.bench.hosts_points import Point
 from siwarp.bench.plan import make_plan
 
@@ -173,7 +173,7 @@ def test_a_missing_server_and_a_foreign_server_have_different_errors() -> None:
 
 
 def test_a_peer_of_another_version_is_refused_and_receives_this_version(server_port: int) -> None:
-    other = GREETING.pack(MAGIC, VERSION + 1, greeting()[10:11], 0, 0)
+    other = GREETING.pack(MAGIC, VERSION + 1, make_greeting()[10:11], 0, 0)
     with connect_to_server(server_port, other) as connection:
         said = receive_until_end_of_stream(connection)
     assert GREETING.unpack(said[: GREETING.size])[1] == VERSION
@@ -208,8 +208,8 @@ def test_a_connection_without_a_greeting_is_answered_and_delays_no_client(server
 
 
 def test_a_second_client_is_refused_because_the_server_is_busy(server_port: int) -> None:
-    with connect_to_server(server_port, greeting()) as first:
-        assert first.recv(GREETING.size, socket.MSG_WAITALL) == greeting()
+    with connect_to_server(server_port, make_greeting()) as first:
+        assert first.recv(GREETING.size, socket.MSG_WAITALL) == make_greeting()
         done = run_bench_client(server_port, "lat", "-n", 5)
         assert done.returncode == 1
         assert "busy with another client" in done.stderr
@@ -222,7 +222,7 @@ def test_a_second_client_is_refused_because_the_server_is_busy(server_port: int)
     ids=["a line that is too long", "octets during a run"],
 )
 def test_a_client_that_violates_the_protocol_is_disconnected(server_port: int, sent: bytes) -> None:
-    with connect_to_server(server_port, greeting()) as hostile:
+    with connect_to_server(server_port, make_greeting()) as hostile:
         hostile.sendall(sent)
         receive_until_end_of_stream(hostile)
     assert run_bench_client_and_get_points(server_port, "lat", "-n", 10)[0]["n"] == 10
@@ -233,7 +233,7 @@ def test_an_idle_client_is_disconnected_after_the_visit_limit() -> None:
     # than the 10 s after which the server disconnects a client that sends no keep-alives.
     with (
         run_bench_server("--visit", min(9, math.ceil(scale_limit(2)))) as (server_port, _),
-        connect_to_server(server_port, greeting()) as idle,
+        connect_to_server(server_port, make_greeting()) as idle,
     ):
         said = receive_until_end_of_stream(idle)
         assert b"your time is over" in said
@@ -310,7 +310,7 @@ def test_the_longest_row_of_a_point_fits_into_80_columns(kind: str, value: float
     point = Point(plan, Load(), [value] * 3, 99_999_999, samples, "it was lost")
     row = hosts_points.format_point_line(point)
     assert row.endswith(" partial")
-    assert len(row) <= 80 and len(hosts_points.table_heading(kind)) <= 80
+    assert len(row) <= 80 and len(hosts_points.format_table_heading(kind)) <= 80
     assert hosts_points.partial_result_notes([point]) == ["rc 1M: partial: it was lost"]
     point.partial = ""
     assert hosts_points.format_point_line(point).split()[:3] == ["rc", "write", "1M"]

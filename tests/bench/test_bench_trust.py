@@ -11,27 +11,27 @@ from siwarp import bench
 from siwarp.bench import runner
 from siwarp.bench.plan import Plan, make_plan
 from siwarp.bench.runner import BenchError, SlowError
-from siwarp.bench.show import show
+from siwarp.bench.show import print_measurement
 
 PLAN = make_plan("lat", "ud", iters=6400, rounds=3)
 
 
-def run_rounds(*answers: BenchError | None) -> tuple[list[int], Any]:
+def measure_with_failing_runs(*answers: BenchError | None) -> tuple[list[int], Any]:
     """Run rounds of PLAN with the given results; also return the message count of each attempt."""
     left, asked = list(answers), list[int]()
 
-    def simulate_round(plan: Plan, _turn: int) -> dict[str, Any]:
+    def fail_or_return_figure(plan: Plan, _turn: int) -> dict[str, Any]:
         asked.append(plan.iters)
         failure = left.pop(0) if left else None
         if failure is not None:
             raise failure
         return {"ours": 1.0}
 
-    return asked, runner._measure_rounds(PLAN, simulate_round)
+    return asked, runner._measure_rounds(PLAN, fail_or_return_figure)
 
 
 def test_a_run_that_exceeds_its_limit_is_repeated_with_fewer_messages() -> None:
-    asked, (plan, found, why) = run_rounds(SlowError("too long"))
+    asked, (plan, found, why) = measure_with_failing_runs(SlowError("too long"))
     assert asked == [6400, 800, 800, 800]
     assert plan.iters == 800
     assert len(found) == 3
@@ -39,16 +39,16 @@ def test_a_run_that_exceeds_its_limit_is_repeated_with_fewer_messages() -> None:
 
 
 def test_rounds_before_a_failed_round_are_part_of_the_result() -> None:
-    asked, (_, found, why) = run_rounds(None, BenchError("a cable was pulled"))
+    asked, (_, found, why) = measure_with_failing_runs(None, BenchError("a cable was pulled"))
     assert (len(asked), len(found)) == (2, 1)
     assert why == "1 of 3 rounds: a cable was pulled"
 
 
 def test_a_failure_in_the_first_round_fails_the_measurement() -> None:
     with pytest.raises(BenchError, match="nothing moves"):
-        run_rounds(BenchError("nothing moves"))
+        measure_with_failing_runs(BenchError("nothing moves"))
     with pytest.raises(SlowError):
-        run_rounds(*[SlowError("too long")] * 3)
+        measure_with_failing_runs(*[SlowError("too long")] * 3)
 
 
 def test_the_number_of_messages_is_reduced_to_fit_the_time_limit_of_a_run() -> None:
@@ -67,7 +67,7 @@ def simulated_busy_machine_clock(monkeypatch: pytest.MonkeyPatch) -> list[float]
     """
     now = [1000.0]
 
-    def simulate_measurement(plan: Plan, run: Any, _env: Any, until: float) -> dict[str, float]:
+    def advance_clock_by_run(plan: Plan, run: Any, _env: Any, until: float) -> dict[str, float]:
         takes = plan.iters * 0.01
         if now[0] + takes > until:
             now[0] = until
@@ -76,7 +76,7 @@ def simulated_busy_machine_clock(monkeypatch: pytest.MonkeyPatch) -> list[float]
         return {"value": 5000.0, "p99": 0.0}
 
     monkeypatch.setattr(runner.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(runner, "run_variant", simulate_measurement)
+    monkeypatch.setattr(runner, "run_variant", advance_clock_by_run)
     return now
 
 
@@ -112,7 +112,7 @@ def test_a_result_has_the_smallest_and_the_largest_ratio_of_its_rounds(
     assert result["spans"] == {"ratio": [min(ratios), max(ratios)]}
     assert result["partial"] == ""
     assert result["unreliable"] == ["fewer than 20 rounds of the floor"]
-    show({**result, "faults": None, "unreliable": ["a doubt"], "partial": "a reason"})
+    print_measurement({**result, "faults": None, "unreliable": ["a doubt"], "partial": "a reason"})
     said = capsys.readouterr().out
     assert f"({min(ratios):.3f} to {max(ratios):.3f}; less is better)" in said
     assert "unreliable: a doubt" in said

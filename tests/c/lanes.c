@@ -45,7 +45,7 @@ static struct end ends[LANES];
 
 /* ---- queue pairs ----------------------------------------------------------------------------- */
 
-static void note_created(struct siw_qp *qp)
+static void record_created_qp(struct siw_qp *qp)
 {
 	must(!atomic_exchange(&in_use[siw_qp_num(qp)], true));
 	atomic_fetch_add(&live, 1);
@@ -60,7 +60,7 @@ static struct siw_qp *try_to_create_qp(struct siw_cq *cq, struct siw_qp_init_att
 	init.cap = (struct siw_qp_cap){ 4, 4, 1, 1, 0 };
 	qp = siw_create_qp(rig.pd, &init);
 	if (qp)
-		note_created(qp);
+		record_created_qp(qp);
 	return qp;
 }
 

@@ -43,7 +43,7 @@ static struct lane {
 static _Atomic bool over; /* the threads have to end */
 
 /* Makes a progress round, and fills the wait set. Returns how many octets were received. */
-static int round_and_fill(struct lane *lane, struct siw_llp_waitset *set)
+static int make_round_and_fill_wait_set(struct lane *lane, struct siw_llp_waitset *set)
 {
 	struct siw_io_handler *handlers[STREAMS];
 	int n, moved = 0;
@@ -76,7 +76,7 @@ static void end_threads(const pthread_t *threads, int n)
 
 static _Atomic unsigned int news, seen[WAITERS];
 
-static void *wait_for_news(void *arg)
+static void *wait_for_socket_or_wake_up(void *arg)
 {
 	_Atomic unsigned int *mine = &seen[(intptr_t)arg];
 	struct siw_llp_waitset sets[PORTS];
@@ -85,7 +85,7 @@ static void *wait_for_news(void *arg)
 		unsigned int now;
 
 		for (int i = 0; i < PORTS; i++)
-			round_and_fill(&lanes[i], &sets[i]);
+			make_round_and_fill_wait_set(&lanes[i], &sets[i]);
 		now = news; /* read after the polls, which clear a wake-up */
 		if (*mine == now && !over)
 			must(siw_llp_wait_any(sets, PORTS, -1, LIMIT_US) == 1);
@@ -94,11 +94,11 @@ static void *wait_for_news(void *arg)
 	return NULL;
 }
 
-static void run_wake(void)
+static void run_wake_test(void)
 {
 	pthread_t threads[WAITERS];
 
-	start_threads(threads, WAITERS, wait_for_news);
+	start_threads(threads, WAITERS, wait_for_socket_or_wake_up);
 	for (unsigned int i = 0; i < WAKES; i++) {
 		news = i + 1;
 		siw_llp_port_wake(lanes[i % PORTS].port);
@@ -188,7 +188,7 @@ static void *serve_lanes(void *arg)
 		int moved = 0;
 
 		for (int i = 0; i < n; i++)
-			moved += round_and_fill(&lanes[first + i], &sets[i]);
+			moved += make_round_and_fill_wait_set(&lanes[first + i], &sets[i]);
 		if (!moved && !over)
 			must(siw_llp_wait_any(sets, n, -1, LIMIT_US) == 1);
 	}
@@ -209,7 +209,7 @@ static void move_stream(struct stream *stream, unsigned int to)
 	pthread_mutex_unlock(&first->lock);
 }
 
-static void run_move(void)
+static void run_move_test(void)
 {
 	pthread_t threads[PORTS + 1];
 	char octets[64] = { 0 };
@@ -257,7 +257,7 @@ static void *wait_until_cancelled(void *unused)
 	return NULL;
 }
 
-static void run_cancel(void)
+static void run_cancel_test(void)
 {
 	for (int i = 0; i < CANCELS; i++) {
 		pthread_t thread;
@@ -277,7 +277,7 @@ static void run_cancel(void)
 		struct siw_llp_waitset set;
 
 		siw_llp_port_wake(lanes[i].port);
-		round_and_fill(&lanes[i], &set);
+		make_round_and_fill_wait_set(&lanes[i], &set);
 		must(siw_llp_wait(&set, -1, 0) == 0);
 	}
 }
@@ -290,11 +290,11 @@ int main(int argc, char **argv)
 		must(!siw_llp_poll_port_open(i ? lanes[0].port : NULL, &lanes[i].port));
 	}
 	if (!strcmp(argv[1], "wake"))
-		run_wake();
+		run_wake_test();
 	else if (!strcmp(argv[1], "move"))
-		run_move();
+		run_move_test();
 	else
-		run_cancel();
+		run_cancel_test();
 	for (int i = 0; i < PORTS; i++)
 		siw_llp_poll_port_close(lanes[i].port);
 	return 0;

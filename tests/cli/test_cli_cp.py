@@ -24,8 +24,8 @@ CHANNELS = ("rd", "rc", "tcp")
 
 
 @dataclass
-class Serving:
-    """A `siwarp serve` that runs."""
+class ServeProcess:
+    """A running `siwarp serve` process."""
 
     process: subprocess.Popen[str]
     url: str
@@ -37,7 +37,7 @@ class Serving:
 
 
 @contextlib.contextmanager
-def serving(root: Path, *options: str, key: str | None = None) -> Iterator[Serving]:
+def run_siwarp_serve(root: Path, *options: str, key: str | None = None) -> Iterator[ServeProcess]:
     root.mkdir(exist_ok=True)
     env = {**os.environ, **({"ADTS_KEY": key} if key else {})}
     command = [*COMMAND, "serve", str(root), "--port", "0", "--json", "--until-eof", *options]
@@ -49,11 +49,11 @@ def serving(root: Path, *options: str, key: str | None = None) -> Iterator[Servi
         line = process.stdout.readline()
         assert line, process.stderr.read() if process.stderr is not None else ""
         said = json.loads(line)
-        yield Serving(process, said["url"], said["port"], said["key"])
+        yield ServeProcess(process, said["url"], said["port"], said["key"])
         process.stdin.close()
 
 
-def make_tree(root: Path, large: int) -> None:
+def write_test_files(root: Path, large: int) -> None:
     draw = random.Random(3)
     (root / "d").mkdir(parents=True)
     (root / "empty").touch()
@@ -63,14 +63,14 @@ def make_tree(root: Path, large: int) -> None:
         (root / "d" / f"{i}").write_bytes(draw.randbytes(i * 100))
 
 
-def octets_of(root: Path) -> dict[str, bytes]:
+def read_files_of_tree(root: Path) -> dict[str, bytes]:
     return {str(p.relative_to(root)): p.read_bytes() for p in root.rglob("*") if p.is_file()}
 
 
 def test_directories_are_copied_in_both_directions_over_each_channel(tmp_path: Path) -> None:
     source = tmp_path / "source"
-    make_tree(source, 3_000_000)
-    with serving(tmp_path / "root", "--write") as server:
+    write_test_files(source, 3_000_000)
+    with run_siwarp_serve(tmp_path / "root", "--write") as server:
         for channel in CHANNELS:
             there, back = f"{server.url}{channel}", tmp_path / channel
             put = server.cp("-r", source, there, "--channel", channel)
@@ -79,21 +79,21 @@ def test_directories_are_copied_in_both_directions_over_each_channel(tmp_path: P
             assert got.returncode == 0, got.stderr
             assert json.loads(got.stdout)["channel"] == channel
             assert json.loads(got.stdout)["files"] == 53
-            assert octets_of(back) == octets_of(source)
+            assert read_files_of_tree(back) == read_files_of_tree(source)
         again = server.cp("-r", "-u", f"{source}/", f"{server.url}rd", "--json")
         assert json.loads(again.stdout)["skipped"] == 53
 
 
-def incomplete_octets(root: Path) -> int:
+def octets_of_incomplete_file(root: Path) -> int:
     """Return the octets of ``large`` that the receiver has."""
     paths = [*root.glob(".large.adts-*"), *root.glob("large")]
     return max((path.stat().st_size for path in paths), default=0)
 
 
-def kill_after(process: subprocess.Popen[str], root: Path, octets: int) -> None:
+def kill_after_octets(process: subprocess.Popen[str], root: Path, octets: int) -> None:
     """Kill a process with SIGKILL once the receiver has a number of octets more than now."""
-    goal = incomplete_octets(root) + octets
-    wait_until(lambda: process.poll() is not None or incomplete_octets(root) >= goal, 60)
+    goal = octets_of_incomplete_file(root) + octets
+    wait_until(lambda: process.poll() is not None or octets_of_incomplete_file(root) >= goal, 60)
     process.send_signal(signal.SIGKILL)
     process.wait()
 
@@ -108,35 +108,35 @@ def test_after_kill_9_of_either_end_the_same_command_completes_the_file(
     draw = random.Random(f"{channel} {killed}")
     key = "7" * 64
     for _ in range(2):
-        with serving(root, "--write", key=key) as server:
+        with run_siwarp_serve(root, "--write", key=key) as server:
             command = [*COMMAND, "cp", str(source), server.url, "--channel", channel]
             with subprocess.Popen(
                 command, stderr=subprocess.PIPE, text=True,
                 env={**os.environ, "ADTS_KEY": key},
             ) as client:  # fmt: skip
                 victim = server.process if killed == "server" else client
-                kill_after(victim, root, draw.randrange(1, 20 << 20))
+                kill_after_octets(victim, root, draw.randrange(1, 20 << 20))
                 _, said = client.communicate(timeout=60)
             if killed == "server" and client.returncode:
                 assert client.returncode in {10, 30}, said
                 assert "run the same command to continue" in said
-    with serving(root, "--write", key=key) as server:
+    with run_siwarp_serve(root, "--write", key=key) as server:
         done = server.cp(source, server.url, "--channel", channel)
         assert done.returncode == 0, done.stderr
-    assert octets_of(root) == {"large": source.read_bytes()}
+    assert read_files_of_tree(root) == {"large": source.read_bytes()}
 
 
 def test_a_server_without_write_refuses_changes(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    with serving(tmp_path / "root") as server:
+    with run_siwarp_serve(tmp_path / "root") as server:
         done = server.cp(tmp_path / "file", server.url, "--channel", "tcp")
         assert done.returncode == 23
         assert "read-only" in done.stderr and "--write" in done.stderr
-    assert octets_of(tmp_path / "root") == {}
+    assert read_files_of_tree(tmp_path / "root") == {}
 
 
 def test_a_wrong_key_is_refused_with_status_5(tmp_path: Path) -> None:
-    with serving(tmp_path / "root") as server:
+    with run_siwarp_serve(tmp_path / "root") as server:
         done = run_siwarp("cp", server.url, tmp_path, env={"ADTS_KEY": "0" * 64})
         assert done.returncode == 5
         assert "the key is not the server's" in done.stderr
@@ -159,7 +159,7 @@ def test_serve_creates_a_missing_key_file_that_cp_accepts(tmp_path: Path) -> Non
     key = tmp_path / "key"
     (tmp_path / "root").mkdir()
     (tmp_path / "root" / "file").write_text("x")
-    with serving(tmp_path / "root", "--key", str(key)) as server:
+    with run_siwarp_serve(tmp_path / "root", "--key", str(key)) as server:
         assert key.stat().st_mode & 0o777 == 0o600
         done = run_siwarp("cp", f"{server.url}file", tmp_path, "--key", key, "--channel", "tcp")
         assert done.returncode == 0, done.stderr
@@ -175,7 +175,7 @@ def test_statuses_tell_a_missing_server_file_and_option_apart(tmp_path: Path) ->
         assert done.returncode == 10 and f"{port}" in done.stderr
     assert run_siwarp("cp", "siw://127.0.0.1/x", tmp_path).returncode == 2  # no key
     assert run_siwarp("cp", tmp_path, tmp_path, env=env).returncode == 2  # no server
-    with serving(tmp_path / "root") as server:
+    with run_siwarp_serve(tmp_path / "root") as server:
         done = server.cp(f"{server.url}nothing", tmp_path, "--channel", "tcp")
         assert done.returncode == 11 and "nothing" in done.stderr
         done = server.cp(server.url, tmp_path / "x", "--channel", "tcp")
@@ -186,7 +186,7 @@ def test_statuses_tell_a_missing_server_file_and_option_apart(tmp_path: Path) ->
 def test_ctrl_c_ends_cp_with_status_20_and_keeps_what_has_arrived(tmp_path: Path) -> None:
     source, root = tmp_path / "large", tmp_path / "root"
     source.write_bytes(random.Random(4).randbytes(64 << 20))
-    with serving(root, "--write") as server:
+    with run_siwarp_serve(root, "--write") as server:
         with subprocess.Popen(
             [*COMMAND, "cp", str(source), server.url, "--channel", "tcp"],
             stderr=subprocess.PIPE, text=True,
@@ -198,7 +198,7 @@ def test_ctrl_c_ends_cp_with_status_20_and_keeps_what_has_arrived(tmp_path: Path
         assert client.returncode == 20, said
         assert "run the same command to continue" in said
         assert server.cp(source, server.url, "--channel", "tcp").returncode == 0
-    assert octets_of(root) == {"large": source.read_bytes()}
+    assert read_files_of_tree(root) == {"large": source.read_bytes()}
 
 
 def test_peers_that_send_nothing_garbage_or_half_a_handshake_keep_nobody_out(
@@ -206,14 +206,15 @@ def test_peers_that_send_nothing_garbage_or_half_a_handshake_keep_nobody_out(
 ) -> None:
     (tmp_path / "root").mkdir()
     (tmp_path / "root" / "file").write_text("x")
-    with serving(tmp_path / "root") as server, contextlib.ExitStack() as stack:
+    with run_siwarp_serve(tmp_path / "root") as server, contextlib.ExitStack() as stack:
         for i in range(400):
             stranger = stack.enter_context(socket.socket())
             stranger.connect(("127.0.0.1", server.port))
             with contextlib.suppress(OSError):
                 stranger.sendall((b"", b"GET / HTTP/1.0\r\n\r\n", b"ADTS\1\0\0\0")[i % 3])
         descriptors = len(list(Path(f"/proc/{server.process.pid}/fd").iterdir()))
-        assert descriptors < 330  # 256 strangers are kept, and what a server has anyway
+        # the limit of 256 connections without a key, and the descriptors of an idle server
+        assert descriptors < 330
         done = server.cp(f"{server.url}file", tmp_path, "--channel", "tcp")
         assert done.returncode == 0, done.stderr
     assert (tmp_path / "file").read_text() == "x"
@@ -224,7 +225,7 @@ def test_a_sparse_file_of_5_gib_is_copied_as_holes(tmp_path: Path) -> None:
     with source.open("wb") as file:
         file.truncate(5 << 30)
         os.pwrite(file.fileno(), b"x" * 100_000, 3 << 30)
-    with serving(tmp_path / "root", "--write") as server:
+    with run_siwarp_serve(tmp_path / "root", "--write") as server:
         done = server.cp(source, server.url, "--json")
         assert done.returncode == 0, done.stderr
         assert json.loads(done.stdout)["octets"] == 5 << 30
@@ -235,7 +236,7 @@ def test_a_sparse_file_of_5_gib_is_copied_as_holes(tmp_path: Path) -> None:
 
 def test_a_program_without_an_event_loop_copies_and_uses_memory(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"0123456789")
-    with serving(tmp_path / "root", "--write") as server:
+    with run_siwarp_serve(tmp_path / "root", "--write") as server:
         key = adts.Key.from_text(server.key)
         result = adts.copy([tmp_path / "file"], f"{server.url}one", key=key, channels=["tcp"])
         assert (result.files, result.octets, result.channel) == (1, 10, "tcp")
@@ -249,7 +250,7 @@ def test_a_program_without_an_event_loop_copies_and_uses_memory(tmp_path: Path) 
             client.delete("one")
             with pytest.raises(adts.ADTSError, match="one: No such file"):
                 client.stat("one")
-    assert octets_of(tmp_path / "root") == {"two": b"abc"}
+    assert read_files_of_tree(tmp_path / "root") == {"two": b"abc"}
 
 
 @pytest.mark.root
@@ -260,10 +261,10 @@ def test_a_disk_that_is_full_fails_the_file_with_status_23(tmp_path: Path) -> No
     (tmp_path / "small").write_bytes(b"x")
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", root], check=True)
     try:
-        with serving(root, "--write") as server:
+        with run_siwarp_serve(root, "--write") as server:
             done = server.cp(tmp_path / "large", tmp_path / "small", server.url, "--channel", "tcp")
             assert done.returncode == 23
             assert "large: No space left on device" in done.stderr
-        assert octets_of(root) == {"small": b"x"}
+        assert read_files_of_tree(root) == {"small": b"x"}
     finally:
         subprocess.run(["umount", root], check=True)

@@ -14,11 +14,11 @@ from siwarp.ulp import adts
 
 
 def test_names_of_a_peer_do_not_control_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def copy(*_: Any, **__: Any) -> adts.Result:
+    async def return_failure_with_escape_sequence(*_: Any, **__: Any) -> adts.Result:
         text = "e\x1b[31mvil: is a directory at the receiver"
         return adts.Result(failures=[adts.Failure("", adts.ErrorCode.KIND, text)])
 
-    monkeypatch.setattr(adts, "copy_async", copy)
+    monkeypatch.setattr(adts, "copy_async", return_failure_with_escape_sequence)
     done = run_siwarp_in_process("cp", "siw://[::1]/x", ".", env={"ADTS_KEY": "0" * 64})
     assert done.returncode == 23
     assert "e\\x1b[31mvil: is a directory" in done.stderr

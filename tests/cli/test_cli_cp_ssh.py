@@ -13,8 +13,8 @@ from siwarp.cli.far_end import HostPath, parse_host_path
 KEY = "00" * 32
 
 
-@pytest.fixture
-def ssh(tmp_path: Path) -> Ssh:
+@pytest.fixture(name="ssh")
+def create_fake_ssh(tmp_path: Path) -> Ssh:
     return Ssh(tmp_path)
 
 
@@ -75,7 +75,7 @@ def test_a_far_end_that_does_not_start_says_why(
 
 
 def test_a_port_that_cannot_be_reached_and_a_shell_that_is_not_ssh_say_so(ssh: Ssh) -> None:
-    # The far end listens on an address of its own, which this end is not told.
+    # The far end listens on its own address, and does not send this address to this end.
     env = ssh.environment()
     ssh.add("siwarp", '#!/bin/sh\necho \'siwarp-cp-far-end {"host": "127.0.0.1", "port": 1, '
             f'"key": "{KEY}", "paths": ["x"]}}\'\nread line\n')  # fmt: skip

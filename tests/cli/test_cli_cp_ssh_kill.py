@@ -49,8 +49,8 @@ sys.exit(status)
 """
 
 
-@pytest.fixture
-def ssh(tmp_path: Path) -> Ssh:
+@pytest.fixture(name="ssh")
+def create_fake_ssh_with_gated_siwarp(tmp_path: Path) -> Ssh:
     ssh = Ssh(tmp_path)
     program = tmp_path / "gated.py"
     program.write_text(GATED_SIWARP)
@@ -60,8 +60,8 @@ def ssh(tmp_path: Path) -> Ssh:
 
 
 @contextlib.contextmanager
-def gate(tmp_path: Path) -> Iterator[dict[str, str]]:
-    """Keep the far end from going on behind 2 MiB; yield what it needs to know."""
+def stop_far_end_after_2_mib(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """Stop the far end after 2 MiB; yield the environment variables that make it stop."""
     fifo = tmp_path / "gate"
     os.mkfifo(fifo)
     writer = os.open(fifo, os.O_RDWR)
@@ -71,14 +71,14 @@ def gate(tmp_path: Path) -> Iterator[dict[str, str]]:
         os.close(writer)
 
 
-def incomplete_file(target: Path) -> Path | None:
+def find_incomplete_file(target: Path) -> Path | None:
     """Return the file that is being received under a temporary name."""
     return next(target.parent.glob(f".{target.name}.adts-*"), None)
 
 
-def has_begun(target: Path) -> bool:
+def has_received_1_mib(target: Path) -> bool:
     """Return whether the receiver has more than a MiB of a file."""
-    file = incomplete_file(target)
+    file = find_incomplete_file(target)
     return file is not None and file.stat().st_size > 1 << 20
 
 
@@ -93,17 +93,17 @@ def test_after_kill_9_of_one_end_the_other_ends_and_the_same_command_continues(
     source.write_bytes(random.Random(5).randbytes(6 << 20))
     log = Path(f"{ssh.log}-siwarp")
 
-    with gate(tmp_path) as more:
+    with stop_far_end_after_2_mib(tmp_path) as more:
         client = subprocess.Popen(
             [*COMMAND, "cp", *words, "--siwarp-path", "siwarp-gated"],
             stderr=subprocess.PIPE,
             text=True,
             env={**os.environ, **ssh.environment(), **more},
         )
-        wait_until(lambda: has_begun(target) or client.poll() is not None, 60)
+        wait_until(lambda: has_received_1_mib(target) or client.poll() is not None, 60)
         far_end = int(log.read_text())
         os.kill(client.pid if killed == "client" else far_end, signal.SIGKILL)
-    _, said = client.communicate(timeout=60)  # the far end has the same standard error
+    _, said = client.communicate(timeout=60)  # the far end writes to the same standard error
     if killed == "client":
         assert client.returncode == -signal.SIGKILL
         wait_until(lambda: log.read_text().splitlines() == [str(far_end), "0"], 30)
@@ -113,7 +113,7 @@ def test_after_kill_9_of_one_end_the_other_ends_and_the_same_command_continues(
         assert log.read_text().splitlines() == [str(far_end)]
     ssh.check_that_far_ends_have_ended()
     assert not target.exists()
-    incomplete = incomplete_file(target)
+    incomplete = find_incomplete_file(target)
     assert incomplete is not None
     kept = incomplete.stat()
     assert kept.st_size > 1 << 20
@@ -122,4 +122,4 @@ def test_after_kill_9_of_one_end_the_other_ends_and_the_same_command_continues(
     assert again.returncode == 0, again.stderr
     assert target.read_bytes() == source.read_bytes()
     assert target.stat().st_ino == kept.st_ino  # the incomplete file was continued
-    assert incomplete_file(target) is None
+    assert find_incomplete_file(target) is None

@@ -201,7 +201,7 @@ def test_a_uc_ping_server_admits_a_limited_number_of_clients_and_repeats_its_ans
         assert int.from_bytes(exchange_uc_start_up(s, port, 1)[-6:-4], "big") in ports
         full = exchange_uc_start_up(s, port, 100)
         assert pack_hello(0) in full
-        # The answer is not longer than the question.
+        # The answer of a full server is not longer than the client's start-up message.
         assert len(full) == len(bytes(UDDatagram(segment=DDPDatagram() / Raw(pack_hello(100)))))
         done = run_siwarp("ping", "127.0.0.1", "-p", port, "--qp", "uc", *qkey_options())
         assert done.returncode == 1
@@ -438,7 +438,7 @@ def test_a_ping_to_an_rd_server_that_is_never_ready_fails() -> None:
         CQ(device, 4) as cq,
         QP(pd, QPInitAttr(QPType.RD, scq=cq, addr=("127.0.0.1", 0))) as qp,
     ):
-        qp.to_rts(QPAttr(min_rnr_timer=14))  # code 14 stands for 1.28 ms
+        qp.to_rts(QPAttr(min_rnr_timer=14))  # code 14 of the RNR timer means 1.28 ms
         with (
             Pinger(qp.addr, "rd", 64) as pinger,
             pytest.raises(Error, match="receiver-not-ready"),

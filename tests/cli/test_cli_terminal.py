@@ -116,7 +116,7 @@ def test_help_has_the_width_of_the_terminal_and_no_boxes(command: str, columns: 
     assert "Usage: siwarp" in said
     assert not find_lines_too_wide(said, columns)
     assert not set(said) & set("│╭╰─")
-    assert not re.search(r"[a-z,]\.\.\.", said)  # the help text is not truncated with "..."
+    assert not re.search(r"[a-z,]\.\.\.", said)  # no help text was truncated with "..."
 
 
 def find_examples(text: str) -> list[list[str]]:

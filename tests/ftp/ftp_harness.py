@@ -20,12 +20,12 @@ from typing import Any
 LIMIT = 60.0
 
 
-#: Starts servers by forking a process that has imported what a server needs.
+#: Starts servers by forking a process that has already imported the modules of a server.
 _PROCESSES = multiprocessing.get_context("forkserver")
 _PROCESSES.set_forkserver_preload(["siwarp.cli.main", "siwarp.cli.ftp", "siwarp.ulp.ftp.server"])
 
 
-def _run_command(
+def _run_siwarp_command(
     arguments: Sequence[str],
     output: Connection,
     file_size: int | None,
@@ -58,7 +58,7 @@ class ServerProcess:
         file_size: int | None = None,
         token_lifetime: float | None = None,
     ) -> None:
-        """Start the server.
+        """Start the server process, and wait until it listens.
 
         ``file_size``: the largest file, in octets, that it may write. ``token_lifetime``: seconds
         for which a token is valid.
@@ -66,7 +66,7 @@ class ServerProcess:
         arguments = ("ftp", "serve", str(root), "--port", "0", "--json", *options)
         reader, writer = _PROCESSES.Pipe(duplex=False)
         self.process = _PROCESSES.Process(
-            target=_run_command,
+            target=_run_siwarp_command,
             args=(arguments, writer, file_size, token_lifetime),
             daemon=True,
         )
@@ -90,16 +90,16 @@ class ServerProcess:
         """The URL of the root, with user and password."""
         return f"ftp://{self.user}:{self.password}@{self.host}:{self.port}"
 
-    def workers(self) -> list[int]:
+    def worker_pids(self) -> list[int]:
         """Return the PIDs of the workers."""
         pid = self.process.pid
         return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
-    def descriptors(self) -> int:
+    def count_descriptors(self) -> int:
         """Return the number of open descriptors of all workers."""
-        return sum(len(list(Path(f"/proc/{pid}/fd").iterdir())) for pid in self.workers())
+        return sum(len(list(Path(f"/proc/{pid}/fd").iterdir())) for pid in self.worker_pids())
 
-    def open(self, timeout: float = LIMIT) -> ftplib.FTP:
+    def log_in(self, timeout: float = LIMIT) -> ftplib.FTP:
         """Return a connection that is logged in."""
         ftp = ftplib.FTP(timeout=timeout)
         ftp.connect(self.host, self.port)
@@ -112,7 +112,7 @@ class ServerProcess:
 
 
 @contextlib.contextmanager
-def serving(root: Path, *options: str, **more: Any) -> Iterator[ServerProcess]:
+def run_server(root: Path, *options: str, **more: Any) -> Iterator[ServerProcess]:
     """Run a server in a with block; it has to end within seconds of SIGTERM, with status 0."""
     server = ServerProcess(root, *options, **more)
     try:
@@ -141,7 +141,7 @@ def read_file(ftp: ftplib.FTP, path: str, rest: int | None = None) -> bytes:
     return bytes(found)
 
 
-def cut_upload(ftp: ftplib.FTP, command: str, data: bytes) -> None:
+def send_part_and_reset(ftp: ftplib.FTP, command: str, data: bytes) -> None:
     """Send the beginning of a file, and then reset both connections."""
     ftp.voidcmd("TYPE I")
     with ftp.transfercmd(command) as data_socket:
@@ -191,7 +191,7 @@ def make_certificate(folder: Path) -> tuple[Path, Path]:
     return files
 
 
-def scale_octets(kind: str, count: int) -> int:
+def quarter_for_ud(kind: str, count: int) -> int:
     """Return a quarter of a number of octets on UD, where a unit is a thousandth of other units.
 
     A quarter of some megabytes is still more than the window of UD.
@@ -200,5 +200,5 @@ def scale_octets(kind: str, count: int) -> int:
 
 
 def random_octets(count: int) -> bytes:
-    """Return octets that no test expects elsewhere."""
+    """Return random octets, so that the data of different tests differs."""
     return os.urandom(count)

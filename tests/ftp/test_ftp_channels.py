@@ -16,10 +16,10 @@ from ftp.ftp_harness import (
     LIMIT,
     ServerProcess,
     make_certificate,
+    quarter_for_ud,
     random_octets,
     read_file,
-    scale_octets,
-    serving,
+    run_server,
     wait_until,
 )
 
@@ -31,18 +31,18 @@ KINDS = ("rd", "rc", "ud")
 NAMES = ("plain", "with space", "ünïcödé", "文件")
 
 
-@pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(name="root", scope="module")
+def create_server_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("root")
 
 
-@pytest.fixture(scope="module")
-def server(root: Path) -> Iterator[ServerProcess]:
-    with serving(root, "--write", "--workers", "1") as server:
+@pytest.fixture(name="server", scope="module")
+def start_server(root: Path) -> Iterator[ServerProcess]:
+    with run_server(root, "--write", "--workers", "1") as server:
         yield server
 
 
-def connect(server: ServerProcess, kind: str, ftp: Any = None) -> FTP:
+def connect_client(server: ServerProcess, kind: str, ftp: Any = None) -> FTP:
     ftp = ftp or FTP(timeout=LIMIT)
     ftp.transports = (kind,)
     ftp.connect(server.host, server.port)
@@ -50,16 +50,16 @@ def connect(server: ServerProcess, kind: str, ftp: Any = None) -> FTP:
     return ftp
 
 
-@pytest.fixture(params=KINDS)
-def ftp(request: pytest.FixtureRequest, server: ServerProcess) -> Iterator[FTP]:
-    with connect(server, request.param) as ftp:
+@pytest.fixture(name="ftp", params=KINDS)
+def log_in_to_server(request: pytest.FixtureRequest, server: ServerProcess) -> Iterator[FTP]:
+    with connect_client(server, request.param) as ftp:
         yield ftp
 
 
 @pytest.mark.parametrize("size", [0, 1, 1 << 20, 5_000_000])
 def test_a_file_is_stored_and_retrieved(ftp: FTP, root: Path, size: int) -> None:
     large = size >= 1 << 20
-    data = random_octets(scale_octets(ftp.transports[0], size) if large else size)
+    data = random_octets(quarter_for_ud(ftp.transports[0], size) if large else size)
     for name in NAMES[:1] if large else NAMES:
         ftp.storbinary(f"STOR {name}", io.BytesIO(data), 1 << 16)
         assert (root / name).read_bytes() == data
@@ -91,7 +91,7 @@ def test_a_download_begins_at_the_offset_of_rest(ftp: FTP, root: Path) -> None:
 
 def test_a_transfer_is_aborted_and_the_session_goes_on(ftp: FTP, root: Path) -> None:
     with (root / "large").open("wb") as file:
-        file.truncate(256 << 20)  # more than the credits of the channel
+        file.truncate(256 << 20)  # larger than all credits of the channel
     ftp.voidcmd("TYPE I")
     data = ftp.transfercmd("RETR large")
     data.recv(1)
@@ -109,7 +109,7 @@ def test_a_transfer_is_aborted_and_the_session_goes_on(ftp: FTP, root: Path) -> 
 def test_an_upload_that_is_cut_is_never_seen_under_its_name(
     ftp: FTP, server: ServerProcess, root: Path
 ) -> None:
-    data = random_octets(scale_octets(ftp.transports[0], 6_000_000))
+    data = random_octets(quarter_for_ud(ftp.transports[0], 6_000_000))
     cut = len(data) // 2
     (root / "name").write_bytes(b"the version before")
     ftp.voidcmd("TYPE I")
@@ -121,7 +121,7 @@ def test_an_upload_that_is_cut_is_never_seen_under_its_name(
         ftp.voidresp()
     assert (root / "name").read_bytes() == b"the version before"
     ftp.close()
-    with connect(server, ftp.transports[0]) as again:
+    with connect_client(server, ftp.transports[0]) as again:
         again.voidcmd("TYPE I")
         kept = again.size(again.partial_path("name"))
         assert kept is not None and 0 < kept <= cut
@@ -178,8 +178,8 @@ def test_a_token_is_valid_for_one_channel(ftp: FTP) -> None:
 
 def test_a_token_that_has_expired_is_refused(tmp_path: Path) -> None:
     with (
-        serving(tmp_path, "--workers", "1", token_lifetime=0) as server,
-        connect(server, "rc") as ftp,
+        run_server(tmp_path, "--workers", "1", token_lifetime=0) as server,
+        connect_client(server, "rc") as ftp,
     ):
         ftp.sendcmd("TPRT RC")
         with pytest.raises(ftplib.error_temp, match="425 The token was used or has expired"):
@@ -188,7 +188,7 @@ def test_a_token_that_has_expired_is_refused(tmp_path: Path) -> None:
 
 def test_in_active_mode_the_server_opens_the_channels(ftp: FTP, root: Path) -> None:
     ftp.set_pasv(False)
-    data = random_octets(scale_octets(ftp.transports[0], 3_000_000))
+    data = random_octets(quarter_for_ud(ftp.transports[0], 3_000_000))
     ftp.storbinary("STOR active", io.BytesIO(data))
     assert (root / "active").read_bytes() == data
     assert read_file(ftp, "active") == data
@@ -215,12 +215,12 @@ def test_port_and_eprt_name_only_the_address_of_the_client(ftp: FTP, root: Path)
         ftp.sendcmd("EPRT |1|127.0.0.2|5000|")
     with pytest.raises(ftplib.error_perm, match="501 PORT against the privileged port"):
         ftp.sendport("127.0.0.1", 22)
-    # The token was not used.
+    # No client has used the token.
     ftp.sendcmd("EPSV")
 
 
 def test_a_port_without_a_listener_is_reported_with_the_reason(server: ServerProcess) -> None:
-    with connect(server, "rc") as ftp, socket.socket() as unused:
+    with connect_client(server, "rc") as ftp, socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         ftp.sendcmd("TPRT RC")
         with pytest.raises(ftplib.error_temp, match=r"425 Can't open data channel: .*127\.0\.0\.1"):
@@ -234,18 +234,18 @@ def test_a_stranger_with_another_token_is_not_admitted(
 ) -> None:
     from siwarp.ulp.adts.channel import Limits
     from siwarp.ulp.adts.endpoints import open_channel
-    from siwarp.ulp.ftp.client import _Loop
+    from siwarp.ulp.ftp.client import _EventLoopThread
 
     (root / "file").write_bytes(b"content")
-    loop = _Loop()
-    with connect(server, kind) as ftp:
+    loop = _EventLoopThread()
+    with connect_client(server, kind) as ftp:
         reply = ftp.sendcmd(f"TPRT {kind.upper()}")
         host, port = ftp.makepasv()
         invitation = tprt.parse_reply(reply, kind.upper(), port)
         forged = Invitation(bytes(16), port, invitation.unit, invitation.window, invitation.qkey)
         limits = Limits(unit=tprt.UNIT, window=tprt.WINDOW, timeout=0.2)
         with pytest.raises(OSError):
-            loop.run(open_channel(kind, host, forged, limits))  # type: ignore[arg-type]
+            loop.run_coroutine(open_channel(kind, host, forged, limits))  # type: ignore[arg-type]
         loop.close()
         assert read_file(ftp, "file") == b"content"
 
@@ -254,7 +254,7 @@ def test_the_next_transport_is_used_if_the_server_has_not_the_first(
     server: ServerProcess, root: Path
 ) -> None:
     (root / "file").write_bytes(b"content")
-    with connect(server, "tcp") as ftp:
+    with connect_client(server, "tcp") as ftp:
         assert read_file(ftp, "file") == b"content"
         assert ftp.transport == "tcp"
         ftp.transports = ("rc", "tcp")
@@ -271,8 +271,8 @@ def test_tls_for_data_excludes_channels(tmp_path: Path) -> None:
     (tmp_path / "root" / "file").write_bytes(b"content")
     context = ssl.create_default_context(cafile=str(certificate))
     options = ("--certificate", str(certificate), "--private-key", str(key))
-    with serving(tmp_path / "root", *options) as server:
-        with connect(server, "rc", FTPS(timeout=LIMIT, context=context)) as ftp:
+    with run_server(tmp_path / "root", *options) as server:
+        with connect_client(server, "rc", FTPS(timeout=LIMIT, context=context)) as ftp:
             # TLS protects the control connection, and with it the token.
             assert isinstance(ftp.sock, ssl.SSLSocket)
             assert read_file(ftp, "file") == b"content"
@@ -284,7 +284,7 @@ def test_tls_for_data_excludes_channels(tmp_path: Path) -> None:
             ftp.sendcmd("PROT P")
             with pytest.raises(ftplib.error_perm, match="536 TLS does not protect data on RC"):
                 ftp.sendcmd("TPRT RC")
-        with connect(server, "tcp", FTPS(timeout=LIMIT, context=context)) as ftp:
+        with connect_client(server, "tcp", FTPS(timeout=LIMIT, context=context)) as ftp:
             ftp.transports = ("rd", "rc", "tcp")
             ftp.prot_p()  # type: ignore[attr-defined]
             assert read_file(ftp, "file") == b"content"
@@ -298,12 +298,12 @@ def test_a_server_that_dies_in_mid_file_ends_the_transfer(
     monkeypatch.setattr(client, "OVERTAKEN_S", 0.1)
     with (tmp_path / "large").open("wb") as file:
         file.truncate(1 << 30)
-    with serving(tmp_path, "--workers", "1") as server:
-        ftp = connect(server, kind)
+    with run_server(tmp_path, "--workers", "1") as server:
+        ftp = connect_client(server, kind)
         ftp.voidcmd("TYPE I")
         with ftp.transfercmd("RETR large") as data:
             data.recv(1)
-            os.kill(server.workers()[0], 9)
+            os.kill(server.worker_pids()[0], 9)
             # On RD, the client learns only from the control connection that the server has died.
             with pytest.raises(ConnectionError):
                 while data.recv(1 << 20):
@@ -315,14 +315,16 @@ def test_descriptors_are_as_before_after_many_transfers(server: ServerProcess, r
     (root / "file").write_bytes(random_octets(100_000))
 
     def transfer(kind: str) -> None:
-        with connect(server, kind) as ftp:
+        with connect_client(server, kind) as ftp:
             for _ in range(5):
                 read_file(ftp, "file")
                 ftp.storbinary("STOR other", io.BytesIO(b"x"))
 
     for kind in KINDS:
         transfer(kind)
-    before = server.descriptors()
+    before = server.count_descriptors()
     for kind in KINDS:
         transfer(kind)
-    wait_until(lambda: server.descriptors() <= before, lambda: (before, server.descriptors()))
+    wait_until(
+        lambda: server.count_descriptors() <= before, lambda: (before, server.count_descriptors())
+    )

@@ -15,9 +15,9 @@ import pytest
 from ftp.ftp_harness import (
     LIMIT,
     ServerProcess,
+    quarter_for_ud,
     random_octets,
-    scale_octets,
-    serving,
+    run_server,
     wait_until,
 )
 
@@ -33,7 +33,7 @@ class CutError(Exception):
     """Raised in the middle of a file, to simulate that the process is killed."""
 
 
-class Cut:
+class CutAfterOctets:
     """A progress callback that raises CutError after a number of octets.
 
     It first waits until the file that the server writes, if one is given, has a third of them.
@@ -48,28 +48,28 @@ class Cut:
         self.left -= step
         if self.left < 0:
             if self.written is not None:
-                wait_until(self.has_some, lambda: self.written)
+                wait_until(self.server_has_third, lambda: self.written)
             raise CutError
 
-    def has_some(self) -> bool:
+    def server_has_third(self) -> bool:
         return self.written is None or (
             self.written.exists() and self.written.stat().st_size > self.some
         )
 
 
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
+@pytest.fixture(name="root")
+def create_server_root(tmp_path: Path) -> Path:
     (tmp_path / "root").mkdir()
     return tmp_path / "root"
 
 
-@pytest.fixture
-def server(root: Path) -> Iterator[ServerProcess]:
-    with serving(root, "--write", "--workers", "1") as server:
+@pytest.fixture(name="server")
+def start_server(root: Path) -> Iterator[ServerProcess]:
+    with run_server(root, "--write", "--workers", "1") as server:
         yield server
 
 
-def connect(server: ServerProcess, transport: str) -> FTP:
+def connect_client(server: ServerProcess, transport: str) -> FTP:
     ftp = FTP(timeout=LIMIT)
     ftp.transports = (transport,)  # type: ignore[assignment]
     ftp.connect(server.host, server.port)
@@ -81,15 +81,15 @@ def connect(server: ServerProcess, transport: str) -> FTP:
 def test_a_download_that_was_cut_continues_where_it_was(
     server: ServerProcess, root: Path, tmp_path: Path, transport: str
 ) -> None:
-    data = random_octets(scale_octets(transport, 5_000_000))
+    data = random_octets(quarter_for_ud(transport, 5_000_000))
     cut = len(data) * 2 // 5
     (root / "file").write_bytes(data)
     with Tree(tmp_path, writable=True) as tree:
-        with pytest.raises(CutError), closing(connect(server, transport)) as ftp:
-            transfer.get(ftp, "file", tree, "got", progress=Cut(cut))
+        with pytest.raises(CutError), closing(connect_client(server, transport)) as ftp:
+            transfer.get(ftp, "file", tree, "got", progress=CutAfterOctets(cut))
         assert not (tmp_path / "got").exists()
         steps: list[int] = []
-        with connect(server, transport) as ftp:
+        with connect_client(server, transport) as ftp:
             assert transfer.get(ftp, "file", tree, "got", progress=steps.append) == len(data)
             assert ftp.transport == transport
     # The first step reports the octets that had arrived before.
@@ -103,11 +103,11 @@ def test_another_version_of_a_file_is_not_continued(
 ) -> None:
     (root / "file").write_bytes(random_octets(3_000_000))
     with Tree(tmp_path, writable=True) as tree:
-        with pytest.raises(CutError), closing(connect(server, "tcp")) as ftp:
-            transfer.get(ftp, "file", tree, "got", progress=Cut(2_000_000))
+        with pytest.raises(CutError), closing(connect_client(server, "tcp")) as ftp:
+            transfer.get(ftp, "file", tree, "got", progress=CutAfterOctets(2_000_000))
         data = random_octets(3_000_001)
         (root / "file").write_bytes(data)
-        with connect(server, "tcp") as ftp:
+        with connect_client(server, "tcp") as ftp:
             transfer.get(ftp, "file", tree, "got")
     assert (tmp_path / "got").read_bytes() == data
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["got"]
@@ -117,18 +117,18 @@ def test_another_version_of_a_file_is_not_continued(
 def test_an_upload_that_was_cut_continues(
     server: ServerProcess, root: Path, tmp_path: Path, transport: str
 ) -> None:
-    data = random_octets(scale_octets(transport, 5_000_000))
+    data = random_octets(quarter_for_ud(transport, 5_000_000))
     cut = len(data) * 3 // 5
     (tmp_path / "file").write_bytes(data)
     with Tree(tmp_path) as tree:
         source = tree.open_for_send("file")
         written = root / ("file" if transport == "tcp" else ".file.part")
-        with pytest.raises(CutError), closing(connect(server, transport)) as ftp:
-            transfer.put(ftp, source, "file", progress=Cut(cut, written))
+        with pytest.raises(CutError), closing(connect_client(server, transport)) as ftp:
+            transfer.put(ftp, source, "file", progress=CutAfterOctets(cut, written))
         # An interrupted upload has its final name only on TCP.
         assert (root / "file").exists() == (transport == "tcp")
         steps: list[int] = []
-        with connect(server, transport) as ftp:
+        with connect_client(server, transport) as ftp:
             transfer.put(ftp, source, "file", resume=True, progress=steps.append)
         source.close()
     assert steps[0] > cut // 3
@@ -142,14 +142,14 @@ def test_an_upload_that_the_file_system_refuses_says_why(
 ) -> None:
     with (tmp_path / "file").open("wb") as file:
         file.truncate(40 << 20)
-    limit = scale_octets(transport, 8 << 20)
-    with serving(root, "--write", "--workers", "1", file_size=limit) as server:
-        with Tree(tmp_path) as tree, closing(connect(server, transport)) as ftp:
+    limit = quarter_for_ud(transport, 8 << 20)
+    with run_server(root, "--write", "--workers", "1", file_size=limit) as server:
+        with Tree(tmp_path) as tree, closing(connect_client(server, transport)) as ftp:
             source = tree.open_for_send("file")
             with pytest.raises(ftplib.error_perm, match="552 File too large"):
                 transfer.put(ftp, source, "file")
             source.close()
-        with connect(server, transport) as ftp:
+        with connect_client(server, transport) as ftp:
             assert "file" in ftp.nlst() or ".file.part" in ftp.nlst()
 
 
@@ -161,9 +161,9 @@ def test_an_upload_over_tcp_does_not_continue_what_belongs_to_a_channel(
     (root / ".file.part").write_bytes(data[:50_000])
     (root / "file").write_bytes(b"another version" * 10_000)
     monkeypatch.setattr(
-        FTP, "_open", lambda _self, _kind: None
+        FTP, "_open_channel", lambda _self, _kind: None
     )  # as if a firewall dropped the packets of RD and RC
-    with Tree(tmp_path) as tree, connect(server, "tcp") as ftp:
+    with Tree(tmp_path) as tree, connect_client(server, "tcp") as ftp:
         ftp.transports = ("rd", "rc", "tcp")
         source = tree.open_for_send("file")
         transfer.put(ftp, source, "file", resume=True)
@@ -176,7 +176,7 @@ def test_a_file_that_changes_while_it_is_sent_is_an_error(
     server: ServerProcess, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_bytes(bytes(1_000_000))
-    with Tree(tmp_path) as tree, connect(server, "tcp") as ftp:
+    with Tree(tmp_path) as tree, connect_client(server, "tcp") as ftp:
         source = tree.open_for_send("file")
         with (tmp_path / "file").open("ab") as file:
             file.write(b"more")
@@ -268,23 +268,23 @@ def test_an_url_names_server_user_and_path(monkeypatch: pytest.MonkeyPatch, tmp_
             parse_url(wrong)
 
 
-def run(*words: object) -> subprocess.CompletedProcess[str]:
+def run_siwarp_ftp(*words: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "siwarp.cli", "ftp", *map(str, words)]
     done: Any = pace.run_command(command, seconds=60, capture_output=True, text=True)
     return done  # type: ignore[no-any-return]
 
 
 def test_exit_statuses_and_messages_say_what_failed(server: ServerProcess, tmp_path: Path) -> None:
-    done = run("get", f"{server.url}/nothing", tmp_path / "got")
+    done = run_siwarp_ftp("get", f"{server.url}/nothing", tmp_path / "got")
     assert (done.returncode, done.stderr.count("550")) == (23, 1)
     wrong = f"ftp://siwarp:wrong@{server.host}:{server.port}/file"
-    done = run("get", wrong, tmp_path / "got")
+    done = run_siwarp_ftp("get", wrong, tmp_path / "got")
     assert done.returncode == 5
     assert "the server refuses user siwarp" in done.stderr
-    done = run("get", "ftp://127.0.0.1:1/file", tmp_path / "got")
+    done = run_siwarp_ftp("get", "ftp://127.0.0.1:1/file", tmp_path / "got")
     assert done.returncode == 10
     assert "Connection refused" in done.stderr
-    done = run("put", tmp_path / "nothing", f"{server.url}/")
+    done = run_siwarp_ftp("put", tmp_path / "nothing", f"{server.url}/")
     assert done.returncode == 11
     assert "nothing" in done.stderr
-    assert run("mirror", tmp_path, tmp_path).returncode == 2
+    assert run_siwarp_ftp("mirror", tmp_path, tmp_path).returncode == 2

@@ -14,7 +14,7 @@ WAIT = "curl -sS --retry 9 --retry-connrefused -o wait ftp://ann:secret@127.0.0.
 
 
 def run_with_server(folder: Path, *scripts: str) -> str:
-    """Start the documented server and run scripts; return their output."""
+    """Start the server of the guide and run scripts of the guide; return their output."""
     serve = read_doc_block("docs/guides/ftp.md", "serve")
     return run_in_namespace("\n".join([serve, WAIT, *scripts, "kill $(jobs -p)"]), folder)
 

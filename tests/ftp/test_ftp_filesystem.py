@@ -10,26 +10,26 @@ from urllib.parse import quote
 
 import fsspec
 import pytest
-from ftp.ftp_harness import ServerProcess, random_octets, serving
+from ftp.ftp_harness import ServerProcess, random_octets, run_server
 
 from siwarp.ulp.ftp.filesystem import FileSystem
 
 NAMES = ("plain", "with space", "ünïcödé", "文件", "hash#mark")
 
 
-@pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(name="root", scope="module")
+def create_server_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("root")
 
 
-@pytest.fixture(scope="module")
-def server(root: Path) -> Iterator[ServerProcess]:
-    with serving(root, "--write", "--workers", "1") as server:
+@pytest.fixture(name="server", scope="module")
+def start_server(root: Path) -> Iterator[ServerProcess]:
+    with run_server(root, "--write", "--workers", "1") as server:
         yield server
 
 
-@pytest.fixture(params=["rd", "rc", "tcp"])
-def fs(request: pytest.FixtureRequest, server: ServerProcess) -> Iterator[FileSystem]:
+@pytest.fixture(name="fs", params=["rd", "rc", "tcp"])
+def open_file_system(request: pytest.FixtureRequest, server: ServerProcess) -> Iterator[FileSystem]:
     fs = fsspec.filesystem(
         "siftp",
         host=server.host,
@@ -85,7 +85,7 @@ def test_a_file_is_written_in_one_transfer(fs: FileSystem, root: Path) -> None:
     (root / "file").unlink(missing_ok=True)
     with fs.open("/file", "wb") as file:
         file.write(data[:250_000])
-        # The connection of the file system is free for other commands.
+        # The file system can use its connection for other commands.
         fs.invalidate_cache()
         if fs.ftp.transports[0] != "tcp":
             assert not fs.exists("/file")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ftp.ftp_harness import LIMIT, ServerProcess, read_file, serving, wait_until
+from ftp.ftp_harness import LIMIT, ServerProcess, read_file, run_server, wait_until
 
 from siwarp.ulp.adts.memory import POOL_SIZE
 from siwarp.ulp.ftp.client import FTP
@@ -21,23 +21,23 @@ from siwarp.ulp.ftp.control import MAX_WAITING
 GROWTH = 32 << 20
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[ServerProcess]:
+@pytest.fixture(name="server")
+def start_server(tmp_path: Path) -> Iterator[ServerProcess]:
     """Return a server with one worker, so that the honest client shares it with the attacker."""
     (tmp_path / "file").write_bytes(b"content")
-    with serving(tmp_path, "--workers", "1") as server:
-        read_honestly(server)
+    with run_server(tmp_path, "--workers", "1") as server:
+        check_honest_client(server)
         yield server
 
 
-def read_honestly(server: ServerProcess) -> None:
-    with server.open() as ftp:
+def check_honest_client(server: ServerProcess) -> None:
+    with server.log_in() as ftp:
         assert read_file(ftp, "file") == b"content"
 
 
-def memory(server: ServerProcess) -> int:
-    """Return the resident octets of the worker."""
-    (pid,) = server.workers()
+def worker_memory(server: ServerProcess) -> int:
+    """Return the resident memory of the server's worker in octets."""
+    (pid,) = server.worker_pids()
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGESIZE")
 
@@ -45,49 +45,49 @@ def memory(server: ServerProcess) -> int:
 def test_a_thousand_silent_connections_leave_room_for_an_honest_client(
     server: ServerProcess,
 ) -> None:
-    descriptors, octets = server.descriptors(), memory(server)
+    descriptors, octets = server.count_descriptors(), worker_memory(server)
     with contextlib.ExitStack() as stack:
         silent = [stack.enter_context(server.connect()) for _ in range(1000)]
-        read_honestly(server)
-        assert server.descriptors() <= descriptors + MAX_WAITING + 8
-        assert memory(server) - octets < GROWTH
+        check_honest_client(server)
+        assert server.count_descriptors() <= descriptors + MAX_WAITING + 8
+        assert worker_memory(server) - octets < GROWTH
         # The oldest connections were closed, with a reason.
         silent[0].settimeout(LIMIT)
         said = b"".join(iter(lambda: silent[0].recv(4096), b""))
         assert b"421 Connection closed: too many connections without a login" in said
-    wait_until(lambda: server.descriptors() <= descriptors, server.descriptors)
+    wait_until(lambda: server.count_descriptors() <= descriptors, server.count_descriptors)
 
 
 def test_replies_that_are_not_read_are_bounded(server: ServerProcess) -> None:
-    octets = memory(server)
+    octets = worker_memory(server)
     with server.connect() as flood:
         flood.settimeout(LIMIT)
         flood.recv(100)
         with pytest.raises((ConnectionError, BrokenPipeError)):
             for _ in range(10_000):
                 flood.sendall(b"HELP\r\n" * 1000)
-    read_honestly(server)
-    assert memory(server) - octets < GROWTH
+    check_honest_client(server)
+    assert worker_memory(server) - octets < GROWTH
 
 
 def test_a_command_without_end_is_dropped(server: ServerProcess) -> None:
-    octets = memory(server)
+    octets = worker_memory(server)
     with server.connect() as endless:
         endless.settimeout(LIMIT)
         for _ in range(64):
             endless.sendall(b"A" * 65_536)
             endless.recv(65_536)
-        read_honestly(server)
-    assert memory(server) - octets < GROWTH
+        check_honest_client(server)
+    assert worker_memory(server) - octets < GROWTH
 
 
 def test_many_clients_with_half_a_command_delay_nobody(server: ServerProcess) -> None:
-    descriptors = server.descriptors()
+    descriptors = server.count_descriptors()
     with contextlib.ExitStack() as stack:
         for _ in range(100):
             stack.enter_context(server.connect()).sendall(b"USER si")
-        read_honestly(server)
-    wait_until(lambda: server.descriptors() <= descriptors, server.descriptors)
+        check_honest_client(server)
+    wait_until(lambda: server.count_descriptors() <= descriptors, server.count_descriptors)
 
 
 def test_clients_that_do_not_read_their_files_delay_nobody(
@@ -95,15 +95,15 @@ def test_clients_that_do_not_read_their_files_delay_nobody(
 ) -> None:
     with (tmp_path / "large").open("wb") as file:
         file.truncate(1 << 30)
-    descriptors, octets = server.descriptors(), memory(server)
+    descriptors, octets = server.count_descriptors(), worker_memory(server)
     with contextlib.ExitStack() as stack:
         for _ in range(20):
-            ftp = stack.enter_context(contextlib.closing(server.open()))
+            ftp = stack.enter_context(contextlib.closing(server.log_in()))
             ftp.voidcmd("TYPE I")
             stack.enter_context(ftp.transfercmd("RETR large"))
-        read_honestly(server)
-        assert memory(server) - octets < GROWTH
-    wait_until(lambda: server.descriptors() <= descriptors, server.descriptors)
+        check_honest_client(server)
+        assert worker_memory(server) - octets < GROWTH
+    wait_until(lambda: server.count_descriptors() <= descriptors, server.count_descriptors)
 
 
 @pytest.mark.parametrize("kind", ["rc", "rd"])
@@ -113,7 +113,7 @@ def test_clients_that_do_not_read_from_their_channels_delay_nobody(
     with (tmp_path / "large").open("wb") as file:
         file.truncate(1 << 30)
 
-    def begin_to_read(stack: contextlib.ExitStack) -> None:
+    def start_download_without_reading(stack: contextlib.ExitStack) -> None:
         ftp = FTP(timeout=LIMIT)
         ftp.transports = (kind,)  # type: ignore[assignment]
         stack.callback(ftp.close)
@@ -124,27 +124,27 @@ def test_clients_that_do_not_read_from_their_channels_delay_nobody(
         stack.callback(connection.abort)
 
     with contextlib.ExitStack() as stack:
-        begin_to_read(stack)  # opens the device of the server
-    descriptors, octets = server.descriptors(), memory(server)
+        start_download_without_reading(stack)  # makes the server open its device
+    descriptors, octets = server.count_descriptors(), worker_memory(server)
     with contextlib.ExitStack() as stack:
         # More sessions would have small units, for which the server opens another queue pair.
         for _ in range(7):
-            begin_to_read(stack)
-        read_honestly(server)
+            start_download_without_reading(stack)
+        check_honest_client(server)
         # The server has one pool of units for all its channels.
-        assert memory(server) - octets < POOL_SIZE + GROWTH
-    wait_until(lambda: server.descriptors() <= descriptors, server.descriptors)
-    read_honestly(server)
+        assert worker_memory(server) - octets < POOL_SIZE + GROWTH
+    wait_until(lambda: server.count_descriptors() <= descriptors, server.count_descriptors)
+    check_honest_client(server)
 
 
 def test_a_client_that_is_logged_out_again_counts_as_a_stranger(server: ServerProcess) -> None:
     with contextlib.ExitStack() as stack:
-        clients = [stack.enter_context(contextlib.closing(server.open())) for _ in range(3)]
+        clients = [stack.enter_context(contextlib.closing(server.log_in())) for _ in range(3)]
         for ftp in clients:
             assert ftp.sendcmd("REIN").startswith("230")
         for _ in range(MAX_WAITING):
             stack.enter_context(server.connect())
-        read_honestly(server)
+        check_honest_client(server)
         with pytest.raises((ftplib.Error, EOFError, OSError)):
             clients[0].sendcmd("NOOP")
 
@@ -156,4 +156,4 @@ def test_what_is_no_ftp_at_all_ends_with_an_error_reply(server: ServerProcess) -
         web.shutdown(socket.SHUT_WR)
         said = b"".join(iter(lambda: web.recv(4096), b""))
     assert said.count(b"\r\n500 ") >= 2
-    read_honestly(server)
+    check_honest_client(server)

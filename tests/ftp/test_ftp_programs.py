@@ -19,7 +19,7 @@ from ftp.ftp_harness import (
     ServerProcess,
     make_certificate,
     random_octets,
-    serving,
+    run_server,
     wait_until,
 )
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.programs
 NAMES = ("plain", "with space", "ünïcödé", "文件")
 
 
-def run(*command: object, status: int = 0, **options: Any) -> str:
+def run_program(*command: object, status: int = 0, **options: Any) -> str:
     """Run a program; return what it prints on standard output."""
     done = pace.run_command(
         [str(word) for word in command], seconds=60, capture_output=True, text=True, **options
@@ -37,32 +37,32 @@ def run(*command: object, status: int = 0, **options: Any) -> str:
     return str(done.stdout)
 
 
-def siwarp_ftp(*words: object, status: int = 0, **options: Any) -> str:
-    return run(sys.executable, "-m", "siwarp.cli", "ftp", *words, status=status, **options)
+def run_siwarp_ftp(*words: object, status: int = 0, **options: Any) -> str:
+    return run_program(sys.executable, "-m", "siwarp.cli", "ftp", *words, status=status, **options)
 
 
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
+@pytest.fixture(name="root")
+def create_server_root(tmp_path: Path) -> Path:
     (tmp_path / "root").mkdir()
     return tmp_path / "root"
 
 
-@pytest.fixture
-def server(root: Path) -> Iterator[ServerProcess]:
-    with serving(root, "--write") as server:
+@pytest.fixture(name="server")
+def start_server(root: Path) -> Iterator[ServerProcess]:
+    with run_server(root, "--write") as server:
         yield server
 
 
 @pytest.fixture
-def secure(root: Path, tmp_path: Path) -> Iterator[tuple[ServerProcess, Path]]:
+def tls_server(root: Path, tmp_path: Path) -> Iterator[tuple[ServerProcess, Path]]:
     """Return a server with TLS, and its certificate."""
     certificate, key = make_certificate(tmp_path)
     options = ("--certificate", str(certificate), "--private-key", str(key), "--require-tls")
-    with serving(root, "--write", *options) as server:
+    with run_server(root, "--write", *options) as server:
         yield server, certificate
 
 
-def make_tree(folder: Path) -> dict[str, bytes]:
+def write_files_in_tree(folder: Path) -> dict[str, bytes]:
     """Create files of several sizes in nested directories; return their octets by path."""
     files = {
         f"{directory}{name}": random_octets(size)
@@ -75,7 +75,7 @@ def make_tree(folder: Path) -> dict[str, bytes]:
     return files
 
 
-def read_tree(folder: Path) -> dict[str, bytes]:
+def read_files_of_tree(folder: Path) -> dict[str, bytes]:
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in folder.rglob("*")
@@ -89,16 +89,16 @@ def read_tree(folder: Path) -> dict[str, bytes]:
 def test_curl_gets_puts_lists_and_deletes(
     server: ServerProcess, root: Path, tmp_path: Path
 ) -> None:
-    files = make_tree(tmp_path / "from")
+    files = write_files_in_tree(tmp_path / "from")
     for name in NAMES:
         # curl encodes no URL; it decodes one.
         url = f"{server.url}/d/{name.replace(' ', '%20')}"
-        run("curl", "-sS", "--ftp-create-dirs", "-T", tmp_path / "from" / name, url)
-        run("curl", "-sS", "-o", tmp_path / "got", url)
+        run_program("curl", "-sS", "--ftp-create-dirs", "-T", tmp_path / "from" / name, url)
+        run_program("curl", "-sS", "-o", tmp_path / "got", url)
         assert (tmp_path / "got").read_bytes() == (root / "d" / name).read_bytes() == files[name]
-    listing = run("curl", "-sS", "--list-only", f"{server.url}/d/").split("\n")
+    listing = run_program("curl", "-sS", "--list-only", f"{server.url}/d/").split("\n")
     assert sorted(filter(None, listing)) == sorted(NAMES)
-    run("curl", "-sS", f"{server.url}/", "-Q", "DELE d/plain")
+    run_program("curl", "-sS", f"{server.url}/", "-Q", "DELE d/plain")
     assert not (root / "d" / "plain").exists()
 
 
@@ -107,49 +107,51 @@ def test_curl_resumes_in_both_directions(server: ServerProcess, root: Path, tmp_
     (root / "file").write_bytes(data)
     got = tmp_path / "got"
     got.write_bytes(data[:700_000])
-    run("curl", "-sS", "-C", "-", "-o", got, f"{server.url}/file")
+    run_program("curl", "-sS", "-C", "-", "-o", got, f"{server.url}/file")
     assert got.read_bytes() == data
     (root / "file").write_bytes(data[:900_000])
-    run("curl", "-sS", "-C", "-", "-T", got, f"{server.url}/file")
+    run_program("curl", "-sS", "-C", "-", "-T", got, f"{server.url}/file")
     assert (root / "file").read_bytes() == data
 
 
 def test_curl_uses_tls_for_both_connections(
-    secure: tuple[ServerProcess, Path], root: Path, tmp_path: Path
+    tls_server: tuple[ServerProcess, Path], root: Path, tmp_path: Path
 ) -> None:
-    server, certificate = secure
+    server, certificate = tls_server
     data = random_octets(500_000)
     (tmp_path / "file").write_bytes(data)
     options = ("-sS", "--ssl-reqd", "--cacert", certificate)
-    run("curl", *options, "-T", tmp_path / "file", f"{server.url}/file")
-    run("curl", *options, "-o", tmp_path / "got", f"{server.url}/file")
+    run_program("curl", *options, "-T", tmp_path / "file", f"{server.url}/file")
+    run_program("curl", *options, "-o", tmp_path / "got", f"{server.url}/file")
     assert (root / "file").read_bytes() == (tmp_path / "got").read_bytes() == data
-    assert run("curl", "-s", f"{server.url}/file", status=67) == ""  # CURLE_LOGIN_DENIED
+    assert run_program("curl", "-s", f"{server.url}/file", status=67) == ""  # CURLE_LOGIN_DENIED
 
 
 def test_curl_uses_an_active_connection(server: ServerProcess, root: Path) -> None:
     (root / "file").write_bytes(b"content")
-    assert run("curl", "-sS", "--ftp-port", "-", f"{server.url}/file") == "content"
+    assert run_program("curl", "-sS", "--ftp-port", "-", f"{server.url}/file") == "content"
 
 
 # ---- lftp
 
 
-def lftp(server: ServerProcess, commands: str, *, status: int = 0, **options: Any) -> str:
+def run_lftp(server: ServerProcess, commands: str, *, status: int = 0, **options: Any) -> str:
     settings = "set net:max-retries 1; set net:timeout 20; set cmd:fail-exit true; "
-    return run("lftp", "-c", f"{settings}open {server.url}; {commands}", status=status, **options)
+    return run_program(
+        "lftp", "-c", f"{settings}open {server.url}; {commands}", status=status, **options
+    )
 
 
 def test_lftp_mirrors_in_both_directions(server: ServerProcess, root: Path, tmp_path: Path) -> None:
-    files = make_tree(tmp_path / "from")
-    lftp(server, "mirror -R -P 4 from to", cwd=tmp_path)
-    assert read_tree(root / "to") == files
-    lftp(server, "mirror -P 4 to back", cwd=tmp_path)
-    assert read_tree(tmp_path / "back") == files
+    files = write_files_in_tree(tmp_path / "from")
+    run_lftp(server, "mirror -R -P 4 from to", cwd=tmp_path)
+    assert read_files_of_tree(root / "to") == files
+    run_lftp(server, "mirror -P 4 to back", cwd=tmp_path)
+    assert read_files_of_tree(tmp_path / "back") == files
     (tmp_path / "from" / "plain").unlink()
-    lftp(server, "mirror -R --delete from to", cwd=tmp_path)
+    run_lftp(server, "mirror -R --delete from to", cwd=tmp_path)
     del files["plain"]
-    assert read_tree(root / "to") == files
+    assert read_files_of_tree(root / "to") == files
 
 
 def test_lftp_continues_in_both_directions(
@@ -158,45 +160,45 @@ def test_lftp_continues_in_both_directions(
     data = random_octets(2_000_000)
     (root / "file").write_bytes(data)
     (tmp_path / "file").write_bytes(data[:700_000])
-    lftp(server, "get -c file", cwd=tmp_path)
+    run_lftp(server, "get -c file", cwd=tmp_path)
     assert (tmp_path / "file").read_bytes() == data
     (root / "file").write_bytes(data[:900_000])
-    lftp(server, "put -c file", cwd=tmp_path)
+    run_lftp(server, "put -c file", cwd=tmp_path)
     assert (root / "file").read_bytes() == data
 
 
-def test_lftp_uses_tls(secure: tuple[ServerProcess, Path], root: Path, tmp_path: Path) -> None:
-    server, certificate = secure
-    files = make_tree(root / "d")
+def test_lftp_uses_tls(tls_server: tuple[ServerProcess, Path], root: Path, tmp_path: Path) -> None:
+    server, certificate = tls_server
+    files = write_files_in_tree(root / "d")
     settings = (
         f"set ssl:ca-file {certificate}; set ftp:ssl-force true; set ftp:ssl-protect-data true"
     )
     settings += "; set net:max-retries 1; set cmd:fail-exit true"
-    run("lftp", "-c", f"{settings}; open {server.url}; mirror -P 4 d", cwd=tmp_path)
-    assert read_tree(tmp_path / "d") == files
+    run_program("lftp", "-c", f"{settings}; open {server.url}; mirror -P 4 d", cwd=tmp_path)
+    assert read_files_of_tree(tmp_path / "d") == files
 
 
 # ---- wget
 
 
 def test_wget_gets_resumes_and_mirrors(server: ServerProcess, root: Path, tmp_path: Path) -> None:
-    files = make_tree(root / "d")
+    files = write_files_in_tree(root / "d")
     data = files["文件"]
-    run("wget", "-q", "-t", "1", "-O", tmp_path / "got", f"{server.url}/d/文件")
+    run_program("wget", "-q", "-t", "1", "-O", tmp_path / "got", f"{server.url}/d/文件")
     assert (tmp_path / "got").read_bytes() == data
     (tmp_path / "文件").write_bytes(data[:400_000])
-    run("wget", "-q", "-t", "1", "-c", f"{server.url}/d/文件", cwd=tmp_path)
+    run_program("wget", "-q", "-t", "1", "-c", f"{server.url}/d/文件", cwd=tmp_path)
     assert (tmp_path / "文件").read_bytes() == data
     options = ("-q", "-t", "1", "-r", "-nH", "--restrict-file-names=nocontrol")
-    run("wget", *options, f"{server.url}/d/", cwd=tmp_path)
-    assert read_tree(tmp_path / "d") == files
+    run_program("wget", *options, f"{server.url}/d/", cwd=tmp_path)
+    assert read_files_of_tree(tmp_path / "d") == files
 
 
 # ---- siwarp ftp and vsftpd
 
 
 @contextlib.contextmanager
-def vsftpd(folder: Path, root: Path, *settings: str) -> Iterator[str]:
+def run_vsftpd(folder: Path, root: Path, *settings: str) -> Iterator[str]:
     """Run vsftpd as this user; yield the URL of its root. Anybody may read and write."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -229,28 +231,28 @@ def vsftpd(folder: Path, root: Path, *settings: str) -> Iterator[str]:
     assert program is not None, "install the package vsftpd: make abi does"
     process = subprocess.Popen([program, str(folder / "vsftpd.conf")])
 
-    def listens() -> bool:
+    def is_vsftpd_listening() -> bool:
         assert process.poll() is None, "vsftpd has ended; its message is above"
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 10):
             return True
         return False
 
     try:
-        wait_until(listens, lambda: process.returncode)
+        wait_until(is_vsftpd_listening, lambda: process.returncode)
         yield f"ftp://anonymous:x@127.0.0.1:{port}"
     finally:
         process.kill()
         process.wait()
 
 
-@pytest.fixture(params=["siwarp", "vsftpd"])
-def url(request: pytest.FixtureRequest, root: Path, tmp_path: Path) -> Iterator[str]:
+@pytest.fixture(name="url", params=["siwarp", "vsftpd"])
+def provide_server_url(request: pytest.FixtureRequest, root: Path, tmp_path: Path) -> Iterator[str]:
     """Return the URL of a server whose root is the fixture ``root``."""
     if request.param == "vsftpd":
-        with vsftpd(tmp_path, root) as url:
+        with run_vsftpd(tmp_path, root) as url:
             yield url
     else:
-        with serving(root, "--write") as server:
+        with run_server(root, "--write") as server:
             yield server.url
 
 
@@ -258,41 +260,43 @@ def test_siwarp_ftp_gets_and_puts_files(url: str, root: Path, tmp_path: Path) ->
     for name in NAMES:
         data = random_octets(300_000)
         (tmp_path / name).write_bytes(data)
-        siwarp_ftp("put", tmp_path / name, f"{url}/")
+        run_siwarp_ftp("put", tmp_path / name, f"{url}/")
         assert (root / name).read_bytes() == data
         os.utime(root / name, (1_000_000_000, 1_000_000_000))
-        told = json.loads(siwarp_ftp("get", "--json", f"{url}/{name}", tmp_path / "got"))
+        told = json.loads(run_siwarp_ftp("get", "--json", f"{url}/{name}", tmp_path / "got"))
         assert told["octets"] == 300_000
         assert (tmp_path / "got").read_bytes() == data
         assert (tmp_path / "got").stat().st_mtime == 1_000_000_000
-    siwarp_ftp("get", f"{url}/nothing", status=23, cwd=tmp_path)
+    run_siwarp_ftp("get", f"{url}/nothing", status=23, cwd=tmp_path)
 
 
 def test_siwarp_ftp_mirrors_and_deletes(url: str, root: Path, tmp_path: Path) -> None:
-    files = make_tree(tmp_path / "from")
-    told = json.loads(siwarp_ftp("mirror", "--json", tmp_path / "from", f"{url}/to"))
+    files = write_files_in_tree(tmp_path / "from")
+    told = json.loads(run_siwarp_ftp("mirror", "--json", tmp_path / "from", f"{url}/to"))
     assert (told["copied"], told["failed"]) == (len(files), [])
-    assert read_tree(root / "to") == files
-    siwarp_ftp("mirror", f"{url}/to", tmp_path / "back")
-    assert read_tree(tmp_path / "back") == files
-    told = json.loads(siwarp_ftp("mirror", "--json", f"{url}/to", tmp_path / "back"))
+    assert read_files_of_tree(root / "to") == files
+    run_siwarp_ftp("mirror", f"{url}/to", tmp_path / "back")
+    assert read_files_of_tree(tmp_path / "back") == files
+    told = json.loads(run_siwarp_ftp("mirror", "--json", f"{url}/to", tmp_path / "back"))
     assert (told["copied"], told["skipped"]) == (0, len(files))
     (tmp_path / "back" / "more").mkdir()
     (tmp_path / "back" / "more" / "file").write_bytes(b"")
-    told = json.loads(siwarp_ftp("mirror", "--json", "--delete", f"{url}/to", tmp_path / "back"))
+    told = json.loads(
+        run_siwarp_ftp("mirror", "--json", "--delete", f"{url}/to", tmp_path / "back")
+    )
     assert told["deleted"] == 2
-    assert read_tree(tmp_path / "back") == files
+    assert read_files_of_tree(tmp_path / "back") == files
     for path in (tmp_path / "back" / "a").rglob("*"):
         os.utime(path, (1_000_000_000, 1_000_000_000))  # files with equal sizes and times are equal
-    siwarp_ftp("mirror", "--delete", tmp_path / "back" / "a", f"{url}/to")
-    assert read_tree(root / "to") == read_tree(tmp_path / "back" / "a")
+    run_siwarp_ftp("mirror", "--delete", tmp_path / "back" / "a", f"{url}/to")
+    assert read_files_of_tree(root / "to") == read_files_of_tree(tmp_path / "back" / "a")
 
 
 def test_siwarp_ftp_continues_an_upload(url: str, root: Path, tmp_path: Path) -> None:
     data = random_octets(2_000_000)
     (tmp_path / "file").write_bytes(data)
     (root / "file").write_bytes(data[:900_000])
-    siwarp_ftp("put", "--resume", tmp_path / "file", f"{url}/file")
+    run_siwarp_ftp("put", "--resume", tmp_path / "file", f"{url}/file")
     assert (root / "file").read_bytes() == data
 
 
@@ -309,9 +313,9 @@ def test_siwarp_ftp_checks_the_certificate_of_vsftpd(root: Path, tmp_path: Path)
         f"rsa_cert_file={certificate}",
         f"rsa_private_key_file={key}",
     )
-    with vsftpd(tmp_path, root, *settings) as url:
-        siwarp_ftp("get", "--tls", "--ca", certificate, f"{url}/file", tmp_path / "got")
+    with run_vsftpd(tmp_path, root, *settings) as url:
+        run_siwarp_ftp("get", "--tls", "--ca", certificate, f"{url}/file", tmp_path / "got")
         assert (tmp_path / "got").read_bytes() == b"content"
-        siwarp_ftp("get", "--tls", f"{url}/file", tmp_path / "other", status=10)
-        siwarp_ftp("get", f"{url}/file", tmp_path / "other", status=5)
+        run_siwarp_ftp("get", "--tls", f"{url}/file", tmp_path / "other", status=10)
+        run_siwarp_ftp("get", f"{url}/file", tmp_path / "other", status=5)
         assert not (tmp_path / "other").exists()

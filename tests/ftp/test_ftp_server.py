@@ -15,31 +15,31 @@ from cli.cli_harness import is_running
 from ftp.ftp_harness import (
     LIMIT,
     ServerProcess,
-    cut_upload,
     make_certificate,
     random_octets,
     read_file,
-    serving,
+    run_server,
+    send_part_and_reset,
     wait_until,
 )
 
 NAMES = ("plain", "with space", "ünïcödé", "文件", "quote\"'", "-dash", "trailing ")
 
 
-@pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(name="root", scope="module")
+def create_server_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("root")
 
 
-@pytest.fixture(scope="module")
-def server(root: Path) -> Iterator[ServerProcess]:
-    with serving(root, "--write") as server:
+@pytest.fixture(name="server", scope="module")
+def start_server(root: Path) -> Iterator[ServerProcess]:
+    with run_server(root, "--write") as server:
         yield server
 
 
-@pytest.fixture
-def ftp(server: ServerProcess) -> Iterator[ftplib.FTP]:
-    with server.open() as ftp:
+@pytest.fixture(name="ftp")
+def log_in_to_server(server: ServerProcess) -> Iterator[ftplib.FTP]:
+    with server.log_in() as ftp:
         yield ftp
 
 
@@ -111,8 +111,8 @@ def test_an_upload_that_was_cut_keeps_its_name_and_continues(
 ) -> None:
     data = random_octets(3_000_000)
     name = f"cut-{command}"
-    cut_upload(server.open(), f"STOR {name}", data[:1_000_000])
-    with server.open() as ftp:
+    send_part_and_reset(server.log_in(), f"STOR {name}", data[:1_000_000])
+    with server.log_in() as ftp:
         ftp.voidcmd("TYPE I")
         # The server reads the octets that arrived before the reset. Their number depends on the
         # kernel.
@@ -125,7 +125,7 @@ def test_an_upload_that_was_cut_keeps_its_name_and_continues(
 
 def test_a_transfer_is_aborted_and_the_session_goes_on(ftp: ftplib.FTP, root: Path) -> None:
     with (root / "large").open("wb") as file:
-        file.truncate(64 << 20)  # more than the buffers of the data connection
+        file.truncate(64 << 20)  # a file that is larger than the buffers of the data connection
     ftp.voidcmd("TYPE I")
     with ftp.transfercmd("RETR large") as data:
         data.recv(1)
@@ -182,7 +182,7 @@ def test_no_path_leads_out_of_the_root(ftp: ftplib.FTP, root: Path, tmp_path: Pa
         facts = dict(ftp.mlsd())
         assert facts["link"]["type"] == facts["dirlink"]["type"] == "OS.unix=slink"
     finally:
-        # DELE deletes the link.
+        # DELE deletes the symbolic link, not the file to which it points.
         ftp.delete("link")
         ftp.delete("dirlink")
     assert (tmp_path / "secret").exists()
@@ -224,7 +224,7 @@ def test_a_file_that_shrinks_while_it_is_sent_is_reported(ftp: ftplib.FTP, root:
 
 
 def test_a_write_that_the_file_system_refuses_is_reported(tmp_path: Path) -> None:
-    with serving(tmp_path, "--write", file_size=100_000) as server, server.open() as ftp:
+    with run_server(tmp_path, "--write", file_size=100_000) as server, server.log_in() as ftp:
         # The server closes the data connection, which may reset it before all is sent.
         ftp.voidcmd("TYPE I")
         with ftp.transfercmd("STOR too-large") as data, pytest.raises(OSError):
@@ -251,7 +251,7 @@ CHANGES = (
 
 def test_without_write_nothing_can_be_changed(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"content")
-    with serving(tmp_path) as server, server.open() as ftp:
+    with run_server(tmp_path) as server, server.log_in() as ftp:
         assert read_file(ftp, "file") == b"content"
         for command in CHANGES:
             with pytest.raises(ftplib.error_perm, match="550"):
@@ -265,14 +265,14 @@ def test_only_users_of_the_password_file_are_admitted(tmp_path: Path) -> None:
     users = tmp_path / "users"
     users.write_text("# the users\nann:first\nbob:with:colon ü\n")
     users.chmod(0o600)
-    with serving(tmp_path / "root", "--users", str(users)) as server:
+    with run_server(tmp_path / "root", "--users", str(users)) as server:
         for name, password in (("ann", "first"), ("bob", "with:colon ü")):
             server.user, server.password = name, password
-            server.open().quit()
+            server.log_in().quit()
         for name, password in (("ann", "with:colon ü"), ("anonymous", "")):
             server.user, server.password = name, password
             with pytest.raises(ftplib.error_perm, match="530"):
-                server.open()
+                server.log_in()
 
 
 @pytest.mark.parametrize(
@@ -303,9 +303,9 @@ def test_tls_protects_both_connections(tmp_path: Path) -> None:
     data = random_octets(1_000_000)
     options = ("--write", "--certificate", str(certificate), "--private-key", str(key))
     context = ssl.create_default_context(cafile=str(certificate))
-    with serving(root, *options, "--require-tls") as server:
+    with run_server(root, *options, "--require-tls") as server:
         with pytest.raises(ftplib.error_perm, match="550 SSL/TLS required"):
-            server.open()
+            server.log_in()
         with ftplib.FTP_TLS(timeout=LIMIT, context=context) as ftp:
             ftp.connect(server.host, server.port)
             ftp.login(server.user, server.password)
@@ -328,7 +328,7 @@ def test_a_command_that_arrives_with_auth_is_not_taken_as_protected_by_tls(tmp_p
     certificate, key = make_certificate(tmp_path)
     options = ("--certificate", str(certificate), "--private-key", str(key))
     context = ssl.create_default_context(cafile=str(certificate))
-    with serving(tmp_path, *options) as server, server.connect() as plain:
+    with run_server(tmp_path, *options) as server, server.connect() as plain:
         assert plain.recv(1000).startswith(b"220 ")
         plain.sendall(b"AUTH TLS\r\nUSER injected\r\n")
         assert plain.recv(1000) == b"234 AUTH TLS successful.\r\n"
@@ -341,19 +341,20 @@ def test_a_command_that_arrives_with_auth_is_not_taken_as_protected_by_tls(tmp_p
 
 
 def test_a_worker_that_dies_is_replaced(server: ServerProcess) -> None:
-    before = server.workers()
+    before = server.worker_pids()
     os.kill(before[0], 9)
     wait_until(
-        lambda: len(server.workers()) == 2 and before[0] not in server.workers(), server.workers
+        lambda: len(server.worker_pids()) == 2 and before[0] not in server.worker_pids(),
+        server.worker_pids,
     )
-    server.open().quit()
+    server.log_in().quit()
 
 
 def test_the_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:
     server = ServerProcess(tmp_path)
-    wait_until(lambda: len(server.workers()) == 2, server.workers)
-    workers = server.workers()
-    ftp = server.open()
+    wait_until(lambda: len(server.worker_pids()) == 2, server.worker_pids)
+    workers = server.worker_pids()
+    ftp = server.log_in()
     server.kill()
     wait_until(lambda: not any(map(is_running, workers)), lambda: workers)
     with pytest.raises((EOFError, OSError)):

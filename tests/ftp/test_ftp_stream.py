@@ -26,53 +26,53 @@ from siwarp.ulp.ftp import stream
 UNIT = 4096
 
 
-class Unit:
+class FakeUnit:
     """A unit of memory; ``held`` is the number of units that were not released."""
 
     held = 0
 
     def __init__(self) -> None:
         self.view = memoryview(bytearray(UNIT))
-        Unit.held += 1
+        FakeUnit.held += 1
 
     def release(self) -> None:
-        Unit.held -= 1
+        FakeUnit.held -= 1
 
 
 class FakeChannel:
-    """One end of a channel: what is sent is appended to ``sent``; ``queue`` is what arrives."""
+    """One end of a channel: sent messages are appended to ``sent``; ``queue`` has arriving ones."""
 
     def __init__(self, credit: int = 1000) -> None:
-        self.queue: asyncio.Queue[Unit | ChannelEnded] = asyncio.Queue()
+        self.queue: asyncio.Queue[FakeUnit | ChannelEnded] = asyncio.Queue()
         self.sent: list[bytes] = []
         self.credit = credit
         self.ended: ChannelEnded | None = None
 
-    def buffer_nowait(self) -> Unit | None:
+    def buffer_nowait(self) -> FakeUnit | None:
         if len(self.sent) >= self.credit:
             return None
-        return Unit()
+        return FakeUnit()
 
-    async def buffer(self) -> Unit:
+    async def buffer(self) -> FakeUnit:
         while (unit := self.buffer_nowait()) is None:
             await asyncio.get_running_loop().create_future()  # wait until the task is cancelled
         return unit
 
-    async def send(self, unit: Unit, length: int) -> None:
+    async def send(self, unit: FakeUnit, length: int) -> None:
         put_unit_header(unit.view, length)
         self.sent.append(bytes(unit.view[:length]))
         unit.release()
-        await asyncio.sleep(0)  # the other tasks run, as they do while a transport sends
+        await asyncio.sleep(0)  # let other tasks run, as they do while a real transport sends
 
-    async def receive(self) -> Unit:
+    async def receive(self) -> FakeUnit:
         got = await self.queue.get()
         if isinstance(got, ChannelEnded):
             raise got
         return got
 
-    def arrive(self, *octets: bytes) -> None:
+    def queue_messages(self, *octets: bytes) -> None:
         for each in octets:
-            unit = Unit()
+            unit = FakeUnit()
             unit.view = memoryview(each)
             self.queue.put_nowait(unit)
 
@@ -85,38 +85,40 @@ class FakeChannel:
 
 @pytest.fixture(autouse=True)
 def check_that_every_unit_is_released() -> Any:
-    Unit.held = 0
+    FakeUnit.held = 0
     yield
-    assert Unit.held == 0
+    assert FakeUnit.held == 0
 
 
-def encode_unit(*put: Callable[[memoryview, int], int]) -> bytes:
+def encode_unit(*write_data_record: Callable[[memoryview, int], int]) -> bytes:
     view = memoryview(bytearray(UNIT))
     at = UNIT_HEADER_SIZE
-    for each in put:
+    for each in write_data_record:
         at = each(view, at)
     put_unit_header(view, at)
     return bytes(view[:at])
 
 
-def message(what: Message, transfer: int = 1) -> Callable[[memoryview, int], int]:
+def record_writer(what: Message, transfer: int = 1) -> Callable[[memoryview, int], int]:
     return lambda view, at: what.put(view, at, transfer)
 
 
-def data(octets: bytes, offset: int, transfer: int = 1) -> Callable[[memoryview, int], int]:
-    def put(view: memoryview, at: int) -> int:
+def data_record_writer(
+    octets: bytes, offset: int, transfer: int = 1
+) -> Callable[[memoryview, int], int]:
+    def write_data_record(view: memoryview, at: int) -> int:
         start = at + RECORD_HEADER_SIZE
         view[start : start + len(octets)] = octets
         return put_data(view, at, transfer=transfer, offset=offset, length=len(octets))
 
-    return put
+    return write_data_record
 
 
-def end(octets: bytes) -> Callable[[memoryview, int], int]:
-    return message(End(size=len(octets), digest=crc32c(octets).to_bytes(4, "big")))
+def end_record_writer(octets: bytes) -> Callable[[memoryview, int], int]:
+    return record_writer(End(size=len(octets), digest=crc32c(octets).to_bytes(4, "big")))
 
 
-async def receive_all(channel: Any) -> bytes:
+async def receive_all_octets(channel: Any) -> bytes:
     return b"".join([bytes(chunk) async for chunk in stream.receive(channel)])
 
 
@@ -131,9 +133,9 @@ def test_a_transfer_is_sent_received_and_confirmed() -> None:
             await source.send(len(part))
         finishing = asyncio.ensure_future(source.finish())
         await asyncio.sleep(0)
-        receiver.arrive(*sender.sent)
-        assert await receive_all(receiver) == b"one two"
-        sender.arrive(*receiver.sent)
+        receiver.queue_messages(*sender.sent)
+        assert await receive_all_octets(receiver) == b"one two"
+        sender.queue_messages(*receiver.sent)
         await finishing
         await source.close()
 
@@ -143,12 +145,12 @@ def test_a_transfer_is_sent_received_and_confirmed() -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        encode_unit(data(b"abc", 1)),
-        encode_unit(data(b"abc", 0), data(b"abc", 0)),
-        encode_unit(data(b"abc", 0, transfer=2)),
-        encode_unit(data(b"abc", 0), end(b"abd")),
-        encode_unit(data(b"abc", 0), end(b"abcd")),
-        encode_unit(message(Pause())),
+        encode_unit(data_record_writer(b"abc", 1)),
+        encode_unit(data_record_writer(b"abc", 0), data_record_writer(b"abc", 0)),
+        encode_unit(data_record_writer(b"abc", 0, transfer=2)),
+        encode_unit(data_record_writer(b"abc", 0), end_record_writer(b"abd")),
+        encode_unit(data_record_writer(b"abc", 0), end_record_writer(b"abcd")),
+        encode_unit(record_writer(Pause())),
         b"ADTS" + bytes(60),
     ],
     ids=["offset", "repeated", "transfer", "digest", "size", "type", "unit"],
@@ -156,9 +158,9 @@ def test_a_transfer_is_sent_received_and_confirmed() -> None:
 def test_a_sender_that_violates_the_protocol_ends_the_transfer(wrong: bytes) -> None:
     async def main() -> None:
         channel = FakeChannel()
-        channel.arrive(wrong)
+        channel.queue_messages(wrong)
         with pytest.raises(ChannelEnded, match="has violated the protocol") as raised:
-            await receive_all(channel)
+            await receive_all_octets(channel)
         assert raised.value.cause == Cause.PROTOCOL
         assert channel.sent == []  # the receiver does not confirm the transfer with a BYE
 
@@ -168,10 +170,10 @@ def test_a_sender_that_violates_the_protocol_ends_the_transfer(wrong: bytes) -> 
 def test_a_channel_that_ends_before_the_end_is_no_end_of_the_file() -> None:
     async def main() -> None:
         channel = FakeChannel()
-        channel.arrive(encode_unit(data(b"abc", 0)))
+        channel.queue_messages(encode_unit(data_record_writer(b"abc", 0)))
         channel.queue.put_nowait(ChannelEnded("the peer crashed", Cause.LOST))
         with pytest.raises(ChannelEnded, match="the peer crashed"):
-            await receive_all(channel)
+            await receive_all_octets(channel)
 
     asyncio.run(main())
 
@@ -179,9 +181,9 @@ def test_a_channel_that_ends_before_the_end_is_no_end_of_the_file() -> None:
 def test_the_receiver_learns_that_the_sender_has_cancelled() -> None:
     async def main() -> None:
         channel = FakeChannel()
-        channel.arrive(encode_unit(data(b"abc", 0), message(Cancel())))
+        channel.queue_messages(encode_unit(data_record_writer(b"abc", 0), record_writer(Cancel())))
         with pytest.raises(ChannelEnded, match="has cancelled the transfer"):
-            await receive_all(channel)
+            await receive_all_octets(channel)
 
     asyncio.run(main())
 
@@ -191,7 +193,7 @@ def test_the_sender_learns_that_the_receiver_has_cancelled(credit: int) -> None:
     async def main() -> None:
         channel: Any = FakeChannel(credit)
         source = stream.Sender(channel)
-        channel.arrive(encode_unit(message(Cancel())))
+        channel.queue_messages(encode_unit(record_writer(Cancel())))
         with pytest.raises(ChannelEnded, match="has cancelled the transfer"):
             while True:
                 await source.fill()
@@ -205,7 +207,7 @@ def test_another_answer_to_end_than_bye_is_no_confirmation() -> None:
     async def main() -> None:
         channel: Any = FakeChannel()
         source = stream.Sender(channel)
-        channel.arrive(encode_unit(message(Bye()), message(Bye())))
+        channel.queue_messages(encode_unit(record_writer(Bye()), record_writer(Bye())))
         with pytest.raises(ChannelEnded, match="has violated the protocol"):
             await source.finish()
         await source.close()
@@ -217,11 +219,11 @@ def test_cancel_is_sent_if_the_peer_takes_it_and_ends_the_channel() -> None:
     async def main() -> None:
         channel: Any = FakeChannel()
         await stream.cancel(channel, "the reason")
-        assert channel.sent == [encode_unit(message(Cancel()))]
+        assert channel.sent == [encode_unit(record_writer(Cancel()))]
         assert channel.ended.reason == "the reason"
         peer: Any = FakeChannel()
-        peer.arrive(*channel.sent)
+        peer.queue_messages(*channel.sent)
         with pytest.raises(ChannelEnded):
-            await receive_all(peer)
+            await receive_all_octets(peer)
 
     asyncio.run(main())

@@ -542,7 +542,7 @@ def exchange_mpa_frames_with_siw(
 def test_siw_rejects_a_request_for_markers(guest: vm.Guest, rping_server_port: int) -> None:
     guest.set_siw_parameters()
     flags, _ = exchange_mpa_frames_with_siw(guest, rping_server_port, 0x80, b"")
-    assert flags & 0x20  # the R bit, for "rejected"
+    assert flags & 0x20  # the R bit of a Reply, which means "rejected"
 
 
 @pytest.mark.cell(

@@ -13,8 +13,8 @@ from laboratory.lab_harness import run_lab
 from namespaces import wan_harness
 
 from lab.papers.adts import __main__ as command_line
-from lab.papers.adts import figures, musts, outside, page, paper, report, summary
-from lab.papers.adts.lines import LineShape
+from lab.papers.adts import figures, page, paper, promises, report, summary, vsftpd
+from lab.papers.adts.links import LinkShape
 from siwarp.bench.runner import BenchError
 
 #: The scale at which the smallest file of a figure has some KiB.
@@ -26,7 +26,7 @@ def test_put_and_get_are_measured_over_each_channel_beside_raw_udp(tmp_path: Pat
     done = run_lab(
         "papers.adts", "-s", "1M", "--rounds", 2, "--json", "--results", results, timeout=120
     )
-    # Such a small file may miss the promised ratios.
+    # With such a small file, promised ratios may be missed.
     assert done.returncode in (0, 1), done.stderr
     part = json.loads(done.stdout)["lan"]
     assert set(part["mbit_s"]) == {
@@ -42,7 +42,7 @@ def test_put_and_get_are_measured_over_each_channel_beside_raw_udp(tmp_path: Pat
     assert kept["lan"] == part and "kernel" in kept["machine"]
 
 
-def test_a_line_of_siwarp_wan_carries_rd_and_tcp_with_cubic_and_bbr() -> None:
+def test_a_link_of_siwarp_wan_carries_rd_and_tcp_with_cubic_and_bbr() -> None:
     wan_harness.skip_without_tun_device()
     words = ("--part", "wan-lossy-13ms", "--rounds", 1, "--scale", TINY, "--json")
     done = run_lab("papers.adts", *words, timeout=120)
@@ -73,32 +73,32 @@ def test_an_unknown_part_is_refused() -> None:
 def test_rounds_alternate_and_a_later_failure_keeps_the_complete_rounds() -> None:
     order: list[str] = []
 
-    def run(name: str) -> float:
+    def record_and_return_position(name: str) -> float:
         order.append(name)
         if len(order) == 6:
             raise BenchError("the line broke")
         return float(len(order))
 
-    runs = {name: lambda name=name: run(name) for name in ("a", "b")}  # type: ignore[misc]
+    runs = {name: lambda name=name: record_and_return_position(name) for name in ("a", "b")}  # type: ignore[misc]
     log = summary.Log()
     found = summary.measure_rounds(runs, 4, log)
     assert order == ["a", "b", "b", "a", "a", "b"]
     assert found == {"a": [1, 4], "b": [2, 3]}
-    assert log.doubts == ["round 3 of 4 failed, and was the last: the line broke"]
+    assert log.warnings == ["round 3 of 4 failed, and was the last: the line broke"]
 
 
 def test_a_part_that_fails_is_recorded_with_the_reason_and_ends_no_other_part(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fail(*_: Any) -> dict[str, Any]:
+    def raise_bench_error(*_: Any) -> dict[str, Any]:
         raise BenchError("the line broke")
 
-    def differ(*_: Any) -> dict[str, Any]:
+    def return_differing_rounds(*_: Any) -> dict[str, Any]:
         rates = {"put rd": summary.summarize_values([1.0, 2.0])}
         return {"line": "loopback", "mbit_s": rates, "ratios": []}
 
-    monkeypatch.setattr(musts, "measure_lan", fail)
-    monkeypatch.setattr(outside, "measure_outside", differ)
+    monkeypatch.setattr(promises, "measure_loopback", raise_bench_error)
+    monkeypatch.setattr(vsftpd, "measure_vsftpd_and_curl", return_differing_rounds)
     results, html = tmp_path / "results.json", tmp_path / "page.html"
     with pytest.raises(typer.Exit) as end:
         command_line.main("lan,outside", 1, "1M", 1.0, str(results), "", False)
@@ -126,11 +126,11 @@ def test_the_sizes_of_the_trace_follow_zipfs_law() -> None:
     assert sum(sizes) == pytest.approx(1 << 20, rel=1e-3)
 
 
-def test_a_line_is_the_same_in_words_and_as_a_fault_plan() -> None:
-    shape = LineShape(50, 13, 0.5)
+def test_a_link_is_described_in_words_and_as_a_fault_plan() -> None:
+    shape = LinkShape(50, 13, 0.5)
     assert shape.name == "50 Mbit/s, 13 ms each way, 0.5% loss"
     assert shape.plan == "rate=50Mbit,delay=13ms,loss=0.5%"
-    assert LineShape().name == "no delay"
+    assert LinkShape().name == "no delay"
 
 
 def test_each_ratio_is_printed_with_its_limit(capsys: pytest.CaptureFixture[str]) -> None:
@@ -155,7 +155,12 @@ def test_the_page_has_each_figure_of_the_paper_and_the_promised_figures() -> Non
     found = {
         "machine": {"CPU": "a <fast> one"},
         "put-size": {**curves, "ratios": [], "failed": "", "unreliable": []},
-        "get-delay-256": {**curves, "ratios": [], "failed": "", "unreliable": []},  # in two figures
+        "get-delay-256": {
+            **curves,
+            "ratios": [],
+            "failed": "",
+            "unreliable": [],
+        },  # shown in two figures of the paper
         "lan": {
             "line": "loopback",
             "mbit_s": {"put rd": summary.summarize_values([100.0])},

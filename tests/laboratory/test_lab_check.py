@@ -29,7 +29,7 @@ def make_simulated_run(
 ) -> Any:
     """Return a function that simulates a run whose rounds have these ratios and floors, in turn."""
 
-    def run(*, rounds: int, progress: Any, **_: Any) -> dict[str, Any]:
+    def return_simulated_ratios(*, rounds: int, progress: Any, **_: Any) -> dict[str, Any]:
         progress(rounds, rounds)
         values = [
             {"ours": ratios[i % len(ratios)] * floors[i % len(floors)]}
@@ -38,7 +38,7 @@ def make_simulated_run(
         ]
         return {"rounds": values, "partial": partial}
 
-    return run
+    return return_simulated_ratios
 
 
 @pytest.mark.parametrize(
@@ -89,8 +89,10 @@ def test_a_ratio_without_a_reference_is_new_and_no_loss() -> None:
 def test_a_partial_or_unreliable_result_is_not_a_pass(
     rounds: int, floors: tuple[float, ...], partial: str, reasons: list[str]
 ) -> None:
-    run = make_simulated_run(2.0, floors=floors, partial=partial)
-    found = check.check_ratios(KEPT, rounds, None, checked_ratios_with_name(UD), run)
+    return_simulated_ratios = make_simulated_run(2.0, floors=floors, partial=partial)
+    found = check.check_ratios(
+        KEPT, rounds, None, checked_ratios_with_name(UD), return_simulated_ratios
+    )
     assert found[0]["verdict"] == "no loss"
     said = check.reasons_against_pass(found)
     assert len(said) == len(reasons)

@@ -244,7 +244,7 @@ def _simulate_channel_results(channel: str, ranks: int, size: int, limit: int) -
 def test_rows_have_spreads_and_saved_memory_and_failed_runs_have_reasons() -> None:
     turns: list[str] = []
 
-    def run(channel: str, *numbers: int) -> dict[str, Any]:
+    def simulate_run_without_rc(channel: str, *numbers: int) -> dict[str, Any]:
         turns.append(channel)
         if channel == "rc" and numbers[0] == 8:
             raise BenchError("no rain")
@@ -252,7 +252,7 @@ def test_rows_have_spreads_and_saved_memory_and_failed_runs_have_reasons() -> No
 
     steps: list[tuple[int, int]] = []
     found = hybrid.measure_message_channels(
-        (8, 2), (64,), 2, 3, lambda *step: steps.append(step), run=run
+        (8, 2), (64,), 2, 3, lambda *step: steps.append(step), run=simulate_run_without_rc
     )
     two, eight = found["rows"]
     assert turns[:6] == ["ud", "rc", "hybrid", "rc", "hybrid", "ud"]

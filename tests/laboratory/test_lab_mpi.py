@@ -21,19 +21,21 @@ POINT = {"lat": 4.0, "bw": 1.0, "bibw": 1.5}
 def _make_simulated_run(scale: dict[str, float]) -> Any:
     """Return a simulated run: the figures of a transport are those of POINT times its scale."""
 
-    def run(_: Any, name: str, netif: str, sizes: list[int]) -> dict[int, dict[str, float]]:
+    def return_simulated_figures(
+        _: Any, name: str, netif: str, sizes: list[int]
+    ) -> dict[int, dict[str, float]]:
         factor = scale.get(name, 1.0)
         assert netif == "eth7"
         return {size: {metric: value * factor for metric, value in POINT.items()} for size in sizes}
 
-    return run
+    return return_simulated_figures
 
 
 MPICH = launch.Mpich(Path("/none"), Path("/none"), "9.9", ("ucx", "ofi"))
 
 
-def _measure_simulated_transports(run: Any, rounds: int = 3) -> dict[str, Any]:
-    return wire.measure_transports(MPICH, "eth7", rounds, run=run)
+def _measure_simulated_transports(return_simulated_figures: Any, rounds: int = 3) -> dict[str, Any]:
+    return wire.measure_transports(MPICH, "eth7", rounds, run=return_simulated_figures)
 
 
 def test_the_error_for_a_missing_mpich_says_how_to_install_it(tmp_path: Path) -> None:
@@ -148,13 +150,13 @@ def test_rounds_begin_with_different_transports_and_skip_a_failed_transport() ->
     order: list[str] = []
     pretend = _make_simulated_run({})
 
-    def run(mpich: Any, name: str, *more: Any) -> dict[int, dict[str, float]]:
+    def return_simulated_figures(mpich: Any, name: str, *more: Any) -> dict[int, dict[str, float]]:
         order.append(name)
         if name == "rxm":
             raise BenchError("no rain")
         return dict(pretend(mpich, name, *more))
 
-    found = _measure_simulated_transports(run, rounds=2)
+    found = _measure_simulated_transports(return_simulated_figures, rounds=2)
     names = list(launch.TRANSPORTS)
     assert order == [*names, *[name for name in names[1:] + names[:1] if name != "rxm"]]
     assert found["errors"] == {"rxm": "no rain"}
@@ -162,7 +164,7 @@ def test_rounds_begin_with_different_transports_and_skip_a_failed_transport() ->
 
 
 def test_the_memory_of_a_rank_is_the_mean_and_the_saving_is_relative_to_rc() -> None:
-    def run(_: Any, name: str, netif: str, ranks: int) -> dict[str, int]:
+    def return_simulated_figures(_: Any, name: str, netif: str, ranks: int) -> dict[str, int]:
         if (name, ranks) == ("tcp", 4):
             raise BenchError("no rain")
         assert not (name == "tcp" and ranks > 4), "a failed transport was measured again"
@@ -172,7 +174,7 @@ def test_the_memory_of_a_rank_is_the_mean_and_the_saving_is_relative_to_rc() -> 
 
     steps: list[tuple[int, int]] = []
     found = peers.measure_memory(
-        MPICH, "eth7", (8, 2, 4), lambda *step: steps.append(step), run=run
+        MPICH, "eth7", (8, 2, 4), lambda *step: steps.append(step), run=return_simulated_figures
     )
     assert [point["ranks"] for point in found["points"]] == [2, 4, 8]
     assert found["errors"] == {"tcp": "4 ranks: no rain"}
@@ -186,14 +188,16 @@ def test_the_memory_of_a_rank_is_the_mean_and_the_saving_is_relative_to_rc() -> 
 def test_a_row_of_a_kernel_has_both_times_and_ratios_only_of_complete_rounds() -> None:
     turns: list[str] = []
 
-    def run(_: Any, name: str, netif: str, ranks: int, kernel: str) -> dict[str, Any]:
+    def return_simulated_figures(
+        _: Any, name: str, netif: str, ranks: int, kernel: str
+    ) -> dict[str, Any]:
         turns.append(name)
         if kernel == "lu" and name == "rc":
             raise BenchError("no rain")
         part = {"ud": 1.0, "rc": 2.0, "tcp": 4.0}[name]
         return {"seconds": 5.0, "communication": part, "calls": 7, "residual": 1e-10}
 
-    found = kernels.measure_mpi_kernels(MPICH, "eth7", 2, (2,), run=run)
+    found = kernels.measure_mpi_kernels(MPICH, "eth7", 2, (2,), run=return_simulated_figures)
     cg, _, lu = found["rows"]
     assert turns[:6] == ["ud", "rc", "tcp", "rc", "tcp", "ud"]
     assert (cg["kernel"], cg["ranks"], cg["ud"]["calls"]) == ("cg", 2, 7)

@@ -88,7 +88,7 @@ def parse_functions(folder: str, file: str, text: str) -> list[Function]:
     return found
 
 
-def remove_calls(text: str, names: set[str]) -> str:
+def remove_calls_of_functions(text: str, names: set[str]) -> str:
     """Return an expression without calls of the given functions and without their arguments."""
     while match := next((m for m in CALL.finditer(text) if m[1] in names), None):
         depth, end = 1, match.end()
@@ -148,7 +148,7 @@ def does_own_work(statement: str, far: set[str], trivial: set[str], own: set[str
         return True
     if re.search(r"\+\+|--", statement):
         return True
-    rest = remove_calls(statement, far | trivial)
+    rest = remove_calls_of_functions(statement, far | trivial)
     if any(name not in NEUTRAL for name in CALL.findall(rest)):
         return True
     if declared := DECLARATION.match(statement):
@@ -194,7 +194,8 @@ def find_forwarding_functions(everything: list[Function]) -> list[str]:
         mine = {name for folder, name in trivial if folder == f.folder}
         mine_all = {name for folder, _, name in static if folder == f.folder}
         own = set()
-        # A function that passes a static function of its folder as a callback does work.
+        # A function that passes a static function of its folder as a callback does not merely
+        # forward.
         back = any(name in mine_all for name in re.findall(r"\b\w+\b(?!\s*\()", f.body))
         if (
             f.folder != "base"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""How unmodified tshark displays the captures of siwarp.
+"""Tests how tshark without siwarp's script displays captures of siwarp.
 
 Only tests/tshark/run collects this file, because it needs tshark, which `make test` does not
 install. tests/unit/llp and tests/cli check the content of the captures without tshark.

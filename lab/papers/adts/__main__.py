@@ -12,59 +12,60 @@ from typing import Any
 import typer
 
 from lab import command
-from lab.doubts import cpu_load_warning
-from lab.papers.adts import figures, immediate, musts, outside
-from lab.papers.adts.lines import KINDS
+from lab.papers.adts import figures, immediate, promises, vsftpd
+from lab.papers.adts.links import KINDS
 from lab.papers.adts.page import make_page
 from lab.papers.adts.report import print_results
-from lab.papers.adts.summary import Log, find_spreads
+from lab.papers.adts.summary import Log, find_spread_warnings
+from lab.unreliable import cpu_load_warning
 from siwarp.bench.machine import describe_machine
 from siwarp.bench.runner import BenchError
 from siwarp.bench.sizes import parse_octet_count
 
-#: Octets of the file on a line by its delay in ms: on a long line, the first seconds, in which the
-#: rate grows, must be a small part of the time. TCP with CUBIC takes long on a lossy line, and has
-#: a smaller file there; on a long line it begins fast, until several packets are lost.
-LINE_SIZES = {13: 32 << 20, 81: 96 << 20}
-LOSSY_SIZES = {13: 8 << 20, 81: 32 << 20}
-#: Seconds for which two flows share a line.
+#: Octets of the copied file, by the link's delay in ms. On a link with a long delay, the first
+#: seconds, in which the rate grows, must be a small part of the time. TCP with CUBIC is slow on a
+#: link with losses, and therefore copies a smaller file there; with a long delay that file must be
+#: larger, because CUBIC is fast until it has lost several packets.
+LINK_FILE_SIZES = {13: 32 << 20, 81: 96 << 20}
+LOSSY_LINK_FILE_SIZES = {13: 8 << 20, 81: 32 << 20}
+#: Seconds for which the rates of two flows that share a link are measured.
 SHARE_S = 30
-#: Octets of the trace.
+#: Total octets of the files of the Zipf trace.
 TRACE = 128 << 20
 
 Part = Callable[[], dict[str, Any]]
 
 
 def _make_parts(rounds: int, octets: int, scale: float, log: Log) -> dict[str, Part]:
-    """Return the parts of the study by name; ``scale`` multiplies sizes and numbers on lines."""
+    """Return the parts of the study by name; ``scale`` multiplies sizes and counts of files."""
 
-    def scaled(number: int) -> int:
+    def scale_number(number: int) -> int:
         return max(1, int(number * scale))
 
-    parts: dict[str, Part] = {"lan": lambda: musts.measure_lan(octets, rounds, log)}
-    parts["outside"] = lambda: outside.measure_outside(octets, rounds, log)
+    parts: dict[str, Part] = {"lan": lambda: promises.measure_loopback(octets, rounds, log)}
+    parts["outside"] = lambda: vsftpd.measure_vsftpd_and_curl(octets, rounds, log)
     for kind in KINDS:
-        for shape in (*musts.LOSSY, *musts.CLEAN):
+        for shape in (*promises.LOSSY, *promises.CLEAN):
             delay = int(shape.delay_ms)
-            sizes = dict.fromkeys(("rd", "cubic", "bbr"), scaled(LINE_SIZES[delay]))
+            sizes = dict.fromkeys(("rd", "cubic", "bbr"), scale_number(LINK_FILE_SIZES[delay]))
             if shape.loss:
-                sizes["cubic"] = scaled(LOSSY_SIZES[delay])
+                sizes["cubic"] = scale_number(LOSSY_LINK_FILE_SIZES[delay])
                 if delay == 81:
-                    del sizes["bbr"]  # for the time that CUBIC takes
+                    del sizes["bbr"]  # CUBIC already takes long enough
             word = "lossy" if shape.loss else "clean"
             parts[f"{kind}-{word}-{shape.delay_ms:g}ms"] = (
-                lambda kind=kind, shape=shape, sizes=sizes: musts.measure_line(  # type: ignore[misc]
+                lambda kind=kind, shape=shape, sizes=sizes: promises.measure_link(  # type: ignore[misc]
                     kind, shape, sizes, rounds, log
                 )
             )
-        for shape in musts.CLEAN:
+        for shape in promises.CLEAN:
             parts[f"{kind}-share-{shape.delay_ms:g}ms"] = lambda kind=kind, shape=shape: (
-                musts.measure_share(  # type: ignore[misc]
+                promises.measure_bandwidth_share(  # type: ignore[misc]
                     kind, shape, SHARE_S * scale, rounds, log
                 )
             )
-    parts["small"] = lambda: musts.measure_small(
-        scaled(1000), scaled(100), rounds, ("rd", "tcp"), log
+    parts["small"] = lambda: promises.measure_small_files(
+        scale_number(1000), scale_number(100), rounds, ("rd", "tcp"), log
     )
     parts["put-size"] = lambda: figures.measure_sizes("put", rounds, scale, log)
     parts["get-size"] = lambda: figures.measure_sizes("get", rounds, scale, log)
@@ -83,25 +84,25 @@ def _make_parts(rounds: int, octets: int, scale: float, log: Log) -> dict[str, P
     return parts
 
 
-def _measure(name: str, part: Part, scale: float, log: Log) -> dict[str, Any]:
-    """Measure a part; return its results with the reasons to doubt them, or why it failed."""
-    log.tell(name)
-    log.doubts = []
+def _measure_part(name: str, part: Part, scale: float, log: Log) -> dict[str, Any]:
+    """Measure a part; return its results, and warnings about them or the reason of a failure."""
+    log.print_progress(name)
+    log.warnings = []
     if scale < 1:
-        log.doubt(f"a trial: sizes on lines and of figures are {scale:g} of those that are named")
+        log.add_warning(f"a trial: files are smaller than named, by a factor of {scale:g}")
     if warning := cpu_load_warning():
-        log.doubt(warning)
+        log.add_warning(warning)
     failed = ""
     measured: dict[str, Any] = {"line": "", "ratios": []}
     try:
         measured = part()
     except (BenchError, OSError) as e:
         failed = str(e)
-        log.tell(f"failed: {failed}")
+        log.print_progress(f"failed: {failed}")
     return measured | {
         "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
         "failed": failed,
-        "unreliable": log.doubts + list(find_spreads(measured)),
+        "unreliable": log.warnings + list(find_spread_warnings(measured)),
     }
 
 
@@ -150,7 +151,7 @@ def main(
         return
     found: dict[str, Any] = {}
     for name in names:
-        found[name] = _measure(name, parts[name], scale, log)
+        found[name] = _measure_part(name, parts[name], scale, log)
         if path is not None:
             kept |= {"machine": describe_machine(), name: found[name]}
             path.write_text(json.dumps(kept, indent=1) + "\n", "utf-8")

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 """One end of the measured transfers: a process that serves a directory, or copies files.
 
-It reads requests from standard input, one JSON object in each line, and answers each of them with
-one line on standard output. ``lab.papers.adts.ends`` starts it, perhaps in a network namespace.
+The process reads requests from standard input, one JSON object per line, and answers each request
+with one line on standard output. ``lab.papers.adts.ends`` starts the process, in a network
+namespace if the link between both ends is emulated.
 """
 
 from __future__ import annotations
@@ -24,28 +25,28 @@ from siwarp.ulp.adts.disk import Disk
 T = TypeVar("T")
 
 
-def cpu_seconds() -> float:
+def process_cpu_seconds() -> float:
     """Return the CPU time of this process, in user space and in the kernel."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
 
 
 def use_congestion_control(name: str) -> None:
-    """Let TCP channels of this process use a congestion control, if it is not empty."""
+    """Make TCP channels of this process use the congestion control ``name``; "": no change."""
     original: Callable[[Any], None] = channel_tcp.TCPChannel._set_options
 
-    def set_options(channel: Any) -> None:
+    def set_options_and_congestion_control(channel: Any) -> None:
         original(channel)
         channel._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name.encode())
 
     if name:
-        channel_tcp.TCPChannel._set_options = set_options  # type: ignore[assignment, method-assign]
+        channel_tcp.TCPChannel._set_options = set_options_and_congestion_control  # type: ignore[assignment, method-assign]
 
 
-def use_no_disk_thread() -> None:
-    """Let sessions of this process call the file system in the thread of the event loop."""
+def disable_disk_thread() -> None:
+    """Make sessions of this process call the file system in the thread of the event loop."""
 
-    def run(self: Disk, call: Callable[..., T], *args: Any) -> asyncio.Future[T]:
+    def run_in_loop_thread(self: Disk, call: Callable[..., T], *args: Any) -> asyncio.Future[T]:
         result: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         try:
             result.set_result(call(*args))
@@ -53,11 +54,11 @@ def use_no_disk_thread() -> None:
             result.set_exception(e)
         return result
 
-    Disk.run = run  # type: ignore[method-assign]
+    Disk.run = run_in_loop_thread  # type: ignore[method-assign]
 
 
-class End:
-    """The server, or the sessions, of this process."""
+class RequestHandler:
+    """Carries out requests: serves a directory, or copies files in sessions with a server."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         self._key = adts.Key.from_text(options["key"])
@@ -69,28 +70,28 @@ class End:
 
     async def close(self) -> None:
         """End the server and the session."""
-        await self.do_stop()
+        await self.handle_stop()
         await self._stack.aclose()
 
-    async def answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Carry out a request; return its answer."""
-        call = getattr(self, f"do_{request.pop('do')}")
+    async def carry_out(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Carry out a request, and return the answer to it."""
+        call = getattr(self, f"handle_{request.pop('do')}")
         answer: dict[str, Any] = await call(**request)
         return answer
 
-    async def do_serve(self, root: str, host: str) -> dict[str, Any]:
-        """Serve a directory at a free port of an address."""
+    async def handle_serve(self, root: str, host: str) -> dict[str, Any]:
+        """Serve the directory ``root`` at a free port of the address ``host``."""
         server = await adts.serve(
             root, (host, 0), key=self._key, writable=True, limits=self._limits
         )
         await self._stack.enter_async_context(server)
         return {"port": server.address[1]}
 
-    async def do_cpu(self) -> dict[str, Any]:
-        """Tell the CPU time of this process so far."""
-        return {"cpu": cpu_seconds()}
+    async def handle_cpu(self) -> dict[str, Any]:
+        """Return the CPU time that this process has used so far."""
+        return {"cpu": process_cpu_seconds()}
 
-    async def do_copy(
+    async def handle_copy(
         self,
         address: tuple[str, int],
         channel: str,
@@ -98,28 +99,28 @@ class End:
         files: list[tuple[str, str]],
         sessions: str = "one",
         recursive: bool = False,
-        watched: bool = False,
+        count_octets: bool = False,
     ) -> dict[str, Any]:
-        """Copy files; tell the seconds for connecting and for the transfers, and the octets.
+        """Copy files; return the seconds of connecting and transferring, octets and CPU time.
 
         Args:
-            address: that of the server.
-            channel: the channel's kind.
+            address: the address of the server.
+            channel: the kind of channel, such as ``rd``.
             way: ``put`` or ``get``.
-            files: for each transfer the local path and the path at the server.
-            sessions: ``one``: a session for all transfers; ``each``: one for each of them.
-            recursive: the paths are directories.
-            watched: count the octets for ``do_progress``.
+            files: for each transfer, the local path and the path at the server.
+            sessions: ``one``: one session for all transfers; ``each``: a session for each transfer.
+            recursive: whether the paths are directories.
+            count_octets: whether to count the octets for ``handle_progress``.
 
         """
         connecting = transferring = 0.0
         octets = count = 0
-        cpu = cpu_seconds()
-        await self._end_session()  # of the request before
-        # A progress callback costs a request for the total, so it is used only by ``do_begin``.
+        cpu = process_cpu_seconds()
+        await self._end_session()  # the session of the previous request
+        # A progress callback costs a request for the total, so it is used only by ``handle_begin``.
         options: dict[str, Any] = {
             "recursive": recursive,
-            "progress": self._on_progress if watched else None,
+            "progress": self._store_octet_count if count_octets else None,
         }
         for local, remote in files:
             began = time.monotonic()
@@ -143,20 +144,20 @@ class End:
             "transferring": transferring,
             "octets": octets,
             "files": count,
-            "cpu": cpu_seconds() - cpu,
+            "cpu": process_cpu_seconds() - cpu,
         }
 
-    def _on_progress(self, progress: adts.Progress) -> None:
+    def _store_octet_count(self, progress: adts.Progress) -> None:
         self._octets = progress.octets
 
-    async def do_begin(self, **request: Any) -> dict[str, Any]:
-        """Begin to copy as ``do_copy`` does, and answer at once."""
+    async def handle_begin(self, **request: Any) -> dict[str, Any]:
+        """Start copying as ``handle_copy`` does, and return without waiting for the end."""
         self._octets = 0
-        self._copying = asyncio.ensure_future(self.do_copy(watched=True, **request))
+        self._copying = asyncio.ensure_future(self.handle_copy(count_octets=True, **request))
         return {}
 
-    async def do_stop(self) -> dict[str, Any]:
-        """End the copy that was begun, and its session."""
+    async def handle_stop(self) -> dict[str, Any]:
+        """Cancel the copy that ``handle_begin`` has started, and end its session."""
         if self._copying is not None:
             self._copying.cancel()
             await asyncio.gather(self._copying, return_exceptions=True)
@@ -164,8 +165,8 @@ class End:
         await self._end_session()
         return {}
 
-    async def do_progress(self) -> dict[str, Any]:
-        """Tell how many octets the copy has transferred, and the time."""
+    async def handle_progress(self) -> dict[str, Any]:
+        """Return the octets that the copy has transferred so far, and the current time."""
         if self._copying is not None and self._copying.done():
             self._copying.result()
         return {"octets": self._octets, "time": time.monotonic()}
@@ -183,23 +184,23 @@ class End:
             self._session = None
 
 
-async def run(options: dict[str, Any]) -> None:
-    """Answer requests until standard input ends."""
+async def answer_requests(options: dict[str, Any]) -> None:
+    """Answer the requests on standard input until its end."""
     use_congestion_control(options["congestion"])
     if not options["disk_thread"]:
-        use_no_disk_thread()
+        disable_disk_thread()
     loop = asyncio.get_running_loop()
-    end = End(options)
+    handler = RequestHandler(options)
     try:
         while line := await loop.run_in_executor(None, sys.stdin.readline):
             try:
-                answer = await end.answer(json.loads(line))
+                answer = await handler.carry_out(json.loads(line))
             except Exception as e:
                 answer = {"error": f"{type(e).__name__}: {e}"}
             print(json.dumps(answer), flush=True)
     finally:
-        await end.close()
+        await handler.close()
 
 
 if __name__ == "__main__":
-    asyncio.run(run(json.loads(sys.argv[1])))
+    asyncio.run(answer_requests(json.loads(sys.argv[1])))

@@ -16,24 +16,24 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from lab.papers.adts.lines import Line
+from lab.papers.adts.links import Link
 from siwarp.bench.runner import BenchError
 
-__all__ = ["Copied", "EndOptions", "Ends", "start_end"]
+__all__ = ["ClientAndServer", "CopyResult", "EndOptions", "start_end_process"]
 
-#: Seconds for one request, unless more are given.
+#: Default time limit of a request, in seconds.
 LIMIT_S = 120.0
 
 
 @dataclass(frozen=True)
 class EndOptions:
-    """What both ends have in common.
+    """Options of client and server, which are the same for both.
 
     Attributes:
-        congestion: the congestion control of TCP channels; empty: the kernel's default.
-        unit: octets of a unit, at most.
-        window: units for which the client has memory.
-        disk_thread: whether the file system is called in a thread of its own.
+        congestion: the congestion control of TCP channels; "": the kernel's default.
+        unit: maximum number of octets of a unit.
+        window: number of units for which the client has memory.
+        disk_thread: whether a separate thread calls the file system.
 
     """
 
@@ -42,8 +42,8 @@ class EndOptions:
     window: int = 8
     disk_thread: bool = True
 
-    def as_json(self, key: str) -> str:
-        """Return the argument of ``lab.papers.adts.end``."""
+    def to_json_argument(self, key: str) -> str:
+        """Return the options as the command line argument of ``lab.papers.adts.end``."""
         limits = {"unit": self.unit, "window": self.window, "memory": max(64 << 20, 32 * self.unit)}
         return json.dumps(
             {
@@ -56,8 +56,8 @@ class EndOptions:
 
 
 @dataclass(frozen=True)
-class Copied:
-    """A transfer: seconds, octets, files, and the CPU seconds of both ends."""
+class CopyResult:
+    """The result of a transfer: seconds, octets, files, and the CPU seconds of both ends."""
 
     connecting: float
     transferring: float
@@ -68,16 +68,16 @@ class Copied:
 
     @property
     def mbit_s(self) -> float:
-        """The rate without the time for connecting."""
+        """The rate in Mbit/s, without the time for connecting."""
         return self.octets * 8e-6 / self.transferring
 
     @property
     def seconds(self) -> float:
-        """The seconds with those for connecting."""
+        """The seconds of the transfer, including connecting."""
         return self.connecting + self.transferring
 
 
-class End:
+class EndProcess:
     """A process that runs ``lab.papers.adts.end``."""
 
     def __init__(self, name: str, command: Sequence[str]) -> None:
@@ -86,8 +86,8 @@ class End:
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
 
-    def ask(self, do: str, limit: float = LIMIT_S, **request: Any) -> dict[str, Any]:
-        """Make a request, and return its answer.
+    def send_request(self, do: str, limit: float = LIMIT_S, **request: Any) -> dict[str, Any]:
+        """Send a request to the process, and return the answer.
 
         Raises:
             BenchError: the request failed, or was not answered within ``limit`` seconds.
@@ -109,12 +109,12 @@ class End:
         return answer
 
     def kill(self) -> None:
-        """End the process at once."""
+        """Kill the process, and wait for its end."""
         self._process.kill()
         self._process.wait()
 
     def close(self) -> None:
-        """End the process, and wait for its end."""
+        """Close the standard input of the process, and wait for its end."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
@@ -124,42 +124,40 @@ class End:
             self.kill()
 
 
-def start_end(line: Line, place: str, options: EndOptions, key: str) -> End:
-    """Start an end in the place ``a`` or ``b`` of a line."""
-    command = [sys.executable, "-m", "lab.papers.adts.end", options.as_json(key)]
-    name = {"a": "client", "b": "server"}[place]
-    return End(name, line.make_command_line(place, *command))
+def start_end_process(link: Link, role: str, options: EndOptions, key: str) -> EndProcess:
+    """Start the process with the role ``client`` or ``server`` at its end of a link."""
+    command = [sys.executable, "-m", "lab.papers.adts.end", options.to_json_argument(key)]
+    return EndProcess(role, link.make_command_line(role, *command))
 
 
 @dataclass
-class Ends:
-    """A client in place a of a line and a server in place b; each has a directory.
+class ClientAndServer:
+    """A client and a server at the two ends of a link, each with a directory below ``folder``."""
 
-    The directories ``here`` (client) and ``there`` (server) are created below ``folder``.
-    """
-
-    line: Line
+    link: Link
     folder: Path
     options: EndOptions = field(default_factory=EndOptions)
 
     def __post_init__(self) -> None:
-        self.here, self.there = self.folder / "here", self.folder / "there"
-        for directory in (self.here, self.there):
+        self.client_folder, self.server_folder = self.folder / "client", self.folder / "server"
+        for directory in (self.client_folder, self.server_folder):
             directory.mkdir(parents=True, exist_ok=True)
         self._stack = contextlib.ExitStack()
 
-    def __enter__(self) -> Ends:
+    def __enter__(self) -> ClientAndServer:
         key = secrets.token_hex(32)
         try:
-            self.server = start_end(self.line, "b", self.options, key)
+            self.server = start_end_process(self.link, "server", self.options, key)
             self._stack.callback(self.server.close)
-            self.client = start_end(self.line, "a", self.options, key)
+            self.client = start_end_process(self.link, "client", self.options, key)
             self._stack.callback(self.client.close)
-            port = self.server.ask("serve", root=str(self.there), host=self.line.address)["port"]
+            port = self.server.send_request(
+                "serve", root=str(self.server_folder), host=self.link.address
+            )["port"]
         except BaseException:
             self._stack.close()
             raise
-        self.address = [self.line.address, port]
+        self.address = [self.link.address, port]
         return self
 
     def __exit__(
@@ -170,7 +168,7 @@ class Ends:
     ) -> None:
         self._stack.close()
 
-    def copy(
+    def copy_files(
         self,
         channel: str,
         way: str,
@@ -178,38 +176,38 @@ class Ends:
         sessions: str = "one",
         recursive: bool = False,
         limit: float = LIMIT_S,
-    ) -> Copied:
-        """Copy files, which have the same names at both ends; the targets are deleted before.
+    ) -> CopyResult:
+        """Copy files; source and target have the same name, and old targets are deleted first.
 
         Raises:
             BenchError: a file was not copied.
 
         """
-        target = self.there if way == "put" else self.here
+        target = self.server_folder if way == "put" else self.client_folder
         for name in names:
-            _delete(target / name)
-        before = self.server.ask("cpu")["cpu"]
-        told = self.client.ask(
+            _delete_file_or_directory(target / name)
+        before = self.server.send_request("cpu")["cpu"]
+        answer = self.client.send_request(
             "copy",
             limit,
             address=self.address,
             channel=channel,
             way=way,
-            files=[(str(self.here / name), name) for name in names],
+            files=[(str(self.client_folder / name), name) for name in names],
             sessions=sessions,
             recursive=recursive,
         )
-        return Copied(
-            told["connecting"],
-            told["transferring"],
-            told["octets"],
-            told["files"],
-            told["cpu"],
-            self.server.ask("cpu")["cpu"] - before,
+        return CopyResult(
+            answer["connecting"],
+            answer["transferring"],
+            answer["octets"],
+            answer["files"],
+            answer["cpu"],
+            self.server.send_request("cpu")["cpu"] - before,
         )
 
 
-def _delete(path: Path) -> None:
+def _delete_file_or_directory(path: Path) -> None:
     if path.is_dir():
         shutil.rmtree(path)
     else:

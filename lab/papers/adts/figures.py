@@ -11,9 +11,9 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from lab.papers.adts.ends import Copied, EndOptions, Ends
-from lab.papers.adts.lines import LineShape, Loopback, open_line
-from lab.papers.adts.musts import fill, open_folder
+from lab.papers.adts.ends import ClientAndServer, CopyResult, EndOptions
+from lab.papers.adts.links import LinkShape, Loopback, open_link
+from lab.papers.adts.promises import temporary_folder, write_random_file
 from lab.papers.adts.summary import Log, measure_rounds, summarize_values
 from siwarp.ulp.adts import handshake
 
@@ -31,23 +31,23 @@ __all__ = [
 MIB = 1 << 20
 
 #: All channels of ADTS; UD is the paper's FTP-UDP. UD is far slower than the others, so its files
-#: have at most so many MiB.
+#: have at most MAX_MIB_OVER_UD MiB.
 CHANNELS = tuple(handshake.CHANNELS)
-MOST_OVER_UD = 16
-#: Delays of one direction in ms: those of the paper, without its 10 us, which the relay exceeds.
+MAX_MIB_OVER_UD = 16
+#: Delays of one direction in ms: the paper's, except 10 us, which the relay alone exceeds.
 DELAYS = (0.0, 0.1, 1.0, 10.0)
-#: Sizes of files in MiB.
+#: Sizes in MiB of the file that put or get copies.
 SIZES = (1, 4, 16, 64, 256)
-#: Octets of a unit.
+#: Sizes of a unit in octets.
 UNITS = (2 << 10, 8 << 10, 32 << 10, 128 << 10, 512 << 10, 1 << 20, 4 << 20)
 #: The exponent of the Zipf trace, and its number of files.
 ALPHA, TRACE_FILES = 1.2, 32
 
 
-def _collect(
+def _make_figure_result(
     line: str, axis: str, unit: str, points: Sequence[tuple[float, dict[str, list[float]]]]
 ) -> dict[str, Any]:
-    """Return a figure whose curves have a point for each x."""
+    """Return the results of a figure, whose curves have a point for each x."""
     curves: dict[str, list[Any]] = {}
     for x, found in points:
         for name, values in found.items():
@@ -55,57 +55,72 @@ def _collect(
     return {"line": line, "axis": axis, "unit": unit, "curves": curves, "ratios": []}
 
 
-def _copies(
-    ends: Ends, name: str, way: str, of: Callable[[Copied], float], channels: Sequence[str]
+def _make_copy_runs(
+    ends: ClientAndServer,
+    name: str,
+    way: str,
+    property_of: Callable[[CopyResult], float],
+    channels: Sequence[str],
 ) -> dict[str, Callable[[], float]]:
-    """Return a run for each channel that copies a file, and returns a property of the copy."""
+    """Return functions that copy a file, one per channel, and return a property of the result."""
     return {
-        channel: lambda channel=channel: of(ends.copy(channel, way, [name]))  # type: ignore[misc]
+        channel: lambda channel=channel: property_of(ends.copy_files(channel, way, [name]))  # type: ignore[misc]
         for channel in channels
     }
 
 
-def _channels_for(size: int) -> list[str]:
-    """Return the channels that copy a file of ``size`` MiB in some seconds."""
-    return [channel for channel in CHANNELS if channel != "ud" or size <= MOST_OVER_UD]
+def _channels_fast_enough_for(size: int) -> list[str]:
+    """Return the channels that need only seconds to copy a file of ``size`` MiB."""
+    return [channel for channel in CHANNELS if channel != "ud" or size <= MAX_MIB_OVER_UD]
 
 
 def measure_sizes(way: str, rounds: int, scale: float, log: Log) -> dict[str, Any]:
     """Measure the seconds of put or get by the size of the file, without delay."""
     points = []
-    with open_folder() as folder, Ends(Loopback(), folder) as ends:
+    with temporary_folder() as folder, ClientAndServer(Loopback(), folder) as ends:
         for size in SIZES:
-            fill((ends.here if way == "put" else ends.there) / "file", int(size * MIB * scale))
-            runs = _copies(
-                ends, "file", way, lambda copied: copied.transferring, _channels_for(size)
+            write_random_file(
+                (ends.client_folder if way == "put" else ends.server_folder) / "file",
+                int(size * MIB * scale),
+            )
+            runs = _make_copy_runs(
+                ends,
+                "file",
+                way,
+                lambda copied: copied.transferring,
+                _channels_fast_enough_for(size),
             )
             points.append((float(size), measure_rounds(runs, rounds, log)))
-    return _collect(f"{way} of one file on loopback", "MiB", "s", points)
+    return _make_figure_result(f"{way} of one file on loopback", "MiB", "s", points)
 
 
 def measure_delays(size: int, rounds: int, scale: float, log: Log) -> dict[str, Any]:
-    """Measure the rate of get by the delay of the line, for files of ``size`` MiB."""
+    """Measure the rate of get by the delay of the link, for files of ``size`` MiB."""
     points = []
     for delay in DELAYS:
         with contextlib.ExitStack() as stack:
-            folder = stack.enter_context(open_folder())
-            # A rate no relay reaches: the line of the first point has a relay, too.
-            line = stack.enter_context(open_line("wan", LineShape(10_000, delay)))
-            ends = stack.enter_context(Ends(line, folder, EndOptions(congestion="cubic")))
-            fill(ends.there / "file", int(size * MIB * scale))
-            fill(ends.there / "small", int(MOST_OVER_UD * MIB * scale))
+            folder = stack.enter_context(temporary_folder())
+            # With this rate, which no relay reaches, the point without delay uses a relay, too.
+            link = stack.enter_context(open_link("wan", LinkShape(10_000, delay)))
+            ends = stack.enter_context(
+                ClientAndServer(link, folder, EndOptions(congestion="cubic"))
+            )
+            write_random_file(ends.server_folder / "file", int(size * MIB * scale))
+            write_random_file(ends.server_folder / "small", int(MAX_MIB_OVER_UD * MIB * scale))
 
-            def get(channel: str, ends: Ends = ends) -> float:
-                return ends.copy(channel, "get", ["small" if channel == "ud" else "file"]).mbit_s
+            def measure_get_rate(channel: str, ends: ClientAndServer = ends) -> float:
+                return ends.copy_files(
+                    channel, "get", ["small" if channel == "ud" else "file"]
+                ).mbit_s
 
             runs: dict[str, Callable[[], float]] = {
-                channel: lambda channel=channel, get=get: get(channel)  # type: ignore[misc]
+                channel: lambda channel=channel, rate=measure_get_rate: rate(channel)  # type: ignore[misc]
                 for channel in CHANNELS
             }
             # The chart's axis is logarithmic: no delay is shown as 10 us.
             points.append((delay or 0.01, measure_rounds(runs, rounds, log)))
-    return _collect(
-        f"get of one file of {size} MiB (UD: {MOST_OVER_UD} MiB) over the relay of siwarp wan",
+    return _make_figure_result(
+        f"get of one file of {size} MiB (UD: {MAX_MIB_OVER_UD} MiB) over the relay of siwarp wan",
         "ms each way",
         "Mbit/s",
         points,
@@ -117,87 +132,93 @@ def measure_units(delay: float, rounds: int, scale: float, log: Log) -> dict[str
     points = []
     for unit in UNITS:
         with contextlib.ExitStack() as stack:
-            folder = stack.enter_context(open_folder())
-            shape = LineShape(10_000, delay) if delay else LineShape()
-            line = stack.enter_context(open_line("wan", shape))
+            folder = stack.enter_context(temporary_folder())
+            shape = LinkShape(10_000, delay) if delay else LinkShape()
+            link = stack.enter_context(open_link("wan", shape))
             window = min(256, max(4, 8 * MIB // unit))
             options = EndOptions(congestion="cubic", unit=unit, window=window)
-            ends = stack.enter_context(Ends(line, folder, options))
-            # Small units are slow: a smaller file takes long enough.
-            fill(ends.here / "file", int(min(64 * MIB, 4096 * unit) * scale))
-            runs = _copies(ends, "file", "put", lambda copied: copied.mbit_s, ("rd", "rc"))
+            ends = stack.enter_context(ClientAndServer(link, folder, options))
+            # Small units are slow, so that a smaller file takes long enough.
+            write_random_file(ends.client_folder / "file", int(min(64 * MIB, 4096 * unit) * scale))
+            runs = _make_copy_runs(ends, "file", "put", lambda copied: copied.mbit_s, ("rd", "rc"))
             points.append((unit / 1024, measure_rounds(runs, rounds, log)))
     words = f"{delay:g} ms each way" if delay else "loopback"
-    return _collect(f"put of one file, {words}", "KiB", "Mbit/s", points)
+    return _make_figure_result(f"put of one file, {words}", "KiB", "Mbit/s", points)
 
 
 def measure_features(rounds: int, scale: float, log: Log) -> dict[str, Any]:
     """Measure the seconds for connecting and for data by the number of files of 1 MiB.
 
     Basic: a session for each file, no disk thread, and the smallest window, four units. Optimized:
-    one session, a disk thread, and a window of eight units. The line has 1 ms each way.
+    one session, a disk thread, and a window of eight units. The link delays each direction by 1 ms.
     """
     points = []
     with contextlib.ExitStack() as stack:
-        folder = stack.enter_context(open_folder())
-        line = stack.enter_context(open_line("wan", LineShape(10_000, 1)))
+        folder = stack.enter_context(temporary_folder())
+        link = stack.enter_context(open_link("wan", LinkShape(10_000, 1)))
         basic = EndOptions(window=4, disk_thread=False)
         pairs = {
-            "basic": stack.enter_context(Ends(line, folder / "basic", basic)),
-            "optimized": stack.enter_context(Ends(line, folder / "optimized")),
+            "basic": stack.enter_context(ClientAndServer(link, folder / "basic", basic)),
+            "optimized": stack.enter_context(ClientAndServer(link, folder / "optimized")),
         }
         for count in (1, 2, 4, 8, 16):
             for pair in pairs.values():
                 for i in range(count):
-                    fill(pair.here / str(count) / str(i), int(MIB * scale))
-            copied: dict[str, list[Copied]] = {name: [] for name in pairs}
+                    write_random_file(pair.client_folder / str(count) / str(i), int(MIB * scale))
+            copied: dict[str, list[CopyResult]] = {name: [] for name in pairs}
 
-            def copy(name: str, count: int = count, copied: Any = copied) -> float:
+            def copy_and_keep_result(name: str, count: int = count, copied: Any = copied) -> float:
                 pair = pairs[name]
                 if name == "basic":
                     names = [f"{count}/{i}" for i in range(count)]
-                    (pair.there / str(count)).mkdir(exist_ok=True)
-                    done = pair.copy("rd", "put", names, sessions="each")
+                    (pair.server_folder / str(count)).mkdir(exist_ok=True)
+                    done = pair.copy_files("rd", "put", names, sessions="each")
                 else:
-                    done = pair.copy("rd", "put", [str(count)], recursive=True)
+                    done = pair.copy_files("rd", "put", [str(count)], recursive=True)
                 copied[name].append(done)
                 return done.seconds
 
-            measure_rounds({name: lambda name=name: copy(name) for name in pairs}, rounds, log)  # type: ignore[misc]
+            runs: dict[str, Callable[[], float]] = {
+                name: lambda name=name: copy_and_keep_result(name)  # type: ignore[misc]
+                for name in pairs
+            }
+            measure_rounds(runs, rounds, log)
             found = {}
             for name, every in copied.items():
                 found[f"{name}, connecting"] = [done.connecting for done in every]
                 found[f"{name}, data"] = [done.transferring for done in every]
             points.append((float(count), found))
-    return _collect("put of files of 1 MiB over RD, 1 ms each way", "files", "s", points)
+    return _make_figure_result("put of files of 1 MiB over RD, 1 ms each way", "files", "s", points)
 
 
 def zipf_sizes(total: int, files: int = TRACE_FILES, alpha: float = ALPHA) -> list[int]:
-    """Return the sizes of the files of a trace, the largest first: file i has 1 / i ** alpha."""
+    """Return file sizes proportional to 1 / i ** alpha, for i from 1, with the given total."""
     weights = [1 / (i + 1) ** alpha for i in range(files)]
     return [max(1, int(total * weight / sum(weights))) for weight in weights]
 
 
 def measure_trace(total: int, rounds: int, scale: float, log: Log) -> dict[str, Any]:
-    """Measure the seconds for replicating the files of a Zipf trace by the delay of the line."""
+    """Measure the seconds for replicating the files of a Zipf trace by the delay of the link."""
     points = []
     for delay in DELAYS:
         with contextlib.ExitStack() as stack:
-            folder = stack.enter_context(open_folder())
-            line = stack.enter_context(open_line("wan", LineShape(10_000, delay)))
-            ends = stack.enter_context(Ends(line, folder, EndOptions(congestion="cubic")))
+            folder = stack.enter_context(temporary_folder())
+            link = stack.enter_context(open_link("wan", LinkShape(10_000, delay)))
+            ends = stack.enter_context(
+                ClientAndServer(link, folder, EndOptions(congestion="cubic"))
+            )
             for i, size in enumerate(zipf_sizes(int(total * scale))):
-                fill(ends.here / "trace" / str(i), size)
+                write_random_file(ends.client_folder / "trace" / str(i), size)
 
-            def copy(channel: str, ends: Ends = ends) -> float:
-                return ends.copy(channel, "put", ["trace"], recursive=True).seconds
+            def measure_copy_seconds(channel: str, ends: ClientAndServer = ends) -> float:
+                return ends.copy_files(channel, "put", ["trace"], recursive=True).seconds
 
             runs: dict[str, Callable[[], float]] = {
-                channel: lambda channel=channel: copy(channel)  # type: ignore[misc]
-                for channel in _channels_for(total // MIB)
+                channel: lambda channel=channel: measure_copy_seconds(channel)  # type: ignore[misc]
+                for channel in _channels_fast_enough_for(total // MIB)
             }
             points.append((delay or 0.01, measure_rounds(runs, rounds, log)))
-    return _collect(
+    return _make_figure_result(
         f"put of {TRACE_FILES} files with {total // MIB} MiB, sizes by Zipf's law (alpha {ALPHA})",
         "ms each way",
         "s",
@@ -208,17 +229,19 @@ def measure_trace(total: int, rounds: int, scale: float, log: Log) -> dict[str, 
 def measure_cpu(rounds: int, scale: float, log: Log) -> dict[str, Any]:
     """Measure the CPU time for each MiB of put, client and server, by the size of the file."""
     points = []
-    with open_folder() as folder, Ends(Loopback(), folder) as ends:
-        for size in (MOST_OVER_UD, 128, 256, 512):
-            fill(ends.here / "file", int(size * MIB * scale))
-            copied: dict[str, list[Copied]] = {channel: [] for channel in _channels_for(size)}
+    with temporary_folder() as folder, ClientAndServer(Loopback(), folder) as ends:
+        for size in (MAX_MIB_OVER_UD, 128, 256, 512):
+            write_random_file(ends.client_folder / "file", int(size * MIB * scale))
+            copied: dict[str, list[CopyResult]] = {
+                channel: [] for channel in _channels_fast_enough_for(size)
+            }
 
-            def copy(channel: str, copied: Any = copied) -> float:
-                copied[channel].append(ends.copy(channel, "put", ["file"]))
+            def copy_and_keep_result(channel: str, copied: Any = copied) -> float:
+                copied[channel].append(ends.copy_files(channel, "put", ["file"]))
                 return float(copied[channel][-1].transferring)
 
             runs: dict[str, Callable[[], float]] = {
-                channel: lambda channel=channel: copy(channel)  # type: ignore[misc]
+                channel: lambda channel=channel: copy_and_keep_result(channel)  # type: ignore[misc]
                 for channel in copied
             }
             measure_rounds(runs, rounds, log)
@@ -229,4 +252,6 @@ def measure_cpu(rounds: int, scale: float, log: Log) -> dict[str, Any]:
                         1e3 * getattr(done, f"{end}_cpu") * MIB / done.octets for done in every
                     ]
             points.append((float(size), found))
-    return _collect("put of one file on loopback", "MiB", "ms of CPU time for each MiB", points)
+    return _make_figure_result(
+        "put of one file on loopback", "MiB", "ms of CPU time for each MiB", points
+    )

@@ -16,13 +16,15 @@ __all__ = ["make_page"]
 _RATES = {"mbit_s": "Mbit/s", "files_s": "files/s"}
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]], *, words: bool = False) -> str:
+def _make_text_table(
+    head: Sequence[str], rows: Sequence[Sequence[str]], *, words: bool = False
+) -> str:
     """Return a table of texts; ``words``: no column has numbers."""
     columns = range(len(head)) if words else ()
     return make_table(head, [[escape(cell) for cell in row] for row in rows], columns)
 
 
-def _cells(values: Mapping[str, Any]) -> list[str]:
+def _summary_cells(values: Mapping[str, Any]) -> list[str]:
     low, high = values["quartiles"]
     return [f"{values['median']:.4g}", f"{low:.4g} to {high:.4g}", str(values["rounds"])]
 
@@ -31,8 +33,8 @@ def _format_number(value: float) -> str:
     return f"{value:.3g}"
 
 
-def _make_part(section: str, name: str, found: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the chart and the tables of a part, which several sections may have."""
+def _make_part_section(section: str, name: str, found: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the chart and the tables of a part, which may belong to several sections."""
     if name not in found:
         yield f'<p class="warn">The part {escape(name)} was not measured.</p>'
         return
@@ -53,33 +55,33 @@ def _make_part(section: str, name: str, found: Mapping[str, Any]) -> Iterator[st
         )
         yield f"<figure>{chart}</figure>"
         rows = [
-            [curve, f"{x:g}", *_cells(values)]
+            [curve, f"{x:g}", *_summary_cells(values)]
             for curve, points in curves.items()
             for x, values in points
         ]
-        yield _table(("curve", part["axis"], part["unit"], "quartiles", "rounds"), rows)
+        yield _make_text_table(("curve", part["axis"], part["unit"], "quartiles", "rounds"), rows)
     for key, unit in _RATES.items():
-        rows = [[what, *_cells(values)] for what, values in part.get(key, {}).items()]
+        rows = [[what, *_summary_cells(values)] for what, values in part.get(key, {}).items()]
         if rows:
-            yield _table(("what", unit, "quartiles", "rounds"), rows)
+            yield _make_text_table(("what", unit, "quartiles", "rounds"), rows)
     rows = [
         [
             ratio["name"],
-            *_cells(ratio),
+            *_summary_cells(ratio),
             "" if ratio["must"] is None else f"{ratio['must']:.3g}",
             {None: "", True: "met", False: "missed"}[ratio["met"]],
         ]
         for ratio in part["ratios"]
     ]
     if rows:
-        yield _table(("ratio", "median", "quartiles", "rounds", "must", ""), rows)
+        yield _make_text_table(("ratio", "median", "quartiles", "rounds", "must", ""), rows)
 
 
-def _make_figure(figure: PaperFigure, found: Mapping[str, Any]) -> Iterator[str]:
+def _make_figure_section(figure: PaperFigure, found: Mapping[str, Any]) -> Iterator[str]:
     section = f"figure-{figure.number}"
     yield f'<section id="{escape(section)}">'
     yield f"<h2>{escape(figure.name)}: {escape(figure.title)}</h2>"
-    yield _table(
+    yield _make_text_table(
         ("", ""),
         [
             ["the paper", figure.stated],
@@ -88,14 +90,14 @@ def _make_figure(figure: PaperFigure, found: Mapping[str, Any]) -> Iterator[str]
         words=True,
     )
     for name in figure.parts:
-        yield from _make_part(section, name, found)
+        yield from _make_part_section(section, name, found)
     yield "</section>"
 
 
 def make_page(found: Mapping[str, Any], names: Sequence[str]) -> str:
     """Return the HTML page of the results of a study, the content of ``--results``.
 
-    ``names``: those of all parts.
+    ``names``: the names of all parts.
     """
     used = {name for figure in FIGURES for name in figure.parts}
     machine = [[name, str(value)] for name, value in found.get("machine", {}).items()]
@@ -104,13 +106,13 @@ def make_page(found: Mapping[str, Any], names: Sequence[str]) -> str:
         f"<p>The paper: {escape(TITLE)}. The figures of siwarp are medians of the rounds of "
         "<code>make lab-adts</code>; ratios are those of the rounds.</p>",
         f"<p>{make_data_link('adts.json', found)}</p>",
-        _table(("property", "value"), machine, words=True),
+        _make_text_table(("property", "value"), machine, words=True),
     ]
     for figure in FIGURES:
-        body += _make_figure(figure, found)
+        body += _make_figure_section(figure, found)
     body.append('<section id="promised"><h2>Promised figures</h2>')
     for name in names:
         if name not in used:
-            body += _make_part("promised", name, found)
+            body += _make_part_section("promised", name, found)
     body.append("</section>")
     return make_document("ADTS beside the paper", body)

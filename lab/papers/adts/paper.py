@@ -20,7 +20,7 @@ class PaperFigure:
 
     Attributes:
         number: the number of the figure or section.
-        title: what it shows.
+        title: what the figure shows.
         stated: the numbers and trends that the paper states, in words.
         parts: the parts of this study that repeat it.
         verdict: ``same shape``, ``other shape`` or ``cannot be shown in software``.
@@ -37,7 +37,7 @@ class PaperFigure:
 
     @property
     def name(self) -> str:
-        """What is numbered, and the number."""
+        """The name of the figure or section in the paper, such as Figure 5."""
         return f"{'Figure' if self.number.isdigit() else 'Section'} {self.number}"
 
 
@@ -66,19 +66,19 @@ FIGURES: tuple[PaperFigure, ...] = (
     ),
     PaperFigure(
         "6",
-        "Get of 32 MiB and of 256 MiB by the delay of the line",
+        "Get of 32 MiB and of 256 MiB by the delay of the link",
         "FTP-ADTS keeps its rate up to 10 ms; the time of GridFTP grows steeply at 10 ms, and "
         "FTP-UDP is then better than GridFTP.",
         ("get-delay-32", "get-delay-256"),
         "other shape",
         "the delay costs each channel about the same here, since today's TCP adapts its "
-        "windows. TCP falls behind only with losses, which the paper's line did not have (parts "
+        "windows. TCP falls behind only with losses, which the paper's link did not have (parts "
         "wan-lossy-13ms and others).",
     ),
     PaperFigure(
         "7",
-        "Bandwidth of each transport by the delay of the line",
-        "RC and UD verbs keep the line's 8 Gbit/s at every delay; TCP falls at 10 ms, UDP does "
+        "Bandwidth of each transport by the delay of the link",
+        "RC and UD verbs keep the link's 8 Gbit/s at every delay; TCP falls at 10 ms, UDP does "
         "not and is then better than TCP.",
         ("get-delay-256",),
         "other shape",
@@ -96,7 +96,7 @@ FIGURES: tuple[PaperFigure, ...] = (
         "the cost of a unit at both ends, 0.16 to 0.19 ms, most of it in Python, limits small "
         "units at every delay: 2 KiB reach 0.1 Gbit/s without delay, 32 KiB 1.4, 512 KiB 8. The "
         "delay adds little, since the window has 256 units or 8 MiB. Above 1 MiB nothing is "
-        "gained on loopback or on a line, and units of 4 MiB need four times the memory.",
+        "gained on loopback or on a link, and units of 4 MiB need four times the memory.",
     ),
     PaperFigure(
         "9",
@@ -112,7 +112,7 @@ FIGURES: tuple[PaperFigure, ...] = (
     ),
     PaperFigure(
         "10",
-        "Replication of a Zipf trace by the delay of the line",
+        "Replication of a Zipf trace by the delay of the link",
         "FTP-ADTS is up to 65% faster than FTP-UDP; both need more time at large delays, "
         "because the trace has many smaller files. Average size 66 MB.",
         ("trace",),
@@ -136,7 +136,7 @@ FIGURES: tuple[PaperFigure, ...] = (
         "IV-B",
         "Sends, or memory semantics",
         "Sends are as fast as RDMA operations and need no exchange of addresses and no further "
-        "message about the completion; on a long line RDMA has no advantage.",
+        "message about the completion; on a long link RDMA has no advantage.",
         ("immediate",),
         "same shape",
         "with 8 units in flight both carry the same rate at every delay (ratio 0.95 to 1.01), "

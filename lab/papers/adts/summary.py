@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Values of rounds, their medians and quartiles, and ratios with the limits that they must keep."""
+"""Medians and quartiles of measured rounds, and ratios with promised limits."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from lab.doubts import spread_warning
+from lab.unreliable import spread_warning
 from siwarp.bench.runner import BenchError
 
-__all__ = ["Log", "find_spreads", "judge_ratio", "measure_rounds", "summarize_values"]
+__all__ = ["Log", "find_spread_warnings", "judge_ratio", "measure_rounds", "summarize_values"]
 
 
 class Log:
-    """Prints how a part of the study goes on, and keeps why its results are doubtful."""
+    """Prints the progress of a part of the study, and stores warnings about its results."""
 
     def __init__(self) -> None:
-        self.doubts: list[str] = []
+        self.warnings: list[str] = []
 
-    def tell(self, text: str) -> None:
-        """Print a line on standard error."""
+    def print_progress(self, text: str) -> None:
+        """Print a line about the progress on standard error."""
         print(text, file=sys.stderr, flush=True)
 
-    def doubt(self, text: str) -> None:
-        """Print and keep a reason to doubt the results."""
-        self.doubts.append(text)
-        self.tell(text)
+    def add_warning(self, text: str) -> None:
+        """Print and store a warning that the results are unreliable."""
+        self.warnings.append(text)
+        self.print_progress(text)
 
 
 def summarize_values(values: Sequence[float]) -> dict[str, Any]:
@@ -47,7 +47,7 @@ def summarize_values(values: Sequence[float]) -> dict[str, Any]:
 def measure_rounds(
     runs: Mapping[str, Callable[[], float]], rounds: int, log: Log
 ) -> dict[str, list[float]]:
-    """Make each run once in each round, in every other round in the reverse order.
+    """Call each function of ``runs`` once per round, in every second round in reverse order.
 
     Returns:
         The values of each run. If a run fails after the first round, the rounds so far; the log
@@ -63,11 +63,11 @@ def measure_rounds(
         try:
             for name in list(runs) if turn % 2 == 0 else list(runs)[::-1]:
                 values[name] = runs[name]()
-                log.tell(f"round {turn + 1} of {rounds}: {name}: {values[name]:.6g}")
+                log.print_progress(f"round {turn + 1} of {rounds}: {name}: {values[name]:.6g}")
         except BenchError as e:
             if not turn:
                 raise
-            log.doubt(f"round {turn + 1} of {rounds} failed, and was the last: {e}")
+            log.add_warning(f"round {turn + 1} of {rounds} failed, and was the last: {e}")
             break
         for name, value in values.items():
             found[name].append(value)
@@ -77,16 +77,17 @@ def measure_rounds(
 def judge_ratio(
     name: str, first: Sequence[float], second: Sequence[float], must: float | None
 ) -> dict[str, Any]:
-    """Return the ratios of the rounds, first / second, and whether their median is at least
-    ``must``; None: it is only reported.
+    """Return the ratios first / second of the rounds, and whether their median reaches ``must``.
+
+    If ``must`` is None, the ratio has no limit.
     """
     summary = summarize_values([a / b for a, b in zip(first, second, strict=True)])
     met = None if must is None else summary["median"] >= must
     return {"name": name, **summary, "must": must, "met": met}
 
 
-def find_spreads(part: Mapping[str, Any]) -> Iterator[str]:
-    """Yield why figures of a part are doubtful: their rounds differ too much."""
+def find_spread_warnings(part: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a warning for each figure of a part whose rounds differ too much."""
     measured = [
         (name, values)
         for key in ("mbit_s", "files_s")

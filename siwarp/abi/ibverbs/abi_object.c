@@ -34,7 +34,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 unsigned int abi_forks;
 static struct entry *table;
-static size_t slots, used; /* used includes tombstones */
+static size_t slots, used; /* the count also includes tombstones, the entries of removed objects */
 static struct {
 	struct spare *head, **tail;
 	unsigned int count;

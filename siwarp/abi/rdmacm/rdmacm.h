@@ -57,8 +57,9 @@ struct cm_id {
 	struct cm_channel *own; /* private channel of a synchronous id, otherwise NULL */
 	/* events that the program has not acknowledged; protected by cm_lock */
 	unsigned int unacked;
-	bool bound, listening, unanswered; /* unanswered: a request without an answer yet */
-	bool resolved, routed;		   /* active side: address resolved, route resolved */
+	/* unanswered: the program has neither accepted nor rejected the connection request */
+	bool bound, listening, unanswered;
+	bool resolved, routed; /* active side: address resolved, route resolved */
 	/*
 	 * State of the connection. accepted: by the local program; established: an event has
 	 * reported ESTABLISHED; over: an event has reported the end of the connection; ends: the

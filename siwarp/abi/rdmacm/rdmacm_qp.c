@@ -4,7 +4,7 @@
 
 #include "abi/rdmacm/rdmacm.h"
 
-#define ACK_TIMEOUT 14 /* InfiniBand code of 67 ms */
+#define ACK_TIMEOUT 14 /* time-out of 67 ms, in InfiniBand's encoding */
 
 #define NO_DEVICE "the id has no device: call rdma_bind_addr or rdma_resolve_addr first"
 #define OTHER_PD  "the PD belongs to another device than the id: pass NULL, or a PD of id->verbs"

@@ -23,7 +23,7 @@ static int compare_times(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-static void ping_pong(int n, double *times)
+static void exchange_messages(int n, double *times)
 {
 	for (int i = 0; i < n; i++) {
 		double start = MPI_Wtime();
@@ -44,8 +44,8 @@ static double measure_latency(void)
 
 	if (!times)
 		MPI_Abort(MPI_COMM_WORLD, 1);
-	ping_pong(count / 10 + 1, NULL);
-	ping_pong(count, times);
+	exchange_messages(count / 10 + 1, NULL);
+	exchange_messages(count, times);
 	qsort(times, (size_t)count, sizeof(*times), compare_times);
 	median = times[count / 2];
 	free(times);
@@ -53,7 +53,7 @@ static double measure_latency(void)
 }
 
 /* Transfer n windows of messages; the peer answers the last one. */
-static void stream(int n)
+static void transfer_windows(int n)
 {
 	MPI_Request requests[WINDOW];
 
@@ -78,10 +78,10 @@ static double measure_bandwidth(void)
 	int windows = (count + WINDOW - 1) / WINDOW;
 	double start;
 
-	stream(windows / 10 + 1);
+	transfer_windows(windows / 10 + 1);
 	MPI_Barrier(MPI_COMM_WORLD);
 	start = MPI_Wtime();
-	stream(windows);
+	transfer_windows(windows);
 	return (double)windows * WINDOW * size / (MPI_Wtime() - start) / 1e9;
 }
 

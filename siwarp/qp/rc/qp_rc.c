@@ -547,7 +547,7 @@ static uint64_t linger_deadline_ns(void)
 
 /* ---- after the QP: a stream that waits for the peer's end of stream -------------------------- */
 
-static void linger_close(struct siw_linger *linger)
+static void linger_close_stream(struct siw_linger *linger)
 {
 	siw_device_timer_cancel(linger->lane, &linger->timed);
 	atomic_fetch_sub(&linger->lane->ctx->n_linger, 1);
@@ -560,7 +560,7 @@ static int linger_handle_socket_event(struct siw_io_handler *self)
 	struct siw_linger *linger = siw_container(self, struct siw_linger, handler);
 
 	if (siw_mpa_read_and_discard(linger->mpa))
-		linger_close(linger);
+		linger_close_stream(linger);
 	return 0;
 }
 
@@ -569,7 +569,7 @@ static void linger_handle_timer(struct siw_timed *timed, uint64_t now_ns)
 	struct siw_linger *linger = siw_container(timed, struct siw_linger, timed);
 
 	if (siw_mpa_read_and_discard(linger->mpa) || now_ns >= linger->deadline_ns)
-		linger_close(linger);
+		linger_close_stream(linger);
 }
 
 /* Closes the RDMAP and DDP streams of the QP, and returns the MPA stream, which stays open. */
@@ -591,8 +591,8 @@ static struct siw_mpa_stream *rc_detach_stream(struct siw_rc_qp *rc)
 	return mpa;
 }
 
-static void linger_start(struct siw_linger *linger, struct siw_lane *lane,
-			 struct siw_mpa_stream *mpa)
+static void linger_start_closing(struct siw_linger *linger, struct siw_lane *lane,
+				 struct siw_mpa_stream *mpa)
 {
 	linger->handler.serve = linger_handle_socket_event;
 	linger->lane = lane;
@@ -616,7 +616,7 @@ static int linger_start_without_qp(struct siw_lane *lane, struct siw_mpa_stream 
 
 	if (!linger)
 		return -ENOMEM;
-	linger_start(linger, lane, mpa);
+	linger_start_closing(linger, lane, mpa);
 	return 0;
 }
 
@@ -625,7 +625,7 @@ static void rc_start_linger(struct siw_rc_qp *rc)
 	struct siw_linger *linger = rc->linger;
 
 	rc->linger = NULL;
-	linger_start(linger, rc->base.qp.lane, rc_detach_stream(rc));
+	linger_start_closing(linger, rc->base.qp.lane, rc_detach_stream(rc));
 }
 
 static void rc_report_conn_end(struct siw_rc_qp *rc)
@@ -1276,7 +1276,7 @@ rc_reset_if_inv_region_sent(struct siw_rc_qp *rc, const struct siw_rdmap_event *
  * responses: several responses fill TCP's segments better than each of them does alone. Any other
  * message that follows is handled after the responses are sent.
  */
-static void rc_respond(struct siw_rc_qp *rc)
+static void rc_send_responses(struct siw_rc_qp *rc)
 {
 	rc->responses_framed = siw_rdmap_next_is_read_request(rc->base.flow.stream);
 	if (!rc->responses_framed) {
@@ -1289,7 +1289,7 @@ static void rc_respond(struct siw_rc_qp *rc)
 	siw_unlock(&rc->base.qp.send_lock);
 }
 
-/* Sends the responses that rc_respond() has only framed, at the end of a receiving turn. */
+/* Sends the responses that rc_send_responses() has only framed, at the end of a receiving turn. */
 static void rc_send_framed_responses(struct siw_rc_qp *rc)
 {
 	if (!rc->responses_framed)
@@ -1331,7 +1331,7 @@ static bool rc_handle_event(struct siw_rc_qp *rc, const struct siw_rdmap_event *
 		if (!ev->length)
 			rc->peer_confirms =
 				!siw_rdmap_peer_wants_delivery_counts(rc->base.flow.stream);
-		rc_respond(rc);
+		rc_send_responses(rc);
 		return true;
 	case SIW_RDMAP_UNEXPECTED:
 		rnr_begin_wait(rc);

@@ -26,7 +26,7 @@ from siwarp.ulp.ftp.opening import Kind, ServerChannels
 
 __all__ = ["Bridge", "Relay"]
 
-#: Seconds that opening a device may take.
+#: Time limit in seconds for opening a device.
 _OPENING = 10.0
 T = TypeVar("T")
 
@@ -48,28 +48,28 @@ class Relay:
         self.complete = False
         #: Whether the receiver has confirmed that the transfer is complete.
         self.done = False
-        #: The reason why the transfer is not complete.
+        #: The reason why the transfer failed; None while it has not failed.
         self.failure = "the transfer was aborted"
 
-    def start(self, receiving: bool) -> None:
-        """Begin to move octets: from the channel if ``receiving``, otherwise to the channel."""
+    def start_transfer(self, receiving: bool) -> None:
+        """Start moving octets: from the channel if ``receiving``, otherwise to the channel."""
         if self._task is None:
             self._receiving = receiving
-            self._task = asyncio.ensure_future(self._run())
+            self._task = asyncio.ensure_future(self._move_octets())
 
-    def stop(self) -> None:
+    def stop_transfer(self) -> None:
         """End the transfer and the channel if no octets have been moved yet."""
         if self._task is None:
             self._task = asyncio.ensure_future(self._end_transfer())
         elif not self._ending:
             self._task.cancel()
-            self._task.add_done_callback(self._on_cancelled)
+            self._task.add_done_callback(self._end_if_cancelled_before_start)
 
-    def _on_cancelled(self, _: asyncio.Task[None]) -> None:
+    def _end_if_cancelled_before_start(self, _: asyncio.Task[None]) -> None:
         if not self._ending:  # the task was cancelled before its first step
             self._task = asyncio.ensure_future(self._end_transfer())
 
-    async def _run(self) -> None:
+    async def _move_octets(self) -> None:
         try:
             await (self._receive_from_channel() if self._receiving else self._send_to_channel())
         except ChannelEnded as e:
@@ -123,7 +123,8 @@ class Relay:
             await sender.close()
 
 
-#: A function that gets the relay of a new channel and the socket that pyftpdlib uses for it.
+#: A function that is called with the relay of a new channel, and with the socket that pyftpdlib
+#: uses for the channel.
 Opened = Callable[[Relay, socket.socket], None]
 
 
@@ -134,21 +135,21 @@ class Bridge:
         self._loop = asyncio.new_event_loop()
         self._channels = ServerChannels()
         self._calls: deque[Callable[[], None]] = deque()
-        #: Readable when ``run_calls`` has something to do.
+        #: Readable when ``run_posted_calls`` has something to do.
         self.wakeup, self._waker = socket.socketpair()
         self._waker.setblocking(False)
-        self._thread = threading.Thread(target=self._run, name="siwarp-ftp", daemon=True)
+        self._thread = threading.Thread(target=self._run_event_loop, name="siwarp-ftp", daemon=True)
         self._thread.start()
 
-    def _run(self) -> None:
+    def _run_event_loop(self) -> None:
         asyncio.set_event_loop(self._loop)
         self._loop.run_forever()
 
-    def call(self, function: Callable[..., None], *arguments: Any) -> None:
+    def call_in_loop_thread(self, function: Callable[..., None], *arguments: Any) -> None:
         """Call a function in the thread of the asyncio loop."""
         self._loop.call_soon_threadsafe(function, *arguments)
 
-    def wait_for(self, work: Coroutine[Any, Any, T]) -> T:
+    def run_in_loop_thread(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine that ends soon in the asyncio loop, and return its result.
 
         Raises:
@@ -161,33 +162,33 @@ class Bridge:
         except concurrent.futures.TimeoutError:  # not the built-in TimeoutError before Python 3.11
             raise TimeoutError("the thread with the channels does not answer: try again") from None
 
-    def post(self, call: Callable[[], None]) -> None:
+    def post_to_pyftpdlib(self, call: Callable[[], None]) -> None:
         """Queue a call for the thread of pyftpdlib; any thread may use this method."""
         self._calls.append(call)
         # the thread wakes up anyway, because octets are waiting
         with contextlib.suppress(BlockingIOError):
             self._waker.send(b"\0")
 
-    def run_calls(self) -> None:
-        """Make the calls that ``post`` has queued; the caller has read the socket ``wakeup``."""
+    def run_posted_calls(self) -> None:
+        """Make the queued calls; the caller has read the socket ``wakeup``."""
         while self._calls:
             self._calls.popleft()()
 
-    def in_background(
+    def run_in_background(
         self, work: Callable[[], T], done: Callable[[Exception | None], None]
     ) -> None:
         """Run ``work`` in a thread, then ``done`` with its exception in the thread of pyftpdlib."""
 
         def post_completion(future: asyncio.Future[T]) -> None:
             error = future.exception()
-            self.post(lambda: done(cast("Exception | None", error)))
+            self.post_to_pyftpdlib(lambda: done(cast("Exception | None", error)))
 
         def start_in_executor() -> None:
             self._loop.run_in_executor(None, work).add_done_callback(post_completion)
 
-        self.call(start_in_executor)
+        self.call_in_loop_thread(start_in_executor)
 
-    def expect(
+    def expect_channel(
         self, kind: Kind, host: str, client: str, opened: Opened, rejected: Callable[[str], None]
     ) -> Invitation:
         """Prepare to accept one channel from a client's address at a local address.
@@ -199,13 +200,13 @@ class Bridge:
             OSError: no device can be opened, or there is no memory for one more channel.
 
         """
-        return self.wait_for(
+        return self.run_in_loop_thread(
             self._channels.expect(
                 kind,
                 host,
                 client,
                 lambda channel: self._post_new_relay(channel, opened),
-                lambda stranger: self.post(lambda: rejected(stranger)),
+                lambda stranger: self.post_to_pyftpdlib(lambda: rejected(stranger)),
             )
         )
 
@@ -213,13 +214,13 @@ class Bridge:
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         relay = Relay(channel, ours)
-        self.post(lambda: opened(relay, theirs))
+        self.post_to_pyftpdlib(lambda: opened(relay, theirs))
 
-    def forget(self, kind: Kind, host: str, token: bytes) -> None:
+    def forget_token(self, kind: Kind, host: str, token: bytes) -> None:
         """Refuse a token from now on that was not used."""
-        self.call(self._channels.forget, kind, host, token)
+        self.call_in_loop_thread(self._channels.forget, kind, host, token)
 
-    def connect(
+    def open_channel_to_client(
         self,
         kind: Kind,
         host: str,
@@ -238,7 +239,7 @@ class Bridge:
                 channel = await self._channels.connect(kind, host, client, invitation)
             except (ChannelEnded, OSError) as e:
                 reason = e.reason if isinstance(e, ChannelEnded) else e.strerror or str(e)
-                self.post(lambda: failed(reason))
+                self.post_to_pyftpdlib(lambda: failed(reason))
             else:
                 self._post_new_relay(channel, opened)
 
@@ -247,6 +248,6 @@ class Bridge:
     def close(self) -> None:
         """End all channels, and the thread of the asyncio loop."""
         with contextlib.suppress(TimeoutError):
-            self.wait_for(self._channels.close())
+            self.run_in_loop_thread(self._channels.close())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_OPENING)

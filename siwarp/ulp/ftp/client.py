@@ -35,8 +35,8 @@ T = TypeVar("T")
 _WATCH_S, OVERTAKEN_S = 0.25, 3.0
 
 
-class _Loop:
-    """A thread with an asyncio loop."""
+class _EventLoopThread:
+    """A thread that runs an asyncio event loop."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -45,7 +45,7 @@ class _Loop:
         )
         self._thread.start()
 
-    def run(
+    def run_coroutine(
         self,
         work: Coroutine[Any, Any, T],
         timeout: float | None = None,
@@ -102,7 +102,7 @@ class Connection:
 
     def __init__(
         self,
-        loop: _Loop,
+        loop: _EventLoopThread,
         channel: Channel,
         control: socket.socket,
         sending: bool,
@@ -131,7 +131,7 @@ class Connection:
         return self._channel.name
 
     def _run_step(self, work: Coroutine[Any, Any, T]) -> T:
-        return self._loop.run(work, self._timeout, self._control)
+        return self._loop.run_coroutine(work, self._timeout, self._control)
 
     def settimeout(self, timeout: float | None) -> None:
         """Set the time limit in seconds for one step of the transfer."""
@@ -183,7 +183,7 @@ class Connection:
         """Return a file object from which the received data can be read."""
         if mode not in {"r", "rb"}:
             raise ValueError(f"a file of mode {mode!r}: only 'r' and 'rb' are possible")
-        reader: Any = io.BufferedReader(_Raw(self))
+        reader: Any = io.BufferedReader(_ReceivedDataFile(self))
         return reader if mode == "rb" else io.TextIOWrapper(reader, encoding, **more)
 
     def close(self) -> None:
@@ -209,14 +209,14 @@ class Connection:
         self._end_transfer(orderly=True)
 
     def abort(self) -> None:
-        """End the transfer; the server does not take what was sent for complete."""
+        """End the transfer in such a way that the server knows that the file is incomplete."""
         if not self._closed:
             self._end_transfer(orderly=False)
 
     def _end_transfer(self, orderly: bool) -> None:
         self._closed = True
         self._chunk = self._into = memoryview(b"")
-        self._loop.run(self._end_channel(orderly))
+        self._loop.run_coroutine(self._end_channel(orderly))
 
     async def _end_channel(self, orderly: bool) -> None:
         await self._chunks.aclose()
@@ -243,7 +243,7 @@ class Connection:
             self.abort()
 
 
-class _Raw(io.RawIOBase):
+class _ReceivedDataFile(io.RawIOBase):
     """A file object from which the received octets of a connection are read."""
 
     def __init__(self, connection: Connection) -> None:
@@ -279,13 +279,13 @@ class FTP(ftplib.FTP):
     transport: Kind | None = None
     #: Transports that the server or the network does not have.
     _unusable: frozenset[str] = frozenset()
-    #: Why the last channel could not be opened.
+    #: The reason why the last channel could not be opened.
     _refusal = "use a server of siwarp, and no TLS for data"
     #: Whether the server has TPRT; None: not yet known.
     _has_tprt: bool | None = None
     #: Whether TPRT has selected another transport than TCP at the server.
     _selected = False
-    _loop: _Loop | None = None
+    _loop: _EventLoopThread | None = None
 
     def connect(self, *arguments: Any, **options: Any) -> str:
         """Connect to a server; see ftplib."""
@@ -307,7 +307,7 @@ class FTP(ftplib.FTP):
                     self._selected = False
                 self.transport = "tcp"
                 return super().ntransfercmd(cmd, rest)
-            opened = self._open(kind)
+            opened = self._open_channel(kind)
             if opened is not None:
                 self.transport = kind
                 connection = self._begin_transfer(*opened, cmd, rest)
@@ -330,7 +330,7 @@ class FTP(ftplib.FTP):
         """Return whether TLS protects data connections, which is possible only on TCP."""
         return False
 
-    def _open(self, kind: opening.Kind) -> tuple[Channel, opening.Listener | None] | None:
+    def _open_channel(self, kind: opening.Kind) -> tuple[Channel, opening.Listener | None] | None:
         """Open a channel; return None if the transport is not available."""
         try:
             reply = self.sendcmd(f"TPRT {kind.upper()}")
@@ -349,13 +349,15 @@ class FTP(ftplib.FTP):
         except ValueError as e:
             raise ftplib.error_proto(str(e)) from None
         if self._loop is None:
-            self._loop = _Loop()
+            self._loop = _EventLoopThread()
         # the server accepts the channel only from the address of the control connection
         source = self.sock.getsockname()[0]
         try:
             if self.passiveserver:
-                return self._loop.run(opening.connect(kind, host, invitation, source)), None
-            listener = self._loop.run(opening.listen(kind, host, invitation, source))
+                return self._loop.run_coroutine(
+                    opening.connect(kind, host, invitation, source)
+                ), None
+            listener = self._loop.run_coroutine(opening.listen(kind, host, invitation, source))
         except OSError as e:
             self._unusable |= {kind}
             self._refusal = str(e)
@@ -373,13 +375,13 @@ class FTP(ftplib.FTP):
                 self.sendeprt(source, listener.port)
             else:
                 self.sendport(source, listener.port)
-            channel = self._loop.run(listener.accept())
+            channel = self._loop.run_coroutine(listener.accept())
         except (ftplib.error_perm, ftplib.error_temp) as e:
             self._unusable |= {kind}
             self._refusal = str(e)
         finally:
             if channel is None:
-                self._loop.run(listener.close())
+                self._loop.run_coroutine(listener.close())
         return None if channel is None else (channel, listener)
 
     def _begin_transfer(

@@ -47,14 +47,14 @@ MAX_REPLIES = 64
 _READ_SIZE = 1024
 
 
-class _Data:
+class _DataConnection:
     """The common part of data connections on all transports."""
 
     #: The octets that remained of the file when RETR began; None for a listing or ASCII.
     _expected: int | None = None
 
     def push_with_producer(self: Any, producer: Any) -> None:
-        """Begin to send a file or a listing."""
+        """Start sending a file or a listing."""
         if isinstance(self.file_obj, File) and self.cmd_channel._current_type == "i":
             self._expected = os.fstat(self.file_obj.fileno()).st_size - self.file_obj.tell()
         super().push_with_producer(producer)  # type: ignore[misc]
@@ -67,7 +67,7 @@ class _Data:
         sent_all = not self.receive and len(self.producer_fifo) == 0
         return sent_all and self._expected is not None and self.tot_bytes_sent < self._expected
 
-    def fail(self: Any, text: str, code: int = 426, log: Any = logger.warning) -> None:
+    def abort_with_reply(self: Any, text: str, code: int = 426, log: Any = logger.warning) -> None:
         """End the transfer, and reply with an error."""
         self._resp = (f"{code} {text}; transfer aborted.", log)
         self.close()
@@ -76,7 +76,7 @@ class _Data:
         """End the transfer: all was sent, or the client has closed the connection."""
         if not self._closed and self.has_ended_early():
             missing = self._expected - self.tot_bytes_sent
-            self.fail(f"The file lost {missing} octets while it was sent")
+            self.abort_with_reply(f"The file lost {missing} octets while it was sent")
         else:
             super().handle_close()  # type: ignore[misc]
 
@@ -88,18 +88,18 @@ class _Data:
             super().handle_error()  # type: ignore[misc]
             return
         code = {errno.ENOSPC: 452, errno.EDQUOT: 552, errno.EFBIG: 552}.get(error.errno or 0, 426)
-        self.fail(error.strerror or str(error), code)
+        self.abort_with_reply(error.strerror or str(error), code)
 
 
-class _DataHandler(_Data, DTPHandler):  # type: ignore[misc]  # pyftpdlib has no types
-    """A data connection."""
+class _DataHandler(_DataConnection, DTPHandler):  # type: ignore[misc]  # pyftpdlib has no types
+    """A data connection over TCP, without TLS."""
 
 
-class _TLSDataHandler(_Data, TLS_DTPHandler):  # type: ignore[misc]
+class _TLSDataHandler(_DataConnection, TLS_DTPHandler):  # type: ignore[misc]
     """A data connection that TLS protects after PROT P."""
 
 
-class _ChannelData(_Data, DTPHandler):  # type: ignore[misc]
+class _ChannelDataConnection(_DataConnection, DTPHandler):  # type: ignore[misc]
     """A data connection on RD, RC or UD: the socket is connected to a relay (bridge.py)."""
 
     ac_in_buffer_size = ac_out_buffer_size = 1 << 18
@@ -111,20 +111,20 @@ class _ChannelData(_Data, DTPHandler):  # type: ignore[misc]
         super().__init__(sock, session)
 
     def _start_relay(self, receiving: bool) -> None:
-        self.cmd_channel.server.bridge.call(self._relay.start, receiving)
+        self.cmd_channel.server.bridge.call_in_loop_thread(self._relay.start_transfer, receiving)
 
     def enable_receiving(self, kind: str, command: str) -> None:
-        """Begin to receive a file."""
+        """Start receiving a file."""
         super().enable_receiving(kind, command)
         self._start_relay(receiving=True)
 
     def push(self, data: bytes) -> None:
-        """Begin to send a list of names."""
+        """Start sending a list of file names."""
         super().push(data)
         self._start_relay(receiving=False)
 
     def push_with_producer(self, producer: Any) -> None:
-        """Begin to send a file or a listing."""
+        """Start sending a file or a listing."""
         super().push_with_producer(producer)
         self._start_relay(receiving=False)
 
@@ -150,7 +150,7 @@ class _ChannelData(_Data, DTPHandler):  # type: ignore[misc]
             self.modify_ioloop_events(self.ioloop.READ)
             self._wanted_io_events = self.ioloop.READ
         elif not self._relay.done:
-            self.fail(self._relay.failure, log=logger.info)
+            self.abort_with_reply(self._relay.failure, log=logger.info)
         elif self.receive and self.file_obj.final is not None:
             self._rename_complete_upload()
         else:
@@ -164,18 +164,18 @@ class _ChannelData(_Data, DTPHandler):  # type: ignore[misc]
             file.close()
             self.cmd_channel.fs.rename(file.name, file.final)
         except (OSError, FilesystemError) as e:
-            self.fail(getattr(e, "strerror", None) or str(e), 550)
+            self.abort_with_reply(getattr(e, "strerror", None) or str(e), 550)
         else:
             super().handle_close()
 
     def close(self) -> None:
         """End the data connection at once."""
         if not self._closed:
-            self.cmd_channel.server.bridge.call(self._relay.stop)
+            self.cmd_channel.server.bridge.call_in_loop_thread(self._relay.stop_transfer)
         super().close()
 
 
-class _Offer:
+class _ChannelOffer:
     """The offer of one channel to a client, identified by a token.
 
     It takes the place of pyftpdlib's passive listener after EPSV and PASV, and of its connector
@@ -189,7 +189,7 @@ class _Offer:
         self._bridge: Bridge = session.server.bridge
         #: Gives up the attempt to open a channel to the client, if there is one.
         self._give_up: Callable[[], object] | None = None
-        self.invitation = self._bridge.expect(
+        self.invitation = self._bridge.expect_channel(
             self._kind,
             self._host,
             session.remote_ip,
@@ -201,7 +201,7 @@ class _Offer:
     def open(self, port: int) -> None:
         """Begin to open the channel to a port of the client (active mode)."""
         self._forget_token()
-        self._give_up = self._bridge.connect(
+        self._give_up = self._bridge.open_channel_to_client(
             self._kind,
             self._host,
             self._session.remote_ip,
@@ -223,13 +223,13 @@ class _Offer:
                 session._dtp_connector = None
                 self.close()
                 session.respond("200 Active data connection established.")
-            handler = _ChannelData(sock, session, relay)
+            handler = _ChannelDataConnection(sock, session, relay)
             if handler.connected:
                 session.data_channel = handler
                 session._on_dtp_connection()
                 return
         relay.failure = why
-        self._bridge.call(relay.stop)
+        self._bridge.call_in_loop_thread(relay.stop_transfer)
         sock.close()
 
     def _on_stranger_rejected(self, stranger: str) -> None:
@@ -254,7 +254,7 @@ class _Offer:
             session.respond("421 Passive data channel timed out.", logfun=logger.info)
 
     def _forget_token(self) -> None:
-        self._bridge.forget(self._kind, self._host, self.invitation.token)
+        self._bridge.forget_token(self._kind, self._host, self.invitation.token)
 
     def close(self) -> None:
         """Withdraw the token, or cancel the opening of the channel; an open channel stays open."""
@@ -266,13 +266,14 @@ class _Offer:
             self._forget_token()
 
 
-class _Control:
+class _ControlConnection:
     """The common part of control connections with and without TLS."""
 
     banner = "siwarp FTP server ready."
     abstracted_fs = FileSystem
     ac_in_buffer_size = _READ_SIZE
-    #: Seconds that a wrong password costs, so that passwords cannot be guessed fast.
+    #: Seconds by which the reply to a wrong password is delayed, so that passwords cannot be
+    #: guessed fast.
     auth_failed_timeout = 3
     #: The octets of a file name that is not UTF-8 are sent back as they were received.
     unicode_errors = "surrogateescape"
@@ -290,7 +291,7 @@ class _Control:
         #: The transport that TPRT has selected; None: TCP.
         self._kind: str | None = None
         #: The token that the reply to TPRT contained, until the token is used or expires.
-        self._offer: _Offer | None = None
+        self._offer: _ChannelOffer | None = None
         super().__init__(conn, server, ioloop)  # type: ignore[call-arg]
         self._extra_feats = [*self._extra_feats, "TPRT RD;RC;UD;TCP;"]
         self._login_timer: Any = None
@@ -376,16 +377,16 @@ class _Control:
             return
         self._select_transport(None)
         try:
-            self._offer = _Offer(self, kind)
+            self._offer = _ChannelOffer(self, kind)
         except OSError as e:
             self.respond(f"425 No channel on {kind}: {e.strerror or e}. Use TPRT TCP.")
             return
         self._kind = kind
         self.respond(tprt.format_reply(kind, self._offer.invitation))
 
-    def _take_offer(self: Any) -> _Offer | None:
-        """Return the token for one channel, or reply that there is none."""
-        offer: _Offer | None = self._offer
+    def _pop_offered_token(self: Any) -> _ChannelOffer | None:
+        """Return the token for one channel; without a token, reply with an error to the client."""
+        offer: _ChannelOffer | None = self._offer
         self._offer = None
         if offer is None:
             self.respond(f"425 The token was used or has expired: send TPRT {self._kind} again.")
@@ -397,7 +398,7 @@ class _Control:
             super()._make_epasv(extmode)  # type: ignore[misc]
             return
         self._end_data_connections()
-        offer = self._take_offer()
+        offer = self._pop_offered_token()
         if offer is None:
             return
         self._dtp_acceptor = offer
@@ -412,7 +413,7 @@ class _Control:
         """Begin to open a data connection to the client, whose address pyftpdlib has checked."""
         if self._kind is None:
             return FTPHandler.active_dtp(ip, port, session)
-        offer = self._take_offer()
+        offer = self._pop_offered_token()
         if offer is not None:
             offer.open(port)
         return offer
@@ -443,7 +444,7 @@ class _Control:
                 self.respond(f"550 {getattr(error, 'strerror', None) or error}.")
 
         copy = functools.partial(self.fs.copy, file, partial, octets)
-        self.server.bridge.in_background(copy, store_after_copy)
+        self.server.bridge.run_in_background(copy, store_after_copy)
         return None
 
     def _store_incomplete_upload(self: Any, file: str, partial: str, mode: str) -> str | None:
@@ -465,17 +466,17 @@ class _Control:
         return None
 
 
-class Handler(_Control, FTPHandler):  # type: ignore[misc]
+class Handler(_ControlConnection, FTPHandler):  # type: ignore[misc]
     """A control connection."""
 
     dtp_handler = _DataHandler
 
 
-class TLSHandler(_Control, TLS_FTPHandler):  # type: ignore[misc]
+class TLSHandler(_ControlConnection, TLS_FTPHandler):  # type: ignore[misc]
     """A control connection with AUTH TLS."""
 
     dtp_handler = _TLSDataHandler
-    proto_cmds = TLS_FTPHandler.proto_cmds | _Control.proto_cmds
+    proto_cmds = TLS_FTPHandler.proto_cmds | _ControlConnection.proto_cmds
     ssl_options = TLS_FTPHandler.ssl_options | SSL.OP_NO_TLSv1 | SSL.OP_NO_TLSv1_1
 
     def ftp_AUTH(self, line: str) -> None:
@@ -507,7 +508,7 @@ class Listener(FTPServer):  # type: ignore[misc]
         """The thread with the worker's channels, which is started when it is needed."""
         if self._bridge is None:
             self._bridge = Bridge()
-            _Calls(self._bridge, self.ioloop)
+            _PostedCallsHandler(self._bridge, self.ioloop)
         return self._bridge
 
     def close_bridge(self) -> None:
@@ -529,7 +530,7 @@ class Listener(FTPServer):  # type: ignore[misc]
         logger.exception("cannot accept a connection")
 
 
-class _Calls(AsyncChat):  # type: ignore[misc]
+class _PostedCallsHandler(AsyncChat):  # type: ignore[misc]
     """The socket by which the bridge wakes pyftpdlib's loop."""
 
     def __init__(self, bridge: Bridge, ioloop: Any) -> None:
@@ -539,7 +540,7 @@ class _Calls(AsyncChat):  # type: ignore[misc]
     def handle_read(self) -> None:
         """Make the calls that the bridge has queued for pyftpdlib's thread."""
         self.socket.recv(4096)
-        self._bridge.run_calls()
+        self._bridge.run_posted_calls()
 
     def handle_error(self) -> None:
         """Log an exception of a queued call, and continue."""

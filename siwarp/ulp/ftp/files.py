@@ -43,7 +43,7 @@ class File(io.FileIO):
     Without a buffer no octets wait for ``close``, whose errors pyftpdlib does not report.
     """
 
-    #: The path of the file that the log shows.
+    #: The path of the file, as it appears in the log.
     name: str
     #: The path that the file gets when its upload is complete; None: it has its final name.
     final: str | None = None
@@ -53,7 +53,7 @@ class File(io.FileIO):
         self.name = path
 
     def write(self, data: Buffer) -> int:
-        """Write all octets.
+        """Write all octets of ``data`` to the file.
 
         Raises:
             OSError: the disk is full, or another error of the file system.

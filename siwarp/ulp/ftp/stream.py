@@ -32,7 +32,7 @@ from siwarp.ulp.adts.wire import (
 
 __all__ = ["Sender", "cancel", "end", "receive"]
 
-#: The id of the transfer of a channel.
+#: The number that identifies the transfer; a channel has only one transfer.
 _TRANSFER = 1
 _PAYLOAD = UNIT_HEADER_SIZE + RECORD_HEADER_SIZE
 #: Seconds that this end waits for credit to send CANCEL.

@@ -56,7 +56,7 @@ UNIT, WINDOW = 1 << 20, 8
 #: The largest unit of the client in active mode; smaller, because each channel of the server has
 #: its own memory then.
 ACTIVE_UNIT, ACTIVE_WINDOW = 256 << 10, 4
-#: The largest window that a server may state.
+#: Maximum window that this end accepts in a server's reply.
 MAX_WINDOW = 1 << 16
 
 _REPLY = re.compile(

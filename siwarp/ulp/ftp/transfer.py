@@ -330,7 +330,7 @@ class Mirror:
 
     @contextlib.contextmanager
     def _counting_failures(self, path: str) -> Iterator[None]:
-        """Record an error of one file; the end of the connection is raised."""
+        """Record an error of one file as a failure; raise errors that end the connection."""
         try:
             yield
         except ftplib.error_perm as e:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""FTP URLs (RFC 1738, section 3.2), and connecting to the server that one names."""
+"""FTP URLs (RFC 1738, section 3.2), and connecting to the server in a URL."""
 
 from __future__ import annotations
 

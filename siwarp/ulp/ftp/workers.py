@@ -19,7 +19,7 @@ __all__ = ["run_workers"]
 
 #: Seconds between two starts of the same worker, so that a worker that always fails uses no CPU.
 RESTART_PAUSE = 1.0
-#: Seconds that workers have to end.
+#: Seconds after which workers that have not ended are killed.
 _PATIENCE = 5.0
 
 

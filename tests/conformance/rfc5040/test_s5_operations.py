@@ -356,7 +356,7 @@ def test_after_a_terminate_the_tcp_stream_ends_gracefully(world: RdmapPort) -> N
     stream = world.create_initiator()
     stream.inject_segments(build_write(b"x", stag=1))
     stream.assert_terminates_with((1, 1, 0))
-    assert stream.sock.recv(1) == b""  # TCP ends with an end of stream, not with a reset
+    assert stream.sock.recv(1) == b""  # TCP ends with a FIN, not with a reset
     stream.sock.sendall(octet_pattern(100))
 
 

@@ -236,7 +236,7 @@ def test_a_graceful_end_of_the_peer_is_reported_and_answered(wire: Wire) -> None
         assert [w.status for w in wcs] == [WCStatus.SUCCESS, WCStatus.WR_FLUSH_ERR]
         event = peer.end.next_cm_event()
         assert (event.type, event.status, event.wire_error) == (CMEventType.DISCONNECTED, 0, 0)
-        assert peer.sock.recv(1) == b""  # TCP ends with an end of stream, not with a reset
+        assert peer.sock.recv(1) == b""  # TCP ends with a FIN, not with a reset
 
 
 @pytest.mark.clause("RFC5041-6.2.2-02", "RFC5041-3-04")

@@ -59,21 +59,21 @@ ALL = (
 )
 
 
-def poll_array(cq: CQ, n: int) -> Any:
+def poll_n_completions(cq: CQ, n: int) -> Any:
     """Return the next ``n`` completions of a completion queue as an array."""
     wcs = arrays.wc_array(n)
     got = 0
 
-    def poll_more() -> bool:
+    def poll_until_n_completed() -> bool:
         nonlocal got
         got += cq.poll_array(wcs[got:])
         return got == n
 
-    wait_until(poll_more)
+    wait_until(poll_until_n_completed)
     return wcs
 
 
-def elements(wrs: Any, mr: MR, at: int = 0, size: int = SIZE) -> Any:
+def set_elements(wrs: Any, mr: MR, at: int = 0, size: int = SIZE) -> Any:
     """Let each request of an array use ``size`` octets of a region, one after another."""
     wrs["wr_id"] = np.arange(len(wrs))
     wrs["addr"] = mr.iova + at + size * np.arange(len(wrs), dtype=np.uint64)
@@ -94,8 +94,8 @@ class Loop:
         self.mr = MR(self.pd, 2 * MANY * SIZE)
         self.ah = AH(self.pd, self.qp.addr)
         self.ahs = arrays.AHList([self.ah])
-        self.sends = elements(arrays.send_array(MANY), self.mr)
-        self.recvs = elements(arrays.recv_array(MANY), self.mr, MANY * SIZE)
+        self.sends = set_elements(arrays.send_array(MANY), self.mr)
+        self.recvs = set_elements(arrays.recv_array(MANY), self.mr, MANY * SIZE)
 
 
 @pytest.fixture(name="loop")
@@ -126,7 +126,7 @@ def test_arrays_of_sends_and_receives_carry_each_message(loop: Loop) -> None:
     loop.mr.write(data)
     loop.qp.post_recv_array(loop.recvs)
     loop.qp.post_send_array(loop.sends, loop.ahs)
-    sent, received = poll_array(loop.scq, MANY), poll_array(loop.rcq, MANY)
+    sent, received = poll_n_completions(loop.scq, MANY), poll_n_completions(loop.rcq, MANY)
     assert sent["wr_id"].tolist() == received["wr_id"].tolist() == list(range(MANY))
     assert not sent["status"].any()
     assert not received["status"].any()
@@ -153,8 +153,8 @@ def test_the_array_may_be_changed_after_its_requests_were_posted(loop: Loop) -> 
     loop.qp.post_recv_array(loop.recvs)
     loop.qp.post_send_array(loop.sends, loop.ahs)
     loop.sends["wr_id"], loop.sends["lkey"], loop.recvs["lkey"] = 99, 0, 0
-    assert not poll_array(loop.rcq, MANY)["status"].any()
-    assert poll_array(loop.scq, MANY)["wr_id"].tolist() == list(range(MANY))
+    assert not poll_n_completions(loop.rcq, MANY)["status"].any()
+    assert poll_n_completions(loop.scq, MANY)["wr_id"].tolist() == list(range(MANY))
 
 
 def test_a_request_of_length_zero_has_no_element(loop: Loop) -> None:
@@ -162,7 +162,7 @@ def test_a_request_of_length_zero_has_no_element(loop: Loop) -> None:
         wrs["length"], wrs["lkey"], wrs["addr"] = 0, 1, 1
     loop.qp.post_recv_array(loop.recvs)
     loop.qp.post_send_array(loop.sends, loop.ahs)
-    received = poll_array(loop.rcq, MANY)
+    received = poll_n_completions(loop.rcq, MANY)
     assert not received["status"].any()
     assert not received["byte_len"].any()
 
@@ -172,7 +172,7 @@ def test_read_only_and_unaligned_arrays_of_requests_can_be_posted(loop: Loop) ->
     sends = np.frombuffer(b"-" + loop.sends.tobytes(), arrays.send_wr_dtype, offset=1)
     loop.qp.post_recv_array(recvs)
     loop.qp.post_send_array(sends, loop.ahs)
-    assert poll_array(loop.rcq, MANY)["wr_id"].tolist() == list(range(MANY))
+    assert poll_n_completions(loop.rcq, MANY)["wr_id"].tolist() == list(range(MANY))
 
 
 def test_receives_of_an_array_can_be_posted_to_an_srq() -> None:
@@ -181,12 +181,12 @@ def test_receives_of_an_array_can_be_posted_to_an_srq() -> None:
     cq = rig.create_cq(512)
     qp = rig.create_ud_qp(cq, srq=srq)
     mr = rig.reg_mr(MANY * SIZE)
-    srq.post_recv_array(elements(arrays.recv_array(MANY), mr))
+    srq.post_recv_array(set_elements(arrays.recv_array(MANY), mr))
     with pytest.raises(siwarp.LimitError, match=r"index 106 to <SRQ.*all 256 receives") as caught:
-        srq.post_recv_array(elements(arrays.recv_array(MANY), mr))
+        srq.post_recv_array(set_elements(arrays.recv_array(MANY), mr))
     assert caught.value.bad_wr == srq.attr.max_wr - MANY
-    qp.post_send_array(elements(arrays.send_array(3), mr), arrays.AHList([rig.create_ah(qp)]))
-    wcs = poll_array(cq, 6)
+    qp.post_send_array(set_elements(arrays.send_array(3), mr), arrays.AHList([rig.create_ah(qp)]))
+    wcs = poll_n_completions(cq, 6)
     assert not wcs["status"].any()
     assert wcs["wr_id"][wcs["opcode"] == WCOpcode.RECV].tolist() == [0, 1, 2]
     rig.close()
@@ -206,7 +206,7 @@ def test_each_request_is_sent_to_the_address_handle_of_its_index(loop: Loop) -> 
     loop.sends["opcode"] = WROpcode.SEND_WITH_IMM
     loop.qp.post_send_array(loop.sends[:6], ahs)
     for other, expected in zip(others, ([1001, 1005], [1003], [1000, 1002, 1004]), strict=True):
-        wcs = poll_array(other.rcq, len(expected))
+        wcs = poll_n_completions(other.rcq, len(expected))
         assert wcs["imm_data"].tolist() == expected
         assert set(wcs["wc_flags"]) == {WCFlag.WITH_IMM}
 
@@ -220,12 +220,12 @@ def test_a_remote_qpn_of_zero_means_the_qpn_of_the_address_handle(loop: Loop) ->
     [request] = wait_until(loop.rcq.poll)
     answer = arrays.AHList([AH(loop.pd, wc=request)])
     loop.qp.post_send_array(loop.sends[1:2], answer)
-    received = poll_array(sharer.rcq, 2)
+    received = poll_n_completions(sharer.rcq, 2)
     assert set(received["opcode"]) == {WCOpcode.SEND, WCOpcode.RECV}
     assert received["src_qp"][received["opcode"] == WCOpcode.RECV].tolist() == [loop.qp.qp_num]
     loop.sends["remote_qpn"] = sharer.qp_num
     loop.qp.post_send_array(loop.sends[2:3], loop.ahs)
-    assert poll_array(sharer.rcq, 1)["opcode"].tolist() == [WCOpcode.RECV]
+    assert poll_n_completions(sharer.rcq, 1)["opcode"].tolist() == [WCOpcode.RECV]
 
 
 def test_requests_with_a_closed_address_handle_are_refused(loop: Loop) -> None:
@@ -237,7 +237,7 @@ def test_requests_with_a_closed_address_handle_are_refused(loop: Loop) -> None:
     with pytest.raises(siwarp.Error, match="AHList") as caught:
         loop.qp.post_send_array(loop.sends, ahs)
     assert (caught.value.reason, caught.value.bad_wr) == ("NO_HANDLE", 2)
-    assert poll_array(loop.scq, 2)["wr_id"].tolist() == [0, 1]
+    assert poll_n_completions(loop.scq, 2)["wr_id"].tolist() == [0, 1]
     with pytest.raises(siwarp.StateError, match="AH is closed"):
         arrays.AHList([second])
 
@@ -248,7 +248,7 @@ def test_a_list_keeps_its_address_handles_alive(loop: Loop) -> None:
     for _ in range(3):  # opening a handle destroys those that were dropped
         AH(loop.pd, loop.qp.addr)
         loop.qp.post_send_array(loop.sends[:10], ahs)
-        assert not poll_array(loop.rcq, 10)["status"].any()
+        assert not poll_n_completions(loop.rcq, 10)["status"].any()
 
 
 # ---- connected queue pairs, RD
@@ -280,7 +280,7 @@ def test_writes_reads_and_atomics_of_an_array_reach_the_peers_memory(rc_pair: Pa
     wrs["swap"] = [0, 0, 0, 0, 9]
     wrs["wr_id"] = np.arange(5)
     a.qp.post_send_array(wrs)
-    wcs = poll_array(a.cq, 5)
+    wcs = poll_n_completions(a.cq, 5)
     assert (wcs["wr_id"].tolist(), wcs["status"].any()) == ([0, 1, 2, 3, 4], False)
     assert there.read(256) == here.read(256, 512) == octet_pattern(256)
     previous = np.frombuffer(here.read(16, 800), np.uint64)
@@ -291,25 +291,25 @@ def test_writes_reads_and_atomics_of_an_array_reach_the_peers_memory(rc_pair: Pa
 def test_flags_of_an_array_are_those_of_its_requests(rc_pair: Pair) -> None:
     a, b = rc_pair
     mr = MR(a.pd, 1024)
-    wrs = elements(arrays.send_array(9), mr)
+    wrs = set_elements(arrays.send_array(9), mr)
     wrs["send_flags"] = 0
     wrs["send_flags"][[3, 8]] = SendFlag.SIGNALED
     a.qp.post_send_array(wrs)
-    assert poll_array(a.cq, 2)["wr_id"].tolist() == [3, 8]
-    assert set(poll_array(b.cq, 9)["byte_len"]) == {SIZE}
+    assert poll_n_completions(a.cq, 2)["wr_id"].tolist() == [3, 8]
+    assert set(poll_n_completions(b.cq, 9)["byte_len"]) == {SIZE}
 
 
 def test_rd_requests_of_an_array_name_their_peer_by_index() -> None:
     with pair("rd") as (a, b), pair("rd", a.device) as (c, _):
         there = [MR(end.pd, 64, ALL) for end in (b, c)]
         here = MR(a.pd, octet_pattern(64), AccessFlag(0))
-        wrs = elements(arrays.send_array(4), here)
+        wrs = set_elements(arrays.send_array(4), here)
         wrs["opcode"] = WROpcode.RDMA_WRITE
         wrs["ah"] = [1, 0, 1, 0]
         wrs["remote_addr"] = [there[i].iova + SIZE * k for k, i in enumerate(wrs["ah"])]
         wrs["rkey"] = [there[i].rkey for i in wrs["ah"]]
         a.qp.post_send_array(wrs, arrays.AHList(AH(a.pd, end.qp.addr) for end in (b, c)))
-        assert not poll_array(a.cq, 4)["status"].any()
+        assert not poll_n_completions(a.cq, 4)["status"].any()
         for i, mr in enumerate(there):
             for k in range(4):
                 expected = (
@@ -340,9 +340,9 @@ def test_an_array_is_posted_up_to_its_first_invalid_request(loop: Loop, what: st
         loop.qp.post_send_array(loop.sends, loop.ahs)
     assert (caught.value.errno, caught.value.reason) == (errno.EINVAL, reason)
     assert caught.value.bad_wr == 100
-    assert poll_array(loop.scq, 100)["wr_id"].tolist() == list(range(100))
+    assert poll_n_completions(loop.scq, 100)["wr_id"].tolist() == list(range(100))
     loop.qp.post_send_array(loop.sends[101:102], loop.ahs)
-    assert poll_array(loop.scq, 1)["wr_id"].tolist() == [101]
+    assert poll_n_completions(loop.scq, 1)["wr_id"].tolist() == [101]
 
 
 def test_requests_beyond_the_capacity_of_a_queue_are_not_posted(loop: Loop) -> None:
@@ -366,14 +366,14 @@ def test_ud_requests_without_a_list_of_address_handles_are_refused(loop: Loop) -
 def test_an_address_outside_of_its_region_fails_the_request(loop: Loop) -> None:
     loop.sends["addr"][1] = 2**64 - 1
     loop.qp.post_send_array(loop.sends[1:2], loop.ahs)
-    assert poll_array(loop.scq, 1)["status"].tolist() == [WCStatus.LOC_PROT_ERR]
+    assert poll_n_completions(loop.scq, 1)["status"].tolist() == [WCStatus.LOC_PROT_ERR]
 
 
-def misaligned(array: Any) -> Any:
+def copy_misaligned(array: Any) -> Any:
     return np.frombuffer(bytearray(array.nbytes + 1), np.uint8)[1:].view(array.dtype)
 
 
-def read_only(array: Any) -> Any:
+def make_read_only(array: Any) -> Any:
     array.flags.writeable = False
     return array
 
@@ -390,8 +390,8 @@ WRONG_ARRAYS: dict[str, tuple[Callable[[Any], object], type[Exception], str]] = 
     "of no dimension": (lambda a: a[:1].reshape(()), ValueError, "0 dimensions"),
     "with gaps": (lambda a: a[::2], ValueError, "not contiguous"),
     "backwards": (lambda a: a[::-1], ValueError, "not contiguous"),
-    "read-only": (read_only, ValueError, "read-only"),
-    "misaligned": (misaligned, ValueError, "not aligned"),
+    "read-only": (make_read_only, ValueError, "read-only"),
+    "misaligned": (copy_misaligned, ValueError, "not aligned"),
     "empty": (lambda a: a[:0], ValueError, "0 completions"),
 }
 
@@ -402,7 +402,7 @@ def test_a_poll_refuses_an_unsuitable_array(loop: Loop, what: str) -> None:
     loop.qp.post_send_array(loop.sends[:1], loop.ahs)
     with pytest.raises(kind, match=message):
         loop.scq.poll_array(change(arrays.wc_array(4)))  # type: ignore[arg-type]
-    assert poll_array(loop.scq, 1)["wr_id"].tolist() == [0]  # no completion was lost
+    assert poll_n_completions(loop.scq, 1)["wr_id"].tolist() == [0]  # no completion was lost
 
 
 @pytest.mark.parametrize("what", ["a list", "of another dtype", "of 2 dimensions", "with gaps"])
@@ -531,16 +531,16 @@ def test_every_request_of_an_array_completes_once_if_the_peer_is_killed(kind: QP
         )
     qp.to_init()
     mr = rig.reg_mr(MANY * SIZE)
-    sends = elements(arrays.send_array(MANY), mr)
+    sends = set_elements(arrays.send_array(MANY), mr)
     with process_with_peer(rig, qp) as (process, ahs):
         qp.post_send_array(sends[:100], ahs)
         # The peer has posted eight receives. An RC peer also stores Sends without a receive.
-        assert not poll_array(cq, 8)["status"].any()
+        assert not poll_n_completions(cq, 8)["status"].any()
         process.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, process.pid, os.WSTOPPED)
         qp.post_send_array(sends[100:], ahs)
         process.kill()
-        wcs = poll_array(cq, MANY - 8)
+        wcs = poll_n_completions(cq, MANY - 8)
     assert wcs["wr_id"].tolist() == list(range(8, MANY))
     failed = (wcs["status"] != 0).astype(int)
     assert failed[-50:].all()
@@ -553,19 +553,19 @@ def test_every_request_of_an_array_completes_once_if_the_peer_is_killed(kind: QP
 def test_sends_of_an_array_beyond_the_receives_of_an_rc_peer_wait_or_fail(persona: Persona) -> None:
     with pair("rc", receives=0, persona=persona) as (a, b):
         out, into = MR(a.pd, 60 * SIZE), MR(b.pd, 60 * SIZE)
-        recvs = elements(arrays.recv_array(60), into)
+        recvs = set_elements(arrays.recv_array(60), into)
         b.qp.post_recv_array(recvs[:4])
-        a.qp.post_send_array(elements(arrays.send_array(60), out))
-        received = poll_array(b.cq, 4)
+        a.qp.post_send_array(set_elements(arrays.send_array(60), out))
+        received = poll_n_completions(b.cq, 4)
         assert (received["wr_id"].tolist(), received["status"].any()) == ([0, 1, 2, 3], False)
         if persona == Persona.ROCE:
-            sent = poll_array(a.cq, 4)
+            sent = poll_n_completions(a.cq, 4)
             b.qp.post_recv_array(recvs[4:])
-            assert not poll_array(b.cq, 56)["status"].any()
-            sent = np.concatenate([sent, poll_array(a.cq, 56)])
+            assert not poll_n_completions(b.cq, 56)["status"].any()
+            sent = np.concatenate([sent, poll_n_completions(a.cq, 56)])
             assert not sent["status"].any()
         else:
-            sent = poll_array(a.cq, 60)  # iWARP ends the connection
+            sent = poll_n_completions(a.cq, 60)  # iWARP ends the connection
             assert (np.diff((sent["status"] != 0).astype(int)) >= 0).all()
         assert sent["wr_id"].tolist() == list(range(60))
 
@@ -573,18 +573,18 @@ def test_sends_of_an_array_beyond_the_receives_of_an_rc_peer_wait_or_fail(person
 def test_messages_of_an_array_beyond_the_receives_of_a_ud_peer_are_dropped_and_counted() -> None:
     with pair("ud", receives=0) as (a, b):
         out, into = MR(a.pd, 61 * SIZE), MR(b.pd, 5 * SIZE)
-        recvs = elements(arrays.recv_array(5), into)
+        recvs = set_elements(arrays.recv_array(5), into)
         b.qp.post_recv_array(recvs[:4])
         ahs = arrays.AHList([AH(a.pd, b.qp.addr)])
-        sends = elements(arrays.send_array(61), out)
+        sends = set_elements(arrays.send_array(61), out)
         sends["opcode"], sends["imm_data"] = WROpcode.SEND_WITH_IMM, np.arange(61)
         with assert_counter_grows("drop_no_buffer", by=56):
             a.qp.post_send_array(sends[:60], ahs)
-            assert not poll_array(a.cq, 60)["status"].any()
-            assert poll_array(b.cq, 4)["imm_data"].tolist() == [0, 1, 2, 3]
+            assert not poll_n_completions(a.cq, 60)["status"].any()
+            assert poll_n_completions(b.cq, 4)["imm_data"].tolist() == [0, 1, 2, 3]
         b.qp.post_recv_array(recvs[4:])
         a.qp.post_send_array(sends[60:], ahs)
-        assert poll_array(b.cq, 1)["imm_data"].tolist() == [60]
+        assert poll_n_completions(b.cq, 1)["imm_data"].tolist() == [60]
 
 
 # ---- without NumPy

@@ -42,18 +42,18 @@ from siwarp.pyverbs.wr import SGE, RecvWR, SendWR
 LOCAL = ibv_access_flags.IBV_ACCESS_LOCAL_WRITE
 
 
-@pytest.fixture
-def ctx() -> Iterator[Context]:
+@pytest.fixture(name="ctx")
+def open_loopback_context() -> Iterator[Context]:
     with Context(name="siw_lo") as context:
         yield context
 
 
-@pytest.fixture
-def pd(ctx: Context) -> PD:
+@pytest.fixture(name="pd")
+def create_protection_domain(ctx: Context) -> PD:
     return PD(ctx)
 
 
-def expect_errno(number: int, call, *args, **kwargs) -> str:
+def check_call_fails_with_errno(number: int, call, *args, **kwargs) -> str:
     with pytest.raises(PyverbsRDMAError) as raised:
         call(*args, **kwargs)
     assert raised.value.error_code == number
@@ -73,11 +73,17 @@ def test_a_region_of_a_buffer_has_its_memory_and_closes_with_it(pd: PD) -> None:
 
 def test_a_region_outside_its_buffer_is_refused(ctx: Context, pd: PD) -> None:
     buf = Buf(pd, 4096)
-    assert "outside this Buf of 4096" in expect_errno(errno.EINVAL, BufMR, pd, buf, 4097, LOCAL)
-    assert "another PD" in expect_errno(errno.EINVAL, BufMR, PD(ctx), buf, 4096, LOCAL)
-    assert "address" in expect_errno(errno.EINVAL, MREx, pd, 4096, LOCAL, address=buf.addr, fd=0)
-    expect_errno(errno.ENODATA, buf.export_dmabuf_fd)
-    expect_errno(errno.EINVAL, Buf, pd, 0)
+    assert "outside this Buf of 4096" in check_call_fails_with_errno(
+        errno.EINVAL, BufMR, pd, buf, 4097, LOCAL
+    )
+    assert "another PD" in check_call_fails_with_errno(
+        errno.EINVAL, BufMR, PD(ctx), buf, 4096, LOCAL
+    )
+    assert "address" in check_call_fails_with_errno(
+        errno.EINVAL, MREx, pd, 4096, LOCAL, address=buf.addr, fd=0
+    )
+    check_call_fails_with_errno(errno.ENODATA, buf.export_dmabuf_fd)
+    check_call_fails_with_errno(errno.EINVAL, Buf, pd, 0)
 
 
 def test_an_extended_region_is_new_memory_existing_memory_or_memory_of_a_descriptor(pd: PD) -> None:
@@ -89,29 +95,33 @@ def test_an_extended_region_is_new_memory_existing_memory_or_memory_of_a_descrip
     of_file = MREx(pd, 9, LOCAL, fd=file, fd_offset=4096)
     os.close(file)
     assert of_file.read(9, 0) == b"in a file"
-    expect_errno(errno.EOPNOTSUPP, MREx, pd, 4096, LOCAL, implicit=True)
+    check_call_fails_with_errno(errno.EOPNOTSUPP, MREx, pd, 4096, LOCAL, implicit=True)
 
 
 @pytest.mark.parametrize("kind", [MR, MREx])
 def test_a_region_for_flushes_is_refused_with_the_reason(pd: PD, kind: type[MR]) -> None:
     flags = LOCAL | ibv_access_flags.IBV_ACCESS_FLUSH_GLOBAL
-    assert "RFC 7306" in expect_errno(errno.EOPNOTSUPP, kind, pd, 4096, flags)
+    assert "RFC 7306" in check_call_fails_with_errno(errno.EOPNOTSUPP, kind, pd, 4096, flags)
 
 
 def test_unsupported_objects_are_refused_with_the_reason(ctx: Context, pd: PD) -> None:
-    assert "PCI" in expect_errno(errno.EOPNOTSUPP, DMAHandle, ctx, DmaHandleInitAttr(ph=1))
+    assert "PCI" in check_call_fails_with_errno(
+        errno.EOPNOTSUPP, DMAHandle, ctx, DmaHandleInitAttr(ph=1)
+    )
     attr = CompCntrInitAttr(cntr_type=1)
-    assert "counted" in expect_errno(errno.EOPNOTSUPP, CompCntr, ctx, attr)
-    expect_errno(errno.EOPNOTSUPP, ctx.query_comp_cntr_caps)
+    assert "counted" in check_call_fails_with_errno(errno.EOPNOTSUPP, CompCntr, ctx, attr)
+    check_call_fails_with_errno(errno.EOPNOTSUPP, ctx.query_comp_cntr_caps)
     cq = CQ(ctx, 10)
     qp = QP(pd, QPInitAttr(ibv_qp_type.IBV_QPT_UD, scq=cq, rcq=cq, cap=QPCap()))
-    expect_errno(errno.EOPNOTSUPP, qp.attach_comp_cntr, None, QPAttachCompCntrAttr(1))
+    check_call_fails_with_errno(
+        errno.EOPNOTSUPP, qp.attach_comp_cntr, None, QPAttachCompCntrAttr(1)
+    )
 
 
 def test_a_flush_is_refused_when_it_is_posted(ctx: Context, pd: PD) -> None:
     cq = CQ(ctx, 10)
 
-    def create(operations: int) -> QPEx:
+    def create_extended_qp(operations: int) -> QPEx:
         mask = ibv_qp_init_attr_mask
         return QPEx(
             ctx,
@@ -126,11 +136,11 @@ def test_a_flush_is_refused_when_it_is_posted(ctx: Context, pd: PD) -> None:
         )
 
     flags = ibv_qp_create_send_ops_flags
-    expect_errno(errno.EOPNOTSUPP, create, flags.IBV_QP_EX_WITH_FLUSH)
-    qp = create(flags.IBV_QP_EX_WITH_SEND)
+    check_call_fails_with_errno(errno.EOPNOTSUPP, create_extended_qp, flags.IBV_QP_EX_WITH_FLUSH)
+    qp = create_extended_qp(flags.IBV_QP_EX_WITH_SEND)
     qp.wr_start()
     qp.wr_flush(1, 2, 3, ibv_placement_type.IBV_FLUSH_GLOBAL, ibv_selectivity_level.IBV_FLUSH_MR)
-    assert "flush" in expect_errno(errno.EOPNOTSUPP, qp.wr_complete)
+    assert "flush" in check_call_fails_with_errno(errno.EOPNOTSUPP, qp.wr_complete)
 
 
 def test_the_rate_of_a_ud_queue_pair_is_limited_by_its_own_call(ctx: Context, pd: PD) -> None:
@@ -138,8 +148,10 @@ def test_the_rate_of_a_ud_queue_pair_is_limited_by_its_own_call(ctx: Context, pd
     qp = QP(pd, QPInitAttr(ibv_qp_type.IBV_QPT_UD, scq=cq, rcq=cq), QPAttr(port_num=1))
     qp.modify_rate_limit(QPRateLimitAttr(rate_limit=5000))
     assert qp.query(1 << 25)[0].rate_limit == 5000
-    expect_errno(errno.EOPNOTSUPP, qp.modify_rate_limit, QPRateLimitAttr(1, max_burst_sz=9))
-    expect_errno(errno.EINVAL, qp.modify_rate_limit, QPRateLimitAttr(1, comp_mask=1))
+    check_call_fails_with_errno(
+        errno.EOPNOTSUPP, qp.modify_rate_limit, QPRateLimitAttr(1, max_burst_sz=9)
+    )
+    check_call_fails_with_errno(errno.EINVAL, qp.modify_rate_limit, QPRateLimitAttr(1, comp_mask=1))
 
 
 def test_requests_return_the_memory_that_they_name(pd: PD) -> None:
@@ -187,7 +199,7 @@ def test_allocators_of_a_parent_domain_require_their_functions(ctx: Context, pd:
 
 def test_ports_report_the_index_of_their_p_key_and_their_speed(ctx: Context) -> None:
     assert ctx.get_pkey_index(1, ctx.query_pkey(1, 0)) == 0
-    expect_errno(errno.ENOENT, ctx.get_pkey_index, 1, 0x7FFF)
+    check_call_fails_with_errno(errno.ENOENT, ctx.get_pkey_index, 1, 0x7FFF)
     assert ctx.query_port_speed(1) > 0
     port = ctx.query_port(1)
     assert speed_to_str(port.active_speed, port.active_speed_ex) == speed_to_str(port.active_speed)
@@ -200,7 +212,7 @@ def test_ports_report_the_index_of_their_p_key_and_their_speed(ctx: Context) -> 
 def test_an_id_resolves_address_info_and_reports_it_by_an_event() -> None:
     channel = CMEventChannel()
     cmid = CMID(creator=channel)
-    expect_errno(errno.EINVAL, cmid.query_addrinfo)
+    check_call_fails_with_errno(errno.EINVAL, cmid.query_addrinfo)
     cmid.resolve_addrinfo("127.0.0.1", "7174")
     assert CMEvent(channel).event_type == rdma_cm_event_type.RDMA_CM_EVENT_ADDRINFO_RESOLVED
     cmid.resolve_addr(cmid.query_addrinfo())
@@ -216,7 +228,7 @@ def test_address_info_may_be_resolved_after_its_creation() -> None:
     channel = CMEventChannel()
     cmid = CMID(creator=channel)
     info = AddrInfo()
-    expect_errno(errno.EINVAL, cmid.bind_addr, info)
+    check_call_fails_with_errno(errno.EINVAL, cmid.bind_addr, info)
     info.get_addrinfo(src="127.0.0.1", src_service="0", flags=RAI_PASSIVE)
     cmid.bind_addr(info)
     cmid.close()

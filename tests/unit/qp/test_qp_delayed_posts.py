@@ -319,7 +319,8 @@ def test_posts_are_not_held_back_for_a_while_after_the_progress_thread_had_to_se
 ) -> None:
     s = sender_with_defaults
     last = post_densely_until_held_back(s)
-    wait_until(lambda: s.has_sent(last))  # without a poll
+    # the requests are transmitted although the program does not poll
+    wait_until(lambda: s.has_sent(last))
     s.message_number_if_held_back(last)
     # Posts are held back again after a second (multiply_pauses_temporarily), and a thousand posts
     # take a tenth of that on a slow machine.

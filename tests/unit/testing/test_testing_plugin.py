@@ -21,7 +21,7 @@ def run_pytest_on(tmp_path: Path):
     def run_pytest_on_text(tests: str, *arguments: str) -> tuple[int, str]:
         (tmp_path / "pyproject.toml").write_text("[tool.pytest.ini_options]\n")
         (tmp_path / "test_it.py").write_text(tests)
-        # The environment of an xdist worker has PYTEST_ variables.
+        # The environment of an xdist worker contains PYTEST_ variables, which are removed.
         env = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
         done = pace.run_command(
             [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments],

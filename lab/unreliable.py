@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Detects figures of a study that may reflect the state of the machine."""
+"""Warnings that measured figures are unreliable: a loaded machine, or rounds that differ widely."""
 
 from __future__ import annotations
 

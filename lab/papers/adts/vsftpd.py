@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Another transfer for comparison: vsftpd and curl, over the kernel's TCP, without a digest."""
+"""Measures FTP for comparison: vsftpd and curl, which use the kernel's TCP and no digest."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from lab.papers.adts.ends import Ends
-from lab.papers.adts.lines import Loopback
-from lab.papers.adts.musts import fill, open_folder
+from lab.papers.adts.ends import ClientAndServer
+from lab.papers.adts.links import Loopback
+from lab.papers.adts.promises import temporary_folder, write_random_file
 from lab.papers.adts.summary import Log, judge_ratio, measure_rounds, summarize_values
 from siwarp.bench.runner import BenchError
 
-__all__ = ["measure_outside"]
+__all__ = ["measure_vsftpd_and_curl"]
 
 _SETTINGS = """\
 listen=YES
@@ -39,8 +39,8 @@ secure_chroot_dir={empty}
 
 
 @contextlib.contextmanager
-def _serve(folder: Path) -> Iterator[str]:
-    """Serve the directory ``ftp``, which is created, with vsftpd; yield its URL."""
+def _serve_with_vsftpd(folder: Path) -> Iterator[str]:
+    """Create the directory ``ftp``, serve it with vsftpd, and yield its URL."""
     program = shutil.which("vsftpd", path=f"{os.environ['PATH']}:/usr/sbin")
     if program is None or shutil.which("curl") is None:
         raise BenchError("vsftpd or curl is missing: apt-get install vsftpd curl")
@@ -64,7 +64,7 @@ def _serve(folder: Path) -> Iterator[str]:
 
 
 def _run_curl(*words: str) -> float:
-    """Run curl; return the seconds that it took by its own clock."""
+    """Run curl, and return the seconds that curl reports."""
     done = subprocess.run(
         ["curl", "--silent", "--show-error", "--write-out", "%{stderr}%{time_total}", *words],
         capture_output=True,
@@ -77,7 +77,7 @@ def _run_curl(*words: str) -> float:
     return float(done.stderr)
 
 
-def measure_outside(size: int, rounds: int, log: Log) -> dict[str, Any]:
+def measure_vsftpd_and_curl(size: int, rounds: int, log: Log) -> dict[str, Any]:
     """Measure put and get of one file on loopback with vsftpd and curl, beside ADTS.
 
     Raises:
@@ -85,33 +85,41 @@ def measure_outside(size: int, rounds: int, log: Log) -> dict[str, Any]:
 
     """
     with contextlib.ExitStack() as stack:
-        folder = stack.enter_context(open_folder())
-        url = stack.enter_context(_serve(folder))
-        ends = stack.enter_context(Ends(Loopback(), folder / "adts"))
+        folder = stack.enter_context(temporary_folder())
+        url = stack.enter_context(_serve_with_vsftpd(folder))
+        ends = stack.enter_context(ClientAndServer(Loopback(), folder / "adts"))
         public = folder / "ftp"
-        for path in (ends.here / "file", ends.there / "got", public / "got"):
-            fill(path, size)
+        for path in (ends.client_folder / "file", ends.server_folder / "got", public / "got"):
+            write_random_file(path, size)
         (public / "got").chmod(0o644)
 
-        def put() -> float:
+        def measure_curl_upload_rate() -> float:
             (public / "file").unlink(missing_ok=True)
-            return size * 8e-6 / _run_curl("--upload-file", str(ends.here / "file"), f"{url}file")
+            return (
+                size
+                * 8e-6
+                / _run_curl("--upload-file", str(ends.client_folder / "file"), f"{url}file")
+            )
 
-        def get() -> float:
+        def measure_curl_download_rate() -> float:
             target = folder / "curl"
             target.unlink(missing_ok=True)
             return size * 8e-6 / _run_curl("--output", os.fspath(target), f"{url}got")
 
-        def copy(channel: str, way: str) -> float:
+        def measure_adts_rate(channel: str, way: str) -> float:
             name = "file" if way == "put" else "got"
-            return ends.copy(channel, way, [name]).mbit_s
+            return ends.copy_files(channel, way, [name]).mbit_s
 
         runs: dict[str, Callable[[], float]] = {
-            f"{way} {channel}": lambda channel=channel, way=way: copy(channel, way)  # type: ignore[misc]
+            f"{way} {channel}": lambda channel=channel, way=way: measure_adts_rate(channel, way)  # type: ignore[misc]
             for way in ("put", "get")
             for channel in ("tcp", "rc", "rd")
         }
-        found = measure_rounds({"put curl": put, "get curl": get, **runs}, rounds, log)
+        found = measure_rounds(
+            {"put curl": measure_curl_upload_rate, "get curl": measure_curl_download_rate, **runs},
+            rounds,
+            log,
+        )
     judged = [
         judge_ratio(
             f"{way}: {channel.upper()} to vsftpd and curl",

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""A file over raw UDP sockets with a window, on loopback: the least that a transfer over UDP costs.
+"""Copies a file over raw UDP sockets on loopback: the minimum cost of a transfer over UDP.
 
-Both ends do the same work on the file as the ends of ADTS: units of 1 MiB are read, added to a
-CRC32C, and written to a temporary name, which is renamed if the digest fits. Datagrams have no
+Both ends do the same work as the ends of ADTS: the sender reads units of 1 MiB; the receiver writes
+them to a temporary file, which it renames if the CRC32C of the file is correct. Datagrams have no
 headers, and nothing is retransmitted: on loopback, datagrams keep their order, and are lost only if
 more are sent than the receive buffer holds, which the window prevents.
 
@@ -25,11 +25,11 @@ from siwarp.bench.runner import BenchError
 __all__ = ["copy_over_raw_udp"]
 
 UNIT = 1 << 20
-#: Octets of a datagram, those of the raw sockets of ``siwarp bench``.
+#: Octets of a datagram, as many as ``siwarp bench`` sends with raw sockets.
 DATAGRAM = 60_000
-#: Units that the receiver has not confirmed, at most.
+#: Maximum number of units that the receiver has not confirmed.
 WINDOW = 4
-#: Octets of the receive buffer: the kernel counts more than the payload.
+#: Octets of the receive buffer, which must also hold the kernel's overhead per datagram.
 BUFFER = 4 * WINDOW * UNIT
 _SO_RCVBUFFORCE = 33
 #: Seconds without a datagram after which a transfer has failed.
@@ -44,7 +44,7 @@ def copy_over_raw_udp(source: Path, target: Path) -> float:
 
     """
     target.unlink(missing_ok=True)
-    module = [sys.executable, "-m", "lab.papers.adts.raw"]
+    module = [sys.executable, "-m", "lab.papers.adts.raw_udp"]
     receiver = subprocess.Popen(
         [*module, "receive", str(target)], stdout=subprocess.PIPE, text=True
     )
@@ -70,7 +70,7 @@ def _open_socket() -> socket.socket:
     return sock
 
 
-def _send(path: str, port: int) -> float:
+def _send_file(path: str, port: int) -> float:
     sock = _open_socket()
     sock.connect(("127.0.0.1", port))
     began = time.monotonic()
@@ -92,7 +92,7 @@ def _send(path: str, port: int) -> float:
     return time.monotonic() - began
 
 
-def _receive(path: str) -> None:
+def _receive_file(path: str) -> None:
     sock = _open_socket()
     print(sock.getsockname()[1], flush=True)
     first, sender = sock.recvfrom(8)
@@ -116,6 +116,6 @@ def _receive(path: str) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1] == "send":
-        print(_send(sys.argv[2], int(sys.argv[3])))
+        print(_send_file(sys.argv[2], int(sys.argv[3])))
     else:
-        _receive(sys.argv[2])
+        _receive_file(sys.argv[2])
