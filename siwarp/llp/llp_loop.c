@@ -11,6 +11,7 @@
 #include "llp/llp_sock.h"
 
 struct siw_llp_loop_fd {
+	struct siw_llp_port *port;
 	int epfd, event_fd, timer_fd;
 	bool set;	   /* the event descriptor is readable */
 	uint64_t timer_ns; /* when the timer expires or has expired; 0: it is not set */
@@ -60,6 +61,8 @@ int siw_llp_loop_fd_open(struct siw_llp_port *port, struct siw_llp_loop_fd **out
 		free(loop);
 		return err;
 	}
+	loop->port = port;
+	atomic_fetch_add(&port->loops, 1);
 	if (epoll_ctl(loop->epfd, EPOLL_CTL_ADD, port->epfd, &ev) ||
 	    epoll_ctl(loop->epfd, EPOLL_CTL_ADD, loop->event_fd, &ev) ||
 	    epoll_ctl(loop->epfd, EPOLL_CTL_ADD, loop->timer_fd, &ev)) {
@@ -75,6 +78,7 @@ void siw_llp_loop_fd_close(struct siw_llp_loop_fd *loop)
 {
 	if (!loop)
 		return;
+	atomic_fetch_sub(&loop->port->loops, 1);
 	close_descriptors((const int[]){ loop->event_fd, loop->timer_fd, loop->epfd }, 3);
 	free(loop);
 }
