@@ -6,10 +6,11 @@ import asyncio
 import threading
 
 import pytest
-from unit.aio.aio_harness import LOOPBACK, run_in_event_loop
+from unit.aio.aio_harness import LOOPBACK, connected_endpoints, run_in_event_loop
 
 import siwarp
 from siwarp import StateError, aio
+from siwarp.base.counters import read_own_counters
 from siwarp.verbs import RemoteBuffer
 
 
@@ -90,6 +91,27 @@ def test_tasks_that_receive_get_an_error_when_the_connection_is_closed_meanwhile
             await end.close()
 
     run_in_event_loop(run_test_body)
+
+
+@pytest.mark.parametrize("kind", ["rc", "ud", "rd"])
+def test_a_message_is_counted_when_it_was_sent_although_nothing_is_received_afterwards(
+    kind: str,
+) -> None:
+    async def send_and_count() -> int:
+        if kind == "rc":
+            async with connected_endpoints() as (conn, _):
+                before = read_own_counters()["tx_msgs"]
+                for _ in range(3):
+                    await conn.send(b"x")
+                return read_own_counters()["tx_msgs"] - before
+        open_endpoint = aio.open_ud if kind == "ud" else aio.open_rd
+        async with open_endpoint(LOOPBACK) as a, open_endpoint(LOOPBACK) as b:
+            before = read_own_counters()["tx_msgs"]
+            for _ in range(3):
+                await a.send(b"x", b.address)
+            return read_own_counters()["tx_msgs"] - before
+
+    assert run_in_event_loop(send_and_count) == 3
 
 
 @pytest.mark.parametrize("own_thread", [True, False])

@@ -120,6 +120,17 @@ def test_a_timer_that_has_expired_is_reset_although_no_other_time_follows(
         assert not loop.readable()
 
 
+def test_a_timer_of_a_socket_that_is_set_makes_the_descriptor_readable_until_the_next_poll(
+    port: Port, loop: LoopDescriptor
+) -> None:
+    sock = port.open_udp()
+    lib.siw_llp_sock_enable_timer(sock.c)
+    lib.siw_llp_sock_set_timer(sock.c, NEVER)
+    assert loop.readable()
+    port.poll()
+    assert not loop.readable()
+
+
 def test_no_descriptor_of_an_event_loop_is_inherited_by_a_program_that_the_process_starts(
     loop: LoopDescriptor,
 ) -> None:
