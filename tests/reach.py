@@ -21,7 +21,8 @@ ROOT = Path(__file__).resolve().parents[1]
 RECORD = ".ci/full-green"
 
 #: AddressSanitizer runs the tests that drive the parsers and the layers directly, and those with
-#: hostile peers. ThreadSanitizer runs the tests with threads.
+#: hostile peers or with descriptors that an event loop watches. ThreadSanitizer runs the tests with
+#: threads.
 GATE = {
     "asan": [
         "tests/unit/base",
@@ -34,6 +35,8 @@ GATE = {
         "tests/conformance",
         "tests/hostile",
         "tests/unit/sim",
+        "tests/unit/aio",
+        "tests/unit/device/test_device_loop.py",
     ],
     "tsan": [
         "tests/unit/aio",

@@ -91,6 +91,19 @@ class Queue:
                 handler(wc[0] & 0xFFFFFFFF, wc)
 
 
+class _Device(Context):
+    """An open device that tells its ``Source`` about a forced close."""
+
+    __slots__ = ("source",)
+
+    source: Source
+
+    def _wake_all_waiters(self) -> None:
+        # The thread that closes the device waits until this call back is removed.
+        self._add_wake_callback(self.source.handle_forced_close)
+        super()._wake_all_waiters()
+
+
 class Source:
     """An open device, as used by one event loop; the device closes with its last user."""
 
@@ -103,7 +116,8 @@ class Source:
         #: host.
         self.lost: Error | None = None
         self.gone: asyncio.Future[None] | None = None
-        self.context = Context(host)
+        self.context = _Device(host)
+        self.context.source = self
         try:
             self.cm = CMEventChannel(self.context)
             self._queues = [Queue(self, QUEUE_SIZE)]
@@ -166,10 +180,13 @@ class Source:
                 del here[host]
             self._start_closing()
 
-    def _start_closing(self) -> None:
+    def _stop_watching(self) -> None:
         for fd in (self._cm_fd, *(queue.fd for queue in self._queues)):
             with contextlib.suppress(RuntimeError):  # the event loop is already closed
                 self.loop.remove_reader(fd)
+
+    def _start_closing(self) -> None:
+        self._stop_watching()
         with contextlib.suppress(RuntimeError):
             self.gone = self.loop.create_future()
         # Closing the device may wait until the peers have ended their streams, and must not block
@@ -214,6 +231,23 @@ class Source:
         self.lost = error
         for member in list(self.members):
             member.close_nowait()
+
+    def handle_forced_close(self) -> None:
+        """Close all members before a forced close of the device closes the descriptors that the
+        loop watches; called by the thread that closes the device.
+        """
+        if asyncio._get_running_loop() is self.loop or not self.loop.is_running():
+            self._leave_device()
+        else:
+            with contextlib.suppress(RuntimeError):  # the event loop is already closed
+                self.loop.call_soon_threadsafe(self._leave_device)
+
+    def _leave_device(self) -> None:
+        self._stop_watching()
+        self.handle_channel_error(
+            StateError(errno.ESTALE, "the device was closed by force: open it again")
+        )
+        self.context._remove_wake_callback(self.handle_forced_close)
 
 
 _sources: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Source]] = (

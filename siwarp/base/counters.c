@@ -31,6 +31,7 @@
 
 static struct siw_counters_page private_page;
 struct siw_counters_page *_Atomic siw_counters_page = &private_page;
+_Atomic uint32_t siw_counters_event_loops;
 
 /*
  * State of this process's counters file, protected by `lock`, which the fork handlers acquire and

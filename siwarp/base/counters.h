@@ -150,6 +150,11 @@ _Static_assert(__builtin_offsetof(struct siw_counters_page, value) == 64, "count
  * by siw_counters_init() and, for the page of its own that a forked child gets, in the child.
  */
 extern struct siw_counters_page *_Atomic siw_counters_page;
+/*
+ * Number of descriptors with which event loops of the program wait for completions
+ * (siw_cq_wait_fd). An event loop may sleep for ever after a message was sent.
+ */
+extern _Atomic uint32_t siw_counters_event_loops;
 
 static inline void siw_count(enum siw_counter c, uint64_t n)
 {

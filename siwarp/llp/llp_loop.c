@@ -8,9 +8,11 @@
 #include <sys/timerfd.h>
 
 #include "base/clock.h"
+#include "base/counters.h"
 #include "llp/llp_sock.h"
 
 struct siw_llp_loop_fd {
+	struct siw_llp_port *port;
 	int epfd, event_fd, timer_fd;
 	bool set;	   /* the event descriptor is readable */
 	uint64_t timer_ns; /* when the timer expires or has expired; 0: it is not set */
@@ -60,6 +62,9 @@ int siw_llp_loop_fd_open(struct siw_llp_port *port, struct siw_llp_loop_fd **out
 		free(loop);
 		return err;
 	}
+	loop->port = port;
+	atomic_fetch_add(&port->loops, 1);
+	atomic_fetch_add(&siw_counters_event_loops, 1);
 	if (epoll_ctl(loop->epfd, EPOLL_CTL_ADD, port->epfd, &ev) ||
 	    epoll_ctl(loop->epfd, EPOLL_CTL_ADD, loop->event_fd, &ev) ||
 	    epoll_ctl(loop->epfd, EPOLL_CTL_ADD, loop->timer_fd, &ev)) {
@@ -75,6 +80,8 @@ void siw_llp_loop_fd_close(struct siw_llp_loop_fd *loop)
 {
 	if (!loop)
 		return;
+	atomic_fetch_sub(&loop->port->loops, 1);
+	atomic_fetch_sub(&siw_counters_event_loops, 1);
 	close_descriptors((const int[]){ loop->event_fd, loop->timer_fd, loop->epfd }, 3);
 	free(loop);
 }

@@ -313,9 +313,13 @@ void siw_llp_sock_set_timer(struct siw_llp_sock *sock, uint64_t at)
 	 * reads the sockets' times.
 	 */
 	siw_llp_set_earlier_due_time(&sock->due_ns, at);
-	if (siw_llp_set_earlier_due_time(&sock->port->timed_due, at))
-		siw_llp_port_invalidate_wait_sets(
-			sock->port); /* a sleeping thread must wake up earlier */
+	if (!siw_llp_set_earlier_due_time(&sock->port->timed_due, at))
+		return;
+	/* A sleeping thread must wake up earlier. Event loops are not counted as sleepers. */
+	if (atomic_load_explicit(&sock->port->loops, memory_order_seq_cst))
+		siw_llp_port_wake(sock->port);
+	else
+		siw_llp_port_invalidate_wait_sets(sock->port);
 }
 
 static void mark_sockets_with_expired_timers_ready(struct siw_llp_port *port)

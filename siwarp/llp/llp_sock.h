@@ -128,6 +128,7 @@ struct siw_llp_port {
 	 */
 	/* the wake descriptor is set or about to be set */
 	_Alignas(SIW_LLP_LINE) _Atomic uint32_t woken;
+	_Atomic uint32_t loops; /* number of descriptors for event loops (llp_loop.c) */
 	_Atomic uint32_t sleepers;
 	_Atomic uint32_t changes;
 	_Atomic uint8_t armed;

@@ -192,7 +192,7 @@ static inline void dgram_count_sent_message(struct siw_rdmap_dgram *dgram, uint6
 		siw_count(SIW_COUNTER_tx_octets, octets);
 		return;
 	}
-	siw_rdmap_traffic_count(&dgram->traffic.sent, 1, octets);
+	siw_rdmap_traffic_count_sent(&dgram->traffic, 1, octets);
 }
 
 int siw_rdmap_dgram_send(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_dgram_op *op)

@@ -19,7 +19,8 @@
 /*
  * Traffic counts of an endpoint. Each update of a shared counter costs an atomic instruction, so
  * messages are counted per endpoint, each direction under its own lock, and added to the shared
- * counters when a receive finds no message.
+ * counters when a receive finds no message. In a process with an event loop that may come too late
+ * for sent messages, which are then counted in the shared counters.
  */
 struct siw_rdmap_flow {
 	_Atomic uint64_t msgs, octets;
@@ -43,6 +44,19 @@ static inline void siw_rdmap_traffic_count(struct siw_rdmap_flow *flow, uint64_t
 {
 	siw_rdmap_traffic_add(&flow->msgs, msgs);
 	siw_rdmap_traffic_add(&flow->octets, octets);
+}
+
+/* Counts sent messages. Under the send lock. */
+static inline void siw_rdmap_traffic_count_sent(struct siw_rdmap_traffic *t, uint64_t msgs,
+						uint64_t octets)
+{
+	if (__builtin_expect(atomic_load_explicit(&siw_counters_event_loops, memory_order_relaxed),
+			     0)) {
+		siw_count(SIW_COUNTER_tx_msgs, msgs);
+		siw_count(SIW_COUNTER_tx_octets, octets);
+		return;
+	}
+	siw_rdmap_traffic_count(&t->sent, msgs, octets);
 }
 
 static inline void siw_rdmap_traffic_publish(_Atomic uint64_t *now, _Atomic uint64_t *reported,

@@ -437,7 +437,7 @@ void siw_rdmap_finish_oldest_response(struct siw_rdmap_stream *stream)
 			       0 };
 	uint32_t done = atomic_load_explicit(&stream->requests_done, memory_order_relaxed);
 
-	siw_rdmap_traffic_count(&stream->traffic.sent, 0, response_octets(request));
+	siw_rdmap_traffic_count_sent(&stream->traffic, 0, response_octets(request));
 	atomic_store_explicit(&stream->requests_done, done + 1, memory_order_release);
 	/*
 	 * The buffer is posted last, because after the post the peer's next request may use the

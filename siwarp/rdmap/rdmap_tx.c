@@ -187,7 +187,7 @@ int siw_rdmap_begin_op(struct siw_rdmap_stream *stream, struct siw_rdmap_op *op)
 		if (r < 0 && !stream->type->loss_is_event)
 			return r;
 	}
-	siw_rdmap_traffic_count(&stream->traffic.sent, 1, op_awaits_response(op) ? 0 : op->length);
+	siw_rdmap_traffic_count_sent(&stream->traffic, 1, op_awaits_response(op) ? 0 : op->length);
 	return 0;
 }
 

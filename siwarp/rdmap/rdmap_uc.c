@@ -146,7 +146,7 @@ int siw_rdmap_uc_begin_op(struct siw_rdmap_uc *uc, struct siw_rdmap_op *op)
 	}
 	op->stamp.end = siw_rdmap_uc_begun_count(uc);
 	if (r >= 0)
-		siw_rdmap_traffic_count(&uc->traffic.sent, 1, op->length);
+		siw_rdmap_traffic_count_sent(&uc->traffic, 1, op->length);
 	return r < 0 ? r : 0;
 }
 

@@ -464,6 +464,7 @@ int siw_llp_loop_fd_open(struct siw_llp_port *port, struct siw_llp_loop_fd **out
 	loop->port = port;
 	loop->fd = fd;
 	siw_link_add(&port->loops, &loop->of_port);
+	atomic_fetch_add(&siw_counters_event_loops, 1);
 	loop_fd_update(loop);
 	*out = loop;
 	return 0;
@@ -474,6 +475,7 @@ void siw_llp_loop_fd_close(struct siw_llp_loop_fd *loop)
 	if (!loop)
 		return;
 	siw_link_del(&loop->of_port);
+	atomic_fetch_sub(&siw_counters_event_loops, 1);
 	siw_llp_event_close(loop->fd);
 	free(loop);
 }

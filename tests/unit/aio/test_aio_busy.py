@@ -8,7 +8,12 @@ import sys
 from collections.abc import AsyncIterator
 
 import pytest
-from unit.aio.aio_harness import LOOPBACK, connected_endpoints, run_in_event_loop
+from unit.aio.aio_harness import (
+    LOOPBACK,
+    connected_endpoints,
+    run_in_event_loop,
+    wait_until_async,
+)
 
 from siwarp import PeerGone, ProtocolError, RemoteBuffer, aio
 
@@ -136,8 +141,7 @@ def test_a_blocked_send_fails_when_the_peer_is_killed() -> None:
 def test_messages_of_a_killed_peer_are_received_before_the_disconnect() -> None:
     async def run_test_body() -> None:
         async with connected_peer_process("sends") as (conn, peer):
-            # After the sleep, the peer has filled all buffers and waits for this process to read.
-            await asyncio.sleep(0.5)
+            await wait_until_async(lambda: len(conn._inbox.items) >= 16)
             peer.kill()
             await peer.wait()
             got = 0

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import threading
 
-from unit.aio.aio_harness import LOOPBACK, run_in_event_loop
+import pytest
+from unit.aio.aio_harness import LOOPBACK, connected_endpoints, run_in_event_loop
 
 import siwarp
 from siwarp import StateError, aio
+from siwarp.base.counters import read_own_counters
 from siwarp.verbs import RemoteBuffer
 
 
@@ -87,6 +89,52 @@ def test_tasks_that_receive_get_an_error_when_the_connection_is_closed_meanwhile
             told = await asyncio.gather(*waiting, return_exceptions=True)
             assert [type(e) for e in told] == [StateError] * 3
             await end.close()
+
+    run_in_event_loop(run_test_body)
+
+
+@pytest.mark.parametrize("kind", ["rc", "ud", "rd"])
+def test_a_message_is_counted_when_it_was_sent_although_nothing_is_received_afterwards(
+    kind: str,
+) -> None:
+    async def send_and_count() -> int:
+        if kind == "rc":
+            async with connected_endpoints() as (conn, _):
+                before = read_own_counters()["tx_msgs"]
+                for _ in range(3):
+                    await conn.send(b"x")
+                return read_own_counters()["tx_msgs"] - before
+        open_endpoint = aio.open_ud if kind == "ud" else aio.open_rd
+        async with open_endpoint(LOOPBACK) as a, open_endpoint(LOOPBACK) as b:
+            before = read_own_counters()["tx_msgs"]
+            for _ in range(3):
+                await a.send(b"x", b.address)
+            return read_own_counters()["tx_msgs"] - before
+
+    assert run_in_event_loop(send_and_count) == 3
+
+
+@pytest.mark.parametrize("own_thread", [True, False])
+def test_tasks_that_wait_get_an_error_when_their_device_is_closed_by_force(
+    own_thread: bool,
+) -> None:
+    async def run_test_body() -> None:
+        listener = await aio.listen(LOOPBACK)
+        conn, end = await connect_pair(listener)
+        ud, rd = await aio.open_ud(LOOPBACK), await aio.open_rd(LOOPBACK)
+        receivers = (conn.recv, end.recv, listener.accept, ud.recv, rd.recv)
+        waiting = [asyncio.create_task(receive()) for receive in receivers]
+        await asyncio.sleep(0)
+        device = conn.pd.context
+        if own_thread:
+            device.close(force=True)
+        else:
+            await asyncio.to_thread(device.close, force=True)
+        told = await asyncio.gather(*waiting, return_exceptions=True)
+        assert [type(e) for e in told] == [StateError] * len(receivers)
+        assert conn.closed and end.closed
+        # The new device may reuse the numbers of the closed descriptors.
+        assert await exchange(2, 5) == 10
 
     run_in_event_loop(run_test_body)
 

@@ -3,15 +3,33 @@
 from __future__ import annotations
 
 import errno
+import select
+import socket
 import threading
+from pathlib import Path
 
 import pytest
 from harness.rc_harness import SEND, End, Wire
-from harness.verbs_harness import LIMIT, Pair, Rig, poll, wait_until
+from harness.rd_harness import RDEnd
+from harness.verbs_harness import (
+    LIMIT,
+    Pair,
+    Rig,
+    open_device_without_progress_thread,
+    poll,
+    temporary_settings,
+    wait_until,
+)
+from net import HERE
 
 from siwarp.base import system
 from siwarp.base.system import readable_now
-from siwarp.verbs import CQ, WC, AccessFlag, Error, QPState, WROpcode
+from siwarp.cm import CMID, CMEventChannel, CMEventType, ConnParam
+from siwarp.verbs import CQ, WC, AccessFlag, Error, QPState, QPType, SendWR, WROpcode
+
+
+def count_open_descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def take(cq: CQ, n: int) -> list[WC]:
@@ -20,8 +38,10 @@ def take(cq: CQ, n: int) -> list[WC]:
     deadline = system.monotonic() + LIMIT
     wcs = cq.poll_and_arm(n)
     while len(wcs) < n:
+        # Another thread may serve the sockets before this one wakes up: then the descriptor is no
+        # longer readable, and the poll finds nothing.
         system.sleep_on([fd], deadline)
-        assert readable_now(fd), f"{len(wcs)} of {n} completions came"
+        assert system.monotonic() < deadline, f"{len(wcs)} of {n} completions came"
         wcs += cq.poll_and_arm(n - len(wcs))
     return wcs
 
@@ -110,6 +130,92 @@ def test_two_loops_on_one_device_receive_their_own_messages() -> None:
         thread.join()
     assert found == [list(range(100))] * 2
     rig.close()
+
+
+@pytest.mark.parametrize("waiting", [1, 60])
+def test_a_loop_alone_receives_messages_on_a_device_without_progress_thread(waiting: int) -> None:
+    # With this budget a call receives fewer than the 60 messages that wait.
+    with temporary_settings(lanes=1, budget=1):
+        rig = open_device_without_progress_thread()
+        pair = Pair(rig)
+    fd = pair.rcq.wait_fileno()
+    for _ in range(3):
+        for i in range(waiting):
+            pair.post_receive(i, 8)
+        assert pair.rcq.poll_and_arm() == []
+        for _ in range(waiting):
+            pair.send(b"x")
+        found: list[int] = []
+        while len(found) < waiting:
+            system.sleep_on([fd], system.monotonic() + LIMIT)
+            assert readable_now(fd), f"{len(found)} of {waiting} messages were received"
+            found += [wc.wr_id for wc in pair.rcq.poll_and_arm(64)]
+        assert found == list(range(waiting))
+        pair.scq.poll(waiting)
+    rig.close()
+
+
+def test_a_loop_alone_ends_the_start_up_of_a_connection_when_its_time_has_passed() -> None:
+    with temporary_settings(lanes=1):
+        rig = open_device_without_progress_thread()
+    cq = rig.create_cq()
+    fd = cq.wait_fileno()
+    assert cq.poll_and_arm() == []
+    with socket.create_server((HERE, 0)) as silent, CMEventChannel(rig.ctx) as channel:
+        cm_id = CMID(channel)
+        cm_id.bind_qp(rig.create_qp(cq, qp_type=QPType.RC))
+        cm_id.connect(silent.getsockname(), ConnParam(timeout=0.05))
+        while not readable_now(channel.fileno()):
+            system.sleep_on([fd], system.monotonic() + LIMIT)
+            assert readable_now(fd), "no timer made the descriptor readable"
+            assert cq.poll_and_arm() == []
+        event = channel.get_event(0)
+        assert event is not None
+        assert event.type == CMEventType.UNREACHABLE
+    rig.ctx.close(force=True)
+
+
+def test_a_destroyed_cq_leaves_no_descriptor_and_no_entry_in_the_set_of_an_event_loop() -> None:
+    rig = Rig()
+    kept = rig.create_cq()
+    kept.wait_fileno()
+    before = count_open_descriptors()
+    cq = rig.create_cq()
+    loop = select.epoll()
+    loop.register(cq.wait_fileno(), select.EPOLLIN)
+    assert cq.poll_and_arm() == []
+    cq.close()
+    assert loop.poll(0) == []
+    loop.close()
+    assert count_open_descriptors() == before
+    rig.close()
+
+
+@pytest.mark.parametrize("armed_first", [False, True])
+def test_a_message_of_a_device_without_progress_thread_is_sent_again_when_its_timer_is_due(
+    armed_first: bool,
+) -> None:
+    # Nothing but the timer makes the descriptor readable: there is no other thread, and the peer
+    # is a socket that does not answer.
+    silent = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    silent.bind((HERE, 0))
+    rig = open_device_without_progress_thread()
+    end = RDEnd(rig, cq=rig.create_cq(64))
+    fd = end.scq.wait_fileno()
+    if armed_first:
+        assert end.scq.poll_and_arm() == []
+    with rig.create_ah(silent.getsockname()) as ah:
+        end.qp.post_send(SendWR(1, sg=[end.out.sge(0, 8)], ah=ah))
+    if not armed_first:
+        assert end.scq.poll_and_arm() == []
+    for _ in range(3):
+        while not readable_now(silent.fileno()):
+            system.sleep_on([fd], system.monotonic() + LIMIT)
+            assert readable_now(fd), "no timer made the descriptor readable"
+            assert end.scq.poll_and_arm() == []
+        silent.recv(2048)
+    rig.ctx.close(force=True)
+    silent.close()
 
 
 def connect_with_loop(wire: Wire) -> tuple[End, End]:

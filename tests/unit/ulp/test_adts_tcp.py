@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from unit.aio.aio_harness import count_open_descriptors, run_in_event_loop
+from unit.aio.aio_harness import LIMIT, count_open_descriptors, run_in_event_loop
 
-from siwarp.ulp.adts import ADTSError, ErrorCode, Key, client, handshake
+from siwarp.ulp.adts import ADTSError, ErrorCode, Key, channel_tcp, client, handshake
 from siwarp.ulp.adts.channel import Cause, Channel, ChannelEnded
 from siwarp.ulp.adts.channel_tcp import (
     SILENCE_S,
@@ -150,7 +150,12 @@ def test_keepalive_ends_a_connection_and_no_limit_applies_while_a_peer_takes_no_
     run_in_event_loop(check_keepalive_options)
 
 
-def test_a_peer_that_closes_between_units_ends_the_channel_in_order() -> None:
+def test_a_peer_that_closes_between_units_ends_the_channel_in_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # close() must not wait for its time limit, which is longer than that of the test.
+    monkeypatch.setattr(channel_tcp, "CLOSE_S", 2 * LIMIT)
+
     async def close_after_last_unit() -> None:
         async with open_channel_pair() as (a, b):
             await send_unit(a, 1, b"last")
@@ -162,9 +167,7 @@ def test_a_peer_that_closes_between_units_ends_the_channel_in_order() -> None:
             await b.close()
             await closing
 
-    run_in_event_loop(
-        close_after_last_unit, 1.5
-    )  # less than the time for which close() waits at most
+    run_in_event_loop(close_after_last_unit)
 
 
 def build_empty_unit(length: int) -> bytes:
