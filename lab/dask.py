@@ -18,7 +18,7 @@ from typing import Any
 import typer
 
 from lab import command
-from lab.doubts import cpu_load_warning
+from lab.unreliable import cpu_load_warning
 from siwarp.base.show import print_table
 from siwarp.bench.cli import progress_bar
 from siwarp.bench.runner import make_progress_counter
