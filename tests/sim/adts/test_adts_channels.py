@@ -401,7 +401,7 @@ def hold_the_rest(server: Server) -> list[Unit]:
     """Take all free units of a server, as other users would, none of whom waits for more."""
     assert server.pool.waiting == 0
     held: list[Unit] = []
-    while (unit := server.pool.take_nowait()) is not None:
+    while (unit := server.pool.take_nowait(set_aside=True)) is not None:
         held.append(unit)
     return held
 
@@ -446,25 +446,109 @@ def test_peers_that_take_no_data_lose_their_memory_to_sessions_of_another_transp
 
 
 @KINDS
-def test_sessions_of_one_transport_leave_memory_to_those_of_the_other(
-    world: World, kind: str
-) -> None:
-    async def open_as_many_as_possible() -> None:
+def test_1000_sessions_over_two_transports_fit_into_64_mib(world: World, kind: str) -> None:
+    async def invite_1000_peers() -> None:
         async with run_acceptors(kind, Limits(unit=1 << 20, memory=64 << 20)) as server:
             tokens = (number.to_bytes(16, "big") for number in range(10_000))
 
             def invite_peer(acceptor: Acceptor) -> int:
-                return acceptor.expect(next(tokens), 1 << 20, 8, lambda _: None).window
+                return acceptor.expect(next(tokens), 1 << 20, 8, lambda _: None).unit
 
-            with pytest.raises(LimitError, match="try again in 30 seconds"):
-                while True:
-                    invite_peer(server.acceptor)
             acceptors = server.acceptors
             other = acceptors.rd if kind == "rc" else acceptors.rc
-            # A quarter of the pool, in small units, with a few receives in reserve.
-            assert sum(invite_peer(other) for _ in range(250)) == 250
+            units = [invite_peer(server.acceptor) for _ in range(750)]
+            units += [invite_peer(other) for _ in range(250)]
+            assert units[:8] == [1 << 20] * 8
+            assert units[8:400] == [64 << 10] * 392
+            assert units.count(16 << 10) + units.count(64 << 10) == 992
+            assert server.pool.registered <= 64
+            with pytest.raises(LimitError, match="try again in 30 seconds"):
+                for _ in range(1000):
+                    invite_peer(other)
 
-    run_in_world(world, open_as_many_as_possible())
+    run_in_world(world, invite_1000_peers())
+
+
+def test_1000_sessions_at_a_time_exchange_units(world: World) -> None:
+    world.faults("delay=1ms")
+
+    async def exchange_over_all() -> None:
+        async with run_acceptors("rc", Limits()) as rc:
+            rd = Server(rc.acceptors, "rd")
+            pairs = [
+                await server.open_channel_pair(window=4, unit=1 << 20)
+                for _ in range(500)
+                for server in (rc, rd)
+            ]
+            for a, b in pairs:
+                await asyncio.gather(
+                    send_units(a, 3, 1000), receive_units(b, 3),
+                    send_units(b, 3, 1000), receive_units(a, 3),
+                )  # fmt: skip
+            assert rc.pool.registered <= 64
+            await asyncio.gather(*(end.close() for pair in pairs for end in pair))
+            await asyncio.sleep(15)
+            assert (rc.pool.registered, rc.pool.free) == (4, 64)
+
+    run_in_world(world, exchange_over_all())
+
+
+@KINDS
+def test_memory_is_registered_on_demand_and_freed_after_the_last_session(
+    world: World, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("siwarp.ulp.adts.memory.REGION_SIZE", 4 * UNIT)
+
+    async def exchange_and_end_sessions() -> None:
+        async with run_acceptors(kind) as server:
+            pool = server.pool
+            assert (pool.registered, pool.free) == (4, 64)
+            honest, b = await server.open_channel_pair()
+            stingy, s = await server.open_channel_pair(window=4)
+            flooding, f = await server.open_channel_pair(window=64)
+            stingy.pause_granting()
+            let_send_without_credit(flooding)
+            tasks = [
+                asyncio.create_task(send_units(s, 100)),
+                asyncio.create_task(send_units(flooding, 1000)),
+            ]
+            await asyncio.gather(
+                send_units(honest, 100), receive_units(b, 100),
+                send_units(b, 100), receive_units(honest, 100),
+            )  # fmt: skip
+            assert (await wait_for_end_of_channel(f)).cause is Cause.PROTOCOL
+            assert 4 < pool.registered <= 64
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.gather(*(end.close() for end in (honest, b, stingy, s, flooding, f)))
+            await asyncio.sleep(15)
+            assert (pool.registered, pool.free, server.acceptors._device.receiving) == (4, 64, 0)
+            # The next session gets new receives.
+            again, b = await server.open_channel_pair()
+            await asyncio.gather(send_units(again, 20), receive_units(b, 20))
+            await again.close()
+
+    run_in_world(world, exchange_and_end_sessions())
+
+
+@KINDS
+def test_receives_that_are_not_granted_give_their_memory_back(world: World, kind: str) -> None:
+    async def end_all_sessions_but_one() -> None:
+        async with run_acceptors(kind) as server:
+            pairs = [await server.open_channel_pair() for _ in range(5)]
+            for a, b in pairs:
+                await asyncio.gather(send_units(a, 40), receive_units(b, 40))
+            before = server.receives.total
+            (a, b), *others = pairs
+            await asyncio.gather(*(end.close() for pair in others for end in pair))
+            await asyncio.sleep(5)
+            await asyncio.gather(send_units(a, 60, first=40), receive_units(b, 60, first=40))
+            assert server.receives.total < before
+            assert server.receives.available <= 10
+            await a.close()
+
+    run_in_world(world, end_all_sessions_but_one())
 
 
 @KINDS
