@@ -21,6 +21,7 @@ from siwarp.ulp.adts.channel import Cause, Received
 from siwarp.ulp.adts.credit import Credits
 from siwarp.ulp.adts.device import Device
 from siwarp.ulp.adts.memory import Unit, Units
+from siwarp.ulp.adts.wire import HANDSHAKE_UNIT_SIZE
 from siwarp.verbs import SRQ, WC, EventType, LimitError, SrqAttr, StateError
 
 __all__ = ["FOR_SENDS", "IDLE_S", "Receive", "Receives"]
@@ -87,7 +88,7 @@ class Receives:
     """The receives of one transport for units of one size.
 
     ``find`` returns the channel to which a completion belongs, or ``None``; ``unknown`` then gets
-    the unit, whose receive is posted again afterwards.
+    a copy of the unit, whose receive has been posted again.
     """
 
     def __init__(
@@ -141,9 +142,11 @@ class Receives:
             receive.holder = holder
             holder.on_receive(receive, wc)
             return
-        if wc.ok:
-            self.unknown(receive.memory.view[: wc.byte_len], wc)
+        # A copy, because a new channel may grant the receive at once. No JOIN is longer.
+        octets = bytes(receive.memory.view[: min(wc.byte_len, HANDSHAKE_UNIT_SIZE)])
         self.repost(receive)
+        if wc.ok:
+            self.unknown(memoryview(octets), wc)
 
     def repost(self, receive: Receive) -> None:
         """Post a receive again, or give its memory to the pool if it is not needed here."""

@@ -26,12 +26,14 @@ from sim.adts.channel_harness import (
 )
 
 from siwarp.sim import World
+from siwarp.ulp.adts import channel_rd, channel_rdma
 from siwarp.ulp.adts.channel import Acceptor, Cause, Channel, ChannelEnded, Limits
+from siwarp.ulp.adts.channel_rd import RDChannel
 from siwarp.ulp.adts.channel_rdma import RDMAChannel
 from siwarp.ulp.adts.credit import Credits
 from siwarp.ulp.adts.endpoints import connect, listen, open_channel
 from siwarp.ulp.adts.memory import Unit
-from siwarp.ulp.adts.wire import RECORD_HEADER_SIZE, UNIT_HEADER_SIZE, Bye
+from siwarp.ulp.adts.wire import RECORD_HEADER_SIZE, UNIT_HEADER_SIZE, Bye, parse_unit_header
 from siwarp.verbs import AH, LimitError, SendWR
 
 KINDS = pytest.mark.parametrize("kind", ["rc", "rd"])
@@ -211,6 +213,74 @@ def test_a_peer_that_sends_without_credit_is_closed_at_no_cost_to_others(
             await honest.close()
 
     run_in_world(world, flood_beside_honest_session())
+
+
+@pytest.mark.clause("ADTS-CRED-2")
+@KINDS
+def test_credits_granted_never_exceed_units_received_given_back_and_receives_posted(
+    world: World, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used: dict[RDMAChannel, int] = {}  # units received; the counts in the headers of the last units
+    returned: dict[RDMAChannel, int] = {}
+    granted: dict[RDMAChannel, int] = {}
+    last = checks = 0
+    put_header, post_send = channel_rdma.put_unit_header, RDMAChannel._post_send
+    on_receive, process_join = RDMAChannel.on_receive, RDChannel.process_join
+
+    def note_granted(into: memoryview, length: int, given: int, back: int) -> None:
+        nonlocal last
+        last = given
+        put_header(into, length, given, back)
+
+    def check_and_post(channel: RDMAChannel, *args: Any) -> None:
+        nonlocal checks
+        assert last - granted.get(channel, 0) >= 0
+        granted[channel] = last
+        receives = channel._receives
+        open_credits = 0
+        for one in receives._holders:
+            assert isinstance(one, RDMAChannel)
+            announced = granted.get(one, one.credits._announced)
+            open_credits += announced - used.get(one, 0) - returned.get(one, 0)
+        assert open_credits <= receives.posted
+        checks += 1
+        post_send(channel, *args)
+
+    def count_unit(channel: RDMAChannel, receive: Any, wc: Any) -> None:
+        if wc.ok:
+            header = parse_unit_header(receive.memory.view[: wc.byte_len])
+            used[channel] = used.get(channel, 0) + 1
+            returned[channel] = header.returned
+        on_receive(channel, receive, wc)
+
+    def count_join(channel: RDChannel, *counts: int) -> None:
+        used[channel] = 1
+        process_join(channel, *counts)
+
+    for module in (channel_rdma, channel_rd):
+        monkeypatch.setattr(module, "put_unit_header", note_granted)
+    monkeypatch.setattr(RDMAChannel, "_post_send", check_and_post)
+    monkeypatch.setattr(RDMAChannel, "on_receive", count_unit)
+    monkeypatch.setattr(RDChannel, "process_join", count_join)
+    limits = Limits(unit=UNIT, memory=24 * UNIT, window=8)
+
+    async def exchange_and_run_out_of_memory() -> None:
+        async with run_acceptors(kind, limits) as server:
+            pairs = [await server.open_channel_pair()]
+            with contextlib.suppress(LimitError):
+                while True:
+                    (a, b), number = pairs[0], 20 * (len(pairs) - 1)
+                    await asyncio.gather(
+                        send_units(a, 20, first=number), receive_units(b, 20, first=number),
+                        send_units(b, 20, first=number), receive_units(a, 20, first=number),
+                    )  # fmt: skip
+                    pairs.append(await server.open_channel_pair())
+            await asyncio.sleep(12)  # unused credits are asked back
+            assert any(returned.values())
+            await asyncio.gather(*(a.close() for a, _ in pairs))
+
+    run_in_world(world, exchange_and_run_out_of_memory())
+    assert checks > 100
 
 
 @KINDS
