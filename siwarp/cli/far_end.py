@@ -14,10 +14,13 @@ import contextlib
 import json
 import os
 import re
+import select
 import shlex
 import signal
 import socket
 import subprocess
+import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -36,6 +39,9 @@ __all__ = ["FarEnd", "FarEndError", "HostPath", "cp_far_end", "parse_host_path",
 _MARK = "siwarp-cp-far-end "
 #: Lines of login scripts that are skipped, at most, and characters of a line.
 _MOST_LINES, _LONGEST_LINE = 1000, 1 << 20
+#: Seconds within which the far end must be ready. sshd waits 120 s for a login by default, in which
+#: ssh may ask for a password, and login scripts may be slow.
+START_S = 300
 #: Seconds for which the far end may take to end after the copy.
 _END_S = 5
 #: Seconds within which the port of the far end must answer.
@@ -113,7 +119,7 @@ class _Answer(NamedTuple):
 class FarEnd:
     """A running far end on another host, started by ``start_far_end``."""
 
-    def __init__(self, process: subprocess.Popen[str], host: str, answer: _Answer) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], host: str, answer: _Answer) -> None:
         self._process = process
         self._host = host.rpartition("@")[2]
         self._listens_on, self._port, self.key, self._paths = answer
@@ -152,15 +158,7 @@ class FarEnd:
 
     def close(self) -> None:
         """End the far end and ssh."""
-        assert self._process.stdin is not None and self._process.stdout is not None
-        with contextlib.suppress(OSError):
-            self._process.stdin.close()
-        self._process.stdout.close()
-        try:
-            self._process.wait(_END_S)
-        except subprocess.TimeoutExpired:
-            self._process.terminate()
-            self._process.wait()
+        _close_pipes_and_wait(self._process)
 
     def __enter__(self) -> FarEnd:
         return self
@@ -195,8 +193,6 @@ def start_far_end(
             [*shell, host, " ".join(words)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            text=True,
-            errors="replace",
         )
     except (OSError, IndexError) as e:
         reason = e.strerror if isinstance(e, OSError) else "no command"
@@ -208,17 +204,60 @@ def start_far_end(
         return FarEnd(process, host, _read_answer(process, shell[0], host, program, len(paths)))
     except BaseException:
         process.terminate()
-        process.communicate()
+        _close_pipes_and_wait(process)
         raise
 
 
+def _close_pipes_and_wait(process: subprocess.Popen[bytes]) -> None:
+    """Wait until the program has ended, which the end of its standard input asks for."""
+    assert process.stdin is not None and process.stdout is not None
+    with contextlib.suppress(OSError):
+        process.stdin.close()
+    process.stdout.close()
+    try:
+        process.wait(_END_S)
+    except subprocess.TimeoutExpired:
+        process.terminate()
+        process.wait()
+
+
+def _read_lines(fd: int, limit: float) -> Iterator[str]:
+    """Yield the lines that arrive, also a last one without an end.
+
+    Raises:
+        TimeoutError: the next line was not complete ``limit`` seconds after the first call.
+
+    """
+    deadline = time.monotonic() + limit
+    held = b""
+    while True:
+        if not select.select([fd], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            raise TimeoutError
+        octets = os.read(fd, 65536)
+        *lines, held = (held + octets).split(b"\n")
+        if len(held) > _LONGEST_LINE or not octets:
+            lines, held = [*lines, held], b""
+        for line in lines:
+            yield line.decode(errors="replace") + "\n"
+        if not octets:
+            return
+
+
 def _read_answer(
-    process: subprocess.Popen[str], shell: str, host: str, program: str, paths: int
+    process: subprocess.Popen[bytes], shell: str, host: str, program: str, paths: int
 ) -> _Answer:
-    """Read the far end's line. ssh may ask for a password meanwhile, so there is no time limit."""
+    """Read the far end's line, while ssh may ask for a password."""
     assert process.stdout is not None
+    late = FarEndError(
+        f"{program} at {host} was not ready {START_S:g} seconds after the start of {shell}: check "
+        f"that `{shell} {host} {program} --version` ends, and that no login script waits for input"
+    )
+    lines = _read_lines(process.stdout.fileno(), START_S)
     for _ in range(_MOST_LINES):
-        line = process.stdout.readline(_LONGEST_LINE)
+        try:
+            line = next(lines, "")
+        except TimeoutError:
+            raise late from None
         if line.startswith(_MARK):
             try:
                 answer = json.loads(line[len(_MARK) :])
@@ -232,7 +271,10 @@ def _read_answer(
             raise FarEndError(f"{host}: {answer['error']}")
         if not line:
             break
-    status = process.wait() if not line else None
+    try:
+        status = process.wait(START_S) if not line else None
+    except subprocess.TimeoutExpired:
+        raise late from None
     if status == _NO_PROGRAM:
         raise FarEndError(
             f"{host} has no command {program!r}: install siwarp there, or give its path with "

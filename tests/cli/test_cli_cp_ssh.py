@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from cli.ssh_harness import Ssh
 
-from siwarp.cli.far_end import HostPath, parse_host_path
+from siwarp.cli import far_end
+from siwarp.cli.far_end import FarEndError, HostPath, parse_host_path, start_far_end
 
 KEY = "00" * 32
 
@@ -72,6 +73,22 @@ def test_a_far_end_that_does_not_start_says_why(
     assert done.returncode == 10
     for word in words:
         assert word in done.stderr
+
+
+@pytest.mark.parametrize("silence", ["read line", "exec >&-; read line"])
+def test_a_far_end_that_prints_nothing_is_given_up_with_a_remedy(
+    ssh: Ssh, monkeypatch: pytest.MonkeyPatch, silence: str
+) -> None:
+    for name, value in ssh.environment().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(far_end, "START_S", 0.3)
+    ssh.add("siwarp", f"#!/bin/sh\n{silence}\n")
+    with pytest.raises(
+        FarEndError, match=r"not ready 0\.3 seconds after the start of ssh"
+    ) as error:
+        start_far_end("far", ["x"], write=False, rsh="ssh", program="siwarp", channels=["tcp"])
+    assert "`ssh far siwarp --version` ends" in str(error.value)
+    ssh.check_that_far_ends_have_ended()
 
 
 def test_a_port_that_cannot_be_reached_and_a_shell_that_is_not_ssh_say_so(ssh: Ssh) -> None:

@@ -17,7 +17,7 @@ from siwarp.ulp.adts.channel_rdma import SEND_DEPTH, RDMAChannel
 from siwarp.ulp.adts.credit import Credits, Role
 from siwarp.ulp.adts.device import CONTROL_SIZE, Device
 from siwarp.ulp.adts.memory import Units
-from siwarp.ulp.adts.receives import Receives, Share
+from siwarp.ulp.adts.receives import Receives
 from siwarp.verbs import (
     QP,
     WC,
@@ -49,11 +49,15 @@ class RCReceives(Receives):
         units: Units,
         limit: int,
         scarce: Callable[[bool], None] | None = None,
-        share: Share | None = None,
     ) -> None:
-        super().__init__(device, units, limit, scarce, share)
+        super().__init__(device, units, limit, scarce)
         self.channels: dict[int, RCChannel] = {}
         self.find = lambda wc: self.channels.get(wc.qp_num)
+
+    @property
+    def in_use(self) -> bool:
+        """Whether a channel uses the receives, is expected, or has a queue pair still."""
+        return super().in_use or bool(self.channels)
 
 
 class RCChannel(RDMAChannel):
@@ -178,8 +182,7 @@ class RCChannel(RDMAChannel):
             self._id.close()
             self.device.on_event.pop(self._queue_pair, None)
             self._queue_pair.close()
-            for number in list(self._posted):
-                self.device.end_send(number)
+            self.end_sends()
         if self.on_released is not None:
             self.on_released()
 

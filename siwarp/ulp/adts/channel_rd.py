@@ -74,6 +74,8 @@ class RDPort:
         self.qkey = random_qkey() if qkey is None else qkey
         self._admit = admit
         self.channels: dict[_Source, RDChannel] = {}
+        #: Ended channels with sends in progress.
+        self.ended: set[RDChannel] = set()
         init = QPInitAttr(
             QPType.RD,
             scq=device.cq,
@@ -91,6 +93,13 @@ class RDPort:
         self.address = self.qp.addr
         receives.find = self._find_channel
         receives.unknown = self._admit_or_drop_stranger
+
+    def close(self) -> None:
+        """Close the queue pair and free its receives; no channel is open or expected."""
+        self.qp.close()
+        for channel in self.ended.copy():
+            channel.end_sends()
+        self.receives.free()
 
     def _find_channel(self, wc: WC) -> RDChannel | None:
         return self.channels.get((wc.source_octets, wc.source_instance))
@@ -164,6 +173,11 @@ class RDChannel(RDMAChannel):
             "that its program runs, and repeat the transfer"
         )
 
+    def _on_send_completed(self, wc: WC) -> None:
+        super()._on_send_completed(wc)
+        if not self._posted:
+            self._port.ended.discard(self)
+
     def process_join(self, granted: int, returned: int) -> None:
         """Count the unit with the JOIN as received, and send the first credits."""
         self.credits.count_received_unit(granted, returned, grant_unit=False)
@@ -179,6 +193,8 @@ class RDChannel(RDMAChannel):
         if self.on_released is not None:
             self.on_released()
         # Requests in progress complete soon, and their units return to the pool.
+        if self._posted:
+            self._port.ended.add(self)
         with contextlib.suppress(Error):
             self._qp.end_peer(self.peer)
         # a request still uses the address handle; its finalizer will close it

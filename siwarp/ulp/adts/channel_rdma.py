@@ -186,6 +186,11 @@ class RDMAChannel(Channel):
             self._end_by_completion(wc)
         self._wake_writers()
 
+    def end_sends(self) -> None:
+        """Complete the sends in progress of an ended channel whose queue pair was closed."""
+        for number in list(self._posted):
+            self.device.end_send(number)
+
     async def flush(self) -> None:
         """See ``Channel``."""
         while self._posted:

@@ -54,7 +54,8 @@ class Result:
     files: int = 0
     skipped: int = 0
     deleted: int = 0
-    #: Octets of the transferred files, including those that an earlier transfer had left.
+    #: Octets of the files that were transferred completely, including those that an earlier
+    #: transfer had left.
     octets: int = 0
     seconds: float = 0.0
     #: "rd", "rc", "ud" or "tcp".
@@ -202,7 +203,7 @@ class Session:
     def _count_outcome(self, outcome: Outcome, is_sent: bool) -> None:
         self._result.files += outcome.done
         self._result.skipped += outcome.skipped
-        self._result.octets += outcome.octets
+        self._result.octets += outcome.complete
         self._result.failures += outcome.failures
         progress = self._progress
         progress.files += outcome.done + outcome.skipped
@@ -355,13 +356,17 @@ class Session:
                 destination = ObjectDestination(target, path)
                 options &= ~Option.RESUME
             total = None
-            remote: list[Entry] = []
-            if progress is not None or delete:
-                remote = await self.entries(path, recursive=recursive)
-                total = sum(entry.size for entry in remote)
+            if progress is not None:
+                total = sum(entry.size for entry in await self.entries(path, recursive=recursive))
             result = await stack.enter_async_context(self._record_transfer(progress, total))
             await self._receive_files(wire.Get(os.fsencode(path), options, digest), destination)
             if delete and recursive and tree is not None and not result.failures:
+                # Listed after the files were received, so that none of them is surplus.
+                remote, failed = await self._list(path, recursive)
+                if failed:
+                    text = "nothing was deleted, because the server cannot read all directories"
+                    result.failures.append(Failure(path, ErrorCode.PERMISSION, text))
+                    return result
                 here = await self._disk.run(_local_entries, tree, name)
                 for surplus in _surplus_paths(here, name, remote, path):
                     await self._disk.run(tree.delete, surplus)
@@ -411,10 +416,14 @@ class Session:
             ADTSError: the session has ended, or the path does not exist there.
 
         """
+        return (await self._list(path, recursive))[0]
+
+    async def _list(self, path: str, recursive: bool) -> tuple[list[Entry], int]:
+        """Return the entries, and the number of those that the server could not list."""
         options = Option.RECURSIVE if recursive else Option(0)
         async with self._send_request(wire.List(os.fsencode(path), options)) as (_, request):
-            await self._wait_for_future(request.done)
-            return request.entries
+            done: wire.RequestDone = await self._wait_for_future(request.done)
+            return request.entries, done.failed
 
     async def stat(self, path: str) -> Entry:
         """Return the entry of a path at the server. Raises ADTSError as ``entries`` does."""

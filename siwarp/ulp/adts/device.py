@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import itertools
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from siwarp import aio
 from siwarp.cm import CMEventChannel
@@ -34,9 +34,6 @@ from siwarp.verbs import (
     SendWR,
     WCStatus,
 )
-
-if TYPE_CHECKING:
-    from siwarp.ulp.adts.receives import Share
 
 __all__ = ["CONTROL_SIZE", "Device"]
 
@@ -78,8 +75,8 @@ class Device:
             self.cq = CQ(self.context, CQ_SIZE, channel=CompChannel(self.context))
             self.cm = CMEventChannel(self.context)
             self.pool = Pool(self.pd, memory, unit)
-            #: The parts of the pool that the receives of each transport hold (receives.py).
-            self.shares: list[Share] = []
+            #: Octets of the pool that receives hold (receives.py).
+            self.receiving = 0
             #: The objects that divide the pool's units into smaller ones, by size.
             self.split: dict[int, SplitPool] = {}
             self.control = MR(self.pd, CONTROL_SIZE, AccessFlag(0))
@@ -172,7 +169,7 @@ class Device:
                     "need the memory: repeat the transfer",
                     Cause.TIMEOUT,
                 )
-        if self.pool.free > self.pool.size // 4:
+        if self.pool.free > self.pool.set_aside + self.pool.size // 4:
             self.memory_short = False
         stalls = any(member.stalled_since is not None for member in self.members)
         if self.pool.waiting or (self.memory_short and stalls):

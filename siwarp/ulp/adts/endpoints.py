@@ -7,8 +7,9 @@ larger ones (TCP: ``use``), or on a channel that was opened with a token.
 
 A server's channels share the pool of one device. The first sessions have large units; when sessions
 would outnumber these, further ones have small units, which are parts of units of the same pool. All
-but the very first begin with a window of one unit, which grows when it is used, so that hundreds of
-sessions can open at once.
+but the very first begin with a window of one unit, which grows when it is used. A part of the pool
+is set aside for the first receives of sessions to come, ``LEAST_UNIT`` for each, so that
+``SESSIONS`` can be open at a time, over whatever transports.
 """
 
 from __future__ import annotations
@@ -35,16 +36,30 @@ from siwarp.ulp.adts.channel_tcp import TCPChannel, TCPListener, connect_tcp, li
 from siwarp.ulp.adts.channel_ud import UD_UNIT_SIZE, WINDOW, UDChannel, UDPort, connect_ud
 from siwarp.ulp.adts.credit import Credits, Role
 from siwarp.ulp.adts.device import Device
-from siwarp.ulp.adts.receives import Receives, Share
+from siwarp.ulp.adts.receives import IDLE_S, Receives
 from siwarp.ulp.adts.wire import HANDSHAKE_UNIT_SIZE, MIN_UNIT_SIZE
 from siwarp.verbs import WC, Address, Error, LimitError, source_toward
 
-__all__ = ["Acceptors", "Listener", "connect", "listen", "open_acceptors", "open_channel", "use"]
+__all__ = [
+    "SESSIONS",
+    "Acceptors",
+    "Listener",
+    "connect",
+    "listen",
+    "open_acceptors",
+    "open_channel",
+    "use",
+]
 
 Kind = Literal["rd", "rc", "ud"]
 
-#: Octets of a unit of sessions that outnumber the large units.
+#: Sessions that a server's memory suffices for.
+SESSIONS = 1000
+#: Octets of a unit of sessions that outnumber the large units, and of those that outnumber these.
 SMALL_UNIT = 64 << 10
+LEAST_UNIT = 16 << 10
+#: The largest part of a pool that is set aside for sessions: 1 / SET_ASIDE.
+SET_ASIDE = 4
 #: Units that an end of a UD channel stores in each direction, at least.
 LEAST_UD_WINDOW = 16
 #: The window of each end of a rendezvous on RC, and the octets of memory of the rendezvous.
@@ -72,16 +87,31 @@ class _Memory:
         self.limits = limits
         #: Sessions over RC and RD, and those of them with units of the largest size.
         self.sessions = self.large = 0
+        self._set_memory_aside()
 
-    def unit_size(self, peer_unit: int, *, small: bool = False) -> int:
-        """Return the octets of a unit of a new session; ``small``: at most ``SMALL_UNIT``."""
-        most = self.limits.unit
-        if small or self.large >= max(1, self.device.pool.size // 8):
-            most = min(most, SMALL_UNIT)
-        size = most
-        while size > peer_unit and size > MIN_UNIT_SIZE:
-            size //= 2
-        return size
+    def unit_sizes(self, peer_unit: int) -> list[int]:
+        """Return the octets of a unit that a new session may have, preferred ones first."""
+        sizes: dict[int, None] = {}
+        for most in (self.limits.unit, SMALL_UNIT, LEAST_UNIT):
+            size = min(most, self.limits.unit)
+            while size > peer_unit and size > MIN_UNIT_SIZE:
+                size //= 2
+            sizes[size] = None
+        if self.large >= max(1, self.device.pool.size // 8) and len(sizes) > 1:
+            sizes.pop(self.limits.unit, None)
+        return list(sizes)
+
+    def count_session(self, size: int, by: int) -> None:
+        """Count a session with units of ``size`` octets as begun (1) or ended (-1)."""
+        self.sessions += by
+        if size == self.limits.unit:
+            self.large += by
+        self._set_memory_aside()
+
+    def _set_memory_aside(self) -> None:
+        pool = self.device.pool
+        octets = max(0, SESSIONS - self.sessions) * LEAST_UNIT
+        pool.set_aside = min(pool.size // SET_ASIDE, -(-octets // pool.unit))
 
     @property
     def window(self) -> int:
@@ -155,37 +185,57 @@ class _RDMAAcceptor(_Acceptor[_Reserved]):
     def _reserve(
         self, token: bytes, peer_unit: int, peer_window: int
     ) -> tuple[_Reserved, Invitation]:
-        size = self._memory.unit_size(peer_unit)
-        receives, port, qkey = self._open(size)
-        try:
-            window = receives.reserve_for_channel(self._memory.window)
-        except LimitError:
-            smaller = self._memory.unit_size(peer_unit, small=True)
-            if smaller == size:
-                raise
-            size = smaller
+        *larger, least = self._memory.unit_sizes(peer_unit)
+        for size in larger:
             receives, port, qkey = self._open(size)
-            window = receives.reserve_for_channel(self._memory.window)
+            with contextlib.suppress(LimitError):
+                window = receives.reserve_for_channel(self._memory.window)
+                break
+        else:
+            size = least
+            receives, port, qkey = self._open(size)
+            window = receives.reserve_for_channel(self._memory.window, set_aside=True)
         try:
             credits = Credits(Role.ACCEPTOR, window, peer_window)
         except BaseException:
             receives.reserved -= window
             raise
-        self._count_sessions_with_large_units(receives, 1)
+        self._memory.count_session(size, 1)
         return _Reserved(receives, credits), Invitation(token, port, size, window, qkey)
 
     @abstractmethod
     def _open(self, size: int) -> tuple[Receives, int, int]:
         """Return the receives for units of a size, the port, and the Q_Key."""
 
+    @abstractmethod
+    def _find(self, size: int) -> Receives | None:
+        """Return the receives for units of a size, if they exist."""
+
+    @abstractmethod
+    def _free(self, size: int) -> None:
+        """Free the receives for units of a size."""
+
     def _release_reservation(self, reserved: _Reserved) -> None:
         reserved.receives.reserved -= reserved.credits.reserved
-        self._count_sessions_with_large_units(reserved.receives, -1)
+        self._end_session(reserved.receives)
 
-    def _count_sessions_with_large_units(self, receives: Receives, by: int) -> None:
-        self._memory.sessions += by
-        if receives.unit == self._memory.limits.unit:
-            self._memory.large += by
+    def _end_session(self, receives: Receives) -> None:
+        self._memory.count_session(receives.unit, -1)
+        self._schedule_free(receives.unit)
+
+    def _schedule_free(self, size: int) -> None:
+        # Sessions often follow each other, so the receives are kept for a while.
+        asyncio.get_running_loop().call_later(IDLE_S, self._free_if_unused, size)
+
+    def _free_if_unused(self, size: int) -> None:
+        receives = self._find(size)
+        if self._memory.device.closed or receives is None or receives.in_use:
+            return
+        self._memory.device.handle_completions()
+        if receives.posted == receives.total:
+            self._free(size)
+        else:
+            self._schedule_free(size)  # a disk thread still uses a unit
 
 
 class _RCAcceptor(_RDMAAcceptor):
@@ -194,7 +244,6 @@ class _RCAcceptor(_RDMAAcceptor):
     def __init__(self, memory: _Memory, host: str, scarce: Callable[[bool], None] | None) -> None:
         super().__init__(memory)
         self._scarce = scarce
-        self._share = Share(memory.device)
         self._receives: dict[int, RCReceives] = {}
         self._listener = RCListener(memory.device, (host, 0), self._on_connect_request)
 
@@ -205,7 +254,6 @@ class _RCAcceptor(_RDMAAcceptor):
                 self._memory.device.units(size),
                 self._memory.receive_limit(size),
                 self._scarce,
-                self._share,
             )
         return self._receives[size], self._listener.address[1], 0
 
@@ -233,8 +281,14 @@ class _RCAcceptor(_RDMAAcceptor):
                 credits,
                 self._memory.limits.window,
                 expected.accepted,
-                lambda: self._count_sessions_with_large_units(receives, -1),
+                lambda: self._end_session(receives),
             )
+
+    def _find(self, size: int) -> Receives | None:
+        return self._receives.get(size)
+
+    def _free(self, size: int) -> None:
+        self._receives.pop(size).free()
 
 
 class _RDAcceptor(_RDMAAcceptor):
@@ -251,7 +305,6 @@ class _RDAcceptor(_RDMAAcceptor):
         self._host = host
         self._scarce = scarce
         self._qkey = qkey
-        self._share = Share(memory.device)
         self._ports: dict[int, RDPort] = {}
 
     def _open(self, size: int) -> tuple[Receives, int, int]:
@@ -262,7 +315,6 @@ class _RDAcceptor(_RDMAAcceptor):
                 self._memory.device.units(size),
                 self._memory.receive_limit(size),
                 self._scarce,
-                self._share,
             )
             port = RDPort(
                 self._memory.device, receives, (self._host, 0), self._qkey, self._admit_peer
@@ -275,6 +327,13 @@ class _RDAcceptor(_RDMAAcceptor):
         super().close()
         for port in self._ports.values():
             port.receives.close()
+
+    def _find(self, size: int) -> Receives | None:
+        port = self._ports.get(size)
+        return None if port is None else port.receives
+
+    def _free(self, size: int) -> None:
+        self._ports.pop(size).close()
 
     def _admit_peer(self, token: bytes, port: RDPort, wc: WC) -> RDChannel | None:
         expected = self._expected.get(token)
@@ -296,7 +355,7 @@ class _RDAcceptor(_RDMAAcceptor):
         except Error:
             self._release_reservation(reserved)
             return None
-        channel.on_released = lambda: self._count_sessions_with_large_units(receives, -1)
+        channel.on_released = lambda: self._end_session(receives)
         channel.on_joined = lambda: expected.accepted(channel)
         channel.listen_to((wc.source_octets, wc.source_instance))
         return channel

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Registered memory: pools of units for sends and receives."""
+"""Registered memory: pools of units for sends and receives.
+
+A pool grows by regions on demand, and returns them when they are no longer used.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +12,19 @@ import mmap
 from abc import ABC, abstractmethod
 from collections import OrderedDict, deque
 from collections.abc import Callable
+from functools import partial
 
-from siwarp.verbs import MR, PD, SGE, AccessFlag
+from siwarp.verbs import MR, PD, SGE, AccessFlag, StateError
 
 __all__ = ["POOL_SIZE", "UNIT_SIZE", "Pool", "SplitPool", "Unit", "Units"]
 
-#: Octets of a pool, and octets of each of its units.
+#: Octets of a pool, at most, and octets of each of its units.
 POOL_SIZE = 64 << 20
 UNIT_SIZE = 1 << 20
+#: Octets that a pool allocates and registers at a time: at least one unit.
+REGION_SIZE = 4 << 20
+#: Regions without a unit in use that stay registered; those that were used last.
+IDLE_REGIONS = 1
 
 
 class Unit:
@@ -78,8 +86,11 @@ class Units(ABC):
         self._waiting: deque[asyncio.Future[Unit]] = deque()
 
     @abstractmethod
-    def _pop_free_unit(self) -> Unit | None:
-        """Remove a free unit and return it; ``None`` if there is none."""
+    def _pop_free_unit(self, set_aside: bool = False) -> Unit | None:
+        """Remove a free unit and return it; ``None`` if there is none.
+
+        ``set_aside``: also a unit of those that are set aside (``Pool``).
+        """
 
     @abstractmethod
     def _push_free_unit(self, unit: Unit) -> None:
@@ -90,11 +101,15 @@ class Units(ABC):
         """The number of tasks that wait for a unit."""
         return sum(not turn.done() for turn in self._waiting)
 
-    def take_nowait(self) -> Unit | None:
-        """Return a free unit; ``None`` if there is none, or if tasks wait for one."""
-        if any(not turn.done() for turn in self._waiting):
+    def take_nowait(self, *, set_aside: bool = False) -> Unit | None:
+        """Return a free unit; ``None`` if there is none, or if tasks wait for one.
+
+        ``set_aside``: units that are set aside are free, and tasks that wait for others have no
+        claim to them.
+        """
+        if not set_aside and any(not turn.done() for turn in self._waiting):
             return None
-        unit = self._pop_free_unit()
+        unit = self._pop_free_unit(set_aside)
         if unit is not None:
             unit._held = True
         return unit
@@ -131,17 +146,63 @@ class Units(ABC):
             raise
 
     def _put_back_unit(self, unit: Unit) -> None:
-        while self._waiting:
-            turn = self._waiting.popleft()
-            if not turn.done():
-                unit._held = True
-                turn.set_result(unit)
-                return
         self._push_free_unit(unit)
+        self._serve_waiting_tasks()
+
+    def _serve_waiting_tasks(self) -> None:
+        """Give units that have become free to the tasks that wait for one."""
+        while self._waiting:
+            if self._waiting[0].done():
+                self._waiting.popleft()
+                continue
+            unit = self._pop_free_unit()
+            if unit is None:
+                return
+            unit._held = True
+            self._waiting.popleft().set_result(unit)
+
+
+class _Region:
+    """Units whose memory is allocated and registered together."""
+
+    __slots__ = ("count", "free", "mr")
+
+    def __init__(
+        self, pd: PD | None, count: int, unit: int, put_back: Callable[[_Region, Unit], None]
+    ) -> None:
+        #: The number of units.
+        self.count = count
+        view = memoryview(mmap.mmap(-1, count * unit))
+        #: The registration, which keeps the memory until it is closed.
+        self.mr = None if pd is None else MR(pd, view, AccessFlag.LOCAL_WRITE)
+        # The unit that was released last is used next, because the cache may have its memory.
+        self.free = [
+            Unit(self.mr, at, view[at : at + unit], partial(put_back, self))
+            for at in range(0, count * unit, unit)
+        ]
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no unit is in use."""
+        return len(self.free) == self.count
+
+    def close(self) -> bool:
+        """Deregister and free the memory; return False if the transport still uses it."""
+        if self.mr is not None:
+            try:
+                self.mr.close()
+            except StateError:
+                return False
+        self.free.clear()
+        return True
 
 
 class Pool(Units):
-    """Memory of ``size`` octets in units of ``unit`` octets, registered at once.
+    """At most ``size`` octets of memory in units of ``unit`` octets.
+
+    The memory is allocated and registered in regions of ``REGION_SIZE``: the first at once, further
+    ones when no registered unit is free. Of the regions without a unit in use, all but the
+    ``IDLE_REGIONS`` that were used last are deregistered and freed.
 
     With ``pd`` None the memory is not registered, for transports that do not need it.
     """
@@ -151,28 +212,62 @@ class Pool(Units):
         if not 0 < unit <= size:
             raise ValueError(f"a pool of {size} octets has no unit of {unit}")
         self.unit = unit
-        #: The number of units.
+        #: The number of units, and of those that only calls with ``set_aside`` take.
         self.size = size // unit
-        self._view = memoryview(mmap.mmap(-1, self.size * unit))
-        #: The registration of all units.
-        self.mr = None if pd is None else MR(pd, self._view, AccessFlag.LOCAL_WRITE)
-        # The unit that was released last is used next, because the cache may have its memory.
+        self.set_aside = 0
+        self._pd = pd
         self._splits: list[SplitPool] = []
-        self._units = [
-            Unit(self.mr, at, self._view[at : at + unit], self._put_back_unit)
-            for at in range(0, self.size * unit, unit)
-        ]
+        self._regions: list[_Region] = []
+        # The regions without a unit in use, those used last at the end.
+        self._idle: dict[_Region, None] = {}
+        self._used = 0
+        self._idle[self._add_region()] = None
 
     @property
     def free(self) -> int:
-        """The number of free units."""
-        return len(self._units)
+        """The number of units that are not in use, including those that are not registered yet."""
+        return self.size - self._used
 
-    def _pop_free_unit(self) -> Unit | None:
-        return self._units.pop() if self._units else None
+    @property
+    def registered(self) -> int:
+        """The number of units that are registered: those in use, and free ones in the cache."""
+        return sum(region.count for region in self._regions)
+
+    def _add_region(self) -> _Region:
+        count = min(max(1, REGION_SIZE // self.unit), self.size - self.registered)
+        region = _Region(self._pd, count, self.unit, self._put_back_to_region)
+        self._regions.append(region)
+        return region
+
+    def _pop_free_unit(self, set_aside: bool = False) -> Unit | None:
+        if self.free <= (0 if set_aside else self.set_aside):
+            return None
+        # The oldest region that has a free unit, so that the others become idle.
+        region = next((region for region in self._regions if region.free), None)
+        if region is None:
+            try:
+                region = self._add_region()
+            except OSError:
+                return None  # as if the pool were smaller: units in use return
+        self._idle.pop(region, None)
+        self._used += 1
+        return region.free.pop()
+
+    def _put_back_to_region(self, region: _Region, unit: Unit) -> None:
+        region.free.append(unit)
+        self._put_back_unit(unit)
+        if region.is_idle:
+            self._idle[region] = None
+            for oldest in list(self._idle)[:-IDLE_REGIONS]:
+                if oldest.close():
+                    del self._idle[oldest]
+                    self._regions.remove(oldest)
 
     def _push_free_unit(self, unit: Unit) -> None:
-        self._units.append(unit)
+        self._used -= 1
+
+    def _serve_waiting_tasks(self) -> None:
+        super()._serve_waiting_tasks()
         for split in self._splits:
             split._serve_waiting_tasks()
 
@@ -205,9 +300,9 @@ class SplitPool(Units):
         parts = sum(map(len, self._free_parts.values()))
         return parts + self._pool.free * self._parts_a_unit
 
-    def _pop_free_unit(self) -> Unit | None:
+    def _pop_free_unit(self, set_aside: bool = False) -> Unit | None:
         if not self._free_parts:
-            whole = self._pool.take_nowait()
+            whole = self._pool.take_nowait(set_aside=set_aside)
             if whole is None:
                 return None
             parts = [
@@ -226,11 +321,6 @@ class SplitPool(Units):
         if not parts:
             del self._free_parts[whole]
         return part
-
-    def _serve_waiting_tasks(self) -> None:
-        """Give parts to waiting tasks after a unit of the pool has become free."""
-        while self.waiting and (part := self._pop_free_unit()) is not None:
-            self._put_back_unit(part)
 
     def _push_free_unit(self, part: Unit) -> None:
         whole = self._whole[part]

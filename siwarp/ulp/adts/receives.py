@@ -5,7 +5,9 @@ Each credit of a peer has a posted receive: ``reserved``, the sum of the credits
 never exceeds ``posted``. A channel begins with a small window, which grows while the peer uses it,
 as long as a few receives are left for further channels. When they are not, the windows of busy
 channels shrink to equal shares, and credits that were not used for ``IDLE_S`` are asked back; a
-peer that does not give them back in that time is disconnected.
+peer that does not give them back in that time is disconnected. A receive that is not granted gives
+its memory back when a unit arrives in it, and all do when the SRQ is closed, after its last
+session: verbs has no call that takes a posted receive out of an SRQ.
 """
 
 from __future__ import annotations
@@ -19,20 +21,19 @@ from siwarp.ulp.adts.channel import Cause, Received
 from siwarp.ulp.adts.credit import Credits
 from siwarp.ulp.adts.device import Device
 from siwarp.ulp.adts.memory import Unit, Units
+from siwarp.ulp.adts.wire import HANDSHAKE_UNIT_SIZE
 from siwarp.verbs import SRQ, WC, EventType, LimitError, SrqAttr, StateError
 
-__all__ = ["Receive", "Receives", "Share"]
+__all__ = ["FOR_SENDS", "IDLE_S", "Receive", "Receives"]
 
 #: The window of a new channel, and the number of receives that stay free for further channels.
 FIRST_WINDOW = 4
 HEADROOM = 4
-#: The part of a pool's units that is kept for sends: 1 / FOR_SENDS.
+#: The part of a pool's units that receives do not use: 1 / FOR_SENDS.
 FOR_SENDS = 8
 #: Seconds after which another attempt to open a session may succeed, because sessions without
 #: progress have ended: more than STALL_S (device.py) and twice IDLE_S.
 RETRY_S = 30
-#: The part of a pool's units that is reserved for the receives of each transport: 1 / ASSURED.
-ASSURED = 4
 #: Seconds after which unused credits are asked back, and within which they must be given back.
 IDLE_S = 5.0
 
@@ -83,40 +84,11 @@ class Receive(Received):
         holder.on_release()
 
 
-class Share:
-    """The part of a device's pool that one transport's receives hold.
-
-    Of a pool with several shares, each may hold ``1 / ASSURED`` of the units whatever the others
-    hold: sessions over one transport never keep out those over another.
-    """
-
-    def __init__(self, device: Device) -> None:
-        self._pool = device.pool
-        self._all = device.shares
-        self._all.append(self)
-        #: Octets of receives.
-        self.held = 0
-
-    @property
-    def may_take_unit(self) -> bool:
-        """Whether the pool has a free unit that is reserved neither for sends nor for other
-        transports.
-        """
-        pool = self._pool
-        others = sum(
-            max(0, pool.size // ASSURED - share.held // pool.unit)
-            for share in self._all
-            if share is not self
-        )
-        return pool.free > pool.size // FOR_SENDS + others
-
-
 class Receives:
     """The receives of one transport for units of one size.
 
     ``find`` returns the channel to which a completion belongs, or ``None``; ``unknown`` then gets
-    the unit, whose receive is posted again afterwards. The receives count as those of ``share``;
-    ``None``: of a share of their own.
+    a copy of the unit, whose receive has been posted again.
     """
 
     def __init__(
@@ -125,18 +97,17 @@ class Receives:
         units: Units,
         limit: int,
         scarce: Callable[[bool], None] | None = None,
-        share: Share | None = None,
     ) -> None:
         self.device = device
-        self._share = share or Share(device)
         self._units = units
         self._limit = limit
         self.srq = SRQ(device.pd, SrqAttr(max_wr=limit))
         self.find: Callable[[WC], Any] = lambda wc: None
         self.unknown: Callable[[memoryview, WC], None] = lambda view, wc: None
-        #: Receives in the SRQ; receives in total; credits of all channels.
-        self.posted = self.total = self.reserved = 0
+        #: Receives in the SRQ; credits of all channels.
+        self.posted = self.reserved = 0
         self._holders: dict[_ReceivingChannel, None] = {}
+        self._all: dict[Receive, None] = {}
         self._scarce = scarce
         self._is_scarce = False
         self._timer: asyncio.TimerHandle | None = None
@@ -146,6 +117,16 @@ class Receives:
     def unit(self) -> int:
         """Octets of a receive."""
         return self._units.unit
+
+    @property
+    def total(self) -> int:
+        """The number of receives: those in the SRQ, and those held with a unit."""
+        return len(self._all)
+
+    @property
+    def in_use(self) -> bool:
+        """Whether a channel uses the receives, or is expected."""
+        return bool(self._holders) or self.reserved > 0
 
     @property
     def available(self) -> int:
@@ -161,21 +142,21 @@ class Receives:
             receive.holder = holder
             holder.on_receive(receive, wc)
             return
-        if wc.ok:
-            self.unknown(receive.memory.view[: wc.byte_len], wc)
+        # A copy, because a new channel may grant the receive at once. No JOIN is longer.
+        octets = bytes(receive.memory.view[: min(wc.byte_len, HANDSHAKE_UNIT_SIZE)])
         self.repost(receive)
+        if wc.ok:
+            self.unknown(memoryview(octets), wc)
 
     def repost(self, receive: Receive) -> None:
-        """Post a receive again, or give its memory to the pool if other users wait for memory."""
+        """Post a receive again, or give its memory to the pool if it is not needed here."""
         if self.device.closed:
             return
         pool = self.device.pool
-        if (pool.waiting or self.device.memory_short) and self.available > HEADROOM:
-            self.device.forget_receive(receive.wr)
-            self.total -= 1
-            self._share.held -= self.unit
-            receive.memory.release()
-            if pool.free > 2 * pool.size // FOR_SENDS:
+        wanted = pool.waiting or self.device.memory_short
+        if self.available > (HEADROOM if wanted else 2 * HEADROOM):
+            self._give_memory_back(receive)
+            if pool.free > pool.set_aside + 2 * pool.size // FOR_SENDS:
                 self.device.memory_short = False
             return
         try:
@@ -186,11 +167,28 @@ class Receives:
         if self._is_scarce and self.posted * 2 >= self.total:
             self._set_scarce(False)
 
-    def post_until_available(self, wanted: int) -> bool:
-        """Post receives until ``wanted`` of them are available; return whether they are."""
+    def _give_memory_back(self, receive: Receive) -> None:
+        del self._all[receive]
+        self.device.forget_receive(receive.wr)
+        self.device.receiving -= self.unit
+        receive.memory.release()
+
+    def _take_unit(self, set_aside: bool) -> Unit | None:
+        """Return a unit for a receive, unless the memory is kept for sends or for sessions."""
+        pool = self.device.pool
+        kept = pool.size // FOR_SENDS + (0 if set_aside else pool.set_aside)
+        if self.device.receiving + self.unit > (pool.size - kept) * pool.unit:
+            return None
+        return self._units.take_nowait(set_aside=set_aside)
+
+    def post_until_available(self, wanted: int, *, set_aside: bool = False) -> bool:
+        """Post receives until ``wanted`` of them are available; return whether they are.
+
+        ``set_aside``: also with the memory that is set aside for sessions (``Pool``).
+        """
         before = self.total
         while self.available < wanted and self.total < self._limit:
-            unit = self._units.take_nowait() if self._share.may_take_unit else None
+            unit = self._take_unit(set_aside)
             if unit is None:
                 self.device.memory_short = True
                 self.device.watch_stalls()
@@ -198,8 +196,8 @@ class Receives:
             receive = Receive(self, unit)
             self.srq.post_recv(receive.wr)
             self.posted += 1
-            self.total += 1
-            self._share.held += self.unit
+            self._all[receive] = None
+            self.device.receiving += self.unit
         if self.total > before and self._scarce is not None and not self._is_scarce:
             self._arm_limit()
         return self.available >= wanted
@@ -226,8 +224,10 @@ class Receives:
 
     # ---- windows
 
-    def reserve_for_channel(self, window: int) -> int:
+    def reserve_for_channel(self, window: int, *, set_aside: bool = False) -> int:
         """Reserve receives for a new channel; return their number, at least 1.
+
+        ``set_aside``: the memory that is set aside for sessions may be used for one of them.
 
         Raises:
             LimitError: all receives are granted.
@@ -236,6 +236,8 @@ class Receives:
         wanted = min(window, FIRST_WINDOW)
         if not self.post_until_available(wanted + HEADROOM):
             self._schedule_credit_check()
+            if set_aside:
+                self.post_until_available(1, set_aside=True)
         if self.available < 1:
             raise LimitError(
                 errno.ENOMEM,
@@ -298,3 +300,11 @@ class Receives:
             self._timer.cancel()
             self._timer = None
         self.device.on_event.pop(self.srq, None)
+
+    def free(self) -> None:
+        """Close the SRQ, which no queue pair uses, and give the memory of its receives back."""
+        self.close()
+        self.srq.close()
+        for receive in list(self._all):
+            self._give_memory_back(receive)
+        self.posted = 0

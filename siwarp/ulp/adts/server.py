@@ -16,6 +16,7 @@ from siwarp.ulp.adts import endpoints, wire
 from siwarp.ulp.adts.auth import Key
 from siwarp.ulp.adts.channel import Acceptor, Channel, ChannelEnded, Limits
 from siwarp.ulp.adts.disk import Disk
+from siwarp.ulp.adts.endpoints import SESSIONS
 from siwarp.ulp.adts.handshake import Agreement, admit, parse_channels
 from siwarp.ulp.adts.session import (
     ADTSError,
@@ -45,8 +46,6 @@ from siwarp.verbs import Address
 
 __all__ = ["SESSIONS", "Server", "entries_below", "serve"]
 
-#: Maximum number of open sessions.
-SESSIONS = 1000
 #: Maximum number of peers that have not yet proved that they know the key. One more displaces the
 #: one that has been waiting longest, so that peers that send nothing never keep others out.
 STRANGERS = 256

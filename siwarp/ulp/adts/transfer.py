@@ -131,6 +131,8 @@ class Outcome:
     skipped: int = 0
     #: Octets of files, holes included, and the path that they last belonged to.
     octets: int = 0
+    #: Octets of files that are complete.
+    complete: int = 0
     path: str = ""
     failures: list[Failure] = field(default_factory=list)
 
@@ -588,6 +590,8 @@ class Sender:
                 if sending.entry.kind != FileKind.DIRECTORY:
                     plan.files += 1
                     self.outcome.done += 1
+                if sending.entry.kind == FileKind.FILE:
+                    self.outcome.complete += sending.entry.size
             case wire.Error():
                 self._drop_transfer(sending)
                 text = message.text
@@ -842,6 +846,7 @@ class Receiver:
         receiving.file.finish(sync=receiving.sync)
         del self._open[transfer]
         self.outcome.done += 1
+        self.outcome.complete += entry.size
         self.outcome.replies.append((transfer, wire.Done()))
 
 

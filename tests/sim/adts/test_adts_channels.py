@@ -26,12 +26,14 @@ from sim.adts.channel_harness import (
 )
 
 from siwarp.sim import World
+from siwarp.ulp.adts import channel_rd, channel_rdma
 from siwarp.ulp.adts.channel import Acceptor, Cause, Channel, ChannelEnded, Limits
+from siwarp.ulp.adts.channel_rd import RDChannel
 from siwarp.ulp.adts.channel_rdma import RDMAChannel
 from siwarp.ulp.adts.credit import Credits
 from siwarp.ulp.adts.endpoints import connect, listen, open_channel
 from siwarp.ulp.adts.memory import Unit
-from siwarp.ulp.adts.wire import RECORD_HEADER_SIZE, UNIT_HEADER_SIZE, Bye
+from siwarp.ulp.adts.wire import RECORD_HEADER_SIZE, UNIT_HEADER_SIZE, Bye, parse_unit_header
 from siwarp.verbs import AH, LimitError, SendWR
 
 KINDS = pytest.mark.parametrize("kind", ["rc", "rd"])
@@ -211,6 +213,74 @@ def test_a_peer_that_sends_without_credit_is_closed_at_no_cost_to_others(
             await honest.close()
 
     run_in_world(world, flood_beside_honest_session())
+
+
+@pytest.mark.clause("ADTS-CRED-2")
+@KINDS
+def test_credits_granted_never_exceed_units_received_given_back_and_receives_posted(
+    world: World, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used: dict[RDMAChannel, int] = {}  # units received; the counts in the headers of the last units
+    returned: dict[RDMAChannel, int] = {}
+    granted: dict[RDMAChannel, int] = {}
+    last = checks = 0
+    put_header, post_send = channel_rdma.put_unit_header, RDMAChannel._post_send
+    on_receive, process_join = RDMAChannel.on_receive, RDChannel.process_join
+
+    def note_granted(into: memoryview, length: int, given: int, back: int) -> None:
+        nonlocal last
+        last = given
+        put_header(into, length, given, back)
+
+    def check_and_post(channel: RDMAChannel, *args: Any) -> None:
+        nonlocal checks
+        assert last - granted.get(channel, 0) >= 0
+        granted[channel] = last
+        receives = channel._receives
+        open_credits = 0
+        for one in receives._holders:
+            assert isinstance(one, RDMAChannel)
+            announced = granted.get(one, one.credits._announced)
+            open_credits += announced - used.get(one, 0) - returned.get(one, 0)
+        assert open_credits <= receives.posted
+        checks += 1
+        post_send(channel, *args)
+
+    def count_unit(channel: RDMAChannel, receive: Any, wc: Any) -> None:
+        if wc.ok:
+            header = parse_unit_header(receive.memory.view[: wc.byte_len])
+            used[channel] = used.get(channel, 0) + 1
+            returned[channel] = header.returned
+        on_receive(channel, receive, wc)
+
+    def count_join(channel: RDChannel, *counts: int) -> None:
+        used[channel] = 1
+        process_join(channel, *counts)
+
+    for module in (channel_rdma, channel_rd):
+        monkeypatch.setattr(module, "put_unit_header", note_granted)
+    monkeypatch.setattr(RDMAChannel, "_post_send", check_and_post)
+    monkeypatch.setattr(RDMAChannel, "on_receive", count_unit)
+    monkeypatch.setattr(RDChannel, "process_join", count_join)
+    limits = Limits(unit=UNIT, memory=24 * UNIT, window=8)
+
+    async def exchange_and_run_out_of_memory() -> None:
+        async with run_acceptors(kind, limits) as server:
+            pairs = [await server.open_channel_pair()]
+            with contextlib.suppress(LimitError):
+                while True:
+                    (a, b), number = pairs[0], 20 * (len(pairs) - 1)
+                    await asyncio.gather(
+                        send_units(a, 20, first=number), receive_units(b, 20, first=number),
+                        send_units(b, 20, first=number), receive_units(a, 20, first=number),
+                    )  # fmt: skip
+                    pairs.append(await server.open_channel_pair())
+            await asyncio.sleep(12)  # unused credits are asked back
+            assert any(returned.values())
+            await asyncio.gather(*(a.close() for a, _ in pairs))
+
+    run_in_world(world, exchange_and_run_out_of_memory())
+    assert checks > 100
 
 
 @KINDS
@@ -401,7 +471,7 @@ def hold_the_rest(server: Server) -> list[Unit]:
     """Take all free units of a server, as other users would, none of whom waits for more."""
     assert server.pool.waiting == 0
     held: list[Unit] = []
-    while (unit := server.pool.take_nowait()) is not None:
+    while (unit := server.pool.take_nowait(set_aside=True)) is not None:
         held.append(unit)
     return held
 
@@ -446,25 +516,109 @@ def test_peers_that_take_no_data_lose_their_memory_to_sessions_of_another_transp
 
 
 @KINDS
-def test_sessions_of_one_transport_leave_memory_to_those_of_the_other(
-    world: World, kind: str
-) -> None:
-    async def open_as_many_as_possible() -> None:
+def test_1000_sessions_over_two_transports_fit_into_64_mib(world: World, kind: str) -> None:
+    async def invite_1000_peers() -> None:
         async with run_acceptors(kind, Limits(unit=1 << 20, memory=64 << 20)) as server:
             tokens = (number.to_bytes(16, "big") for number in range(10_000))
 
             def invite_peer(acceptor: Acceptor) -> int:
-                return acceptor.expect(next(tokens), 1 << 20, 8, lambda _: None).window
+                return acceptor.expect(next(tokens), 1 << 20, 8, lambda _: None).unit
 
-            with pytest.raises(LimitError, match="try again in 30 seconds"):
-                while True:
-                    invite_peer(server.acceptor)
             acceptors = server.acceptors
             other = acceptors.rd if kind == "rc" else acceptors.rc
-            # A quarter of the pool, in small units, with a few receives in reserve.
-            assert sum(invite_peer(other) for _ in range(250)) == 250
+            units = [invite_peer(server.acceptor) for _ in range(750)]
+            units += [invite_peer(other) for _ in range(250)]
+            assert units[:8] == [1 << 20] * 8
+            assert units[8:400] == [64 << 10] * 392
+            assert units.count(16 << 10) + units.count(64 << 10) == 992
+            assert server.pool.registered <= 64
+            with pytest.raises(LimitError, match="try again in 30 seconds"):
+                for _ in range(1000):
+                    invite_peer(other)
 
-    run_in_world(world, open_as_many_as_possible())
+    run_in_world(world, invite_1000_peers())
+
+
+def test_1000_sessions_at_a_time_exchange_units(world: World) -> None:
+    world.faults("delay=1ms")
+
+    async def exchange_over_all() -> None:
+        async with run_acceptors("rc", Limits()) as rc:
+            rd = Server(rc.acceptors, "rd")
+            pairs = [
+                await server.open_channel_pair(window=4, unit=1 << 20)
+                for _ in range(500)
+                for server in (rc, rd)
+            ]
+            for a, b in pairs:
+                await asyncio.gather(
+                    send_units(a, 3, 1000), receive_units(b, 3),
+                    send_units(b, 3, 1000), receive_units(a, 3),
+                )  # fmt: skip
+            assert rc.pool.registered <= 64
+            await asyncio.gather(*(end.close() for pair in pairs for end in pair))
+            await asyncio.sleep(15)
+            assert (rc.pool.registered, rc.pool.free) == (4, 64)
+
+    run_in_world(world, exchange_over_all())
+
+
+@KINDS
+def test_memory_is_registered_on_demand_and_freed_after_the_last_session(
+    world: World, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("siwarp.ulp.adts.memory.REGION_SIZE", 4 * UNIT)
+
+    async def exchange_and_end_sessions() -> None:
+        async with run_acceptors(kind) as server:
+            pool = server.pool
+            assert (pool.registered, pool.free) == (4, 64)
+            honest, b = await server.open_channel_pair()
+            stingy, s = await server.open_channel_pair(window=4)
+            flooding, f = await server.open_channel_pair(window=64)
+            stingy.pause_granting()
+            let_send_without_credit(flooding)
+            tasks = [
+                asyncio.create_task(send_units(s, 100)),
+                asyncio.create_task(send_units(flooding, 1000)),
+            ]
+            await asyncio.gather(
+                send_units(honest, 100), receive_units(b, 100),
+                send_units(b, 100), receive_units(honest, 100),
+            )  # fmt: skip
+            assert (await wait_for_end_of_channel(f)).cause is Cause.PROTOCOL
+            assert 4 < pool.registered <= 64
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.gather(*(end.close() for end in (honest, b, stingy, s, flooding, f)))
+            await asyncio.sleep(15)
+            assert (pool.registered, pool.free, server.acceptors._device.receiving) == (4, 64, 0)
+            # The next session gets new receives.
+            again, b = await server.open_channel_pair()
+            await asyncio.gather(send_units(again, 20), receive_units(b, 20))
+            await again.close()
+
+    run_in_world(world, exchange_and_end_sessions())
+
+
+@KINDS
+def test_receives_that_are_not_granted_give_their_memory_back(world: World, kind: str) -> None:
+    async def end_all_sessions_but_one() -> None:
+        async with run_acceptors(kind) as server:
+            pairs = [await server.open_channel_pair() for _ in range(5)]
+            for a, b in pairs:
+                await asyncio.gather(send_units(a, 40), receive_units(b, 40))
+            before = server.receives.total
+            (a, b), *others = pairs
+            await asyncio.gather(*(end.close() for pair in others for end in pair))
+            await asyncio.sleep(5)
+            await asyncio.gather(send_units(a, 60, first=40), receive_units(b, 60, first=40))
+            assert server.receives.total < before
+            assert server.receives.available <= 10
+            await a.close()
+
+    run_in_world(world, end_all_sessions_but_one())
 
 
 @KINDS

@@ -14,7 +14,16 @@ from crcmod.predefined import mkPredefinedCrcFun
 from sim.adts.adts_sim_harness import KEY, LIMITS, B, Hosts, read_files_below
 
 from siwarp.sim import World
-from siwarp.ulp.adts import ADTSError, ErrorCode, auth, endpoints, handshake, wire
+from siwarp.ulp.adts import (
+    ADTSError,
+    ErrorCode,
+    auth,
+    channel_rd,
+    channel_rdma,
+    endpoints,
+    handshake,
+    wire,
+)
 from siwarp.ulp.adts.channel import Channel, ChannelEnded
 from siwarp.ulp.adts.channel_rdma import RDMAChannel
 from siwarp.ulp.adts.credit import Role
@@ -22,6 +31,7 @@ from siwarp.ulp.adts.handshake import Agreement
 from siwarp.ulp.adts.memory import Unit
 from siwarp.ulp.adts.wire import UNIT_HEADER_SIZE, ChannelKind, Message, Option, Type
 
+CRC32C = mkPredefinedCrcFun("crc-32c")
 HELLO = wire.Hello(
     min_version=1,
     max_version=1,
@@ -382,6 +392,52 @@ def test_an_offer_that_lacks_what_a_channel_needs_is_invalid(lack: str) -> None:
     nothing: Any = b"" if lack == "token" else 0
     with pytest.raises(wire.WireError, match="lacks what a channel of kind RD needs"):
         handshake._check_offer(replace(offer, **{lack: nothing}), ChannelKind.RD)
+
+
+@pytest.mark.clause("ADTS-UNIT-4")
+@pytest.mark.parametrize("changed", [False, True])
+def test_flags_and_zero_fields_are_sent_as_zero_and_ignored_on_receipt(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch, changed: bool
+) -> None:
+    put_header = wire.put_unit_header
+    types = set()
+
+    def check_and_change_header(into: memoryview, length: int, *counts: int) -> None:
+        put_header(into, length, *counts)
+        assert bytes(into[5:8]) == bytes(3)
+        if changed:
+            into[5:8] = b"\xff" * 3
+            into[20:24] = CRC32C(bytes(into[:20])).to_bytes(4, "big")
+        at = wire.UNIT_HEADER_SIZE
+        while at < length:
+            head, kind = bytes(into[at : at + 28]), into[at]
+            size = int.from_bytes(head[24:], "big")
+            body = b"" if kind == wire.Type.DATA else bytes(into[at + 32 : at + 32 + size])
+            assert head[1:4] == bytes(3)
+            if changed:
+                head = head[:1] + b"\x7f\xff\xff" + head[4:]
+                into[at : at + 32] = head + CRC32C(head + body).to_bytes(4, "big")
+            types.add(wire.Type(kind))
+            at += 32 + size
+        assert at == length
+
+    monkeypatch.setattr(channel_rdma, "put_unit_header", check_and_change_header)
+    monkeypatch.setattr(channel_rd, "put_unit_header", check_and_change_header)
+
+    async def send_records_of_most_types() -> None:
+        async with await hosts.start_server(), await hosts.connect_client() as session:
+            await session.put(bytes(100), "small")
+            await session.put(bytes(300_000), "large")
+            into = bytearray(300_000)
+            assert (await session.get("large", into)).files == 1
+            assert len(await session.entries("", recursive=True)) == 3
+            await session.delete("small")
+            with pytest.raises(ADTSError):
+                await session.stat("small")
+
+    hosts.run_coroutine(send_records_of_most_types())
+    names = "HELLO AUTH CHANNEL GET LIST ENTRY DELETE REQUEST_DONE OPEN ACCEPT DATA END DONE ERROR"
+    assert {wire.Type[name] for name in names.split()} <= types
 
 
 def test_a_server_with_as_many_sessions_as_it_permits_refuses_the_next(

@@ -11,6 +11,7 @@ import errno
 import os
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sim.adts.adts_sim_harness import (
@@ -27,6 +28,7 @@ from sim.adts.adts_sim_harness import (
 from siwarp.sim import World
 from siwarp.ulp import adts
 from siwarp.ulp.adts import ADTSError, ErrorCode
+from siwarp.ulp.adts.transfer import ListPlan
 from siwarp.ulp.adts.tree import SystemCalls
 from siwarp.ulp.adts.wire import Record, Type
 
@@ -127,6 +129,37 @@ def test_transfers_of_one_session_are_made_one_after_the_other(hosts: Hosts) -> 
 
     hosts.run_coroutine(start_ten_puts_together())
     assert read_files_below(hosts.root) == {f"{i}": b"%d" % i for i in range(10)}
+
+
+# ---- the rendezvous
+
+
+@pytest.mark.clause("ADTS-CHAN-4")
+@pytest.mark.parametrize("ended", ["client", "server"])
+def test_a_session_uses_no_rendezvous_and_ends_with_it_at_once(hosts: Hosts, ended: str) -> None:
+    async def end_rendezvous() -> None:
+        async with await hosts.start_server() as server, await hosts.connect_client() as session:
+            await session.put(b"", "file")
+            (exchange,) = server._exchanges
+            ends = {"client": session._exchange._rendezvous, "server": exchange._rendezvous}
+            counts = [(end.sent_octets, end.received_octets) for end in ends.values() if end]
+            await session.put(bytes(LARGE), "file")
+            assert ends["client"] is not None and ends["client"].ended is None
+            assert counts == [
+                (end.sent_octets, end.received_octets) for end in ends.values() if end
+            ]
+            rendezvous = ends[ended]
+            assert rendezvous is not None
+            began = hosts.world.now
+            rendezvous.abort("the process has ended")
+            await asyncio.wait([session._running], timeout=60)
+            while server.sessions:
+                await asyncio.sleep(0.1)
+            assert session._running.done() and hosts.world.now - began < 1
+            with pytest.raises(ADTSError):
+                await session.stat("")
+
+    hosts.run_coroutine(end_rendezvous())
 
 
 # ---- crashes
@@ -299,6 +332,7 @@ def test_a_full_disk_fails_the_file_and_the_session_goes_on(hosts: Hosts, source
             assert [f.code for f in result.failures] == [ErrorCode.NO_SPACE]
             assert "No space left" in result.failures[0].text
             assert result.files == 3
+            assert result.octets == sum(SIZES.values()) - max(SIZES.values())
             result = await session.put(source / "small", "again")
             assert result.files == 1
 
@@ -382,6 +416,53 @@ def test_a_mirror_deletes_what_the_source_does_not_have(
         == read_files_below(source)
     )
     assert (hosts.root / "kept").exists()
+
+
+def test_a_mirror_keeps_a_file_that_appears_at_the_server_meanwhile(
+    hosts: Hosts, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entries = adts.Session.entries
+
+    async def list_before_a_file_appears(session: adts.Session, *args: Any, **more: Any) -> Any:
+        found = await entries(session, *args, **more)
+        (hosts.root / "new").write_bytes(b"new")
+        return found
+
+    monkeypatch.setattr(adts.Session, "entries", list_before_a_file_appears)
+    (tmp_path / "back").mkdir()
+
+    async def mirror() -> None:
+        async with await hosts.start_server(), await hosts.connect_client() as session:
+            result = await session.get(
+                "", tmp_path / "back", recursive=True, delete=True, progress=lambda _: None
+            )
+            assert (result.files, result.deleted) == (1, 0)
+
+    hosts.run_coroutine(mirror())
+    assert read_files_below(tmp_path / "back") == {"new": b"new"}
+
+
+def test_a_mirror_deletes_nothing_if_the_server_cannot_list_everything(
+    hosts: Hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_files(hosts.root, {"kept": 1})
+    make_files(tmp_path / "back", {"old": 1})
+    put = ListPlan.__init__
+
+    def count_a_failure(plan: ListPlan, *args: Any) -> None:
+        put(plan, *args)
+        plan.failed += 1
+
+    monkeypatch.setattr(ListPlan, "__init__", count_a_failure)
+
+    async def mirror() -> None:
+        async with await hosts.start_server(), await hosts.connect_client() as session:
+            result = await session.get("", tmp_path / "back", recursive=True, delete=True)
+            assert (result.files, result.deleted) == (1, 0)
+            assert "nothing was deleted" in result.failures[0].text
+
+    hosts.run_coroutine(mirror())
+    assert set(read_files_below(tmp_path / "back")) == {"kept", "old"}
 
 
 def test_memory_and_open_files_are_transferred(hosts: Hosts, tmp_path: Path) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from siwarp.ulp.adts.memory import Pool, SplitPool
-from siwarp.verbs import PD, Context, StateError
+from siwarp.ulp.adts.memory import Pool, SplitPool, Unit
+from siwarp.verbs import MR, PD, Context, LimitError, StateError
 
 
 @pytest.fixture(name="pd")
@@ -24,12 +26,13 @@ def test_the_units_of_a_pool_are_disjoint_and_registered(pd: PD) -> None:
         unit.view[:] = bytes([len(units)]) * len(unit.view)
         units.append(unit)
     assert (len(units), pool.size, pool.free) == (4, 4, 0)
-    assert pool.mr is not None
+    mr = pool._regions[0].mr
+    assert mr is not None
     for number, unit in enumerate(units):
         assert bytes(unit.view) == bytes([number]) * 16384
         sge = unit.sge(100)
-        assert (sge.lkey, sge.length) == (pool.mr.lkey, 100)
-        assert pool.mr.addr <= sge.addr < pool.mr.addr + 65536
+        assert (sge.lkey, sge.length) == (mr.lkey, 100)
+        assert mr.addr <= sge.addr < mr.addr + 65536
         unit.release()
     assert len({unit.offset for unit in units}) == 4
     assert pool.free == 4
@@ -137,9 +140,116 @@ def test_a_unit_that_becomes_free_serves_tasks_that_wait_for_parts() -> None:
     asyncio.run(wait_for_parts())
 
 
+@pytest.fixture
+def small_regions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each region of a pool have two units of 4,096 octets."""
+    monkeypatch.setattr("siwarp.ulp.adts.memory.REGION_SIZE", 8192)
+
+
+def take_units(pool: Pool, count: int) -> list[Unit]:
+    units = [pool.take_nowait() for _ in range(count)]
+    return [unit for unit in units if unit is not None]
+
+
+def test_a_pool_is_registered_by_regions_on_demand_and_freed_after_use(
+    pd: PD, small_regions: None
+) -> None:
+    pool = Pool(pd, 5 * 4096, 4096)
+    assert (pool.registered, pool.free) == (2, 5)
+    units = take_units(pool, 6)
+    assert (len(units), pool.registered, pool.free) == (5, 5, 0)
+    assert len({unit.mr for unit in units}) == 3
+    for unit in units:
+        unit.release()
+    assert (pool.registered, pool.free) == (1, 5)  # the last region, which has one unit
+    assert [unit.mr is not None and unit.mr.closed for unit in units] == [True] * 4 + [False]
+    with pytest.raises(StateError):
+        units[0].sge(1)
+    assert len(take_units(pool, 6)) == 5
+
+
+def test_the_region_that_was_used_last_stays_registered(pd: PD, small_regions: None) -> None:
+    pool = Pool(pd, 6 * 4096, 4096)
+    units = take_units(pool, 6)
+    for unit in reversed(units):
+        unit.release()
+    (kept,) = take_units(pool, 1)
+    assert kept.mr is units[0].mr
+    assert units[5].mr is not None and units[5].mr.closed
+
+
+def test_free_units_of_regions_in_use_are_taken_first(pd: PD, small_regions: None) -> None:
+    pool = Pool(pd, 6 * 4096, 4096)
+    units = take_units(pool, 5)
+    units[1].release()
+    units[3].release()
+    assert pool.registered == 6
+    (unit,) = take_units(pool, 1)
+    assert unit.mr is units[0].mr
+
+
+def test_memory_that_cannot_be_registered_is_as_if_the_pool_were_smaller(
+    pd: PD, small_regions: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = Pool(pd, 6 * 4096, 4096)
+
+    def refuse(*args: Any) -> None:
+        raise LimitError(errno.ENOMEM, "too many regions")
+
+    monkeypatch.setattr("siwarp.ulp.adts.memory.MR", refuse)
+    units = take_units(pool, 3)
+    assert len(units) == 2
+    units[0].release()
+    assert len(take_units(pool, 2)) == 1
+
+
+def test_a_region_that_the_transport_still_uses_is_kept_and_freed_later(
+    pd: PD, small_regions: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = Pool(pd, 6 * 4096, 4096)
+    units = take_units(pool, 6)
+    close = MR.close
+
+    def refuse(mr: MR) -> None:
+        raise StateError(errno.EBUSY, "a Send uses the memory")
+
+    monkeypatch.setattr(MR, "close", refuse)
+    for unit in units[:4]:
+        unit.release()
+    assert pool.registered == 6
+    assert not any(unit.mr is not None and unit.mr.closed for unit in units)
+    monkeypatch.setattr(MR, "close", close)
+    for unit in units[4:]:
+        unit.release()
+    assert pool.registered == 2
+
+
+def test_units_that_are_set_aside_are_taken_only_on_request() -> None:
+    async def take_all() -> None:
+        pool = Pool(None, 4 * 4096, 4096)
+        parts = SplitPool(pool, 1024)
+        pool.set_aside = 2
+        held = take_units(pool, 4)
+        assert (len(held), pool.free) == (2, 2)
+        assert parts.take_nowait() is None
+        turn = pool.request()
+        unit = pool.take_nowait(set_aside=True)
+        part = parts.take_nowait(set_aside=True)
+        assert unit is not None and part is not None and not turn.done()
+        unit.release()
+        assert not turn.done()
+        held[0].release()
+        assert not turn.done()  # two units are free, and both are set aside
+        held[1].release()
+        assert turn.done()
+
+    asyncio.run(take_all())
+
+
 def test_registered_memory_outlives_neither_its_users_nor_its_device(pd: PD) -> None:
     pool = Pool(pd, 65536, 16384)
-    assert pool.mr is not None
+    mr = pool._regions[0].mr
+    assert mr is not None
     pd.context.close(force=True)
     with pytest.raises(StateError):
-        pool.mr.sge()
+        mr.sge()

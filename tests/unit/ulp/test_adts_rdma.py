@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from typing import Any
 
 import pytest
 from unit.aio.aio_harness import (
@@ -13,8 +14,10 @@ from unit.aio.aio_harness import (
     thread_count_falls_to,
 )
 
+from siwarp.ulp.adts import endpoints
 from siwarp.ulp.adts.channel import Channel, Limits
 from siwarp.ulp.adts.endpoints import open_acceptors, open_channel
+from siwarp.ulp.adts.receives import Receives
 from siwarp.ulp.adts.wire import RECORD_HEADER_SIZE, UNIT_HEADER_SIZE, put_data, records
 from siwarp.verbs import Context
 
@@ -22,30 +25,35 @@ HOST = "127.0.0.1"
 UNIT = 65536
 LIMITS = Limits(unit=UNIT, memory=64 * UNIT)
 START = UNIT_HEADER_SIZE + RECORD_HEADER_SIZE
+OCTETS = os.urandom(UNIT - START)
 
 
-@pytest.mark.parametrize("kind", ["rc", "rd"])
+async def send_numbered_units(channel: Channel, count: int) -> None:
+    for number in range(count):
+        unit = await channel.buffer()
+        unit.view[START : START + len(OCTETS)] = OCTETS
+        length = put_data(
+            unit.view, UNIT_HEADER_SIZE, transfer=number, offset=0, length=len(OCTETS)
+        )
+        await channel.send(unit, length)
+    await channel.flush()
+
+
+async def receive_numbered_units(channel: Channel, count: int) -> None:
+    for number in range(count):
+        received = await channel.receive()
+        (record,) = records(received.view)
+        assert (record.transfer, record.body) == (number, OCTETS)
+        record.body.release()
+        received.release()
+
+
+KINDS = pytest.mark.parametrize("kind", ["rc", "rd"])
+
+
+@KINDS
 def test_channels_carry_units_and_leave_nothing_behind(kind: str) -> None:
     Context().close()  # the first device creates the counter page, which stays
-    octets = os.urandom(UNIT - START)
-
-    async def send_numbered_units(channel: Channel, count: int) -> None:
-        for number in range(count):
-            unit = await channel.buffer()
-            unit.view[START:] = octets
-            length = put_data(
-                unit.view, UNIT_HEADER_SIZE, transfer=number, offset=0, length=len(octets)
-            )
-            await channel.send(unit, length)
-        await channel.flush()
-
-    async def receive_numbered_units(channel: Channel, count: int) -> None:
-        for number in range(count):
-            received = await channel.receive()
-            (record,) = records(received.view)
-            assert (record.transfer, record.body) == (number, octets)
-            record.body.release()
-            received.release()
 
     async def exchange_over_three_channels() -> None:
         before = count_open_descriptors()
@@ -70,3 +78,45 @@ def test_channels_carry_units_and_leave_nothing_behind(kind: str) -> None:
     threads = settled_thread_count()
     run_in_event_loop(exchange_over_three_channels)
     assert thread_count_falls_to(threads)
+
+
+@KINDS
+def test_100_sessions_share_64_mib_and_return_the_memory(
+    kind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endpoints, "IDLE_S", 0)
+    free = Receives.free
+
+    async def exchange_over_100_channels() -> None:
+        left = asyncio.Event()
+
+        def free_and_report(receives: Receives) -> None:
+            free(receives)
+            if not device.receiving:
+                left.set()
+
+        monkeypatch.setattr(Receives, "free", free_and_report)
+        acceptors = await open_acceptors(HOST, Limits())
+        device = acceptors._device
+        before = device.pool.registered
+        pairs = []
+        for number in range(100):
+            accepted: asyncio.Future[Channel] = asyncio.get_running_loop().create_future()
+            token = number.to_bytes(16, "big")
+            invitation = acceptors.of(kind).expect(token, UNIT, 4, accepted.set_result)
+            client = await open_channel(kind, HOST, invitation, Limits(window=4))
+            pairs.append((client, await accepted))
+        for a, b in pairs:
+            await asyncio.gather(
+                send_numbered_units(a, 4),
+                receive_numbered_units(b, 4),
+                send_numbered_units(b, 4),
+                receive_numbered_units(a, 4),
+            )
+        assert before < device.pool.registered <= 64
+        await asyncio.gather(*(end.close() for pair in pairs for end in pair))
+        await left.wait()
+        assert (device.pool.registered, device.pool.free) == (before, 64)
+        await acceptors.close()
+
+    run_in_event_loop(exchange_over_100_channels)
