@@ -6,7 +6,6 @@ import base64
 import itertools
 import json
 import re
-import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,6 +15,7 @@ from typing import Any
 
 import pace
 import pytest
+from harness.siwarp_process import COMMAND
 
 from siwarp.bench import charts, report, stacks
 from siwarp.bench.page import make_page, report_status
@@ -342,7 +342,7 @@ def test_the_figures_of_other_stacks_are_parsed_from_their_output(
 
 def run_bench_all(*arguments: str) -> Any:
     return pace.run_command(
-        [sys.executable, "-m", "siwarp.cli", "bench", "all", *arguments],
+        [*COMMAND, "bench", "all", *arguments],
         capture_output=True,
         text=True,
         check=False,
