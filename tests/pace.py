@@ -77,12 +77,15 @@ def run_command(
     seconds: float,
     capture_output: bool = False,
     check: bool = False,
+    start: type[subprocess.Popen[Any]] = subprocess.Popen,
     **options: Any,
 ) -> subprocess.CompletedProcess[Any]:
     """Run a command like subprocess.run, with a limit in seconds that applies to an idle machine.
 
     The machine is measured only after the limit has passed: a measurement takes half as long as
     starting a command, and the suite starts a thousand commands.
+
+    `start`: the class that starts the command.
 
     Raises:
         subprocess.TimeoutExpired: the command did not end within the scaled limit and was killed.
@@ -94,7 +97,7 @@ def run_command(
     given = options.pop("input", None)
     if given is not None:
         options["stdin"] = subprocess.PIPE
-    with subprocess.Popen(command, **options) as process:
+    with start(command, **options) as process:
         try:
             try:
                 out, err = process.communicate(given, timeout=seconds)

@@ -17,7 +17,7 @@ from pathlib import Path
 import pace
 import pytest
 from abi.rows import PINGPONG, SCRIPTS
-from cli.cli_harness import COMMAND
+from harness.siwarp_process import COMMAND
 from namespaces.ns_harness import Namespace
 from pace import scale_limit
 

@@ -9,7 +9,7 @@ import socket
 import subprocess
 from collections.abc import Iterator
 
-from cli.cli_harness import COMMAND
+from harness.siwarp_process import COMMAND, SiwarpProcess
 from pace import scale_limit
 
 
@@ -21,7 +21,7 @@ def run_bench_server(
 
     ``inside`` is a command prefix, for example to enter a network namespace.
     """
-    with subprocess.Popen(
+    with SiwarpProcess(
         [*inside, *COMMAND, "bench", "--server", "--port", "0", "--json", *map(str, arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -12,7 +12,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pace
 import pytest
+from harness.siwarp_process import COMMAND, SiwarpProcess
 from typer.testing import CliRunner
 
 from siwarp.bench import cli, table
@@ -248,11 +250,11 @@ def test_every_promised_figure_has_a_plan_and_an_aim_stricter_than_its_limit(
     assert table.row_verdict(promised, promised.must) == "must"
 
 
-COMMAND = [sys.executable, "-m", "siwarp.cli", "bench", "lat", "-n", "200", "--rounds", "2"]
+LATENCY = [*COMMAND, "bench", "lat", "-n", "200", "--rounds", "2"]
 
 
 def test_no_progress_bar_is_written_to_a_pipe() -> None:
-    done = subprocess.run(COMMAND, capture_output=True, timeout=100)
+    done = pace.run_command(LATENCY, capture_output=True, seconds=100, start=SiwarpProcess)
 
     assert done.returncode == 0
     assert done.stderr == b""
@@ -279,7 +281,7 @@ def test_a_progress_bar_is_written_to_a_terminal() -> None:
     master, terminal = pty.openpty()
     with os.fdopen(master, "rb", buffering=0) as shown:
         env = {**os.environ, "TERM": "xterm", "COLUMNS": "80"}
-        process = subprocess.Popen(COMMAND, stdout=terminal, stderr=terminal, env=env)
+        process = SiwarpProcess(LATENCY, stdout=terminal, stderr=terminal, env=env)
         os.close(terminal)
         seen = b""
         try:

@@ -17,7 +17,8 @@ from pathlib import Path
 
 import pytest
 from bench.hosts_harness import connect_to_server, receive_until_end_of_stream, run_bench_server
-from cli.cli_harness import COMMAND, run_siwarp, run_siwarp_in_process
+from cli.cli_harness import run_siwarp, run_siwarp_in_process
+from harness.siwarp_process import COMMAND, SiwarpProcess
 from pace import limit_exceeded, scale_limit
 
 from siwarp.bench import hosts_points
@@ -281,7 +282,7 @@ def _wait_until_busy(server: subprocess.Popen[str]) -> None:
 def test_a_client_ends_when_its_server_is_killed() -> None:
     with run_bench_server() as (server_port, server):
         command = [*COMMAND, "bench", "lat", "127.0.0.1", "-p", str(server_port), "-D", "60"]
-        with subprocess.Popen(
+        with SiwarpProcess(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         ) as client:
             _wait_until_busy(server)
@@ -293,7 +294,7 @@ def test_a_client_ends_when_its_server_is_killed() -> None:
 def test_a_server_serves_further_clients_after_a_client_was_killed() -> None:
     with run_bench_server() as (server_port, server):
         command = [*COMMAND, "bench", "lat", "127.0.0.1", "-p", str(server_port), "-D", "60"]
-        with subprocess.Popen(command, stdout=subprocess.DEVNULL) as client:
+        with SiwarpProcess(command, stdout=subprocess.DEVNULL) as client:
             _wait_until_busy(server)
             client.send_signal(signal.SIGKILL)
         began = time.monotonic()

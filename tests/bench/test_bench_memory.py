@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 
 import pace
 import pytest
+from harness.siwarp_process import COMMAND, SiwarpProcess
 
 from siwarp.bench import memory
 
@@ -21,8 +21,14 @@ skip_with_sanitizer = pytest.mark.skipif(
 
 
 def run_bench_memory(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "siwarp.cli", "bench", "memory", *arguments]
-    return pace.run_command(command, capture_output=True, text=True, check=False, seconds=120)
+    return pace.run_command(
+        [*COMMAND, "bench", "memory", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        seconds=120,
+        start=SiwarpProcess,
+    )
 
 
 def test_each_number_of_peers_is_a_point_with_the_memory_per_further_peer() -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from typing import Any
 
 import pace
 import pytest
+from harness.siwarp_process import COMMAND, SiwarpProcess
 
 from siwarp.bench import threads, trust
 from siwarp.bench.runner import BenchError, bench_program_path
@@ -21,11 +21,12 @@ SHORT = ("--threads", "2,1", "--rounds", "2", "--duration", "0.02")
 
 def run_bench_threads(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return pace.run_command(
-        [sys.executable, "-m", "siwarp.cli", "bench", "threads", *arguments],
+        [*COMMAND, "bench", "threads", *arguments],
         capture_output=True,
         text=True,
         check=False,
         seconds=120,
+        start=SiwarpProcess,
         env={**os.environ, **environment},
     )
 

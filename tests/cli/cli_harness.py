@@ -8,17 +8,16 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import pace
+from harness.siwarp_process import COMMAND, SiwarpProcess
 
 from siwarp.cli.main import main
 
-COMMAND = [sys.executable, "-m", "siwarp.cli"]
 #: The Q_Key of the UD, UC and RD servers that `run_ping_server` starts.
 QKEY = 4711
 
@@ -49,6 +48,7 @@ def run_siwarp(
         cwd=str(cwd),
         env={**os.environ, **(env or {})},
         stdin=subprocess.DEVNULL,
+        start=SiwarpProcess,
         check=False,
     )
 
@@ -99,7 +99,7 @@ def run_ping_server(
 ) -> Iterator[tuple[int, subprocess.Popen[str]]]:
     """Run a ``siwarp ping --server``; yield its port and its process."""
     words = [*COMMAND, "ping", "--server", "--port", "0", "--json", *map(str, arguments)]
-    with subprocess.Popen(
+    with SiwarpProcess(
         words
         if "SIWARP_QKEY" in (env or {})
         else words + qkey_options("rc" if "rc" in words else "ud"),

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 from cli.cli_harness import (
-    COMMAND,
     dissect_to_json,
     qkey_options,
     run_ping_server,
@@ -22,6 +21,7 @@ from cli.cli_harness import (
     run_siwarp_in_process,
 )
 from harness.rc_traffic import capture_rc_messages
+from harness.siwarp_process import COMMAND
 from harness.verbs_harness import wait_until
 from scapy.utils import rdpcap
 

@@ -17,13 +17,13 @@ from pathlib import Path
 import pytest
 import typer
 from cli.cli_harness import (
-    COMMAND,
     environment_without_sanitizer,
     qkey_options,
     run_ping_server,
     run_siwarp,
     run_siwarp_json,
 )
+from harness.siwarp_process import COMMAND
 from harness.verbs_harness import wait_until
 
 from siwarp import bench, verbs

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli.cli_harness import COMMAND, run_siwarp
+from cli.cli_harness import run_siwarp
+from harness.siwarp_process import COMMAND, SiwarpProcess
 from harness.verbs_harness import wait_until
 
 from siwarp.ulp import adts
@@ -41,7 +42,7 @@ def run_siwarp_serve(root: Path, *options: str, key: str | None = None) -> Itera
     root.mkdir(exist_ok=True)
     env = {**os.environ, **({"ADTS_KEY": key} if key else {})}
     command = [*COMMAND, "serve", str(root), "--port", "0", "--json", "--until-eof", *options]
-    with subprocess.Popen(
+    with SiwarpProcess(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env=env,
     ) as process:  # fmt: skip
@@ -110,7 +111,7 @@ def test_after_kill_9_of_either_end_the_same_command_completes_the_file(
     for _ in range(2):
         with run_siwarp_serve(root, "--write", key=key) as server:
             command = [*COMMAND, "cp", str(source), server.url, "--channel", channel]
-            with subprocess.Popen(
+            with SiwarpProcess(
                 command, stderr=subprocess.PIPE, text=True,
                 env={**os.environ, "ADTS_KEY": key},
             ) as client:  # fmt: skip
@@ -187,7 +188,7 @@ def test_ctrl_c_ends_cp_with_status_20_and_keeps_what_has_arrived(tmp_path: Path
     source, root = tmp_path / "large", tmp_path / "root"
     source.write_bytes(random.Random(4).randbytes(64 << 20))
     with run_siwarp_serve(root, "--write") as server:
-        with subprocess.Popen(
+        with SiwarpProcess(
             [*COMMAND, "cp", str(source), server.url, "--channel", "tcp"],
             stderr=subprocess.PIPE, text=True,
             env={**os.environ, "ADTS_KEY": server.key},

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cli.cli_harness import COMMAND
 from cli.ssh_harness import Ssh
+from harness.siwarp_process import COMMAND, SiwarpProcess
 from harness.verbs_harness import wait_until
 
 #: The command `siwarp`, which reads and writes only the first 2 MiB of each file until nobody has
@@ -94,7 +94,7 @@ def test_after_kill_9_of_one_end_the_other_ends_and_the_same_command_continues(
     log = Path(f"{ssh.log}-siwarp")
 
     with stop_far_end_after_2_mib(tmp_path) as more:
-        client = subprocess.Popen(
+        client = SiwarpProcess(
             [*COMMAND, "cp", *words, "--siwarp-path", "siwarp-gated"],
             stderr=subprocess.PIPE,
             text=True,

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pace
 import pytest
-from cli.cli_harness import COMMAND, dissect_to_json, run_siwarp, run_siwarp_in_process
+from cli.cli_harness import dissect_to_json, run_siwarp, run_siwarp_in_process
+from harness.siwarp_process import COMMAND, SiwarpProcess
 from unit.inspect.inspect_harness import (
     CAPTURES,
     TCPConversation,
@@ -89,6 +90,7 @@ def test_dissect_reads_a_capture_from_standard_input(sample_capture_file: Path) 
         capture_output=True,
         check=True,
         seconds=60,
+        start=SiwarpProcess,
     )
     assert done.stdout.decode() == run_siwarp_in_process("dissect", sample_capture_file).stdout
 
@@ -145,12 +147,12 @@ def test_a_truncated_capture_is_dissected_up_to_its_end_with_an_error_message(
 @pytest.mark.parametrize("packed", [False, True], ids=["plain", "gzip"])
 def test_dissect_reads_a_capture_from_a_pipe(sample_capture_file: Path, packed: bool) -> None:
     octets = sample_capture_file.read_bytes()
-    done = subprocess.run(
+    done = pace.run_command(
         [*COMMAND, "dissect", "/dev/stdin", "--json"],
         input=gzip.compress(octets) if packed else octets,
         capture_output=True,
-        timeout=60,
-        check=False,
+        seconds=60,
+        start=SiwarpProcess,
     )
     assert (done.returncode, done.stderr) == (0, b"")
     assert json.loads(done.stdout) == dissect_to_json(sample_capture_file)

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 from cli.cli_harness import (
-    COMMAND,
     QKEY,
     qkey_options,
     run_ping_server,
@@ -23,6 +22,7 @@ from cli.cli_harness import (
     run_siwarp_in_process,
     run_siwarp_json,
 )
+from harness.siwarp_process import COMMAND, SiwarpProcess
 from harness.verbs_harness import wait_until
 from scapy.packet import Raw
 
@@ -142,7 +142,7 @@ def test_ping_prefers_the_ipv4_address_of_a_name(
 @pytest.mark.parametrize(("qp", "more"), [("ud", ""), ("rd", " (if it has several, select one")])
 def test_a_ping_server_prints_its_address_and_that_nothing_is_encrypted(qp: str, more: str) -> None:
     words = [*COMMAND, "ping", "--server", "--port", "0", "--qp", qp]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd="/") as process:
+    with SiwarpProcess(words, stdout=subprocess.PIPE, text=True, cwd="/") as process:
         try:
             assert process.stdout is not None
             said = process.stdout.readline()
@@ -546,7 +546,7 @@ def test_ping_reports_the_error_that_prevents_its_server_from_starting(
 @pytest.mark.parametrize("qp", ["ud", "rd", "uc"])
 def test_a_ping_server_prints_a_random_q_key_and_ignores_clients_without_the_key(qp: str) -> None:
     words = [*COMMAND, "ping", "--server", "--port", "0", "--addr", "127.0.0.1", "--qp", qp]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd="/") as process:
+    with SiwarpProcess(words, stdout=subprocess.PIPE, text=True, cwd="/") as process:
         try:
             assert process.stdout is not None
             said = process.stdout.readline()

@@ -13,13 +13,14 @@ from pathlib import Path
 
 import pace
 import pytest
-from cli.cli_harness import COMMAND, run_siwarp, run_siwarp_in_process
+from cli.cli_harness import run_siwarp, run_siwarp_in_process
 from cli.run_harness import (
     DEVICE_LIST_SOURCE,
     OTHER_LIBIBVERBS_SOURCE,
     compile_bundled_libibverbs,
     compile_program,
 )
+from harness.siwarp_process import COMMAND, SiwarpProcess
 from pace import scale_limit
 
 from siwarp import _paths
@@ -57,6 +58,7 @@ def test_siwarp_run_passes_status_arguments_and_standard_input_unchanged(view: l
         capture_output=True,
         text=True,
         seconds=30,
+        start=SiwarpProcess,
     )
     assert done.stdout == "<--><-h><a b><><*><--faults>from here"
     assert done.returncode == 7
@@ -65,7 +67,7 @@ def test_siwarp_run_passes_status_arguments_and_standard_input_unchanged(view: l
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_to_siwarp_run_reaches_the_program_itself(number: signal.Signals) -> None:
     script = 'trap "echo caught; exit 5" INT TERM; echo $$; while :; do sleep 0.05; done'
-    with subprocess.Popen(
+    with SiwarpProcess(
         [*COMMAND, "run", "sh", "-c", script], stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None

@@ -21,12 +21,12 @@ from typing import Any
 import pytest
 import typer.main
 from cli.cli_harness import (
-    COMMAND,
     qkey_options,
     run_ping_server,
     run_siwarp,
     run_siwarp_in_process,
 )
+from harness.siwarp_process import COMMAND, SiwarpProcess
 from pace import scale_limit
 from unit.inspect.inspect_harness import RECORDED
 
@@ -53,7 +53,7 @@ def run_on_terminal(columns: int, *arguments: object, command: Sequence[str] = C
     octets = b""
     with (
         os.fdopen(master, "rb", buffering=0) as screen,
-        subprocess.Popen(
+        SiwarpProcess(
             [*command, *map(str, arguments)],
             stdin=subprocess.DEVNULL,
             stdout=slave,
@@ -246,7 +246,7 @@ def test_a_long_word_in_the_last_column_is_not_broken() -> None:
 def test_watching_counters_prints_changes_until_the_process_ends() -> None:
     with (
         run_ping_server("--addr", "127.0.0.1") as (port, process),
-        subprocess.Popen(
+        SiwarpProcess(
             [*COMMAND, "counters", str(process.pid), "--watch", "0.05"],
             stdout=subprocess.PIPE,
             text=True,

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cli.cli_harness import COMMAND
 from cli.test_cli_terminal import CAPTURE, COMMANDS, PRINT_HELP_TEXTS
+from harness.siwarp_process import COMMAND
 from pace import limit_exceeded
 
 pytestmark = pytest.mark.programs

@@ -16,8 +16,9 @@ from typing import Any
 
 import pace
 import pytest
-from cli.cli_harness import COMMAND, run_siwarp
+from cli.cli_harness import run_siwarp
 from cli.install_harness import find_python_for_user, install_package
+from harness.siwarp_process import COMMAND, SiwarpProcess
 from pace import scale_limit
 
 from siwarp import _paths
@@ -48,6 +49,7 @@ def run_under_siwarp(*words: object, user: list[str] | None = None, **more: Any)
         text=True,
         seconds=60,
         cwd="/",
+        start=SiwarpProcess,
         **more,
     )
     assert (done.returncode, done.stderr) == (0, "")
@@ -164,7 +166,7 @@ def test_all_other_files_of_sys_and_dev_remain_those_of_the_kernel() -> None:
 
 
 def test_the_view_of_siwarp_run_is_not_visible_to_other_processes() -> None:
-    with subprocess.Popen(
+    with SiwarpProcess(
         [*COMMAND, "run", "sh", "-c", "ls /sys/class/infiniband; echo there; read -r _"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -7,7 +7,7 @@ import json
 import pace
 import pytest
 from bench.hosts_harness import run_bench_server
-from cli.cli_harness import COMMAND
+from harness.siwarp_process import COMMAND
 from namespaces.ns_harness import Namespace
 
 

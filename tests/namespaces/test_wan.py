@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli.cli_harness import COMMAND, environment_without_sanitizer, run_siwarp
+from cli.cli_harness import environment_without_sanitizer, run_siwarp
+from harness.siwarp_process import COMMAND
 from namespaces import wan_harness
 from pace import scale_limit, slowdown_factor
 

@@ -58,11 +58,11 @@ while True:
 class Connection:
     """The end of a connection that sends numbered messages and checks the answers."""
 
-    def __init__(self, rig: LaneRig, number: int) -> None:
+    def __init__(self, rig: LaneRig, number: int, messages: int) -> None:
         self.number = number
         rig.lane = number % LANES
         self.end = End(rig, HOST)
-        self.goal = sys.maxsize if number // EACH in KILLED else MESSAGES
+        self.goal = sys.maxsize if number // EACH in KILLED else messages
         self.posted = self.completed = self.answered = self.flushed = 0
 
     def connect(self, qpn: int) -> None:
@@ -151,10 +151,13 @@ def exchange_messages_in_threads(
     return descriptors
 
 
-def run_crowd() -> None:
-    """Connect a device to all processes, kill some of these, and close everything."""
+def run_crowd(messages: int) -> None:
+    """Connect a device to all processes, kill some of these, and close everything.
+
+    ``messages``: how many messages a connection to a process that is not killed exchanges.
+    """
     rig = LaneRig()
-    connections = [Connection(rig, i) for i in range(PROCESSES * EACH)]
+    connections = [Connection(rig, i, messages) for i in range(PROCESSES * EACH)]
     with contextlib.ExitStack() as stack:
         processes = [
             stack.enter_context(
@@ -182,7 +185,7 @@ def run_crowd() -> None:
         for i, mine in enumerate(peers):
             for connection in mine:
                 assert connection.has_ended() == (i in KILLED)
-                assert i in KILLED or connection.answered == MESSAGES
+                assert i in KILLED or connection.answered == messages
         # The connections to the killed processes have no sockets any more.
         assert count_descriptors() == descriptors - len(KILLED) * EACH
         for connection in connections:
@@ -195,9 +198,9 @@ def count_descriptors() -> int:
 
 
 def test_killed_peers_of_several_lanes_do_not_affect_other_connections_and_leave_nothing() -> None:
-    run_crowd()  # objects that are created once and kept
+    run_crowd(EARLY)  # objects that are created once and kept
     descriptors, octets = count_descriptors(), heap_octets_in_use()
-    run_crowd()
+    run_crowd(MESSAGES)
     assert count_descriptors() == descriptors
     # An idle connection needs more than 16 KiB. A sanitizer's allocator does not count.
     assert SANITIZED or heap_octets_in_use() - octets < len(KILLED) * EACH * 16_384

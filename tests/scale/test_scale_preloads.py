@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pace
 import pytest
-from cli.cli_harness import COMMAND
+from harness.siwarp_process import COMMAND
 
 FOLDER = Path("/usr/lib/x86_64-linux-gnu")
 FAKETIME = FOLDER / "faketime/libfaketime.so.1"

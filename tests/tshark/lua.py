@@ -9,8 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from cli.cli_harness import COMMAND, qkey_options, run_ping_server, run_siwarp, run_siwarp_json
+from cli.cli_harness import qkey_options, run_ping_server, run_siwarp, run_siwarp_json
 from harness.rc_traffic import capture_rc_messages
+from harness.siwarp_process import COMMAND
 from harness.verbs_harness import temporary_settings
 from scapy.packet import Raw
 from tshark.tshark_harness import (
