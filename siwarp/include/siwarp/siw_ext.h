@@ -159,10 +159,11 @@ int siw_cq_pending(struct siw_cq *cq);
  * poll(2) and similar calls. After siw_poll_cq_and_arm has armed the CQ, the descriptor is readable
  * when that function should be called again: the sockets of the CQ's lane have work, a timer is
  * due, or another thread has queued a completion. Do not read from the descriptor or close it;
- * siw_destroy_cq and siw_close_device_forced close it, and do not end a sleep on it. The CQ needs no
- * channel. From this call on, messages of the CQ's lane arrive in the loop's thread. If the loop
- * does not poll, the device's progress thread makes the progress, at most 4 ms later. If the setting
- * progress_thread is off, there is no such thread, and nothing arrives until the loop polls again.
+ * siw_destroy_cq and siw_close_device_forced close it, and do not end a sleep on it. The CQ needs
+ * no channel. From this call on, messages of the CQ's lane arrive in the loop's thread. If the loop
+ * does not poll, the device's progress thread makes the progress, at most 4 ms later. If the
+ * setting progress_thread is off, there is no such thread, and nothing arrives until the loop polls
+ * again.
  * Errors: ENOMEM, EMFILE.
  */
 int siw_cq_wait_fd(struct siw_cq *cq);

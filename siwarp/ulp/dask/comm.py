@@ -124,7 +124,9 @@ class _SIWComm(Comm):  # type: ignore[misc]
         try:
             async for data in self._conn:
                 if len(data) < _HEADER.size:
-                    raise _ProtocolError(f"a message of {len(data)} octets")
+                    raise _ProtocolError(
+                        f"a message of {len(data)} octets, at least {_HEADER.size} expected"
+                    )
                 if data[0] == _Type.COMPLETE:
                     self._release_oldest()
                 else:
@@ -137,7 +139,7 @@ class _SIWComm(Comm):  # type: ignore[misc]
     def _release_oldest(self) -> None:
         """Release the memory of the oldest message, which the peer has read."""
         if not self._exposed:
-            raise _ProtocolError("a report of a message that was not sent")
+            raise _ProtocolError("the peer must only report messages that were sent")
         for region in self._exposed.popleft():
             region.close()
         if not self._exposed:
@@ -167,34 +169,36 @@ class _SIWComm(Comm):  # type: ignore[misc]
 
     async def _read_frames(self) -> list[memoryview]:
         if self._closed:
-            raise CommClosedError(f"in {self!r}: the comm is closed")
+            raise CommClosedError(f"in {self!r}: the comm is closed: connect again")
         data = await self._received.get()
         if data is None:
             self.abort()
             raise self._make_closed_error(self._error)
         kind, count, length = _HEADER.unpack_from(data)
         if length > MOST_OCTETS or count * _SIZE.size > length:
-            raise _ProtocolError(f"an index of {length} octets for {count} frames")
+            raise _ProtocolError(f"{length} octets expected for the index of {count} frames")
         rest = memoryview(data)[_HEADER.size :]
         if kind in (_Type.WHOLE, _Type.INDEX):
             index = memoryview(bytearray(rest))
         elif kind == _Type.REMOTE_INDEX:
             index = await self._read_remote(rest, length)
         else:
-            raise _ProtocolError(f"a message of type {kind}")
+            raise _ProtocolError(
+                f"a message of type {kind}, expected {_Type.WHOLE} to {_Type.COMPLETE}"
+            )
         if len(index) != length:
-            raise _ProtocolError(f"{len(index)} instead of {length} octets")
+            raise _ProtocolError(f"{len(index)} octets where {length} are expected")
         sizes = struct.unpack_from(f"!{count}Q", index)
         if sum(sizes) > MOST_OCTETS:
             raise _ProtocolError(
-                f"a message of {sum(sizes)} octets, more than {MOST_OCTETS}, half of the memory"
+                f"a message of {sum(sizes)} octets: at most {MOST_OCTETS}, half of the memory, are accepted"
             )
         least = MOST_OCTETS + 1 if kind == _Type.WHOLE else LARGE
         large = [size for size in sizes if size >= least]
         remote_at = count * _SIZE.size
         small_at = remote_at + len(large) * _REMOTE
         if small_at + sum(sizes) - sum(large) != length:
-            raise _ProtocolError(f"an index of {length} octets whose parts have another size")
+            raise _ProtocolError(f"an index of {length} octets, whose parts must have this size")
         frames = []
         for size in sizes:
             if size >= least:
@@ -210,7 +214,7 @@ class _SIWComm(Comm):  # type: ignore[misc]
     async def _read_remote(self, packed: memoryview, size: int) -> memoryview:
         """Read the peer's memory that a packed remote buffer describes."""
         if len(packed) < _REMOTE or (remote := RemoteBuffer.unpack(packed)).length != size:
-            raise _ProtocolError(f"no remote buffer of {size} octets")
+            raise _ProtocolError(f"a remote buffer of {size} octets expected")
         buffer = _new_buffer(size)
         await self._conn.read_into(remote, buffer)
         return buffer
@@ -220,7 +224,7 @@ class _SIWComm(Comm):  # type: ignore[misc]
     async def write(self, msg: Any, serializers: Any = None, on_error: Any = "message") -> int:
         """Send a message; return its number of octets."""
         if self.closed():
-            raise CommClosedError(f"in {self!r}: the comm is closed")
+            raise CommClosedError(f"in {self!r}: the comm is closed: connect again")
         context = {
             "sender": self.local_info,
             "recipient": self.remote_info,
@@ -412,7 +416,7 @@ class _SIWListener(Listener):  # type: ignore[misc]
     def get_host_port(self) -> tuple[str, int]:
         """Return IP address and port at which this listener listens."""
         if not self._listeners:
-            raise ValueError("this listener has not been started, or has been stopped")
+            raise ValueError("this listener does not listen: start it first")
         return self._listeners[0].address
 
     @property
