@@ -191,7 +191,7 @@ class _SIWComm(Comm):  # type: ignore[misc]
         sizes = struct.unpack_from(f"!{count}Q", index)
         if sum(sizes) > MOST_OCTETS:
             raise _ProtocolError(
-                f"a message of {sum(sizes)} octets: at most {MOST_OCTETS}, half of the memory, are accepted"
+                f"a message of {sum(sizes)} octets, at most {MOST_OCTETS}: half of the memory"
             )
         least = MOST_OCTETS + 1 if kind == _Type.WHOLE else LARGE
         large = [size for size in sizes if size >= least]
