@@ -249,9 +249,11 @@ class _SIWComm(Comm):  # type: ignore[misc]
 
     async def _write_frames(self, frames: list[memoryview]) -> int:
         sizes = [len(frame) for frame in frames]
-        if _HEADER.size + len(sizes) * _SIZE.size + sum(sizes) <= RECV_SIZE:
-            content = b"".join([struct.pack(f"!{len(sizes)}Q", *sizes), *frames])
-            await self._conn.send(_HEADER.pack(_Type.WHOLE, len(sizes), len(content)) + content)
+        length = len(sizes) * _SIZE.size + sum(sizes)
+        if _HEADER.size + length <= RECV_SIZE:
+            header = _HEADER.pack(_Type.WHOLE, len(sizes), length)
+            sizes_field = struct.pack(f"!{len(sizes)}Q", *sizes)
+            await self._conn.send(b"".join([header, sizes_field, *frames]))
             return sum(sizes)
         exposed = [self._expose(frame) for frame in frames if len(frame) >= LARGE]
         index = b"".join(
