@@ -18,21 +18,21 @@ static atomic_bool wanted;
  * Two threads that change a group at the same time may store a maximum that is too low by one,
  * which is harmless.
  */
-void siw_population_add(struct siw_population *crowd)
+void siw_trim_group_add(struct siw_trim_group *group)
 {
-	uint32_t now = atomic_fetch_add_explicit(&crowd->now, 1, memory_order_relaxed) + 1;
+	uint32_t now = atomic_fetch_add_explicit(&group->now, 1, memory_order_relaxed) + 1;
 
-	if (now > atomic_load_explicit(&crowd->most, memory_order_relaxed))
-		atomic_store_explicit(&crowd->most, now, memory_order_relaxed);
+	if (now > atomic_load_explicit(&group->most, memory_order_relaxed))
+		atomic_store_explicit(&group->most, now, memory_order_relaxed);
 }
 
-bool siw_population_remove(struct siw_population *crowd)
+bool siw_trim_group_remove(struct siw_trim_group *group)
 {
-	uint32_t now = atomic_fetch_sub_explicit(&crowd->now, 1, memory_order_relaxed) - 1;
-	uint32_t most = atomic_load_explicit(&crowd->most, memory_order_relaxed);
+	uint32_t now = atomic_fetch_sub_explicit(&group->now, 1, memory_order_relaxed) - 1;
+	uint32_t most = atomic_load_explicit(&group->most, memory_order_relaxed);
 
 	if (most >= TRIM_MIN_OBJECTS && now <= most / 4) {
-		atomic_store_explicit(&crowd->most, now, memory_order_relaxed);
+		atomic_store_explicit(&group->most, now, memory_order_relaxed);
 		atomic_store_explicit(&wanted, true, memory_order_relaxed);
 	}
 	return now == 0;

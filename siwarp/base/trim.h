@@ -4,7 +4,7 @@
  * keeps free memory that lies between memory in use: a process that once had thousands of peers
  * keeps most of the memory that they needed. Other C libraries return such memory themselves.
  *
- * All functions may be called by any thread. siw_population_add and siw_population_remove may be
+ * All functions may be called by any thread. siw_trim_group_add and siw_trim_group_remove may be
  * called with any locks held; siw_trim_free_memory must be called without locks.
  */
 #ifndef SIW_BASE_TRIM_H
@@ -19,14 +19,15 @@
  * A group of objects of one kind, each of which uses some kB that are freed together. A zeroed
  * group is empty.
  */
-struct siw_population;
+struct siw_trim_group;
 /*
- * siw_population_add adds an object to a group, and siw_population_remove removes one. When a group
- * of at least 1024 objects has shrunk to a quarter, the next siw_trim_free_memory returns memory.
- * siw_population_remove returns whether the group is now empty.
+ * siw_trim_group_add counts an object that was added to a group, and siw_trim_group_remove one that
+ * was removed. When a group of at least 1024 objects has shrunk to a quarter, the next
+ * siw_trim_free_memory returns memory. siw_trim_group_remove returns whether the group is now
+ * empty.
  */
-void siw_population_add(struct siw_population *crowd);
-bool siw_population_remove(struct siw_population *crowd);
+void siw_trim_group_add(struct siw_trim_group *group);
+bool siw_trim_group_remove(struct siw_trim_group *group);
 /*
  * Returns free memory to the system if a group has shrunk since the last call. Returns whether the
  * group had shrunk. The call may take some ms: for a thread that is about to sleep.
@@ -34,7 +35,7 @@ bool siw_population_remove(struct siw_population *crowd);
 bool siw_trim_free_memory(void);
 /* cffi: end */
 
-struct siw_population {
+struct siw_trim_group {
 	_Atomic uint32_t now,
 		most; /* most: maximum of `now` since the group last shrank to a quarter */
 };

@@ -451,7 +451,7 @@ def all_command(
     """
     from siwarp.bench import page, report
 
-    scope = report.Scope.trial() if quick else report.Scope.complete()
+    scope = report.Scope.of_trial() if quick else report.Scope.of_complete_report()
     with exit_with_message_on_bench_error(), tempfile.TemporaryDirectory() as folder:
         for path in filter(None, (out, json_file)):
             _check_writable(path)

@@ -530,7 +530,7 @@ class ClientSession(Closing):
                     )
             until = time.monotonic() + request.limit + GRACE_S
             ends = [_wait_for_end(process, until) for process in processes]
-        # The server's processes end at the same time, or at their own limit.
+        # The processes at the server end when those of the client end, or at their own limit.
         self._socket.settimeout(request.limit + 2 * GRACE_S)
         return ends
 

@@ -67,7 +67,7 @@ class Scope:
     quick: bool = False
 
     @classmethod
-    def complete(cls) -> Scope:
+    def of_complete_report(cls) -> Scope:
         """Return the scope of a complete report, whose figures are reliable."""
         cpus = len(os.sched_getaffinity(0))
         counts = {8, *(1 << i for i in range(cpus.bit_length()))}
@@ -75,7 +75,7 @@ class Scope:
         return cls(ROUNDS, 0.15, (*sizes, RD_FLOOR), (*sizes, 65536, MIB), tuple(sorted(counts)))
 
     @classmethod
-    def trial(cls) -> Scope:
+    def of_trial(cls) -> Scope:
         """Return the scope of a trial, which takes less than a minute and is not reliable."""
         return cls(2, 0.02, (64, RD_FLOOR), (64, MIB), (1, 2), quick=True)
 

@@ -325,7 +325,7 @@ struct siw_rd {
 	/* memory used by stored datagrams and their rings for all peers, and its limit */
 	uint64_t rx_octets, rx_limit;
 	/* peers with congestion state of their own, counted for siw_trim_free_memory */
-	struct siw_population busy;
+	struct siw_trim_group busy;
 	/* memory used by unacknowledged datagrams for all peers, and its limit */
 	uint64_t tx_octets, tx_limit;
 	uint64_t timeout;

@@ -117,7 +117,7 @@ bool siw_rd_cc_alloc_for_peer(struct siw_rd_peer *peer)
 	if (peer->rtt)
 		siw_rd_cc_add_rtt_sample(cc, peer->rtt);
 	peer->cc = cc;
-	siw_population_add(&peer->rd->busy);
+	siw_trim_group_add(&peer->rd->busy);
 	return true;
 }
 
@@ -128,7 +128,7 @@ void siw_rd_cc_free_of_peer(struct siw_rd_peer *peer)
 	peer->rtt = peer->cc->srtt;
 	free(peer->cc);
 	peer->cc = &peer->rd->initial_cc;
-	siw_population_remove(&peer->rd->busy);
+	siw_trim_group_remove(&peer->rd->busy);
 }
 
 static void peer_table_remove(struct siw_rd_peer *peer)

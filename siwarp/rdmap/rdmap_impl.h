@@ -504,10 +504,13 @@ struct siw_rdmap_stream {
 	 * Positions in the rings `reads` and `requests`. Entries are added to `reads` under the send
 	 * lock and removed under the progress lock; with `requests` it is the other way round.
 	 */
-	_Alignas(64) _Atomic uint32_t reads_begun; /* in `reads`; stored under the send lock */
-	_Atomic uint32_t requests_done;		   /* in `requests`; stored under the send lock */
-	_Alignas(64) _Atomic uint32_t reads_done;  /* in `reads`; stored under the progress lock */
-	_Atomic uint32_t requests_released; /* in `requests`; stored under the progress lock */
+	_Alignas(64) _Atomic uint32_t
+		reads_begun;		/* position in `reads`; stored under the send lock */
+	_Atomic uint32_t requests_done; /* position in `requests`; stored under the send lock */
+	_Alignas(64) _Atomic uint32_t
+		reads_done; /* position in `reads`; stored under the progress lock */
+	_Atomic uint32_t
+		requests_released; /* position in `requests`; stored under the progress lock */
 	/* TO of the delivery count to report; stored under the progress lock */
 	_Atomic uint64_t deliverable;
 

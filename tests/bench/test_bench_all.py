@@ -291,7 +291,7 @@ def test_no_round_begins_that_would_end_after_the_time_limit(
 # ---- the figures
 
 
-@pytest.mark.parametrize("scope", [report.Scope.complete(), report.Scope.trial()])
+@pytest.mark.parametrize("scope", [report.Scope.of_complete_report(), report.Scope.of_trial()])
 def test_every_figure_has_a_key_of_its_own_and_a_measured_floor(
     scope: report.Scope, tmp_path: Path
 ) -> None:

@@ -36,7 +36,7 @@ def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 async def comm_pair(address: str = LOOPBACK) -> tuple[Any, Any]:
-    """Return both ends of a comm, the connecting end first."""
+    """Return both ends of a comm, as dask.distributed calls a connection, connecting end first."""
     accepted: asyncio.Queue[Any] = asyncio.Queue()
     async with listen(address, accepted.put) as listener:
         ours = await connect(listener.contact_address)

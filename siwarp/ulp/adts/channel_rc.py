@@ -232,7 +232,7 @@ def accept_rc(
 
     channel.started.add_done_callback(on_started)
     try:
-        cm_id.accept()
+        cm_id.accept(ConnParam(crc=False))
     except Error as error:
         channel.abort(f"the peer has given up connecting: {error.strerror}", Cause.LOST)
 
@@ -291,7 +291,12 @@ async def connect_rc(
     try:
         cm_id.connect(
             address,
-            ConnParam(private_data=token, peer_to_peer=_EITHER_END_FIRST, timeout=timeout),
+            ConnParam(
+                private_data=token,
+                peer_to_peer=_EITHER_END_FIRST,
+                timeout=timeout,
+                crc=False,  # headers of units have CRCs, and files have digests
+            ),
         )
         event = await asyncio.shield(channel.started)
     except Error as error:

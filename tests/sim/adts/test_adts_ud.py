@@ -41,7 +41,7 @@ def two_simulated_hosts(world: World, tmp_path: Path) -> Hosts:
 
 
 @pytest.fixture(name="source")
-def source_directory(tmp_path: Path) -> Path:
+def make_source_directory(tmp_path: Path) -> Path:
     root = tmp_path / "source"
     make_files(root, {"empty": 0, "small": 100, "d/medium": 60_000, "d/e/large": 300_000})
     return root

@@ -44,7 +44,7 @@ def test_a_host_that_occupies_all_peer_records_does_not_prevent_service_of_clien
     rig: Rig, host: str
 ) -> None:
     server = RDEnd(rig, max_peers=PEER_RECORDS)
-    net.open_udp_socket(host).close()  # the socket adds a simulated host with this address
+    net.open_udp_socket(host).close()  # this adds a simulated host with the address
     there = Rig(host)
     takers = [PeerRecordOccupier(server, i) for i in range(PEER_RECORDS + EXCESS_PEERS)]
     try:
@@ -71,7 +71,7 @@ def test_a_host_that_occupies_all_peer_records_does_not_prevent_service_of_clien
 @pytest.mark.parametrize("host", [net.HERE, "10.0.0.2"])
 def test_closed_clients_do_not_prevent_new_clients_of_their_address(rig: Rig, host: str) -> None:
     server = RDEnd(rig, max_peers=4)
-    net.open_udp_socket(host).close()  # the socket adds a simulated host with this address
+    net.open_udp_socket(host).close()  # this adds a simulated host with the address
     there = Rig(host)
     for i in range(12):
         client = RDEnd(there, host=host)

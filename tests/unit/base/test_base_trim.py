@@ -21,15 +21,15 @@ class ObjectCounter:
         # The first call returns free memory of other tests.
         lib.siw_trim_free_memory()
         self._zeros = ffi.new("uint32_t[2]")
-        self._crowd = ffi.cast("struct siw_population *", self._zeros)
+        self._crowd = ffi.cast("struct siw_trim_group *", self._zeros)
 
     def note_created_objects(self, n: int) -> None:
         for _ in range(n):
-            lib.siw_population_add(self._crowd)
+            lib.siw_trim_group_add(self._crowd)
 
     def note_freed_objects(self, n: int) -> bool:
         """Return whether no objects are left. n: at least 1."""
-        return [lib.siw_population_remove(self._crowd) for _ in range(n)][-1]
+        return [lib.siw_trim_group_remove(self._crowd) for _ in range(n)][-1]
 
 
 def resident_octets() -> int:
@@ -57,7 +57,7 @@ def test_few_objects_never_trigger_siw_trim() -> None:
     assert not lib.siw_trim_free_memory()
 
 
-def test_siw_population_remove_returns_whether_the_group_is_empty() -> None:
+def test_siw_trim_group_remove_returns_whether_the_group_is_empty() -> None:
     crowd = ObjectCounter()
     crowd.note_created_objects(3)
     assert not crowd.note_freed_objects(2)

@@ -38,7 +38,9 @@ def dotted_python_name_exists(dotted: str) -> bool:
         if not hasattr(found, part):
             try:
                 importlib.import_module(".".join(parts[: i + 1]))
-            except ImportError:
+            except ModuleNotFoundError as error:
+                if error.name is not None and not error.name.startswith("siwarp"):
+                    return True  # the module needs a package of an extra that is not installed
                 return part in getattr(found, "__annotations__", {})
         found = getattr(found, part)
     return True
