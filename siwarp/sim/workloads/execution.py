@@ -105,6 +105,8 @@ QKEY = 0x5EED
 RECORDS = 8
 #: First datagram number in a program whose numbers start just below the wrap.
 BELOW_WRAP = (1 << 32) - 20
+#: More than the datagrams that a UC queue pair sends between two resets.
+PSNS_OF_A_LIFE = 1 << 20
 #: Number of messages of 16,000 octets in the burst that verifies that no credit was lost.
 BURST_MESSAGES = 6
 #: Number of octets of closed regions that are checked after each operation, in rotation.
@@ -438,12 +440,13 @@ class Execution:
             )
             return
         assert end.peer is not None
-        # Both ends get the same PSN, a different one after each reset, so that datagrams from
-        # before the reset are not mistaken for current datagrams.
-        pair = end.number + end.peer.number << 8 | end.life
-        psn = random.Random(pair).getrandbits(32)
-        if self.program.near_wrap and not end.life:
-            psn = BELOW_WRAP
+        # Both ends get the same PSN. A receiver accepts any PSN that is newer than the expected one
+        # (DGRAM-UC-7), so the PSNs of each life begin beyond those of the lives before: a delayed
+        # datagram from before a reset is then too old.
+        first = BELOW_WRAP
+        if not self.program.near_wrap:
+            first = random.Random(end.number + end.peer.number << 8).getrandbits(32)
+        psn = (first + end.life * PSNS_OF_A_LIFE) % (1 << 32)
         access = int(REMOTE_ACCESS)
         end.qp.to_rts(
             QPAttr(ah_attr=end.peer.address, rq_psn=psn, sq_psn=psn, qp_access_flags=access)
