@@ -53,7 +53,7 @@ def measure_abi_translation(rounds: int) -> dict[str, dict[str, Any]]:
 
 
 def print_abi_translation_cycles(found: dict[str, dict[str, Any]]) -> None:
-    """Print a line with the cycles of each verbs call, and whether the limit is kept."""
+    """Print one line per verbs call: its cycles, and whether the limit is kept."""
     print(f"{'cycles a call':<14} {'siw.h':>8} {'ibv_':>8} {'more':>8}   promised: <= {MOST}")
     for call, way in found.items():
         verdict = "kept" if way["kept"] else "MISSED"

@@ -81,7 +81,7 @@ def _run_mpi_wire(
 def _summarize_transport(
     name: str, rounds: Sequence[dict[str, dict[int, dict[str, float]]]], sizes: Sequence[int]
 ) -> dict[str, dict[str, Any]]:
-    """Return, for each size of a transport, the spread of each metric and of the ratio to TCP."""
+    """Return, for each message size, how far each metric and its ratio to TCP are spread."""
     beside = TRANSPORTS[name].beside
     figures: dict[str, dict[str, Any]] = {}
     for size in sizes:

@@ -152,10 +152,10 @@ _FLOORS = {
 
 
 def raw_socket_floors_of_plan(plan: Plan) -> Floors:
-    """Return the raw-socket runs with which a plan is compared.
+    """Return the runs with which the result of a plan is compared.
 
-    With ``api`` python or numpy the floor is siwarp in C; for latency and rate of RD it is siwarp's
-    UD.
+    These are runs of raw sockets, with two exceptions: the floor of ``api`` python and numpy is the
+    same run of siwarp in C, and the floor of latency and rate on RD is siwarp's UD.
     """
     raw = _FLOORS[plan.kind, "rc" if plan.qp == "rc" else "ud", plan.wait]
     if plan.qp == "rd":

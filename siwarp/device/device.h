@@ -285,7 +285,7 @@ struct siw_port_state {
 
 /* An open device: one RNIC with its own poller and progress thread. */
 struct siw_context {
-	struct siw_lane lane0;		       /* the lane that is always open */
+	struct siw_lane lane0;		       /* the first lane, open as long as the device */
 	struct siw_lane *lanes[SIW_MAX_LANES]; /* lanes[0] is &lane0; NULL: never opened */
 	_Atomic uint32_t open_lanes;	       /* bit mask of the lanes that have a port */
 	_Atomic uint32_t lanes_with_qps;       /* bit mask of the lanes that have queue pairs */

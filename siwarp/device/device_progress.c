@@ -410,7 +410,7 @@ void siw_device_note_poll_without_progress(struct siw_lane *lane, bool all)
 		atomic_store_explicit(&lane->posts_dense, false, memory_order_relaxed);
 		atomic_store_explicit(&lane->posted_octets, 0, memory_order_relaxed);
 		make_progress_round_for_dense_posts(lane);
-	} else if (!all) { /* a poll that did not fill its array may be the last for a while */
+	} else if (!all) { /* the CQ is empty, so the program may not poll again soon */
 		siw_device_send_posted(lane, true);
 	}
 }

@@ -18,8 +18,8 @@
 #define RATE   SIW_QP_RATE_LIMIT
 #define ACCESS SIW_QP_ACCESS_FLAGS
 /*
- * In siwarp, UC and RD have a Q_Key, since their datagrams carry a Q_Key, in addition to the peer's
- * access rights.
+ * UC and RD have the peer's access rights and, unlike on InfiniBand, also a Q_Key, because their
+ * datagrams carry a Q_Key.
  */
 #define RIGHTS (QKEY | ACCESS)
 /*

@@ -42,8 +42,7 @@ struct siw_ddp_stream;
 /*
  * Opens an RDMAP stream on a DDP stream, which the RDMAP stream owns and closes from then on. After
  * connection start-up, siw_rdmap_start() or siw_rdmap_refuse_with_terminate() must be called.
- * Returns 0, or
- * -ENOMEM if the caller still owns ddp.
+ * Returns 0 or -ENOMEM; after -ENOMEM the caller still owns ddp.
  */
 int siw_rdmap_open(struct siw_mem *mem, struct siw_ddp_stream *ddp, struct siw_rdmap_stream **out);
 void siw_rdmap_close(struct siw_rdmap_stream *stream);
@@ -593,8 +592,8 @@ int siw_rdmap_mcast_group_deliver_to_next_member(struct siw_rdmap_group *group,
  */
 /*
  * Opens an RDMAP endpoint on a DDP endpoint of reliable datagrams, which the RDMAP endpoint owns
- * from then on. user_octets: size of the memory returned by siw_rdmap_rd_user_memory(). Returns 0,
- * or -ENOMEM if the caller still owns ddp.
+ * from then on. user_octets: size of the memory returned by siw_rdmap_rd_user_memory(). Returns 0 or
+ * -ENOMEM; after -ENOMEM the caller still owns ddp.
  */
 int siw_rdmap_rd_open(struct siw_mem *mem, struct siw_ddp_rd *ddp, uint32_t user_octets,
 		      struct siw_rdmap_rd **out);

@@ -18,7 +18,7 @@ struct siw_rdmap_uc;
 
 /*
  * Opens an RDMAP endpoint on a UC endpoint of DDP, which the RDMAP endpoint owns from then on.
- * Returns 0, or -ENOMEM if the caller still owns ddp.
+ * Returns 0 or -ENOMEM; after -ENOMEM the caller still owns ddp.
  */
 int siw_rdmap_uc_open(struct siw_ddp_uc *ddp, struct siw_rdmap_uc **out);
 void siw_rdmap_uc_close(struct siw_rdmap_uc *uc);

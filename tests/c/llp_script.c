@@ -669,7 +669,7 @@ static void move_to_port(struct side *side, struct siw_llp_port *port)
 	side->port = port;
 }
 
-/* Connects a new socket of the side's port to a's listener, and closes both ends. */
+/* Connects a new socket, which belongs to the llp port of `side`, to a's listener, and closes both. */
 static void connect_to_listener_of_a(struct side *side)
 {
 	struct siw_io_handler handler = side->handler;

@@ -189,7 +189,7 @@ class LossReporter:
         self.psn += n
 
     def send_report(self, came: int, **fields: int) -> None:
-        """Send a loss report according to which the peer has received `came` more datagrams."""
+        """Report to siwarp that this peer has received ``came`` more datagrams."""
         self.datagrams += came
         self.octets += came * SIZE
         named = {

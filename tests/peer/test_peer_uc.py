@@ -201,6 +201,6 @@ def test_uc_datagrams_that_are_not_credible_or_lack_access_rights_have_no_effect
             both.drain_emulated_link()
         assert [data for _, data in both.ours.got] == [b"the end"]
         assert both.region.read() == bytes(MEMORY)
-        # siwarp has transmitted only its final message.
+        # The message of siwarp at the end of the test is the only datagram that siwarp has sent.
         assert len(both.link.from_siwarp.passed) == 1
         assert both.ours.got[0][0].opcode == WCOpcode.RECV

@@ -146,8 +146,8 @@ static void check_access_error_event(void)
 }
 
 /*
- * Checks that a message longer than its receive moves both queue pairs to the error state, which
- * only a completion reports to the requester.
+ * Checks that a message longer than its receive moves both queue pairs to the error state, and that
+ * the requester gets a completion with an error, but no asynchronous event.
  */
 static void check_request_error_event(void)
 {

@@ -383,7 +383,7 @@ def test_a_cq_event_returns_the_context_pointer_of_the_cq(rig: Rig) -> None:
     which, user = ffi.new("struct siw_cq **"), ffi.new("void **")
     assert lib.siw_get_cq_event(channel._c_object(), which, user, 1000) == 0
     assert (which[0], user[0]) == (cq, ffi.cast("void *", 0x1234))
-    # The program may acknowledge more events than it has read.
+    # Acknowledging more events than were read does no harm.
     lib.siw_ack_cq_events(cq, 5)
     assert lib.siw_destroy_qp(qp) == 0
     assert lib.siw_destroy_cq(cq) == 0

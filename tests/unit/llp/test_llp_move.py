@@ -61,7 +61,7 @@ def test_octets_that_arrived_before_a_move_are_reported_by_the_new_port(
     other_port.wait_until_ready(b)
     assert b.recv()[1] == b"unread"
     assert b.recv()[0] == -errno.EAGAIN
-    port.drain_ready_sockets()  # raises an exception if the old poller still reports the socket
+    port.drain_ready_sockets()  # fails if the poller of the former port still reports the socket
 
 
 @EACH_STATE
