@@ -48,6 +48,8 @@
 
 #include <siwarp/types.h>
 
+struct siw_context;
+
 #pragma GCC visibility push(default)
 
 /* cffi: begin */
@@ -124,6 +126,11 @@ void siw_sim_stats(struct siw_sim_stats *out);
  * world had run before the first value was read. Any thread.
  */
 int64_t siw_sim_allocated_blocks(void);
+/*
+ * Returns the number of destroyed objects of an open device whose memory is kept for later objects.
+ * This memory remains allocated if the device is closed by force. Any thread.
+ */
+uint32_t siw_sim_count_kept_objects(struct siw_context *ctx);
 /* A memory, and the offsets of n blocks in it. */
 struct siw_sim_blocks {
 	const void *memory;

@@ -194,6 +194,29 @@ void __wrap_siw_device_free_freelist_memory(struct siw_context *ctx)
 	sim.memory_fails = before;
 }
 
+static uint32_t freelist_length(struct siw_freelist *list)
+{
+	uint32_t n = 0;
+
+	siw_lock(&list->lock);
+	for (struct siw_link *link = list->objects.next; link != &list->objects; link = link->next)
+		n++;
+	siw_unlock(&list->lock);
+	return n;
+}
+
+uint32_t siw_sim_count_kept_objects(struct siw_context *ctx)
+{
+	uint32_t n = freelist_length(&ctx->free_cqs) + freelist_length(&ctx->free_srqs) +
+		     freelist_length(&ctx->free_ahs) + freelist_length(&ctx->free_regions) +
+		     freelist_length(&ctx->free_windows);
+
+	for (struct siw_lane *lane = &ctx->lane0; lane; lane = siw_device_next_lane(lane))
+		for (int i = 0; i < SIW_QP_TYPES; i++)
+			n += freelist_length(&lane->free_qps[i]);
+	return n;
+}
+
 struct siw_context *__real_siw_device_take_context_for_reuse(void);
 struct siw_context *__wrap_siw_device_take_context_for_reuse(void);
 

@@ -7,6 +7,8 @@ random programs rarely reach, or whose failures would be excused by faults.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import itertools
 import random
 from collections.abc import Iterator
@@ -23,16 +25,16 @@ from siwarp.sim.workloads.model import (
 )
 from siwarp.sim.workloads.program import temporarily_change_settings
 from siwarp.sim.workloads.rc import RNR_NS, UNLIMITED_RETRIES
-from siwarp.verbs import AccessFlag, QPState, QPType, WCStatus
+from siwarp.verbs import AccessFlag, Error, EventType, QPAttr, QPState, QPType, WCStatus
 
 if TYPE_CHECKING:
     from siwarp.sim.workloads.execution import Execution
 
 __all__ = ["FinalChecks"]
 
-#: Values of Execution.post_plain_send's ``number`` for a message of 3,000 octets, and for a message
-#: that fills its slot.
-LONG_SEND, LONGEST_SEND = 21, 5
+#: Values of Execution.post_plain_send's ``number`` for messages of 16 and of 3,000 octets, for a
+#: message that fills its slot, and for 3,000 octets with immediate data.
+SHORT_SEND, LONG_SEND, LONGEST_SEND, LONG_SEND_WITH_IMMEDIATE = 1, 21, 5, 16
 #: Number of RD Sends before a pause, which is above the maximum of an 8-bit counter.
 MANY_SENDS = 300
 #: Seconds without traffic after which an RD peer's state counts as idle and may be evicted.
@@ -70,6 +72,12 @@ class FinalChecks:
         self.check_partial_write_records()
         self.check_rnr_retry_limit()
         self.check_shared_receive_queue()
+        self.check_ud_order()
+        self.check_drain_after_loss_of_peer()
+        self.check_datagrams_from_before_a_reset()
+        self.check_destroyed_rd_receiver()
+        self.check_destroyed_rd_sender()
+        self.check_region_of_unfinished_send()
         self.check_orderly_close()
         self.check_deregistration()
 
@@ -109,17 +117,18 @@ class FinalChecks:
         run = self.run
         for kind in (QPType.UD, QPType.UC):
             for end, peer in self._pairs_that_can_exchange_messages(kind):
-                run.post_receives_everywhere()
-                sent = run.post_plain_send(end, dest=peer.address)
-                message = sent.message if sent is not None else None
-                if message is None:
-                    continue
-                self._poll_until_received(message)
-                require(
-                    bool(message.arrivals),
-                    f"message {message.number} of {end!r} to {peer!r} did not arrive, and nothing "
-                    "is lost any more",
-                )
+                for number in (SHORT_SEND, LONG_SEND_WITH_IMMEDIATE):
+                    run.post_receives_everywhere()
+                    sent = run.post_plain_send(end, number, dest=peer.address)
+                    message = sent.message if sent is not None else None
+                    if message is None:
+                        continue
+                    self._poll_until_received(message)
+                    require(
+                        bool(message.arrivals),
+                        f"message {message.number} of {end!r} to {peer!r} did not arrive, and "
+                        "nothing is lost any more",
+                    )
 
     def check_brief_outages(self) -> None:
         """Check that requests posted during a brief outage of one direction are retransmitted."""
@@ -342,6 +351,163 @@ class FinalChecks:
                     run.create_queue_pair(source, QPType.RD, plain=True),
                     run.create_queue_pair(host, QPType.RD, plain=True, shares=True),
                 )
+
+    # ---- full sockets
+
+    def check_ud_order(self) -> None:
+        """Check that short UD Sends do not overtake long ones that wait for space in the socket."""
+        run = self.run
+        with temporarily_change_settings({"sndbuf": 4096}):
+            pair = self._create_pair_of_datagram_type(QPType.UD)
+        if pair is None:
+            return
+        end, peer = pair
+        run.world.faults("rate=1Mbit")
+        sent = [
+            run.post_plain_send(end, number, dest=peer.address)
+            for number in (LONG_SEND, LONG_SEND, SHORT_SEND, LONG_SEND, SHORT_SEND)
+        ]
+        for request in sent:
+            if request is not None:
+                self.poll_until_done(request, 60)
+        run.world.faults("")
+
+    # ---- RD: the end of an incarnation
+
+    def check_drain_after_loss_of_peer(self) -> None:
+        """Check that an RD queue pair in SQD drains if its peer is lost, and then finds it again."""
+        run = self.run
+        pair = self._create_pair_of_datagram_type(QPType.RD)
+        if pair is None:
+            return
+        end, peer = pair
+        for _ in range(3):
+            self._require_success_of_first_send(end, peer)
+        with self._partition(end, peer):
+            lost = run.post_plain_send(end, dest=peer.address)
+            end.qp.modify(QPAttr(qp_state=QPState.SQD, en_sqd_async_notify=1))
+            if lost is None or not self.poll_until_done(lost, 60):
+                return  # another check reports the missing completion
+            require(
+                EventType.SQ_DRAINED in run.objects.take_events(end.host),
+                f"{end!r} has no requests, and raised no event SQ_DRAINED after its peer was lost",
+            )
+        end.qp.to_rts()
+        sent = run.post_plain_send(end, dest=peer.address)
+        if sent is not None:
+            self._require_success(sent, "the peer was lost before")
+
+    def check_datagrams_from_before_a_reset(self) -> None:
+        """Check that RD drops delayed datagrams from before their sender was reset."""
+        run = self.run
+        pair = self._create_pair_of_datagram_type(QPType.RD)
+        if pair is None:
+            return
+        end, peer = pair
+        run.world.link(end.host.address, peer.host.address, "delay=300ms")
+        old = [run.post_plain_send(end, dest=peer.address) for _ in range(3)]
+        run.world.run_for(0.01)
+        run.world.link(end.host.address, peer.host.address, None)
+        run.reset_queue_pair(end, on=True)
+        self._require_success_of_first_send(end, peer)
+        began = run.world.now
+        while run.world.now - began < 0.5:
+            run.poll_all_hosts()
+            run.world.run_for(0.005)
+        for request in old:
+            require(
+                request is None or request.message is None or not request.message.arrivals,
+                f"{peer!r} received a message that {end!r} had sent before it was reset",
+            )
+
+    def check_destroyed_rd_receiver(self) -> None:
+        """Check that an RD Send succeeds if its receiver is destroyed before it acknowledges it."""
+        run = self.run
+        pair = self._create_pair_of_datagram_type(QPType.RD)
+        if pair is None or not run.program.settings["linger_ms"]:
+            return
+        end, peer = pair
+        with self._partition(peer, end, one_way=True):
+            sent = run.post_plain_send(end, dest=peer.address)
+            if sent is None or sent.message is None:
+                return
+            self._poll_until_received(sent.message)
+            if not sent.message.arrivals:
+                return
+            run.destroy_queue_pair(peer)
+        require(
+            self.poll_until_done(sent, 60) and sent.status == WCStatus.SUCCESS,
+            f"{sent.verb} {sent.wr_id} of {end!r} arrived before its receiver was destroyed, but "
+            "did not succeed",
+        )
+
+    def check_destroyed_rd_sender(self) -> None:
+        """Check that an RD message arrives although it was lost before its sender was destroyed."""
+        run = self.run
+        pair = self._create_pair_of_datagram_type(QPType.RD)
+        if pair is None or not run.program.settings["linger_ms"]:
+            return
+        end, peer = pair
+        with self._partition(end, peer, one_way=True):
+            sent = run.post_plain_send(end, dest=peer.address)
+            run.world.run_for(0.001)
+            run.destroy_queue_pair(end)
+            run.world.run_for(0.3)
+        if sent is None or sent.message is None:
+            return
+        self._poll_until_received(sent.message)
+        require(
+            bool(sent.message.arrivals),
+            f"message {sent.message.number} of {end!r}, which was destroyed, was lost once and did "
+            "not arrive",
+        )
+
+    def check_region_of_unfinished_send(self) -> None:
+        """Check that a region is not deregistered while an RD Send from it is partly framed."""
+        run = self.run
+        pair = self._create_pair_of_datagram_type(QPType.RD)
+        if pair is None:
+            return
+        end, peer = pair
+        run.world.faults("rate=10Mbit,limit=200")
+        sent = run.post_plain_send(end, LONGEST_SEND, dest=peer.address)
+        region = end.slots[0].memory.mr
+        assert region is not None
+        try:
+            region.close()
+        except Error as e:
+            require(e.errno == errno.EBUSY, f"deregistering the memory of a Send: {e}")
+        if sent is not None:
+            # The Send began at once. If its region was deregistered, it had been framed completely.
+            self._require_success(sent, "its region was deregistered")
+        run.world.faults("")
+        run.destroy_queue_pair(end)
+
+    def _create_pair_of_datagram_type(self, kind: QPType) -> tuple[End, End] | None:
+        """Create two queue pairs that have exchanged a message; None if there are no two hosts."""
+        run = self.run
+        up = [host for host in run.hosts if host.up and not host.mutates_datagrams]
+        if kind.name not in run.program.kinds or len(up) < 2:
+            return None
+        source, host = self.rng.sample(up, 2)
+        end = run.create_queue_pair(source, kind, plain=True)
+        peer = run.create_queue_pair(host, kind, plain=True)
+        self._require_success_of_first_send(end, peer)
+        return end, peer
+
+    @contextlib.contextmanager
+    def _partition(self, source: End, dest: End, *, one_way: bool = False) -> Iterator[None]:
+        """Lose all packets between two hosts, or from one to the other, while a block runs."""
+        hosts = source.host, dest.host
+        for host in hosts:
+            host.disturbance.begin_fault("partition")
+        self.run.world.partition(*(host.address for host in hosts), one_way=one_way)
+        try:
+            yield
+        finally:
+            self.run.world.heal()
+            for host in hosts:
+                host.disturbance.end_fault("partition", self.run.world.now_ns)
 
     # ---- orderly close of a connection
 

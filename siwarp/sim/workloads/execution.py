@@ -8,9 +8,9 @@ import errno
 import os
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from siwarp.base.library import ffi
+from siwarp.base.library import ffi, lib
 from siwarp.sim.workloads import program as programs
 from siwarp.sim.workloads.endings import FinalChecks
 from siwarp.sim.workloads.model import (
@@ -135,8 +135,10 @@ class Outcome:
         crashes: number of host crashes.
         refusals: number of calls that were refused as the verbs require.
         stale: number of objects of crashed hosts that remain allocated so that late calls are
-        refused. failure: description of the failure; empty if there was none. failed_at: number of
-        operations up to and including the failed one.
+            refused, and of their destroyed objects whose memory was kept for later objects; depends on the
+            worlds before.
+        failure: description of the failure; empty if there was none.
+        failed_at: number of operations up to and including the failed one.
 
     """
 
@@ -146,7 +148,7 @@ class Outcome:
     drops: int
     crashes: int
     refusals: int
-    stale: int
+    stale: int = field(compare=False)
     failure: str = ""
     failed_at: int = 0
 
@@ -307,7 +309,6 @@ class Execution:
         """Create the program's objects on a host's open device."""
         host.up, host.life = True, host.life + 1
         host.ends, host.completions, host.handles = [], [], {}
-        host.most = {}
         host.pd = PD(host.context)
         host.srq = SRQ(host.pd, SrqAttr(max_wr=32))
         host.srq_posted = {}
@@ -410,8 +411,6 @@ class Execution:
         if kind not in CONNECTED_TYPES:
             self._move_to_rts(end)
         host.ends.append(end)
-        there = sum(e.kind == kind for e in host.ends)
-        host.most[kind] = max(host.most.get(kind, 0), there)
         self.ends.append(end)
         self.at[end.address] = end
         return end
@@ -452,7 +451,7 @@ class Execution:
             QPAttr(ah_attr=end.peer.address, rq_psn=psn, sq_psn=psn, qp_access_flags=access)
         )
 
-    def _reset_queue_pair(self, end: End, *, on: bool) -> None:
+    def reset_queue_pair(self, end: End, *, on: bool) -> None:
         """Move a queue pair, and its peer if connected, to RESET and, if ``on``, back to RTS."""
         ends = [end]
         if end.kind in CONNECTED_TYPES and end.peer is not None and not end.peer.gone:
@@ -627,7 +626,7 @@ class Execution:
         request.dest = dest or self._pick_destination(op, end, 1)
         assert request.slots is not None
         imm = number % 4 == 0 and (end.kind != QPType.RC or (end.private and end.connected))
-        sizes = (0, 1, 16, 40) if imm else (16, 64, 100, 500, 1400, 3000)
+        sizes = (0, 1, 16, 40, 3000) if imm else (16, 64, 100, 500, 1400, 3000)
         length = sizes[number // 4 % len(sizes)]
         if number % 29 == 5:
             length = SLOT_SIZES[end.kind] - 40
@@ -1444,7 +1443,7 @@ class Execution:
         end = self.pick_queue_pair(op)
         if end is None:
             return
-        self._reset_queue_pair(end, on=op.draw_boolean(1, 80))
+        self.reset_queue_pair(end, on=op.draw_boolean(1, 80))
 
     def do_recover_qp(self, op: Operation) -> None:
         """Move a queue pair that is not in RTS back to RTS, or destroy it if that is impossible."""
@@ -1459,7 +1458,7 @@ class Execution:
         if end.qp.qp_state in (QPState.SQE, QPState.SQD):
             end.qp.to_rts()
         else:
-            self._reset_queue_pair(end, on=True)
+            self.reset_queue_pair(end, on=True)
 
     def do_move_to_sqd(self, op: Operation) -> None:
         """Move a queue pair to SQD."""
@@ -1626,11 +1625,7 @@ class Execution:
             return
         self.crashes += 1
         self.stale += len(host.context._list_open_descendants()) + 1
-        # The engine keeps the structs of destroyed objects for later objects of the same type: for
-        # a queue pair, its own struct, which is reused only in its lane, and the structs of its
-        # regions.
-        lanes = host.context.num_comp_vectors
-        self.stale += 4 * (lanes * sum(host.most.values()) - len(host.ends))
+        self.stale += lib.siw_sim_count_kept_objects(host.context._c_object())
         host.up = False
         host.disturbance.note_instant_fault(self.world.now_ns)
         for end in host.ends:
@@ -1686,7 +1681,7 @@ class Execution:
             if end.qp.qp_state in (QPState.SQD, QPState.SQE):
                 end.qp.to_rts()
             elif end.qp.qp_state == QPState.RESET and not (end.pair and end.id):
-                self._reset_queue_pair(end, on=True)  # an RD queue pair in RESET delays its peers
+                self.reset_queue_pair(end, on=True)  # an RD queue pair in RESET delays its peers
         self._poll_until_idle(
             "complete",
             lambda end: (
@@ -1804,7 +1799,11 @@ class Execution:
             require(refused, f"{what} but did not arrive")
             if not source.gone and not source.lost:
                 source.errors += len(source.qp.errors())
-                require(source.errors > 0, f"{what} and was refused, but no error was reported")
+                # Without memory the receiver cannot queue the error message.
+                require(
+                    source.errors > 0 or self.program.memory > 0,
+                    f"{what} and was refused, but no error was reported",
+                )
 
     def _move_all_to_err_and_check_flush(self) -> None:
         """Move all queue pairs to ERR, and check that all posted requests are flushed."""

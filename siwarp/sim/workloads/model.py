@@ -441,8 +441,6 @@ class Host:
         self.srq_posted: dict[int, Request] = {}
         self.srq_limit = 0  # limit of the shared receive queue that is armed; 0: none
         self.ends: list[End] = []
-        # maximum number of queue pairs open at a time since the host's last start, by type
-        self.most: dict[QPType, int] = {}
         self.completions: list[Completions] = []
         # event channel of the RC connections that the connection manager establishes
         self.channel: CMEventChannel | None = None

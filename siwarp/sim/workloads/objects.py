@@ -410,16 +410,22 @@ class Objects:
         host.srq.modify(SrqAttr(srq_limit=limit))
         host.srq_limit = limit
 
+    def take_events(self, host: Host) -> list[EventType]:
+        """Remove all asynchronous events from a host's queue; return their types, oldest first."""
+        found = []
+        while (event := host.context.get_async_event(0)) is not None:
+            found.append(event.event_type)
+            event.ack()
+        if EventType.SRQ_LIMIT_REACHED in found:
+            host.srq_limit = 0
+        return found
+
     def check_srq_limit_event(self, host: Host) -> None:
         """Check that a shared receive queue below its limit has raised SRQ_LIMIT_REACHED."""
         limit, srq = host.srq_limit, host.srq
         if not limit or srq is None or len(host.srq_posted) >= limit:
             return
-        while (event := host.context.get_async_event(0)) is not None:
-            reached = event.event_type == EventType.SRQ_LIMIT_REACHED
-            event.ack()
-            if reached:
-                host.srq_limit = 0
+        self.take_events(host)
         require(
             not host.srq_limit,
             f"the shared queue of {host.address} has {len(host.srq_posted)} receives, and raised "
