@@ -375,7 +375,7 @@ class FinalChecks:
     # ---- RD: the end of an incarnation
 
     def check_drain_after_loss_of_peer(self) -> None:
-        """Check that an RD queue pair in SQD drains if its peer is lost, and then finds it again."""
+        """Check that an RD queue pair in SQD drains if its peer is lost, and can find it again."""
         run = self.run
         pair = self._create_pair_of_datagram_type(QPType.RD)
         if pair is None:
@@ -385,7 +385,7 @@ class FinalChecks:
             self._require_success_of_first_send(end, peer)
         with self._partition(end, peer):
             lost = run.post_plain_send(end, dest=peer.address)
-            end.qp.modify(QPAttr(qp_state=QPState.SQD, en_sqd_async_notify=1))
+            end.qp.modify(QPAttr(qp_state=QPState.SQD, en_sqd_async_notify=True))
             if lost is None or not self.poll_until_done(lost, 60):
                 return  # another check reports the missing completion
             require(

@@ -135,8 +135,8 @@ class Outcome:
         crashes: number of host crashes.
         refusals: number of calls that were refused as the verbs require.
         stale: number of objects of crashed hosts that remain allocated so that late calls are
-            refused, and of their destroyed objects whose memory was kept for later objects; depends on the
-            worlds before.
+            refused, and of their destroyed objects whose memory was kept for later objects;
+            depends on the worlds before.
         failure: description of the failure; empty if there was none.
         failed_at: number of operations up to and including the failed one.
 
