@@ -82,7 +82,7 @@ def perftest_rdma_cm_test_rows() -> Iterator[Row]:
 
 
 def rsocket_test_rows() -> Iterator[Row]:
-    """Yield rows for programs that use rsockets, which siwarp forwards to the system's librdmacm."""
+    """Yield rows for programs of rsockets, which siwarp forwards to the system's librdmacm."""
     options = "-S 1024 -C 100 -T e"
     yield Row(
         "udpong",
