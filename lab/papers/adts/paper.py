@@ -129,8 +129,8 @@ FIGURES: tuple[PaperFigure, ...] = (
         "same shape",
         "with a session for each file, connecting takes as long as the data and grows with the "
         "number of files; with one session it is paid once, and the data of 16 files take a "
-        "quarter of the time. The registration cache cannot be switched off alone: units are "
-        "registered 4 MiB at a time, and stay registered while they are used.",
+        "quarter of the time. The registration cache serves memory of the program, not files; "
+        "units are registered 4 MiB at a time, and stay registered while they are used.",
     ),
     PaperFigure(
         "IV-B",

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from siwarp.ulp.adts.memory import POOL_SIZE, UNIT_SIZE, Unit
+from siwarp.ulp.adts.registrations import Payload
 from siwarp.verbs import Address
 
 __all__ = [
@@ -106,6 +107,8 @@ class Channel(ABC):
 
     #: "rd", "rc", "ud" or "tcp".
     name: str
+    #: Whether ``send`` sends the program's memory without a copy.
+    gathers = False
     #: The greatest number of octets of a unit, in both directions.
     unit_size: int
     #: The address of the other end, and of this end.
@@ -144,9 +147,10 @@ class Channel(ABC):
         """Return an empty unit to send; ``None`` if ``buffer`` would have to wait for one."""
 
     @abstractmethod
-    async def send(self, unit: Unit, length: int) -> None:
-        """Send the first ``length`` octets of ``unit``.
+    async def send(self, unit: Unit, length: int, payload: Payload | None = None) -> None:
+        """Send the first ``length`` octets of ``unit``, and those of ``payload`` after them.
 
+        Only a channel that ``gathers`` has a payload, for which the unit has room, too.
         The channel writes the unit's header, which the records follow. Units arrive in the order
         of the calls. The channel releases ``unit`` when the transport has finished with it; on an
         exception, too.

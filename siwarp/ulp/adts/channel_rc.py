@@ -82,7 +82,7 @@ class RCChannel(RDMAChannel):
             scq=device.cq,
             rcq=device.cq,
             srq=receives.srq,
-            cap=QPCap(SEND_DEPTH + window_limit, 0, 1, 0, CONTROL_SIZE),
+            cap=QPCap(SEND_DEPTH + window_limit, 0, 2, 0, CONTROL_SIZE),
             keep_unexpected=True,
         )
         self._queue_pair = QP(device.pd, init)

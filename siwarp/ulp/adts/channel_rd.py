@@ -82,7 +82,7 @@ class RDPort:
             rcq=device.cq,
             srq=receives.srq,
             addr=address,
-            cap=QPCap(QUEUE_DEPTH, 0, 1, 0, CONTROL_SIZE),
+            cap=QPCap(QUEUE_DEPTH, 0, 2, 0, CONTROL_SIZE),
             error_policy=ErrorPolicy.MESSAGE,
             peer_timeout=SILENCE_S,
             qkey=self.qkey,

@@ -7,12 +7,14 @@ import asyncio
 import contextlib
 from abc import abstractmethod
 from collections.abc import Callable
+from functools import partial
 
 from siwarp.ulp.adts.channel import CLOSE_S, Cause, Channel, ChannelEnded
 from siwarp.ulp.adts.credit import CreditError, Credits, Role
 from siwarp.ulp.adts.device import Device
 from siwarp.ulp.adts.memory import Unit, Units
 from siwarp.ulp.adts.receives import Receive, Receives
+from siwarp.ulp.adts.registrations import Payload, Registration
 from siwarp.ulp.adts.wire import (
     RECORD_HEADER_SIZE,
     UNIT_HEADER_SIZE,
@@ -34,6 +36,8 @@ SEND_DEPTH = 256
 
 class RDMAChannel(Channel):
     """A channel whose units are Sends; they arrive in the shared receives ``receives``."""
+
+    gathers = True
 
     def __init__(
         self,
@@ -140,7 +144,7 @@ class RDMAChannel(Channel):
         self._filling -= 1
         self._wake_writers()
 
-    async def send(self, unit: Unit, length: int) -> None:
+    async def send(self, unit: Unit, length: int, payload: Payload | None = None) -> None:
         """Send a unit as ``Channel.send`` says; return when it is posted."""
         try:
             self._check_open()
@@ -150,14 +154,28 @@ class RDMAChannel(Channel):
         except BaseException:
             unit.release()
             raise
-        self._post_unit(unit, length)
+        self._post_unit(unit, length, payload)
 
-    def _post_unit(self, unit: Unit, length: int) -> None:
+    def _post_unit(self, unit: Unit, length: int, payload: Payload | None) -> None:
+        registration = None
         try:
+            sg = [unit.sge(length)]
+            if payload is not None:
+                registration = self._register_payload(payload)
+                length += payload.length
+                if registration is not None:
+                    sg.append(registration.mr.sge(payload.offset, payload.length))
+                else:
+                    unit.view[length - payload.length : length] = payload.view
+                    sg = [unit.sge(length)]
             put_unit_header(unit.view, length, *self.credits.count_sent_unit())
             self._update_reserved_receives()
-            self._post_send(SendWR(sg=[unit.sge(length)]), lambda wc: self._on_unit_sent(wc, unit))
+            # The payload keeps the program's memory until the Send has completed.
+            on_completion = partial(self._on_unit_sent, unit, payload, registration)
+            self._post_send(SendWR(sg=sg), on_completion)
         except BaseException as error:
+            if registration is not None:
+                self.device.registrations.release(registration)
             unit.release()
             if isinstance(error, Error):
                 self._end_channel(f"sending to {self._peer_name()}: {error.strerror}", Cause.LOST)
@@ -170,11 +188,22 @@ class RDMAChannel(Channel):
             self.stalled_since = self._loop.time()
         self.sent_octets += length
 
+    def _register_payload(self, payload: Payload) -> Registration | None:
+        """Return the registration of the program's memory; ``None``: the device permits no more."""
+        try:
+            return self.device.registrations.take(payload.memory)
+        except Error:
+            return None
+
     def _post_send(self, wr: SendWR, on_completion: Callable[[WC], None]) -> None:
         self._set_destination(wr)
         self._posted.add(self.device.post_send(self._qp, wr, on_completion))
 
-    def _on_unit_sent(self, wc: WC, unit: Unit) -> None:
+    def _on_unit_sent(
+        self, unit: Unit, payload: Payload | None, registration: Registration | None, wc: WC
+    ) -> None:
+        if registration is not None:
+            self.device.registrations.release(registration)
         self._in_flight -= 1
         self.stalled_since = self._loop.time() if self._in_flight else None
         unit.release()

@@ -17,6 +17,7 @@ from collections.abc import Callable
 
 from siwarp.ulp.adts.channel import CLOSE_S, Cause, Channel, ChannelEnded, Received
 from siwarp.ulp.adts.memory import Pool, Unit
+from siwarp.ulp.adts.registrations import Payload
 from siwarp.ulp.adts.wire import (
     HANDSHAKE_UNIT_SIZE,
     UNIT_HEADER_SIZE,
@@ -114,7 +115,7 @@ class TCPChannel(Channel):
         self._check_open()
         return self._sends.take_nowait()
 
-    async def send(self, unit: Unit, length: int) -> None:
+    async def send(self, unit: Unit, length: int, payload: Payload | None = None) -> None:
         """Send a unit as ``Channel.send`` says; return when the socket has accepted it."""
         try:
             self._check_open()

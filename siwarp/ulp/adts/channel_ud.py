@@ -17,6 +17,7 @@ from siwarp.ulp.adts.channel import CLOSE_S, Cause, Channel, ChannelEnded, Recei
 from siwarp.ulp.adts.channel_rd import random_qkey
 from siwarp.ulp.adts.device import Device
 from siwarp.ulp.adts.memory import Pool, Unit
+from siwarp.ulp.adts.registrations import Payload
 from siwarp.ulp.adts.repeat import REPORT_S, Inbound, Outbound, Report
 from siwarp.ulp.adts.wire import WireError, parse_unit_header, put_unit_header
 from siwarp.verbs import (
@@ -212,7 +213,7 @@ class UDChannel(Channel):
                 self._waits = False
         return unit
 
-    async def send(self, unit: Unit, length: int) -> None:
+    async def send(self, unit: Unit, length: int, payload: Payload | None = None) -> None:
         """Send a unit as ``Channel.send`` says; return when it is queued."""
         try:
             self._check_open()

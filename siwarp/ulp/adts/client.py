@@ -231,7 +231,10 @@ class Session:
         """Send a file, a directory, an open binary file or memory.
 
         Args:
-            source: a local path, an object with ``read``, or a buffer.
+            source: a local path, an object with ``read``, or a buffer, which must not change until
+                the file is sent. RC and RD send a writable buffer whose object permits weak
+                references (a NumPy array, a memoryview) from its own memory, and copy others. Until
+                the session ends, such an array cannot be resized in place.
             path: the path at the server, relative to its directory.
             recursive: send a directory with all below it.
             update: skip files whose size and time are equal at the server.
@@ -327,8 +330,8 @@ class Session:
         Args:
             path: the path at the server, relative to its directory; ``""`` is this directory.
             target: the local path of the file or directory, an object with ``write``, or a
-                writable buffer. To an object with ``write``, holes are written as zeros, of at
-                most 1 GiB.
+                writable buffer, into which octets are copied from the units that arrive. To an
+                object with ``write``, holes are written as zeros, of at most 1 GiB.
             recursive, update, delete, symlinks, sync, digest, progress: as for ``put``, with the
                 ends exchanged.
 

@@ -17,6 +17,7 @@ from siwarp import aio
 from siwarp.cm import CMEventChannel
 from siwarp.ulp.adts.channel import Cause
 from siwarp.ulp.adts.memory import Pool, SplitPool, Units
+from siwarp.ulp.adts.registrations import Registrations
 from siwarp.verbs import (
     CQ,
     MR,
@@ -75,6 +76,7 @@ class Device:
             self.cq = CQ(self.context, CQ_SIZE, channel=CompChannel(self.context))
             self.cm = CMEventChannel(self.context)
             self.pool = Pool(self.pd, memory, unit)
+            self.registrations = Registrations(self.pd)
             #: Octets of the pool that receives hold (receives.py).
             self.receiving = 0
             #: The objects that divide the pool's units into smaller ones, by size.

@@ -15,6 +15,7 @@ from typing import Any
 
 from siwarp.base import system
 from siwarp.base.buffer import Buffer, octets
+from siwarp.ulp.adts.registrations import ProgramMemory
 from siwarp.ulp.adts.tree import Entry, Extent, Incoming, Tree
 from siwarp.ulp.adts.wire import FileKind
 
@@ -175,6 +176,7 @@ class MemoryOrigin:
 
     def __init__(self, data: Buffer) -> None:
         self._view = octets(data)
+        self.memory = ProgramMemory.find(data, self._view)
         self.entry = Entry("", FileKind.FILE, len(self._view), system.clock_ns(True))
 
     def open_for_send(self, path: str) -> MemoryOrigin:
@@ -201,6 +203,8 @@ class _FileOrigin:
 
     The octets of a file that cannot seek are first copied to a temporary file.
     """
+
+    memory = None
 
     def __init__(self, file: Any) -> None:
         if not (hasattr(file, "seekable") and file.seekable()):

@@ -20,7 +20,7 @@ from siwarp.ulp.adts import wire
 from siwarp.ulp.adts.channel import Cause, Channel, ChannelEnded, Received
 from siwarp.ulp.adts.disk import Disk
 from siwarp.ulp.adts.memory import Unit
-from siwarp.ulp.adts.transfer import Outcome, Receiver, Sender, clip, error_number
+from siwarp.ulp.adts.transfer import Filled, Outcome, Receiver, Sender, clip, error_number
 from siwarp.ulp.adts.wire import UNIT_HEADER_SIZE, ErrorCode, Message, Record, Type
 from siwarp.verbs import Address, Error
 
@@ -394,7 +394,7 @@ class Exchange:
     # ---- sending
 
     async def _write_units(self) -> None:
-        filled: tuple[Unit, asyncio.Future[int]] | None = None
+        filled: tuple[Unit, asyncio.Future[Filled]] | None = None
         try:
             while True:
                 if filled is None:
@@ -407,7 +407,7 @@ class Exchange:
                         continue
                     filled = self._fill_unit(await self.channel.buffer())
                 unit, filling = filled
-                at: int = await asyncio.shield(filling)
+                at, payload = await asyncio.shield(filling)
                 self._report_outcome(self.sender.take_outcome(), True)
                 filled = None
                 if at == UNIT_HEADER_SIZE:
@@ -419,7 +419,7 @@ class Exchange:
                 following = self.channel.buffer_nowait() if self._sends_files() else None
                 if following is not None:
                     filled = self._fill_unit(following)
-                await self.channel.send(unit, at)
+                await self.channel.send(unit, at, payload)
         finally:
             if filled is not None:
                 # A disk thread may still write to the unit, so the unit is released later.
@@ -429,13 +429,14 @@ class Exchange:
     def _sends_files(self) -> bool:
         return self.sender.is_busy and not self._paused_by_peer
 
-    def _fill_unit(self, unit: Unit) -> tuple[Unit, asyncio.Future[int]]:
-        """Begin to fill a unit; return it with the future of its length."""
+    def _fill_unit(self, unit: Unit) -> tuple[Unit, asyncio.Future[Filled]]:
+        """Begin to fill a unit; return it with the future of what it has then."""
         at = self._put_control_messages(unit.view)
         if self._sends_files():
-            return unit, self._disk.run(self.sender.fill, unit.view, at)
-        filled: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        filled.set_result(at)
+            fill = partial(self.sender.fill, gathers=self.channel.gathers)
+            return unit, self._disk.run(fill, unit.view, at)
+        filled: asyncio.Future[Filled] = asyncio.get_running_loop().create_future()
+        filled.set_result(Filled(at))
         return unit, filled
 
     def _put_control_messages(self, view: memoryview) -> int:

@@ -14,10 +14,11 @@ import os
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from siwarp.ulp.adts import wire
 from siwarp.ulp.adts.digest import Digest, make_digest
+from siwarp.ulp.adts.registrations import Payload, ProgramMemory
 from siwarp.ulp.adts.tree import Entry, Extent
 from siwarp.ulp.adts.wire import (
     RECORD_HEADER_SIZE,
@@ -36,6 +37,7 @@ __all__ = [
     "Destination",
     "Failure",
     "FilePlan",
+    "Filled",
     "ListPlan",
     "Outcome",
     "OutgoingFile",
@@ -57,6 +59,8 @@ AHEAD = 4
 _SMALLEST_HOLE = 4096
 #: Smallest part of a file that is put at the end of a unit.
 _SMALLEST_PART = 512
+#: Smallest part of the program's memory that is sent from there instead of from a copy.
+_SMALLEST_PAYLOAD = 8 << 10
 #: Octets that are read at a time to compute the digest of what arrived before.
 _PREFIX_STEP = 1 << 20
 
@@ -158,6 +162,10 @@ class OutgoingFile(Readable, Protocol):
 
     entry: Entry
 
+    @property
+    def memory(self) -> ProgramMemory | None:
+        """The file, if it is memory of the program that can be sent without a copy."""
+
     def check_unchanged(self) -> None:
         """Raise OSError if the file was changed since it was opened."""
 
@@ -239,6 +247,13 @@ class _Sending:
     prefix: bytes = b""
 
 
+class Filled(NamedTuple):
+    """The octets of a filled unit: ``length`` of them in it, followed by those of ``payload``."""
+
+    length: int
+    payload: Payload | None = None
+
+
 class Sender:
     """The sending half of a session.
 
@@ -264,6 +279,8 @@ class Sender:
         self._directories: list[Entry] = []
         self._peeked: Entry | Failure | None = None
         self._is_finishing = False
+        self._gathers = False
+        self._payload: Payload | None = None
         self.outcome = Outcome()
 
     # ---- called by the thread of the event loop
@@ -304,11 +321,16 @@ class Sender:
         outcome, self.outcome = self.outcome, Outcome()
         return outcome
 
-    def fill(self, view: memoryview, at: int) -> int:
-        """Write records into a unit, from a position on; return the position after them.
+    def fill(self, view: memoryview, at: int, *, gathers: bool = False) -> Filled:
+        """Write records into a unit, from a position on; return what the unit has then.
 
-        Returns ``at`` if there is nothing to send until the peer has replied.
+        The length is ``at`` if there is nothing to send until the peer has replied. ``gathers``:
+        the octets of the last record may be a payload outside of the unit.
         """
+        self._gathers, self._payload = gathers, None
+        return Filled(self._put_records(view, at), self._payload)
+
+    def _put_records(self, view: memoryview, at: int) -> int:
         while self._replies:
             self._handle_reply(self._replies.popleft())
         while True:
@@ -326,6 +348,8 @@ class Sender:
                 at = self._put_entries(self._plan, view, at)
             else:
                 at = self._put_files(view, at)
+            if self._payload is not None:
+                return at  # nothing may follow in the unit
             if at == before and not self._unsent and (self._plan is not None or not self._plans):
                 return at
 
@@ -524,14 +548,21 @@ class Sender:
             else:
                 left = min(left, room)
                 start = at + RECORD_HEADER_SIZE
-                payload = view[start : start + left]
-                source.read(payload, sending.position)
-                digest.update(payload)
                 at = wire.put_data(
                     view, at, transfer=sending.id, offset=sending.position, length=left
                 )
+                # The rest of a file is copied, so that its END is in the same unit.
+                if self._gathers and source.memory and left == room >= _SMALLEST_PAYLOAD:
+                    self._payload = Payload(source.memory, sending.position, left)
+                    octets, at = self._payload.view, start
+                else:
+                    octets = view[start:at]
+                    source.read(octets, sending.position)
+                digest.update(octets)
             sending.position += left
             self.outcome.octets += left
+            if self._payload is not None:
+                return at, False
         end = wire.End(size=entry.size, digest=digest.value())
         if end.octets() > len(view) - at:
             return at, False

@@ -436,6 +436,8 @@ class _Extents:
 class Source:
     """A regular file that is sent. Not usable by two threads at a time."""
 
+    memory = None
+
     def __init__(self, calls: SystemCalls, fd: int, entry: Entry, allocated: int) -> None:
         self._calls = calls
         self.fd = fd

@@ -203,10 +203,10 @@ def test_the_key_is_not_sent(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> N
     sent: list[bytes] = []
     send_unit = RDMAChannel.send
 
-    async def note(channel: RDMAChannel, unit: Unit, length: int) -> None:
+    async def note(channel: RDMAChannel, unit: Unit, length: int, payload: None = None) -> None:
         wire.put_unit_header(unit.view, length)  # as the channel will
         sent.append(bytes(unit.view[:length]))
-        await send_unit(channel, unit, length)
+        await send_unit(channel, unit, length, payload)
 
     monkeypatch.setattr(RDMAChannel, "send", note)
 

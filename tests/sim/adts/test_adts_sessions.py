@@ -8,11 +8,13 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import errno
+import mmap
 import os
 import stat
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from sim.adts.adts_sim_harness import (
     LIMITS,
@@ -28,9 +30,13 @@ from sim.adts.adts_sim_harness import (
 from siwarp.sim import World
 from siwarp.ulp import adts
 from siwarp.ulp.adts import ADTSError, ErrorCode
+from siwarp.ulp.adts.channel_rdma import RDMAChannel
+from siwarp.ulp.adts.local import MemoryOrigin
+from siwarp.ulp.adts.registrations import ProgramMemory, Registrations
 from siwarp.ulp.adts.transfer import ListPlan
 from siwarp.ulp.adts.tree import SystemCalls
 from siwarp.ulp.adts.wire import Record, Type
+from siwarp.verbs import LimitError
 
 #: Above SMALL_FILE, so that it is accepted before it is sent, and resumed.
 LARGE = 400_000
@@ -468,8 +474,6 @@ def test_a_mirror_deletes_nothing_if_the_server_cannot_list_everything(
 def test_memory_and_open_files_are_transferred(hosts: Hosts, tmp_path: Path) -> None:
     import io
 
-    import numpy as np
-
     octets = bytes(range(256)) * 2000
 
     async def transfer_memory_and_open_files() -> None:
@@ -494,6 +498,59 @@ def test_memory_and_open_files_are_transferred(hosts: Hosts, tmp_path: Path) -> 
             assert [f.code for f in result.failures] == [ErrorCode.NO_SPACE]
 
     hosts.run_coroutine(transfer_memory_and_open_files())
+
+
+@pytest.mark.parametrize("hosts", ["rd", "rc"], indirect=True)
+def test_an_array_is_sent_from_its_own_memory_which_is_registered_while_it_exists(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copied = []
+    read = MemoryOrigin.read
+
+    def count_and_read(origin: MemoryOrigin, into: memoryview, offset: int) -> None:
+        copied.append(len(into))
+        read(origin, into, offset)
+
+    monkeypatch.setattr(MemoryOrigin, "read", count_and_read)
+
+    async def put_arrays_at_one_address() -> None:
+        async with await hosts.start_server(), await hosts.connect_client() as session:
+            channel = session._exchange.channel
+            assert isinstance(channel, RDMAChannel)
+            pages = mmap.mmap(-1, 1 << 20)
+            for value in (1, 2):
+                array = np.frombuffer(pages, np.uint8)
+                array[:] = np.arange(len(array)) % 251 * value % 256
+                for name in ("first", "second"):
+                    result = await session.put(array, name)
+                    assert (result.files, result.failures) == (1, [])
+                    assert (hosts.root / name).read_bytes() == array.tobytes()
+                assert len(channel.device.registrations) == 1
+                del array
+                assert len(channel.device.registrations) == 0
+            # only the last part of each file is copied, into the unit that has its END
+            assert len(copied) == 4
+            assert max(copied) < LIMITS.unit
+
+    hosts.run_coroutine(put_arrays_at_one_address())
+
+
+@pytest.mark.parametrize("hosts", ["rd", "rc"], indirect=True)
+def test_memory_that_cannot_be_registered_is_copied(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(cache: Registrations, memory: ProgramMemory) -> None:
+        raise LimitError(errno.ENOMEM, "too many regions")
+
+    monkeypatch.setattr(Registrations, "take", refuse)
+    array = np.arange(100_000)
+
+    async def put_array() -> None:
+        async with await hosts.start_server(), await hosts.connect_client() as session:
+            assert (await session.put(array, "array")).failures == []
+            assert (hosts.root / "array").read_bytes() == array.tobytes()
+
+    hosts.run_coroutine(put_array())
 
 
 @pytest.mark.clause("ADTS-FILE-11")

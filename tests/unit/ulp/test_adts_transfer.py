@@ -21,10 +21,10 @@ from unit.ulp.transfer_harness import (
 )
 
 from siwarp.ulp.adts import wire
-from siwarp.ulp.adts.local import MAX_ZEROS, ObjectDestination
-from siwarp.ulp.adts.transfer import SMALL_FILE, ListPlan, Outcome, Receiver, Sender
+from siwarp.ulp.adts.local import MAX_ZEROS, MemoryOrigin, ObjectDestination
+from siwarp.ulp.adts.transfer import SMALL_FILE, FilePlan, ListPlan, Outcome, Receiver, Sender
 from siwarp.ulp.adts.tree import Entry, SystemCalls, Tree
-from siwarp.ulp.adts.wire import DigestKind, ErrorCode, FileKind, Option
+from siwarp.ulp.adts.wire import UNIT_HEADER_SIZE, DigestKind, ErrorCode, FileKind, Option
 
 TIME = 1_600_000_000_123_456_789
 
@@ -433,3 +433,40 @@ def test_an_answer_ends_with_request_done_however_full_the_last_unit_is() -> Non
             for unit in fill_units(sender, size):
                 types += [record.type for record in wire.records(unit)]
         assert types == [wire.Type.ENTRY] * 9 + [wire.Type.REQUEST_DONE]
+
+
+@pytest.mark.parametrize("gathers", [False, True])
+@pytest.mark.parametrize("unit", [2048, 9000, 1 << 14, 1 << 16])
+@pytest.mark.parametrize("size", [1, 8192, 16_327, 16_328, 16_329, 65_536, 300_000])
+def test_memory_of_the_program_arrives_whether_or_not_it_is_copied_into_units(
+    size: int, unit: int, gathers: bool
+) -> None:
+    octets = bytearray(random.Random(size).randbytes(size))
+    into = bytearray(size)
+    pump = Pump(ObjectDestination(into, "file"), unit)
+    pump.gathers = gathers
+    origin = MemoryOrigin(memoryview(octets))
+    pump.send_plan(FilePlan(origin, iter([origin.entry]), prefix="file"))
+    assert (pump.received.done, pump.received.failures) == (1, [])
+    assert into == octets
+
+
+def test_only_the_octets_that_fill_the_end_of_a_unit_are_not_copied_into_it() -> None:
+    origin = MemoryOrigin(memoryview(bytearray(100_000)))
+    sender = Sender(1, 64)
+    sender.add(FilePlan(origin, iter([origin.entry]), prefix="file"))
+    filled = []
+    for _ in range(3):
+        view = memoryview(bytearray(1 << 15))
+        filled.append(sender.fill(view, UNIT_HEADER_SIZE, gathers=True))
+    payloads = [payload for _, payload in filled if payload is not None]
+    assert [payload.memory for payload in payloads] == [origin.memory] * 3
+    assert payloads[0].offset == 0
+    assert payloads[1].offset == payloads[0].length
+    for length, payload in filled:
+        assert payload is not None
+        assert length + payload.length == 1 << 15
+    view = memoryview(bytearray(1 << 15))
+    length, payload = sender.fill(view, UNIT_HEADER_SIZE, gathers=True)
+    assert payload is None
+    assert length > 100_000 - sum(payload.length for payload in payloads)

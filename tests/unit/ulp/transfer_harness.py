@@ -24,11 +24,14 @@ def encode_unit(*messages: tuple[int, Message], room: int = 1 << 16) -> memoryvi
     return view[:at]
 
 
-def fill_units(sender: Sender, size: int) -> Iterator[memoryview]:
+def fill_units(sender: Sender, size: int, *, gathers: bool = False) -> Iterator[memoryview]:
     """Let the sender fill units, and yield them until it waits for the receiver."""
     while True:
         view = memoryview(bytearray(size))
-        at = sender.fill(view, UNIT_HEADER_SIZE)
+        at, payload = sender.fill(view, UNIT_HEADER_SIZE, gathers=gathers)
+        if payload is not None:
+            view[at : at + payload.length] = payload.view
+            at += payload.length
         if at == UNIT_HEADER_SIZE:
             return
         wire.put_unit_header(view, at)
@@ -42,6 +45,7 @@ class Pump:
         self.sender = Sender(1, FILES)
         self.receiver = Receiver({0: destination}, FILES)
         self.unit = unit
+        self.gathers = False
         self.units = 0
         self.sent = Outcome()
         self.received = Outcome()
@@ -52,7 +56,7 @@ class Pump:
         self.sender.add(plan)
         while not plan.is_finished:
             progressed = False
-            for unit in fill_units(self.sender, self.unit):
+            for unit in fill_units(self.sender, self.unit, gathers=self.gathers):
                 before(self.units)
                 self.units += 1
                 progressed = True
