@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import itertools
 import json
-import os
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
