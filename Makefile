@@ -69,12 +69,10 @@ sim: ## Run the tests of simulated processes: no sockets, virtual time; tests/si
 	@SIWARP_SIM=1 $(PY) -m pytest $(SHARED) tests/sim $(ARGS)
 	@SIWARP_SIM=1 $(PY) -m pytest $(SHARED) tests/sim/rd $(ARGS)
 
-lanes: ## Run the simulated, hostile and device tests and 200 random programs on devices with four lanes
+lanes: ## Run the tests of devices and connections and 200 random programs on four lanes; make batching does so with the simulated and hostile tests
 	@tools/setup --extra test
-	@SIWARP_LANES=4 $(PY) -m pytest $(SHARED) tests/hostile tests/unit/cm tests/unit/connect tests/unit/device tests/unit/qp $(ARGS)
-	@SIWARP_LANES=4 SIWARP_SIM=1 $(PY) -m pytest $(SHARED) tests/sim $(ARGS)
-	@SIWARP_LANES=4 SIWARP_SIM=1 $(PY) -m pytest $(SHARED) tests/sim/rd $(ARGS)
-	@SIWARP_LANES=4 .venv/bin/siwarp sim --seeds 200
+	@SIWARP_LANES=4 $(PY) -m pytest $(SHARED) tests/unit/cm tests/unit/connect tests/unit/device tests/unit/qp $(ARGS)
+	@SIWARP_LANES=4 .venv/bin/siwarp sim --seeds 200 --once
 
 batching: ## Run the simulated and hostile tests, tests with models and 70 random programs: posts never wait for a batch, on one lane; always, on four
 	@tools/setup --extra test
@@ -84,7 +82,7 @@ batching: ## Run the simulated and hostile tests, tests with models and 70 rando
 		$(PY) -m pytest $(SHARED) tests/hostile tests/stress tests/unit/qp/test_qp_model.py tests/unit/device/test_device_mw_model.py $(ARGS); \
 		SIWARP_SIM=1 $(PY) -m pytest $(SHARED) tests/sim $(ARGS); \
 		SIWARP_SIM=1 $(PY) -m pytest $(SHARED) tests/sim/rd $(ARGS); \
-		.venv/bin/siwarp sim --seeds 70; \
+		.venv/bin/siwarp sim --seeds 70 --once; \
 	done
 
 soak: ## Run random verbs programs in simulated worlds for MINUTES=60, from seed SEED on (default: the current time)

@@ -143,14 +143,17 @@ def scan_citations(root: Path, known: Iterable[str], listing: Iterable[str] = ()
     for path in _source_files(root):
         text = path.read_text(encoding="utf-8")
         name = path.relative_to(root).as_posix()
-        for number, line in enumerate(text.splitlines(), 1):
-            for clause_id in CITED.findall(line):
-                if clause_id not in known:
-                    found.problems.append(f"{name}:{number}: unknown clause {clause_id}")
-                elif not name.startswith("tests/"):
-                    found.code.setdefault(clause_id, []).append(f"{name}:{number}")
-        if name.startswith("tests/") and path.suffix == ".py" and "clause" in text:
-            _scan_test_functions(ast.parse(text, filename=name), name, found)
+        is_test = name.startswith("tests/")
+        for cited in CITED.finditer(text):
+            if cited[0] in known and is_test:
+                continue
+            number = text.count("\n", 0, cited.start()) + 1
+            if cited[0] not in known:
+                found.problems.append(f"{name}:{number}: unknown clause {cited[0]}")
+            else:
+                found.code.setdefault(cited[0], []).append(f"{name}:{number}")
+        if is_test and path.suffix == ".py" and ".mark.clause" in text:
+            _scan_test_functions(text, name, found)
     for clause_id in sorted(set(listing) & found.tests.keys()):
         for test in found.tests.pop(clause_id):
             found.problems.append(f"{test}: cites {clause_id} without its item ({clause_id}#a)")
@@ -166,19 +169,28 @@ def _source_files(root: Path) -> list[Path]:
     )
 
 
-def _scan_test_functions(tree: ast.Module, name: str, found: Citations) -> None:
+def _scan_test_functions(text: str, name: str, found: Citations) -> None:
     """Collect the clause markers of test functions; report a marker elsewhere as a problem."""
+    tree = ast.parse(text, filename=name)
     on_tests: set[ast.Call] = set()
-    marks: list[ast.Call] = []
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            if node.name.startswith("test"):
-                on_tests.update(_scan_one_test(node, f"{name}::{node.name}", found))
-        elif mark := _as_pytest_clause_mark(node):
-            marks.append(mark)
-    for mark in marks:
+    for node in _walk_statements(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name.startswith(
+            "test"
+        ):
+            on_tests.update(_scan_one_test(node, f"{name}::{node.name}", found))
+    if len(on_tests) == text.count(".mark.clause("):
+        return  # the search of all nodes takes longest
+    for mark in _pytest_clause_marks(tree):
         if mark not in on_tests:
             found.problems.append(f"{name}:{mark.lineno}: clause marker outside a test function")
+
+
+def _walk_statements(node: ast.AST) -> Iterator[ast.stmt]:
+    """Yield the statements below a node, including those in other statements."""
+    for statement in ast.iter_child_nodes(node):
+        if isinstance(statement, ast.stmt):
+            yield statement
+            yield from _walk_statements(statement)
 
 
 def _scan_one_test(

@@ -13,11 +13,13 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
+from _pytest.runner import runtestprotocol
 from clause_record import Recorder
 from pace import processes_per_cpu, scale_limit
 from timing import list_entry_covering_test, listed_timing_tests
@@ -158,6 +160,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     picked = config.option.markexpr
     named = any("::" in argument for argument in config.args)
     items[:] = [item for item in items if not is_test_left_out(item, picked, named)]
+    # The tests of this file wait most of the time, longer than those of any other file take.
+    items.sort(key=lambda item: item.path.name != "test_device_failing.py")
+    if "SIWARP_CRC_FIRST" in os.environ:
+        for item in items:
+            if item.get_closest_marker("fast_path"):
+                item.fixturenames.insert(0, "_crc_first_off")  # type: ignore[attr-defined]
 
 
 # pytest ignores SIGINT if a shell starts it in the background, and SIGHUP under nohup. Programs
@@ -222,10 +230,40 @@ def pytest_configure(config: pytest.Config) -> None:
     # tests or change settings.
     if not {"SANITIZER", "SIWARP_CRC_FIRST", "COVERAGE", "TEST_ALONE"} & os.environ.keys():
         config.pluginmanager.register(Recorder(config, ROOT), "siwarp-clause-record")
+    if hasattr(config, "workerinput"):
+        config.pluginmanager.register(FewReports(), "siwarp-few-reports")
 
 
-@pytest.hookimpl(hookwrapper=True, tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+class FewReports:
+    """A plugin for workers of pytest-xdist, which send the controller only what it prints.
+
+    A worker sends five messages for each test, and the serialization of a message in both processes
+    takes as much CPU time as the setup and teardown of a short test. The controller prints only the
+    result of the call, and any failed or skipped phase.
+    """
+
+    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool:
+        """Run a test like pytest's own implementation, and report the phases that matter."""
+        for report in runtestprotocol(item, log=False, nextitem=nextitem):
+            if report.when == "call" or not report.passed:
+                item.ihook.pytest_runtest_logreport(report=report)
+        if "SANITIZER_LOG" in os.environ:
+            pytest_runtest_logfinish(item.nodeid)
+        return True
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_report_to_serializable(
+        self, report: pytest.TestReport | pytest.CollectReport
+    ) -> Generator[None, dict[str, Any] | None, dict[str, Any] | None]:
+        """Leave out the keywords of a test, by which nothing is selected after its run."""
+        data = yield
+        if data is not None and "keywords" in data:
+            data["keywords"] = {}
+        return data
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, bool, bool]:
     """Set the timeout of a test according to the load of the machine.
 
     The hook runs before pytest-timeout reads the timeout. For a test marked `scales` the slowness
@@ -240,7 +278,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
         ),
         append=False,
     )
-    yield
+    return (yield)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -302,15 +340,13 @@ if "SANITIZER" in os.environ:
     _write_sanitizer_reports_to(os.environ["SANITIZER_LOG"] + (f".{_worker}" if _worker else ""))
 
 
-@pytest.fixture(autouse=True)
-def _turn_off_setting_crc_first(request: pytest.FixtureRequest) -> Iterator[None]:
+@pytest.fixture
+def _crc_first_off() -> Iterator[None]:
     """Turn the setting `crc_first` off for a layer test of the behaviour without the setting.
 
-    With this fixture the complete suite also passes with SIWARP_CRC_FIRST=1 in the environment.
+    Tests marked `fast_path` use this fixture if SIWARP_CRC_FIRST is in the environment, so that the
+    complete suite also passes then.
     """
-    if request.node.get_closest_marker("fast_path") is None or "SIWARP_CRC_FIRST" not in os.environ:
-        yield
-        return
     layers = importlib.import_module("_siwarp_layers").lib
     layers.siw_setting_set(b"crc_first", 0)
     yield

@@ -22,6 +22,7 @@ IDLE_S = 0.008
 PIECES = 7
 #: Upper bound of the slowdown factor, so that a test that hangs ends on any machine.
 MOST = 12.0
+CPUS = os.cpu_count() or 1
 #: Seconds for which a measurement is reused.
 FRESH_S = 2.0
 
@@ -68,7 +69,7 @@ def limit_exceeded(began: float, seconds: float) -> bool:
 
 def processes_per_cpu() -> float:
     """Return the number of runnable processes per CPU (load average), at least 1."""
-    return min(max(os.getloadavg()[0] / (os.cpu_count() or 1), 1.0), MOST)
+    return min(max(os.getloadavg()[0] / CPUS, 1.0), MOST)
 
 
 def run_command(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import itertools
 import json
-import os
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
@@ -17,11 +16,13 @@ from typing import Any
 import pace
 import pytest
 from harness.siwarp_process import COMMAND, SiwarpProcess
+from typer.testing import CliRunner
 
 from siwarp.bench import charts, report, stacks
 from siwarp.bench.page import make_page, report_status
 from siwarp.bench.programs import parse_client_result
 from siwarp.bench.runner import BenchError
+from siwarp.cli.app import build_app
 
 pytestmark = pytest.mark.scales
 
@@ -341,25 +342,32 @@ def test_the_figures_of_other_stacks_are_parsed_from_their_output(
 # ---- the command
 
 
-def run_bench_all(*arguments: str, **environment: str) -> Any:
+def run_bench_all(*arguments: str) -> Any:
     return pace.run_command(
         [*COMMAND, "bench", "all", *arguments],
         capture_output=True,
         text=True,
         check=False,
         seconds=120,
-        env={**os.environ, **environment},
         start=SiwarpProcess,
     )
 
 
-def test_a_trial_measures_every_section_and_is_never_reliable(tmp_path: Path) -> None:
+def test_a_trial_measures_every_section_and_is_never_reliable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     page, data = tmp_path / "page.html", tmp_path / "data.json"
     # Without PATH no other stack is found: what is installed here does not change the test.
-    done = run_bench_all("--quick", "--out", str(page), "--json", str(data), PATH="")
+    monkeypatch.setenv("PATH", "")
+    # One round of each figure, with small messages.
+    of_trial = report.Scope.of_trial()
+    small = replace(of_trial, rounds=1, datagrams=(64,), streams=(64,), thread_counts=(2,))
+    monkeypatch.setattr(report.Scope, "of_trial", lambda: small)
+    arguments = ["bench", "all", "--quick", "--out", str(page), "--json", str(data)]
+    done = CliRunner().invoke(build_app("bench"), arguments)
     found = json.loads(data.read_text())
     # A busy machine may lose datagrams: then the report is partial, and says so.
-    assert done.returncode == (1 if found["partial"] else 0), done.stderr
+    assert done.exit_code == (1 if found["partial"] else 0), done.output
     assert "unreliable: a trial" in done.stdout
     assert "100%" in done.stderr
     assert found["quick"] is True

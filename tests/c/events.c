@@ -8,6 +8,7 @@
  */
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <string.h>
@@ -98,6 +99,7 @@ static void *move_ids_to_and_fro(void *begins_with_other)
 	for (; moving; to_other = !to_other) {
 		check(siw_cm_migrate_id(a.id, to_other ? other : rig.cm));
 		check(siw_cm_migrate_id(b.id, to_other ? rig.cm : other));
+		sched_yield(); /* otherwise the threads' time slices pass between two events */
 	}
 	return NULL;
 }

@@ -20,7 +20,7 @@
 
 #define PORTS	 3
 #define WAITERS	 4
-#define WAKES	 2000
+#define WAKES	 10000
 #define STREAMS	 4
 #define SENDS	 4000
 #define CANCELS	 300
@@ -87,8 +87,10 @@ static void *wait_for_socket_or_wake_up(void *arg)
 		for (int i = 0; i < PORTS; i++)
 			make_round_and_fill_wait_set(&lanes[i], &sets[i]);
 		now = news; /* read after the polls, which clear a wake-up */
-		if (*mine == now && !over)
+		if (*mine == now && !over) {
+			sched_yield(); /* to the threads for which the wake-up is still pending */
 			must(siw_llp_wait_any(sets, PORTS, -1, LIMIT_US) == 1);
+		}
 		*mine = now;
 	}
 	return NULL;
@@ -189,8 +191,10 @@ static void *serve_lanes(void *arg)
 
 		for (int i = 0; i < n; i++)
 			moved += make_round_and_fill_wait_set(&lanes[first + i], &sets[i]);
-		if (!moved && !over)
+		if (!moved && !over) {
+			sched_yield(); /* to the threads for which the wake-up is still pending */
 			must(siw_llp_wait_any(sets, n, -1, LIMIT_US) == 1);
+		}
 	}
 	return NULL;
 }

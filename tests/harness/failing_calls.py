@@ -45,12 +45,15 @@ class WaitLimits:
 
 
 def wait_for_completions(cq: CQ, n: int = 1) -> None:
-    """Wait for n completions; sleep between polls."""
-    for _ in range(int(WaitLimits.seconds / 0.00025)):
+    """Wait for n completions; sleep between polls, longer if the completions take long."""
+    left, pause = WaitLimits.seconds, 0.00025
+    while left > 0:
         n -= len(cq.poll(n))
         if n <= 0:
             return
-        time.sleep(0.00025)
+        time.sleep(pause)
+        left -= pause
+        pause = min(pause * 1.25, 0.002)
     raise NoCompletionError
 
 

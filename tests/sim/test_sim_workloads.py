@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from siwarp.cli import sim as command
 from siwarp.cli.app import build_app
 from siwarp.sim.workloads import WORKLOADS, Outcome, execution, generate_program, model, rc, run
+from siwarp.sim.workloads import __main__ as run_requests
 from siwarp.verbs import WC, Context, QPAttr, QPState
 
 
@@ -43,7 +44,8 @@ def test_a_seed_determines_a_generated_program_of_a_workload(name: str) -> None:
 
 
 def test_a_seed_of_a_workload_produces_the_same_trace_in_every_process() -> None:
-    runs = {run_siwarp_sim("--workload", "churn", "--seed", "3") for _ in range(2)}
+    program = ("--workload", "churn", "--seed", "3")
+    runs = {run_siwarp_sim(*program), run_siwarp_sim(*program, "--once")}
     assert len(runs) == 1
     assert re.search(r"seed 3 of workload churn: trace [0-9a-f]{16}\n", runs.pop())
 
@@ -58,6 +60,21 @@ def test_a_setting_of_the_environment_replaces_the_drawn_value_in_all_programs(
     auto, never, always = (run_siwarp_sim(*program, SIWARP_BATCHING=name) for name in names)
     assert run_siwarp_sim(*program) == (auto, never, always)[drawn]
     assert never != always
+
+
+@pytest.mark.parametrize("once", [True, False])
+def test_a_program_runs_twice_or_if_requested_once(
+    monkeypatch: pytest.MonkeyPatch, once: bool
+) -> None:
+    runs = []
+
+    def count_run(*arguments: Any) -> Outcome:
+        runs.append(arguments)
+        return run(*arguments)
+
+    monkeypatch.setattr(run_requests, "run", count_run)
+    assert run_requests.run_program_twice("messages", 1, 20, None, once).failure == ""
+    assert len(runs) == (1 if once else 2)
 
 
 def run_corrupted_program(monkeypatch: pytest.MonkeyPatch, spoil: Any) -> Outcome:

@@ -2,9 +2,9 @@
 """Runs programs for ``siwarp sim``: reads JSON requests, one per line, and prints one line each.
 
 Settings that the environment sets have the environment's values in each program, instead of values
-drawn from the seed. Each program runs twice. The second run must produce the same trace as the
-first, and must not leave more memory allocated than the first; if it does, a third run shows
-whether that is repeated.
+drawn from the seed. Each program runs twice, unless the request asks for one run. The second run
+must produce the same trace as the first, and must not leave more memory allocated than the first;
+if it does, a third run shows whether that is repeated.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ SPARE = 16
 
 
 def run_program_twice(
-    workload: str, seed: int, operations: int | None, capture: str | None
+    workload: str, seed: int, operations: int | None, capture: str | None, once: bool
 ) -> Outcome:
-    """Run a program twice and return the outcome of both runs."""
+    """Run a program twice, or once if ``once`` is set, and return the outcome of the runs."""
     program = generate_program(workload, seed)
     forced = {n: v for n, v in settings_of_environment().items() if n in program.settings}
     program = dataclasses.replace(program, settings=program.settings | forced)
     first = run(program, operations, capture)
-    if first.failure:
+    if first.failure or once:
         return first
     second, grown = _run_and_count_blocks(program, operations)
     failure = second.failure
@@ -64,7 +64,9 @@ def main() -> None:
     gc.freeze()
     for line in sys.stdin:
         ask = json.loads(line)
-        outcome = run_program_twice(ask["workload"], ask["seed"], ask["operations"], ask["capture"])
+        outcome = run_program_twice(
+            ask["workload"], ask["seed"], ask["operations"], ask["capture"], ask["once"]
+        )
         print(json.dumps(dataclasses.asdict(outcome)), flush=True)
 
 

@@ -100,9 +100,15 @@ def is_exempt_message(text: ErrorText) -> bool:
 
 
 @functools.cache
+def texts_in_the_source() -> frozenset[ErrorText]:
+    """Return the messages of the Python code and of the C library."""
+    return frozenset(python_error_messages(PACKAGE) | c_library_error_messages(PACKAGE))
+
+
+@functools.cache
 def all_user_visible_texts() -> frozenset[ErrorText]:
     """Return all texts that may need an entry: messages, statuses, Terminates, counters."""
-    found = python_error_messages(PACKAGE) | c_library_error_messages(PACKAGE)
+    found = set(texts_in_the_source())
     for status in range(1, 22):
         words = ffi.string(lib.siw_wc_status_str(status)).decode()
         found.add(ErrorText(words, f"siw_wc_status_str({status})"))
@@ -158,9 +164,10 @@ def test_no_troubleshooting_entry_repeats_a_message_that_contains_its_remedy() -
 
 
 def test_every_exemption_from_troubleshooting_entries_is_still_needed() -> None:
-    texts = python_error_messages(PACKAGE) | c_library_error_messages(PACKAGE)
     for pattern in EXEMPT:
-        assert any(re.search(pattern, t.where) or re.search(pattern, t.text) for t in texts)
+        assert any(
+            re.search(pattern, t.where) or re.search(pattern, t.text) for t in texts_in_the_source()
+        )
 
 
 def test_troubleshooting_entries_are_unique_and_have_a_cause_and_a_remedy() -> None:

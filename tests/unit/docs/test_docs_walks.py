@@ -7,8 +7,8 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-import pytest
 from lint.layers import MAY_USE
+from table import each_row
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = ROOT / "ARCHITECTURE.md"
@@ -75,7 +75,7 @@ def hop_calls_next_hop(before: Hop, hop: Hop) -> bool:
     return called is not None and filled is not None
 
 
-@pytest.mark.parametrize("title", walkthroughs_by_title())
+@each_row("title", walkthroughs_by_title())
 def test_each_hop_of_a_walk_calls_the_next_hop(title: str) -> None:
     hops = walkthroughs_by_title()[title]
     assert len(hops) > 2

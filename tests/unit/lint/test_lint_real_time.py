@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 import real_time
 from history import FirstVersion
+from table import each_row
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "found"),
     [
         ("import time\ntime.sleep(1)\n", [(2, "time.sleep")]),

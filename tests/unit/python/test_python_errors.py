@@ -5,6 +5,7 @@ import sys
 import traceback
 
 import pytest
+from table import each_row
 
 import siwarp
 from siwarp.verbs import CQ, Context, ProtocolError, terminate_clause, terminate_reason
@@ -33,7 +34,7 @@ CODES = [
 ]
 
 
-@pytest.mark.parametrize(("layer", "type", "code", "words"), CODES)
+@each_row(("layer", "type", "code", "words"), CODES)
 def test_the_reason_of_a_terminate_is_described_in_words(
     layer: int, type: int, code: int, words: str
 ) -> None:
@@ -61,7 +62,7 @@ def test_a_protocol_error_has_the_layer_type_and_code_of_vendor_err() -> None:
     assert e.clause in str(e)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("number", "kind"),
     [
         (errno.EBUSY, siwarp.StateError),
