@@ -99,7 +99,7 @@ class Connection(SourceUser):
         self._slots = list(range(SENDS))
         self._slot_admission = Admission(SENDS)
         self._staging_admission = Admission(1)
-        self._inbox = Inbox()
+        self._inbox = Inbox(source.loop)
         self._recv_size = recv_size
         self._recv_room = recv_depth
         self._queue = source.find_or_create_cq(SENDS + recv_depth)
@@ -151,11 +151,14 @@ class Connection(SourceUser):
             ProtocolError: the peer refused an operation; the error describes it.
 
         """
-        # A small message on an idle connection takes one call of the library.
+        # A small message on an idle connection takes one call of the library, and no slot if the
+        # Send completes at once.
         if type(data) is bytes and len(data) <= INLINE and not self._ops:
-            self._check_open()
-            if self._slot_admission.try_acquire():
-                await self._send_inline(data)
+            if self._closed:
+                raise self._make_closed_error()
+            if self._slot_admission.has_room():
+                if not self.qp.send_inline(data, self._sq_key | self._slots[-1]):
+                    await self._wait_for_inline_send()
                 return
         await self._send_or_write(WROpcode.SEND, data, None)
 
@@ -167,26 +170,27 @@ class Connection(SourceUser):
             ProtocolError: one end violated the protocol; the error describes it.
 
         """
-        self._check_open()
-        slot, length = await self._inbox.get()
+        if self._closed:
+            raise self._make_closed_error()
+        items = self._inbox.items
+        slot, length = items.popleft() if items else await self._inbox.get()
         data = self._memory.read(length, slot * self._recv_size)
-        # The connection may have ended after this message; the next call of recv() reports the end.
-        with contextlib.suppress(StateError):
+        try:
             self.qp.post_recv(self._recvs[slot])
+        except StateError:
+            return data  # the connection has ended; the next call of recv() reports the end
         return data
 
     def __aiter__(self) -> AsyncIterator[bytes]:
-        return self._yield_received_messages()
+        return self
 
-    async def _yield_received_messages(self) -> AsyncIterator[bytes]:
-        while True:
-            try:
-                data = await self.recv()
-            except PeerGone:
-                if not self._left_in_order:
-                    raise
-                return
-            yield data
+    async def __anext__(self) -> bytes:
+        try:
+            return await self.recv()
+        except PeerGone:
+            if not self._left_in_order:
+                raise
+        raise StopAsyncIteration
 
     # ---- the peer's memory
 
@@ -327,17 +331,9 @@ class Connection(SourceUser):
             there = RemoteBuffer(remote.addr + at, size, remote.rkey)
             await self._post_and_wait(SendWR(opcode=opcode, sg=[mr.sge(at, size)], remote=there))
 
-    async def _send_inline(self, data: bytes) -> None:
-        """Send a small message in a slot that was acquired, and wait if it is not sent at once."""
-        slot = self._slots[-1]
-        try:
-            sent = self.qp.send_inline(data, self._sq_key | slot)
-        except BaseException:
-            self._slot_admission.release()
-            raise
-        if sent:
-            self._slot_admission.release()
-            return
+    async def _wait_for_inline_send(self) -> None:
+        """Wait for a Send that was posted in the last free slot of the list."""
+        self._slot_admission.try_acquire()
         op = self._ops[self._slots.pop()] = _PostedRequest(self._source.loop.create_future(), None)
         await self._wait_for_completion(op, WROpcode.SEND)
 

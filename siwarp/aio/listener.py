@@ -104,8 +104,8 @@ class Listener(SourceUser):
         self._recv = recv_size, recv_depth, persona
         self._closed = False
         source.members[self] = None
-        self._requests = Inbox()
-        self._made = Inbox()
+        self._requests = Inbox(source.loop)
+        self._made = Inbox(source.loop)
         self._making: dict[Connection, asyncio.TimerHandle] = {}
         self._private_data = b""
         self._answering = 0

@@ -321,10 +321,14 @@ class Admission:
 
     def try_acquire(self) -> bool:
         """Acquire a free place without waiting; return whether there was one."""
-        if self._room <= 0 or self._waiting:
+        if not self.has_room():
             return False
         self._room -= 1
         return True
+
+    def has_room(self) -> bool:
+        """Return whether ``try_acquire`` would acquire a place."""
+        return self._room > 0 and not self._waiting
 
     def release(self) -> None:
         """Release the place, and admit the next task."""
@@ -346,7 +350,8 @@ class _Failure:
 class Inbox:
     """A queue of items; cancelling a waiting task loses no item."""
 
-    def __init__(self) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
         self.items: deque[Any] = deque()
         self._end: Callable[[], BaseException] | None = None
         self._waiting: deque[asyncio.Future[None]] = deque()
@@ -360,12 +365,12 @@ class Inbox:
         """Record that no more items will follow, and the reason; only the first reason is kept."""
         if self._end is None:
             self._end = why
-        for waiter in self._waiting:
-            if not waiter.done():
-                waiter.set_result(None)
+        while self._waiting:
+            self._wake_one_waiter()
 
     def _wake_one_waiter(self) -> None:
-        for waiter in self._waiting:
+        while self._waiting:
+            waiter = self._waiting.popleft()
             if not waiter.done():
                 waiter.set_result(None)
                 return
@@ -381,16 +386,17 @@ class Inbox:
         while not self.items:
             if self._end is not None:
                 raise self._end()
-            waiter = asyncio.get_running_loop().create_future()
+            waiter = self._loop.create_future()
             self._waiting.append(waiter)
             try:
                 await waiter
             except asyncio.CancelledError:
-                if self.items:
+                if waiter.cancelled():
+                    with contextlib.suppress(ValueError):  # put() has removed the waiter already
+                        self._waiting.remove(waiter)
+                elif self.items:
                     self._wake_one_waiter()  # wake another task for the item
                 raise
-            finally:
-                self._waiting.remove(waiter)
         item = self.items.popleft()
         if isinstance(item, _Failure):
             raise item.why()

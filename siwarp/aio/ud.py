@@ -86,7 +86,7 @@ class Endpoint(SourceUser):
         source.members[self] = None
         self._peer_timeout = peer_timeout
         self._recv_size, self._recv_room = recv_size, recv_depth
-        self._inbox = Inbox()
+        self._inbox = Inbox(source.loop)
         self._admission = Admission(SENDS, self._drop_rd_peer)
         self._slots = list(range(SENDS))
         self._sent: dict[int, tuple[asyncio.Future[WC], Address]] = {}

@@ -53,13 +53,15 @@ struct siw_io_handler {
  * 0 if no socket is hot. If sockets are hot, epoll_wait is called in every 32nd poll, and in a poll
  * that comes at least 10 us after the previous call; this interval grows up to 80 us while calls
  * report no event. Sockets that epoll reports are added to the ready ring. The sockets of the ring
- * are served in turn, and a socket stays in the ring until a receive on it returns EAGAIN; so the
- * cost depends on the number of ready sockets only.
+ * are served in turn, and a socket stays in the ring until a receive on it returns EAGAIN, or until
+ * siw_llp_sock_note_all_handled(); so the cost depends on the number of ready sockets only.
  *
  * A cold socket that becomes ready turns hot if the hot set has room, or replaces a hot socket
  * without data for 256 polls. A hot socket without data for 1024 polls turns cold if other sockets
  * had data. A socket that waits for room to write counts as a socket with data. Listeners and
- * sockets that are still connecting stay cold.
+ * sockets that are still connecting stay cold. While the port has descriptors for event loops
+ * (siw_llp_loop_fd_open), no socket turns hot: an event loop calls epoll_wait in each turn anyway,
+ * and would only add a receive that finds nothing for each hot socket.
  */
 /*
  * Opens a port without sockets. sibling: an open port of the same device, or NULL; a port of a
@@ -491,6 +493,12 @@ void siw_llp_sock_resume(struct siw_llp_sock *sock);
  * or space for sending.
  */
 void siw_llp_sock_pause(struct siw_llp_sock *sock);
+/*
+ * Called by the reader of a stream whose last receive returned fewer octets than requested, and
+ * which has handled all octets. Unless the socket may have more input nevertheless, polls do not
+ * return the handler for reading until new input arrives, as after EAGAIN.
+ */
+void siw_llp_sock_note_all_handled(struct siw_llp_sock *sock);
 /* Reports that the socket may have work: the next poll returns its handler. */
 void siw_llp_sock_mark_ready(struct siw_llp_sock *sock);
 /*

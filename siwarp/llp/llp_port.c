@@ -112,6 +112,17 @@ void siw_llp_sock_note_empty(struct siw_llp_sock *sock)
 		remove_from_ready_ring(sock);
 }
 
+void siw_llp_sock_note_all_handled(struct siw_llp_sock *sock)
+{
+	/*
+	 * The end of a stream that was reported before the read is not reported again, and a read
+	 * stops before urgent data.
+	 */
+	if (sock->read_last && !sock->ended &&
+	    atomic_load_explicit(&sock->registered, memory_order_relaxed))
+		siw_llp_sock_note_empty(sock);
+}
+
 /* ---- epoll set ------------------------------------------------------------------------------- */
 
 static uint32_t wanted_epoll_events(const struct siw_llp_sock *sock)
@@ -125,7 +136,7 @@ static uint32_t wanted_epoll_events(const struct siw_llp_sock *sock)
 	case SIW_LLP_WATCHER:
 		return EPOLLET | EPOLLIN;
 	default:
-		return EPOLLET | EPOLLIN | EPOLLOUT | EPOLLRDHUP;
+		return EPOLLET | EPOLLIN | EPOLLPRI | EPOLLOUT | EPOLLRDHUP;
 	}
 }
 
@@ -364,6 +375,9 @@ static void handle_epoll_event(struct siw_llp_sock *sock, uint32_t events)
 	bool want = atomic_load_explicit(&sock->want_write, memory_order_seq_cst);
 	bool data = sock->kind == SIW_LLP_UDP || sock->kind == SIW_LLP_STREAM;
 
+	sock->read_last = false;
+	if (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR | EPOLLPRI))
+		sock->ended = true;
 	/*
 	 * The only event is EPOLLOUT, and no thread waits to send. A later siw_llp_set_want_write()
 	 * makes epoll report EPOLLOUT again.
@@ -374,7 +388,9 @@ static void handle_epoll_event(struct siw_llp_sock *sock, uint32_t events)
 	    !(want && events & EPOLLOUT))
 		return;
 	if (data && sock->hot < 0 && !sock->held && !sock->stopped &&
-	    !(events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) && sock_move_from_epoll_to_hot_set(sock))
+	    !(events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) &&
+	    !atomic_load_explicit(&sock->port->loops, memory_order_relaxed) &&
+	    sock_move_from_epoll_to_hot_set(sock))
 		return;
 	siw_llp_sock_mark_ready(sock);
 }

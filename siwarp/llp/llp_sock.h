@@ -66,6 +66,12 @@ struct siw_llp_sock {
 	uint64_t active; /* number of the last poll in which the socket had data or want_write */
 	struct siw_link ring;
 	uint32_t streak; /* number of short datagrams received since the socket was last empty */
+	/*
+	 * of a stream: epoll reports all input that arrives after the last read, because it has
+	 * reported nothing since then
+	 */
+	bool read_last;
+	bool ended; /* of a stream: epoll has reported its end, an error or urgent data */
 
 	/*
 	 * Accessed by any thread. want_write is stored by siw_llp_set_want_write() and pairs with

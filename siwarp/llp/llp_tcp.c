@@ -338,7 +338,10 @@ ssize_t siw_llp_tcp_recvv_without_faults(struct siw_llp_sock *sock, const struct
 
 ssize_t siw_llp_tcp_recvv(struct siw_llp_sock *sock, const struct iovec *iov, int n)
 {
-	return siw_faults_on() ? siw_llp_fault_recvv(sock, iov, n) : recvv_now(sock, iov, n);
+	bool faults = siw_faults_on();
+
+	sock->read_last = !faults; /* a fault plan delays octets, and limits the octets of a read */
+	return faults ? siw_llp_fault_recvv(sock, iov, n) : recvv_now(sock, iov, n);
 }
 
 int siw_llp_tcp_emss(struct siw_llp_sock *sock)

@@ -182,15 +182,16 @@ static int convert_read_error(struct siw_mpa_stream *stream, int rv, bool middle
 }
 
 /*
- * Returns whether the last read returned all octets that the socket had. Then the caller returns 0
- * without another read, which would find nothing. The socket is still marked ready, because it has
- * not reported EAGAIN, so its handler is called again.
+ * Returns whether the last read returned all octets that the socket had, all of which are handled
+ * now. Then the caller returns 0 without another read, which would find nothing.
  */
-static bool consume_socket_empty_flag(struct siw_mpa_rx *rx)
+static bool consume_socket_empty_flag(struct siw_mpa_stream *stream)
 {
-	bool dry = rx->dry;
+	bool dry = stream->rx.dry;
 
-	rx->dry = false;
+	stream->rx.dry = false;
+	if (dry)
+		siw_llp_sock_note_all_handled(stream->sock);
 	return dry;
 }
 
@@ -260,7 +261,7 @@ static int stage_fpdu_head(struct siw_mpa_stream *stream)
 
 		if (staged_octets(rx) >= want)
 			return 1;
-		if (consume_socket_empty_flag(rx))
+		if (consume_socket_empty_flag(stream))
 			return 0;
 		rv = staging_read_from_socket(stream, want - staged_octets(rx),
 					      rx->bulk && !rx->strict ? BULK_OCTETS
@@ -633,7 +634,7 @@ int siw_mpa_rx_payload(struct siw_mpa_stream *stream, size_t skip, const struct 
 			if (rv)
 				return rv;
 		}
-		if (consume_socket_empty_flag(rx))
+		if (consume_socket_empty_flag(stream))
 			return 0;
 		if (rx->done < rx->ulpdu_len && n > 0)
 			rv = read_payload_to_dest(stream, skip, dest, n);

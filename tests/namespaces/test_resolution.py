@@ -224,7 +224,7 @@ for line in sys.stdin:
 """
 
 
-#: Repetitions of a query that are awaited; it is sent more often within two seconds.
+#: Repetitions of a query that are awaited; it is sent more often within its time limit.
 REPEATED = 2
 
 
@@ -263,9 +263,10 @@ def test_an_icmp_error_that_does_not_quote_the_query_does_not_end_the_query(
     a, b = cabled_namespaces
     asker = start_cm_process(a)
     liar, where = start_icmp_forger(b, a.v4)
+    limit = scale_limit(2)
     assert liar.stdout is not None and liar.stdin is not None
     try:
-        asker.run_command("ask", *where, 2)
+        asker.run_command("ask", *where, limit)
         asked, port = json.loads(liar.stdout.readline())
         question = bytes.fromhex(asked)
         other = bytes(SIDR(id=SIDR(question).id ^ 1))
@@ -297,7 +298,7 @@ def test_an_icmp_error_that_does_not_quote_the_query_does_not_end_the_query(
             "the forged errors must arrive"
         )
         assert (asker.run_command("counter", "drop_sidr_id") > 0) == (code == 3)
-        assert asker.run_command("take", scale_limit(10))[:2] == ["UNREACHABLE", 110]
+        assert asker.run_command("take", limit + scale_limit(10))[:2] == ["UNREACHABLE", 110]
     finally:
         liar.kill()
         liar.communicate()

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 from sim.conftest import End
 
-from siwarp import aio
+from siwarp import PeerGone, aio
 from siwarp.cm import CMID, CMEventChannel, CMEventType
 from siwarp.sim import World
 from siwarp.verbs import (
@@ -55,6 +55,28 @@ def test_a_network_partition_delays_reliable_datagrams(
     data, now = world.run(send_over_partition())
     assert data == b"after"
     assert 2 < now < 5
+
+
+def test_rd_sends_to_a_closed_peer_fail_and_sends_to_other_peers_succeed(
+    world: World, hosts: tuple[Context, Context]
+) -> None:
+    async def send_to_closed_and_open_peers() -> None:
+        async with (
+            aio.open_rd((A, 0), qkey=7, peer_timeout=0.3) as end,
+            aio.open_rd((B, 0), qkey=7) as other,
+        ):
+            with pytest.raises(PeerGone, match="port 9 is gone"):
+                await end.send(b"nobody is there", (B, 9))
+            async with aio.open_rd((B, 0), qkey=7, recv_depth=1) as leaves:
+                await end.send(b"is there", leaves.address)
+                sending = asyncio.create_task(end.send(b"no receive for it", leaves.address))
+                await asyncio.sleep(0)
+            with pytest.raises(PeerGone):
+                await sending
+            await end.send(b"on", other.address)
+            assert (await other.recv()).data == b"on"
+
+    world.run(send_to_closed_and_open_peers())
 
 
 def test_a_cancelled_receive_consumes_no_datagram(

@@ -8,6 +8,7 @@ import sys
 from collections.abc import AsyncIterator
 
 import pytest
+from pace import scale_limit
 from unit.aio.aio_harness import (
     LOOPBACK,
     connected_endpoints,
@@ -73,11 +74,12 @@ def test_a_server_that_handles_messages_slowly_receives_all_messages() -> None:
 
 def test_a_send_to_a_peer_that_does_not_read_blocks_until_its_time_out() -> None:
     async def run_test_body() -> None:
+        limit = scale_limit(0.5)
         async with connected_endpoints() as (a, b):
             sent = 0
             with pytest.raises(asyncio.TimeoutError):
                 while True:
-                    await asyncio.wait_for(a.send(bytes(65536)), 0.5)
+                    await asyncio.wait_for(a.send(bytes(65536)), limit)
                     sent += 1
             # The receives, the staging buffer and the socket buffers hold this many messages.
             assert 16 <= sent < 2000

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from unit.aio.aio_harness import cancel_and_wait, run_in_event_loop
 
-from siwarp import LimitError, PeerGone, StateError, aio, faults
+from siwarp import LimitError, StateError, aio, faults
 
 OCTETS = (bytes(range(256)) * 256)[:65_535]
 
@@ -62,24 +62,6 @@ def test_an_rd_send_in_asyncio_returns_only_after_the_peer_has_received_the_mess
             assert (await end.recv()).data == b"has the only receive"
             await sending
             assert (await end.recv()).data == b"waits"
-
-    run_in_event_loop(run_test_body)
-
-
-def test_rd_sends_to_a_closed_peer_fail_and_sends_to_other_peers_succeed() -> None:
-    async def run_test_body() -> None:
-        async with aio.open_rd(peer_timeout=0.3) as end, aio.open_rd() as other:
-            with pytest.raises(PeerGone, match="port 9 is gone"):
-                await end.send(b"nobody is there", ("127.0.0.1", 9))
-            async with aio.open_rd(recv_depth=1) as leaves:
-                where = leaves.address
-                await end.send(b"is there", where)
-                sending = asyncio.create_task(end.send(b"no receive for it", where))
-                await asyncio.sleep(0)
-            with pytest.raises(PeerGone):
-                await sending
-            await end.send(b"on", other.address)
-            assert (await other.recv()).data == b"on"
 
     run_in_event_loop(run_test_body)
 

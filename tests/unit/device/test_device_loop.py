@@ -132,12 +132,21 @@ def test_two_loops_on_one_device_receive_their_own_messages() -> None:
     rig.close()
 
 
-@pytest.mark.parametrize("waiting", [1, 60])
-def test_a_loop_alone_receives_messages_on_a_device_without_progress_thread(waiting: int) -> None:
+@pytest.mark.parametrize(
+    ("waiting", "polled"), [(1, False), (60, False), (1, True)], ids=["1", "60", "1 after polls"]
+)
+def test_a_loop_alone_receives_messages_on_a_device_without_progress_thread(
+    waiting: int, polled: bool
+) -> None:
     # With this budget a call receives fewer than the 60 messages that wait.
     with temporary_settings(lanes=1, budget=1):
         rig = open_device_without_progress_thread()
         pair = Pair(rig)
+    if polled:  # this makes the socket hot
+        pair.post_receive()
+        pair.send(b"x")
+        poll(pair.rcq)
+        poll(pair.scq)
     fd = pair.rcq.wait_fileno()
     for _ in range(3):
         for i in range(waiting):

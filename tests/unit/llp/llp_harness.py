@@ -7,6 +7,7 @@ long as importing this module.
 from __future__ import annotations
 
 import os
+import select
 import socket
 import stat
 import subprocess
@@ -109,6 +110,9 @@ class LlpSocket:
 
     def resume(self) -> None:
         lib.siw_llp_sock_resume(self.c)
+
+    def note_all_handled(self) -> None:
+        lib.siw_llp_sock_note_all_handled(self.c)
 
     def set_timer(self, at: int) -> None:
         """Set a timer at `at` ns of the monotonic clock."""
@@ -295,6 +299,37 @@ class Port:
         for _ in range(200):
             for s in self.poll():
                 s.receive_all()
+
+
+#: Milliseconds after which a test fails; a descriptor that has become readable ends the wait.
+LIMIT_MS = 60_000
+
+
+class LoopDescriptor:
+    """A descriptor of a port for an event loop."""
+
+    def __init__(self, port: Port) -> None:
+        out = ffi.new("struct siw_llp_loop_fd **")
+        before = set(list_open_descriptors())
+        assert lib.siw_llp_loop_fd_open(port.c, out) == 0
+        self.c = out[0]
+        self.fd = lib.siw_llp_loop_fd_number(self.c)
+        #: The descriptors that it consists of.
+        self.made = set(list_open_descriptors()) - before
+
+    def wait_until_readable(self) -> bool:
+        return self.readable(LIMIT_MS)
+
+    def readable(self, limit_ms: int = 0) -> bool:
+        poll = select.poll()
+        poll.register(self.fd, select.POLLIN)
+        return bool(poll.poll(limit_ms))
+
+    def set_timer(self, due_ns: int) -> None:
+        lib.siw_llp_loop_fd_set_timer(self.c, due_ns)
+
+    def close(self) -> None:
+        lib.siw_llp_loop_fd_close(self.c)
 
 
 def wait_any(ports: list[Port], timeout_us: int, extra_fd: int = -1) -> int:

@@ -11,6 +11,7 @@ import time
 
 import pytest
 from pace import limit_exceeded
+from unit.llp.llp_harness import LoopDescriptor
 from unit.llp.test_llp_capture import (
     capture_to_file,
     packet_comment,
@@ -353,6 +354,20 @@ def test_under_a_fault_plan_the_octets_of_a_tcp_stream_arrive_complete_and_in_or
         took = timed_transfer(port, a, b, data)
     if "delay" in text:
         assert took >= 0.001
+
+
+def test_octets_that_a_fault_plan_has_left_out_of_a_read_are_reported(port, llp_helpers):
+    """The reader of a stream in an event loop notes after each short read that all are handled."""
+    loop = LoopDescriptor(port)
+    a, b = port.connected_pair()
+    got = 0
+    with temporarily_install_fault_plan(llp_helpers, "rx:short=100%"):
+        assert a.send(b"x" * 1000) == 1000
+        while got < 1000:
+            port.wait_until_ready(b)
+            got += max(b.recv()[0], 0)
+            b.note_all_handled()
+    loop.close()
 
 
 @pytest.mark.parametrize("way", ["tx", "rx"])

@@ -4,43 +4,14 @@ from __future__ import annotations
 
 import fcntl
 import os
-import select
+import socket
 from collections.abc import Iterator
 
 import pytest
-from unit.llp.llp_harness import LlpSocket, Port, ffi, lib, list_open_descriptors
+from unit.llp.llp_harness import LlpSocket, LoopDescriptor, Port, lib, list_open_descriptors
 
 #: A time of the monotonic clock in ns that has passed, and one that does not come.
 PASSED, NEVER = 1, 1 << 62
-#: Milliseconds after which a test fails; a descriptor that has become readable ends the wait.
-LIMIT_MS = 60_000
-
-
-class LoopDescriptor:
-    """A descriptor of a port for an event loop."""
-
-    def __init__(self, port: Port) -> None:
-        out = ffi.new("struct siw_llp_loop_fd **")
-        before = set(list_open_descriptors())
-        assert lib.siw_llp_loop_fd_open(port.c, out) == 0
-        self.c = out[0]
-        self.fd = lib.siw_llp_loop_fd_number(self.c)
-        #: The descriptors that it consists of.
-        self.made = set(list_open_descriptors()) - before
-
-    def wait_until_readable(self) -> bool:
-        return self.readable(LIMIT_MS)
-
-    def readable(self, limit_ms: int = 0) -> bool:
-        poll = select.poll()
-        poll.register(self.fd, select.POLLIN)
-        return bool(poll.poll(limit_ms))
-
-    def set_timer(self, due_ns: int) -> None:
-        lib.siw_llp_loop_fd_set_timer(self.c, due_ns)
-
-    def close(self) -> None:
-        lib.siw_llp_loop_fd_close(self.c)
 
 
 @pytest.fixture(name="loop")
@@ -68,17 +39,33 @@ def test_data_of_a_cold_socket_makes_the_descriptor_readable_until_a_poll(
 
 
 def test_data_of_a_hot_socket_makes_the_descriptor_readable_if_the_port_is_armed(
-    port: Port, loop: LoopDescriptor
+    port: Port,
 ) -> None:
     sock = port.open_udp()
     send_one(port, sock)
     port.wait_until_ready(sock)
     assert sock.receive_all() == 1
     port.drain_ready_sockets()
+    assert port.hot_fds() == [sock.fd]
+    loop = LoopDescriptor(port)
     port.arm()
     assert not loop.readable()
     send_one(port, sock)
     assert loop.wait_until_readable()
+    loop.close()
+
+
+def test_sockets_become_hot_only_while_no_event_loop_waits_on_the_port(port: Port) -> None:
+    sock = port.open_udp()
+    loop = LoopDescriptor(port)
+    send_one(port, sock)
+    port.wait_until_ready(sock)
+    assert sock.receive_all() == 1
+    assert port.hot_fds() == []
+    loop.close()
+    send_one(port, sock)
+    port.wait_until_ready(sock)
+    assert port.hot_fds() == [sock.fd]
 
 
 def test_the_descriptor_is_readable_from_the_wake_of_the_port_to_the_next_poll(
@@ -144,3 +131,67 @@ def test_a_forked_child_closes_the_descriptors_of_an_event_loop(loop: LoopDescri
     if not child:
         os._exit(len(loop.made & set(list_open_descriptors())))
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+# ---- streams whose reader has handled all octets
+
+
+@pytest.fixture(name="pair")
+def connected_pair(port: Port, loop: LoopDescriptor) -> tuple[LlpSocket, LlpSocket]:
+    """A connection; polls report its second end, which has the octet `x`."""
+    del loop  # no socket of the port becomes hot
+    a, b = port.connected_pair()
+    assert a.send(b"x") == 1
+    port.wait_until_ready(b)
+    return a, b
+
+
+Pair = tuple[LlpSocket, LlpSocket]
+
+
+def test_a_stream_whose_reader_has_handled_all_octets_is_not_reported_until_more_arrive(
+    port: Port, pair: Pair
+) -> None:
+    a, b = pair
+    for _ in range(3):
+        assert b.recv() == (1, b"x")
+        assert b in port.poll()
+        b.note_all_handled()
+        assert b not in port.poll()
+        assert a.send(b"x") == 1
+        port.wait_until_ready(b)
+
+
+def test_octets_reported_after_the_last_read_are_not_lost(port: Port, pair: Pair) -> None:
+    a, b = pair
+    assert b.recv() == (1, b"x")
+    assert a.send(b"y") == 1
+    port.poll()  # consumes the event
+    b.note_all_handled()
+    port.wait_until_ready(b)
+    assert b.recv() == (1, b"y")
+
+
+def test_the_end_of_a_stream_reported_before_the_last_read_is_not_lost(
+    port: Port, pair: Pair
+) -> None:
+    a, b = pair
+    assert lib.siw_llp_tcp_shutdown(a.c) == 0
+    port.poll()  # consumes the event
+    assert b.recv() == (1, b"x")
+    b.note_all_handled()
+    port.wait_until_ready(b)
+    assert b.recv() == (0, b"")
+
+
+def test_octets_after_urgent_data_are_not_lost(port: Port, pair: Pair) -> None:
+    """A read ends before urgent data, which no siwarp peer sends."""
+    a, b = pair
+    with socket.socket(fileno=os.dup(a.fd)) as s:
+        s.send(b"!", socket.MSG_OOB)
+        s.send(b"y")
+    port.poll()  # consumes the events
+    assert b.recv() == (1, b"x")
+    b.note_all_handled()
+    port.wait_until_ready(b)
+    assert b.recv() == (1, b"y")
