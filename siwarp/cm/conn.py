@@ -306,9 +306,7 @@ class Connection(Closing):
                 break
         if not wcs:
             if cq is self.rcq:
-                raise Timeout(
-                    errno.ETIMEDOUT, f"receiving: no message arrived within {timeout} s"
-                )
+                raise Timeout(errno.ETIMEDOUT, f"receiving: no message arrived within {timeout} s")
             # The request is outstanding and may still use the memory, so the connection must be
             # closed.
             what = self._name_of(opcode)
@@ -323,7 +321,8 @@ class Connection(Closing):
         if wc.status == WCStatus.WR_FLUSH_ERR and not wc.vendor_err:
             self._check_open()
             raise PeerGone(
-                errno.ECONNRESET, f"{self._name_of(opcode)}: the connection has ended; connect again"
+                errno.ECONNRESET,
+                f"{self._name_of(opcode)}: the connection has ended; connect again",
             )
         return wc.check()
 

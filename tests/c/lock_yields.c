@@ -10,12 +10,12 @@
 #include "base/lock.h"
 #include "base/os.h"
 
-#define EXPECT(what)                                                                      \
-	do {                                                                              \
-		if (!(what)) {                                                            \
-			fprintf(stderr, "line %d: not true: %s\n", __LINE__, #what);      \
-			exit(1);                                                          \
-		}                                                                         \
+#define EXPECT(what)                                                                 \
+	do {                                                                         \
+		if (!(what)) {                                                       \
+			fprintf(stderr, "line %d: not true: %s\n", __LINE__, #what); \
+			exit(1);                                                     \
+		}                                                                    \
 	} while (0)
 
 static siw_lock_t lock = SIW_LOCK_INIT;
