@@ -116,6 +116,7 @@ class Connection(Closing):
         self._sending = system.rlock()
         self._receiving = system.rlock()
         self.private_data = b""
+        self._peer_name = "the peer"
         self.id = cm_id
         self._channels: list[CompChannel] = []
         try:
@@ -185,7 +186,7 @@ class Connection(Closing):
 
         """
         with self._receiving:
-            wc = self._wait_for_completion(self.rcq, timeout, "receiving")
+            wc = self._wait_for_completion(self.rcq, timeout)
             data = self._inbox.read(wc.byte_len, wc.wr_id * self._recv_size)
             # The connection may have ended after this message; the next call of recv() reports the
             # end.
@@ -289,9 +290,12 @@ class Connection(Closing):
     def _post_and_wait(self, wr: SendWR, timeout: float | None) -> None:
         self._check_open()
         self.qp.post_send(wr)
-        self._wait_for_completion(self.scq, timeout, f"{wr.opcode.name} to {self._peer_name()}")
+        self._wait_for_completion(self.scq, timeout, wr.opcode)
 
-    def _wait_for_completion(self, cq: CQ, timeout: float | None, what: str) -> WC:
+    def _wait_for_completion(
+        self, cq: CQ, timeout: float | None, opcode: WROpcode | None = None
+    ) -> WC:
+        """Wait for a completion. ``opcode``: that of the posted request; ``None``: a receive."""
         deadline = system.monotonic() + (math.inf if timeout is None else timeout)
         wcs: list[WC] = []
         while not wcs:
@@ -302,9 +306,10 @@ class Connection(Closing):
                 break
         if not wcs:
             if cq is self.rcq:
-                raise Timeout(errno.ETIMEDOUT, f"{what}: no message arrived within {timeout} s")
+                raise Timeout(errno.ETIMEDOUT, f"receiving: no message arrived within {timeout} s")
             # The request is outstanding and may still use the memory, so the connection must be
             # closed.
+            what = self._name_of(opcode)
             self.close()
             raise Timeout(
                 errno.ETIMEDOUT,
@@ -315,17 +320,23 @@ class Connection(Closing):
         wc = wcs[0]
         if wc.status == WCStatus.WR_FLUSH_ERR and not wc.vendor_err:
             self._check_open()
-            raise PeerGone(errno.ECONNRESET, f"{what}: the connection has ended; connect again")
+            raise PeerGone(
+                errno.ECONNRESET,
+                f"{self._name_of(opcode)}: the connection has ended; connect again",
+            )
         return wc.check()
 
     def _check_open(self) -> None:
         if self._closed:
             raise StateError(errno.ENOTCONN, "this connection is closed: connect again")
 
-    def _peer_name(self) -> str:
-        with contextlib.suppress(Error):
-            return "{} port {}".format(*self.qp.peer)
-        return "the peer"
+    def _name_of(self, opcode: WROpcode | None) -> str:
+        return "receiving" if opcode is None else f"{opcode.name} to {self._peer_name}"
+
+    def _store_peer_name(self) -> None:
+        """Store the name for error messages: the queue pair of a lost connection has no peer."""
+        with contextlib.suppress(Error):  # lost already
+            self._peer_name = "{} port {}".format(*self.qp.peer)
 
     @property
     def peer(self) -> Address:
@@ -357,7 +368,7 @@ class Connection(Closing):
                 self._home.remove_user()
 
     def __repr__(self) -> str:
-        return f"<Connection {'closed' if self._closed else 'to ' + self._peer_name()}>"
+        return f"<Connection {'closed' if self._closed else 'to ' + self._peer_name}>"
 
 
 def check_remote_range(remote: RemoteBuffer, offset: int, length: int, what: str) -> None:
@@ -417,6 +428,7 @@ def connect(
                 f"connecting to {address[0]} port {address[1]}: the peer did not answer",
             )
         conn.private_data = event.check().private_data
+        conn._store_peer_name()
     except BaseException:
         conn.close()
         raise
@@ -488,7 +500,10 @@ class Listener(Closing):
             self._accept_request(event, private_data)
             return None
         conn = self._starting.pop(event.id, None)
-        if conn is None or event.type == CMEventType.ESTABLISHED:
+        if conn is None:
+            return None
+        if event.type == CMEventType.ESTABLISHED:
+            conn._store_peer_name()
             return conn
         conn.close()
         return None

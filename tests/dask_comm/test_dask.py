@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import struct
 import subprocess
 import sys
@@ -15,7 +17,7 @@ import dask.array as da
 import numpy as np
 import pace
 import pytest
-from distributed import Client, LocalCluster, Security
+from distributed import Client, LocalCluster, Security, wait
 from distributed.comm import CommClosedError, connect, listen
 from distributed.protocol import dumps, to_serialize
 from docs.docs_harness import read_doc_block
@@ -126,6 +128,34 @@ def test_a_message_written_before_close_arrives() -> None:
         assert b.closed()
 
     run(write_and_close)
+
+
+def test_closing_does_not_wait_for_ever_for_a_peer_that_reads_nothing() -> None:
+    async def close_beside_deaf_peer() -> None:
+        a, b = await comm_pair()
+        await a.write([to_serialize(np.ones(5_000_000, dtype="u1"))])
+        with dask.config.set({"distributed.comm.timeouts.tcp": "50ms"}):
+            await a.close()
+        assert a.closed() and not b.closed()
+        b.abort()
+
+    run(close_beside_deaf_peer)
+
+
+def test_closing_continues_to_wait_while_the_peer_reads_messages() -> None:
+    async def close_beside_slow_peer() -> None:
+        a, b = await comm_pair()
+        for _ in range(3):
+            await a.write([to_serialize(np.ones(5_000_000, dtype="u1"))])
+        with dask.config.set({"distributed.comm.timeouts.tcp": f"{LIMIT} s"}):
+            closing = asyncio.create_task(a.close())
+            for _ in range(3):
+                assert not a.closed()
+                assert len(bytes((await b.read())[0])) == 5_000_000
+            await closing
+        b.abort()
+
+    run(close_beside_slow_peer)
 
 
 def test_the_memory_of_a_message_is_released_when_the_peer_has_read_it() -> None:
@@ -325,3 +355,26 @@ def test_a_cluster_of_processes_computes_over_siwarp() -> None:
         total = (array + array.T.rechunk(array.chunks)).sum().compute()
         assert total == EDGE**2 * (EDGE**2 - 1)
         assert client.gather(client.map(lambda x: x + 1, range(100))) == list(range(1, 101))
+
+
+def test_after_a_worker_was_killed_the_others_finish_its_tasks() -> None:
+    with (
+        LocalCluster(
+            n_workers=2,
+            threads_per_worker=1,
+            processes=True,
+            protocol="siw",
+            host="127.0.0.1",
+            dashboard_address=None,
+        ) as cluster,
+        Client(cluster) as client,
+    ):
+        pids = client.run(os.getpid)
+        killed = min(pids)
+        # The killed worker has some of the results, which the other workers compute again.
+        results = client.map(lambda x: x + 1, range(200))
+        wait(results)
+        os.kill(pids[killed], signal.SIGKILL)
+        assert client.submit(sum, results).result(LIMIT) == sum(range(1, 201))
+        assert client.gather(results) == list(range(1, 201))
+        assert killed not in client.scheduler_info()["workers"]

@@ -29,6 +29,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import dask
+from dask.utils import parse_timedelta
 from distributed.comm.addressing import parse_host_port, unparse_host_port
 from distributed.comm.core import Comm, CommClosedError, Connector, Listener
 from distributed.comm.registry import Backend as CommBackend
@@ -300,8 +302,18 @@ class _SIWComm(Comm):  # type: ignore[misc]
         self._received.put_nowait(None)
 
     async def close(self) -> None:
-        """Close the comm when the peer has received everything that ``write`` has sent."""
-        await self._all_read.wait()
+        """Close the comm when the peer has received everything that ``write`` has sent.
+
+        A peer that receives nothing delays the close by at most dask's setting
+        ``distributed.comm.timeouts.tcp``, counted from its last report that a message was read.
+        """
+        limit = parse_timedelta(dask.config.get("distributed.comm.timeouts.tcp"))
+        while not self._all_read.is_set():
+            unread = len(self._exposed)
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._all_read.wait(), limit)
+            if len(self._exposed) == unread:
+                break
         self.abort()
 
 

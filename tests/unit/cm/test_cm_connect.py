@@ -35,6 +35,8 @@ from siwarp._siwarp import ffi, lib
 from siwarp.cm import CMID, RTR, CMEvent, CMEventChannel, CMEventType, ConnParam
 from siwarp.inspect import MPAReply, MPARequest
 from siwarp.verbs import (
+    QP,
+    PeerGone,
     QPAttr,
     QPState,
     QPType,
@@ -514,6 +516,32 @@ def test_connections_of_siwarp_connect_and_listen_send_write_and_read() -> None:
             conn.send(b"bye", 5)
             thread.join(10)
     assert done == [b"bye", b"REMOTE memory"]
+
+
+def test_messages_of_a_connection_query_no_address_and_the_error_of_a_lost_one_names_the_peer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def echo_once(listener: cm.Listener) -> None:
+        with listener.accept(10) as conn:
+            conn.send(conn.recv(10), 10)
+
+    with cm.listen(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=echo_once, args=(listener,))
+        thread.start()
+        with cm.connect(listener.address) as conn:
+            host, port = conn.peer
+
+            def refuse(qp: QP) -> None:
+                raise AssertionError("the address was queried")
+
+            monkeypatch.setattr(QP, "peer", property(refuse))
+            conn.send(b"a message", 10)
+            assert conn.recv(10) == b"a message"
+            thread.join(10)
+            with pytest.raises(PeerGone):
+                conn.recv(10)
+            with pytest.raises(PeerGone, match=f"SEND to {host} port {port}: "):
+                conn.send(b"another message", 10)
 
 
 def test_the_request_of_a_client_that_has_disconnected_can_only_be_rejected(wire: Wire) -> None:
