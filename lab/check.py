@@ -3,7 +3,7 @@
 
 A rate depends on the machine, but a ratio hardly does, so that a regression is detected even if no
 older build is available for comparison. Only a complete and reliable measurement without a loss
-is a pass: see ``reasons_against_pass``.
+is a pass: see ``reasons_why_check_fails``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import typer
 from lab import command
 from lab.console import fixed_width_console
 from siwarp.bench.cli import exit_with_message_on_bench_error, progress_bar
-from siwarp.bench.compare import ComparedFigure, Interval, ratio_interval, verdict_of_figure
+from siwarp.bench.compare import ComparedFigure, Interval, ratio_interval, verdict_of_measurement
 from siwarp.bench.runner import BenchError, Progress, run
 from siwarp.bench.table import MIB
 from siwarp.bench.trust import LEAST_FLOOR_ROUNDS, floor_spread_warning
@@ -37,7 +37,7 @@ __all__ = [
     "check_ratios",
     "print_ratios",
     "read_reference_ratios",
-    "reasons_against_pass",
+    "reasons_why_check_fails",
     "write_reference_ratios",
 ]
 
@@ -153,7 +153,7 @@ def _compare_with_reference(
     word = "new"
     if before is not None:
         change = Interval(now.ratio / before, now.low / before, now.high / before, now.confidence)
-        word = verdict_of_figure(
+        word = verdict_of_measurement(
             ComparedFigure(one.name, (), "", one.less_is_better, LIMIT, 1), change
         )
     return {
@@ -167,7 +167,7 @@ def _compare_with_reference(
     }
 
 
-def reasons_against_pass(found: list[dict[str, Any]]) -> list[str]:
+def reasons_why_check_fails(found: list[dict[str, Any]]) -> list[str]:
     """Return why the ratios are not a pass: a line for each loss, partial or unreliable result."""
     reasons = []
     for each in found:
@@ -207,7 +207,7 @@ def print_ratios(found: list[dict[str, Any]], console: Console | None = None) ->
         f"than {LIMIT:.0%}; open: only a part of the interval is; latency: less is better",
         soft_wrap=True,
     )
-    reasons = reasons_against_pass(found)
+    reasons = reasons_why_check_fails(found)
     for reason in reasons:
         console.print(reason, soft_wrap=True)
     console.print("not a pass" if reasons else "passed", soft_wrap=True)
@@ -244,7 +244,7 @@ def main(
         ratios = {} if to_write else read_reference_ratios(Path(file))
         with progress_bar("the ratios") as progress:
             found = check_ratios(ratios, rounds, progress, checked)
-    reasons = reasons_against_pass(found)
+    reasons = reasons_why_check_fails(found)
     if to_write and not reasons:
         write_reference_ratios(found, Path(file))
     command.output_results(found, print_ratios, as_json=as_json)

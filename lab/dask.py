@@ -33,11 +33,11 @@ TASKS = 2000
 ARRAYS = {"256 KiB": (256 << 10, 512), "1 MiB": (1 << 20, 512), "64 MiB": (64 << 20, 8)}
 
 
-def _echo(comm: str, addresses: Any, ended: Any) -> None:
+def _run_answering_server(comm: str, addresses: Any, ended: Any) -> None:
     """Answer each message with a short one until ``ended`` is set; runs in a process of its own."""
     from distributed.comm import CommClosedError, listen
 
-    async def answer(connection: Any) -> None:
+    async def answer_each_message(connection: Any) -> None:
         try:
             while True:
                 await connection.read()
@@ -45,13 +45,13 @@ def _echo(comm: str, addresses: Any, ended: Any) -> None:
         except CommClosedError:
             pass
 
-    async def serve() -> None:
-        async with listen(f"{comm}://127.0.0.1", answer) as listener:
+    async def serve_until_ended() -> None:
+        async with listen(f"{comm}://127.0.0.1", answer_each_message) as listener:
             addresses.put(listener.contact_address)
             while not ended.is_set():
                 await asyncio.sleep(0.1)
 
-    asyncio.run(serve())
+    asyncio.run(serve_until_ended())
 
 
 async def _measure_messages(address: str) -> dict[str, float]:
@@ -61,17 +61,17 @@ async def _measure_messages(address: str) -> dict[str, float]:
 
     connection = await connect(address)
 
-    async def send(message: Any, count: int) -> float:
+    async def time_round_trips(message: Any, count: int) -> float:
         began = time.perf_counter()
         for _ in range(count):
             await connection.write(message)
             await connection.read()
         return time.perf_counter() - began
 
-    await send({"n": 1}, 200)
-    found = {"round trips/s": ROUND_TRIPS / await send({"n": 1}, ROUND_TRIPS)}
+    await time_round_trips({"n": 1}, 200)
+    found = {"round trips/s": ROUND_TRIPS / await time_round_trips({"n": 1}, ROUND_TRIPS)}
     for name, (size, count) in ARRAYS.items():
-        seconds = await send([to_serialize(np.ones(size, dtype="u1"))], count)
+        seconds = await time_round_trips([to_serialize(np.ones(size, dtype="u1"))], count)
         found[f"GB/s, {name}"] = size * count / seconds / 1e9
     await connection.close()
     return found
@@ -81,7 +81,7 @@ def measure_messages(comm: str) -> dict[str, float]:
     """Return round trips per second and bandwidths of a comm between two processes."""
     context = multiprocessing.get_context("spawn")
     addresses, ended = context.Queue(), context.Event()
-    process = context.Process(target=_echo, args=(comm, addresses, ended))
+    process = context.Process(target=_run_answering_server, args=(comm, addresses, ended))
     process.start()
     try:
         return asyncio.run(_measure_messages(addresses.get(timeout=60)))
@@ -90,7 +90,7 @@ def measure_messages(comm: str) -> dict[str, float]:
         process.join()
 
 
-def measure_cluster(comm: str, octets: int) -> dict[str, float]:
+def measure_cluster_tasks_and_shuffle(comm: str, octets: int) -> dict[str, float]:
     """Return tasks per second, and the bandwidth of a shuffle of ``octets``, on two workers."""
     import dask.array as da
     from distributed import Client, LocalCluster, wait
@@ -126,7 +126,9 @@ def measure(rounds: int, octets: int, step: Callable[[], None]) -> dict[str, Any
     values: dict[str, dict[str, list[float]]] = {}
     for number in range(rounds):
         for comm in COMMS if number % 2 == 0 else COMMS[::-1]:
-            for name, value in (measure_messages(comm) | measure_cluster(comm, octets)).items():
+            for name, value in (
+                measure_messages(comm) | measure_cluster_tasks_and_shuffle(comm, octets)
+            ).items():
                 values.setdefault(name, {each: [] for each in COMMS})[comm].append(value)
             step()
     return {"figures": values, "unreliable": [busy] if busy else []}

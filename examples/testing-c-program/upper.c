@@ -13,7 +13,7 @@
 
 #define SIZE 4096
 
-static void check(int failed, const char *what)
+static void exit_on_error(int failed, const char *what)
 {
 	if (failed) {
 		perror(what);
@@ -38,26 +38,26 @@ int main(int argc, char **argv)
 		fprintf(stderr, "usage: upper ADDRESS\n");
 		return 2;
 	}
-	check(rdma_getaddrinfo(argv[1], "0", &hints, &info), "rdma_getaddrinfo");
-	check(rdma_create_ep(&listener, info, NULL, &attr), "rdma_create_ep");
-	check(rdma_listen(listener, 1), "rdma_listen");
+	exit_on_error(rdma_getaddrinfo(argv[1], "0", &hints, &info), "rdma_getaddrinfo");
+	exit_on_error(rdma_create_ep(&listener, info, NULL, &attr), "rdma_create_ep");
+	exit_on_error(rdma_listen(listener, 1), "rdma_listen");
 	printf("%d\n", ntohs(rdma_get_src_port(listener)));
 	fflush(stdout);
-	check(rdma_get_request(listener, &id), "rdma_get_request");
-	check(!(in_mr = rdma_reg_msgs(id, in, SIZE)), "rdma_reg_msgs");
-	check(!(out_mr = rdma_reg_msgs(id, out, SIZE)), "rdma_reg_msgs");
-	check(rdma_post_recv(id, NULL, in, SIZE, in_mr), "rdma_post_recv");
-	check(rdma_accept(id, NULL), "rdma_accept");
+	exit_on_error(rdma_get_request(listener, &id), "rdma_get_request");
+	exit_on_error(!(in_mr = rdma_reg_msgs(id, in, SIZE)), "rdma_reg_msgs");
+	exit_on_error(!(out_mr = rdma_reg_msgs(id, out, SIZE)), "rdma_reg_msgs");
+	exit_on_error(rdma_post_recv(id, NULL, in, SIZE, in_mr), "rdma_post_recv");
+	exit_on_error(rdma_accept(id, NULL), "rdma_accept");
 	for (;;) {
-		check(rdma_get_recv_comp(id, &wc) <= 0, "rdma_get_recv_comp");
+		exit_on_error(rdma_get_recv_comp(id, &wc) <= 0, "rdma_get_recv_comp");
 		if (wc.status != IBV_WC_SUCCESS)
 			break;
 		for (unsigned int i = 0; i < wc.byte_len; i++)
 			out[i] = toupper((unsigned char)in[i]);
 		unsigned int length = wc.byte_len;
-		check(rdma_post_recv(id, NULL, in, SIZE, in_mr), "rdma_post_recv");
-		check(rdma_post_send(id, NULL, out, length, out_mr, 0), "rdma_post_send");
-		check(rdma_get_send_comp(id, &wc) <= 0, "rdma_get_send_comp");
+		exit_on_error(rdma_post_recv(id, NULL, in, SIZE, in_mr), "rdma_post_recv");
+		exit_on_error(rdma_post_send(id, NULL, out, length, out_mr, 0), "rdma_post_send");
+		exit_on_error(rdma_get_send_comp(id, &wc) <= 0, "rdma_get_send_comp");
 	}
 	if (wc.status != IBV_WC_WR_FLUSH_ERR) {
 		fprintf(stderr, "upper: %s\n", ibv_wc_status_str(wc.status));

@@ -41,7 +41,7 @@ class _EndedConnections:
         self.left = n
         self.none_left = asyncio.Event()
 
-    def count_one(self) -> None:
+    def note_ended_connection(self) -> None:
         self.left -= 1
         if self.left <= 0:
             self.none_left.set()
@@ -58,7 +58,7 @@ async def _serve_asyncio_streams(n: int, size: int) -> None:
         except (asyncio.IncompleteReadError, ConnectionError):
             writer.close()
         finally:
-            ends.count_one()
+            ends.note_ended_connection()
 
     server = await asyncio.start_server(echo_messages, HOST, 0, backlog=AT_ONCE)
     print(server.sockets[0].getsockname()[1], flush=True)
@@ -78,7 +78,7 @@ async def _serve_siwarp_connections(n: int, _size: int) -> None:
         except PeerGone:
             pass
         finally:
-            ends.count_one()
+            ends.note_ended_connection()
 
     async with aio.listen((HOST, 0)) as listener:
         print(listener.address[1], flush=True)

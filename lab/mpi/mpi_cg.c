@@ -98,7 +98,7 @@ static void cg_solve(const struct cg *g, const double *b, double *x)
 	free(q);
 }
 
-double kernel_cg(int rows)
+double run_cg_kernel_and_return_residual(int rows)
 {
 	struct cg g = { .rank = own_rank(), .ranks = all_ranks(), .whole = rows };
 	double *b, *x, *product, off;

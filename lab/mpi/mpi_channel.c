@@ -21,7 +21,7 @@
 #define BATCH		   32
 #define TIMER_CHECK_ROUNDS 64u /* progress rounds between checks of timers and connections */
 
-static char *message_channel_frame_data(const struct siw_channel *c, uint32_t frame)
+static char *message_channel_address_of_frame(const struct siw_channel *c, uint32_t frame)
 {
 	return c->pool + frame * c->stride;
 }
@@ -87,7 +87,7 @@ static void message_channel_post_frame(struct siw_channel *c, struct siw_channel
 				       uint32_t frame)
 {
 	struct siw_channel_frame *f = &c->frames[frame];
-	struct siw_sge sge = { (uintptr_t)message_channel_frame_data(c, frame), f->length,
+	struct siw_sge sge = { (uintptr_t)message_channel_address_of_frame(c, frame), f->length,
 			       c->mr->lkey };
 	struct siw_send_wr wr = { .wr_id = frame, .sg_list = &sge, .num_sge = 1 };
 
@@ -152,7 +152,7 @@ static void message_channel_send_pending_acks(struct siw_channel *c, bool all)
 	c->n_owed = kept;
 }
 
-bool siw_channel_uses_rc(struct siw_channel_peer *peer)
+bool message_channel_sends_to_peer_over_rc(struct siw_channel_peer *peer)
 {
 	if (peer->rc == CHANNEL_RC_UP && peer->acked == peer->next_seq)
 		peer->over_rc = true;
@@ -168,7 +168,7 @@ static bool message_channel_can_send_frame(const struct siw_channel *c,
 {
 	if (c->free == SIW_CHANNEL_NONE || peer->next_seq - peer->acked >= SIW_CHANNEL_WINDOW)
 		return false;
-	return siw_channel_uses_rc(peer) || peer->rc != CHANNEL_RC_UP;
+	return message_channel_sends_to_peer_over_rc(peer) || peer->rc != CHANNEL_RC_UP;
 }
 
 static void message_channel_send_frame(struct siw_channel *c, struct siw_channel_peer *peer,
@@ -191,8 +191,8 @@ static void message_channel_send_frame(struct siw_channel *c, struct siw_channel
 					 .length = (uint32_t)sizeof(head) + length,
 					 .to = peer->rank };
 	peer->told = peer->expected;
-	memcpy(message_channel_frame_data(c, frame), &head, sizeof(head));
-	memcpy(message_channel_frame_data(c, frame) + sizeof(head), data, length);
+	memcpy(message_channel_address_of_frame(c, frame), &head, sizeof(head));
+	memcpy(message_channel_address_of_frame(c, frame) + sizeof(head), data, length);
 	if (peer->first == SIW_CHANNEL_NONE) {
 		peer->first = frame;
 		peer->news_ns = siw_bench_now();
@@ -207,7 +207,8 @@ static void message_channel_send_frame(struct siw_channel *c, struct siw_channel
 		c->sums.by_ud++, peer->by_ud++;
 }
 
-void siw_channel_send(struct siw_channel *c, uint32_t to, const char *data, uint64_t size)
+void message_channel_send_message(struct siw_channel *c, uint32_t to, const char *data,
+				  uint64_t size)
 {
 	struct siw_channel_peer *peer = &c->peers[to];
 
@@ -215,11 +216,11 @@ void siw_channel_send(struct siw_channel *c, uint32_t to, const char *data, uint
 		uint32_t length = left < SIW_CHANNEL_PAYLOAD ? (uint32_t)left : SIW_CHANNEL_PAYLOAD;
 
 		while (!message_channel_can_send_frame(c, peer))
-			siw_channel_progress(c);
+			message_channel_make_progress(c);
 		message_channel_send_frame(c, peer, data + (size - left), length, left);
 		left -= length;
 		if (!peer->over_rc && peer->rc == CHANNEL_RC_NONE && peer->by_ud >= peer->try_at)
-			siw_channel_connect(c, peer);
+			message_channel_start_connecting_to_peer(c, peer);
 	}
 }
 
@@ -294,7 +295,7 @@ static void message_channel_handle_frame(struct siw_channel *c, const char *data
 }
 
 /* Posts a receive. The wr_id encodes the slot and 1 + the peer's rank, or 0 for UD. */
-void siw_channel_post_recv(struct siw_channel *c, struct siw_channel_peer *peer, uint32_t slot)
+void message_channel_post_recv(struct siw_channel *c, struct siw_channel_peer *peer, uint32_t slot)
 {
 	char *slots = peer ? peer->slots : c->ud_slots;
 	struct siw_sge sge = { (uintptr_t)(slots + slot * c->stride), (uint32_t)c->stride,
@@ -327,7 +328,7 @@ static int message_channel_reap_receives(struct siw_channel *c)
 				wc[i].byte_len);
 		else
 			c->sums.strange++; /* the UD message was longer than any frame */
-		siw_channel_post_recv(c, peer, slot);
+		message_channel_post_recv(c, peer, slot);
 	}
 	return n;
 }
@@ -351,7 +352,7 @@ static void message_channel_check_timers(struct siw_channel *c)
 	uint64_t now = siw_bench_now();
 
 	if (c->cm)
-		siw_channel_handle_cm_events(c, 0);
+		message_channel_handle_cm_events(c, 0);
 	for (uint32_t i = 0; i < c->plan.ranks; i++) {
 		struct siw_channel_peer *peer = &c->peers[i];
 
@@ -384,7 +385,7 @@ static void message_channel_sleep_until_event(struct siw_channel *c)
 	message_channel_check_timers(c);
 }
 
-void siw_channel_progress(struct siw_channel *c)
+void message_channel_make_progress(struct siw_channel *c)
 {
 	int n = message_channel_reap_receives(c);
 
@@ -397,7 +398,7 @@ void siw_channel_progress(struct siw_channel *c)
 		message_channel_sleep_until_event(c);
 }
 
-bool siw_channel_is_idle(const struct siw_channel *c)
+bool message_channel_is_idle(const struct siw_channel *c)
 {
 	for (uint32_t i = 0; i < c->plan.ranks; i++)
 		if (c->peers[i].first != SIW_CHANNEL_NONE ||
@@ -408,14 +409,14 @@ bool siw_channel_is_idle(const struct siw_channel *c)
 
 /* ---- opening a channel ----------------------------------------------------------------------- */
 
-static bool message_channel_has_ud(const struct siw_channel *c)
+static bool message_channel_uses_ud(const struct siw_channel *c)
 {
 	return c->plan.threshold || !c->plan.limit;
 }
 
 static void message_channel_allocate_and_register_memory(struct siw_channel *c)
 {
-	uint32_t slots = message_channel_has_ud(c) ? POOL + UD_RECVS : POOL;
+	uint32_t slots = message_channel_uses_ud(c) ? POOL + UD_RECVS : POOL;
 	uint64_t most = c->plan.size < SIW_CHANNEL_PAYLOAD ? c->plan.size : SIW_CHANNEL_PAYLOAD;
 
 	c->stride = (sizeof(struct siw_channel_head) + most + 63) & ~(size_t)63;
@@ -467,13 +468,13 @@ static void message_channel_create_ud_qp(struct siw_channel *c, uint16_t *port)
 						      SIW_QP_STATE),
 					"changing the state of the queue pair");
 	for (uint32_t i = 0; i < UD_RECVS; i++)
-		siw_channel_post_recv(c, NULL, i);
+		message_channel_post_recv(c, NULL, i);
 	siw_bench_exit_on_error(siw_qp_addr(c->ud, &a, NULL), "the queue pair's address");
 	*port = ntohs(a.port_be);
 }
 
-void siw_channel_open(struct siw_channel *c, const struct siw_channel_plan *plan, uint16_t *ud_port,
-		      uint16_t *cm_port)
+void message_channel_open(struct siw_channel *c, const struct siw_channel_plan *plan,
+			  uint16_t *ud_port, uint16_t *cm_port)
 {
 	struct siw_addr loopback;
 
@@ -488,14 +489,14 @@ void siw_channel_open(struct siw_channel *c, const struct siw_channel_plan *plan
 	message_channel_create_cqs(c);
 	*ud_port = 0;
 	*cm_port = 0;
-	if (message_channel_has_ud(c))
+	if (message_channel_uses_ud(c))
 		message_channel_create_ud_qp(c, ud_port);
 	if (plan->limit)
-		siw_channel_listen(c, cm_port);
+		message_channel_listen(c, cm_port);
 }
 
-void siw_channel_set_peer_ports(struct siw_channel *c, const uint16_t *ud_ports,
-				const uint16_t *cm_ports)
+void message_channel_store_ports_of_peers(struct siw_channel *c, const uint16_t *ud_ports,
+					  const uint16_t *cm_ports)
 {
 	struct siw_addr a;
 

@@ -38,7 +38,7 @@ struct siw_channel_plan {
 	uint32_t limit; /* maximum number of connections of a rank; 0: UD only */
 	/*
 	 * number of frames over UD to a peer before a connection is requested; if it is 0 and limit
-	 * is not, UD is not used, and siw_channel_connect_all() connects to every peer
+	 * is not, UD is not used, and message_channel_connect_all_peers() connects to every peer
 	 */
 	uint32_t threshold;
 	uint32_t patience_ms;
@@ -137,33 +137,34 @@ _Static_assert(sizeof(struct siw_channel_head) == 32, "both sides run the same p
  *
  * Opens a channel on the loopback device; the other ranks need *ud_port and *cm_port.
  */
-void siw_channel_open(struct siw_channel *c, const struct siw_channel_plan *plan, uint16_t *ud_port,
-		      uint16_t *cm_port);
+void message_channel_open(struct siw_channel *c, const struct siw_channel_plan *plan,
+			  uint16_t *ud_port, uint16_t *cm_port);
 /* Sets the ports of all ranks; the arrays must stay valid. Afterwards messages can be sent. */
-void siw_channel_set_peer_ports(struct siw_channel *c, const uint16_t *ud_ports,
-				const uint16_t *cm_ports);
+void message_channel_store_ports_of_peers(struct siw_channel *c, const uint16_t *ud_ports,
+					  const uint16_t *cm_ports);
 /* Sends a message of at least 1 octet to a rank; returns when the octets have been copied. */
-void siw_channel_send(struct siw_channel *c, uint32_t to, const char *data, uint64_t size);
+void message_channel_send_message(struct siw_channel *c, uint32_t to, const char *data,
+				  uint64_t size);
 /* Handles received frames, acknowledges, retransmits; sleeps if there is nothing to do. */
-void siw_channel_progress(struct siw_channel *c);
+void message_channel_make_progress(struct siw_channel *c);
 /*
  * Returns whether each peer has acknowledged all frames, no acknowledgement to a peer is pending,
  * and no connection is in progress.
  */
-bool siw_channel_is_idle(const struct siw_channel *c);
+bool message_channel_is_idle(const struct siw_channel *c);
 /* Posts the receive with the number slot: of UD (peer NULL) or of the connection to a peer. */
-void siw_channel_post_recv(struct siw_channel *c, struct siw_channel_peer *peer, uint32_t slot);
+void message_channel_post_recv(struct siw_channel *c, struct siw_channel_peer *peer, uint32_t slot);
 /* Returns whether frames to the peer use RC: it is connected and all UD frames are acknowledged. */
-bool siw_channel_uses_rc(struct siw_channel_peer *peer);
+bool message_channel_sends_to_peer_over_rc(struct siw_channel_peer *peer);
 
 /* ---- mpi_channel_rc.c */
 
-void siw_channel_listen(struct siw_channel *c, uint16_t *port);
+void message_channel_listen(struct siw_channel *c, uint16_t *port);
 /* Requests a connection to a peer, unless this rank has its maximum of connections. */
-void siw_channel_connect(struct siw_channel *c, struct siw_channel_peer *peer);
+void message_channel_start_connecting_to_peer(struct siw_channel *c, struct siw_channel_peer *peer);
 /* Connects to every peer, and waits until all connections are established. */
-void siw_channel_connect_all(struct siw_channel *c);
+void message_channel_connect_all_peers(struct siw_channel *c);
 /* Handles pending connection events; waits up to timeout_ms for the first event. */
-void siw_channel_handle_cm_events(struct siw_channel *c, int timeout_ms);
+void message_channel_handle_cm_events(struct siw_channel *c, int timeout_ms);
 
 #endif

@@ -36,7 +36,7 @@ static void message_channel_create_rc_qp(struct siw_channel *c, struct siw_chann
 					    "a region");
 	siw_bench_exit_on_error(siw_cm_bind_qp(peer->id, peer->qp), "binding the queue pair");
 	for (uint32_t i = 0; i < RECVS; i++)
-		siw_channel_post_recv(c, peer, i);
+		message_channel_post_recv(c, peer, i);
 	c->slots_used++;
 	peer->rc = CHANNEL_RC_CONNECTING;
 }
@@ -56,7 +56,7 @@ static void message_channel_free_connection(struct siw_channel *c, struct siw_ch
 	c->slots_used--;
 }
 
-void siw_channel_listen(struct siw_channel *c, uint16_t *port)
+void message_channel_listen(struct siw_channel *c, uint16_t *port)
 {
 	struct siw_addr a;
 
@@ -69,7 +69,7 @@ void siw_channel_listen(struct siw_channel *c, uint16_t *port)
 	*port = ntohs(a.port_be);
 }
 
-void siw_channel_connect(struct siw_channel *c, struct siw_channel_peer *peer)
+void message_channel_start_connecting_to_peer(struct siw_channel *c, struct siw_channel_peer *peer)
 {
 	uint16_t rank = (uint16_t)c->plan.rank;
 	struct siw_cm_param param = {
@@ -163,7 +163,7 @@ static void message_channel_handle_cm_event(struct siw_channel *c, const struct 
 	}
 }
 
-void siw_channel_handle_cm_events(struct siw_channel *c, int timeout_ms)
+void message_channel_handle_cm_events(struct siw_channel *c, int timeout_ms)
 {
 	struct siw_cm_event event;
 	int r;
@@ -184,14 +184,14 @@ static bool message_channel_all_connected(const struct siw_channel *c)
 	return true;
 }
 
-void siw_channel_connect_all(struct siw_channel *c)
+void message_channel_connect_all_peers(struct siw_channel *c)
 {
 	uint64_t began = siw_bench_now();
 
 	for (uint32_t i = c->plan.rank + 1; i < c->plan.ranks; i++)
-		siw_channel_connect(c, &c->peers[i]);
+		message_channel_start_connecting_to_peer(c, &c->peers[i]);
 	while (!message_channel_all_connected(c)) {
-		siw_channel_handle_cm_events(c, 10);
+		message_channel_handle_cm_events(c, 10);
 		if (siw_bench_now() - began > (CONNECT_MS + c->plan.patience_ms) * 1000000ull)
 			siw_bench_die(SIW_BENCH_EXIT_ERROR, "not every rank could be connected");
 	}

@@ -82,7 +82,7 @@ static void ud_rc_hybrid_send_message(struct rank *r, uint32_t to)
 
 	for (uint64_t at = 0; at < r->o->size; at++)
 		r->out[at] = ud_rc_hybrid_expected_octet(r->own, to, number, at);
-	siw_channel_send(&r->channel, to, (const char *)r->out, r->o->size);
+	message_channel_send_message(&r->channel, to, (const char *)r->out, r->o->size);
 }
 
 static void ud_rc_hybrid_check_received_fragment(void *arg, uint32_t from, const char *data,
@@ -152,11 +152,11 @@ static uint64_t ud_rc_hybrid_expected_message_count(const struct rank *r)
  */
 static void ud_rc_hybrid_wait_until_idle(struct rank *r, _Atomic uint32_t *arrived, uint32_t wanted)
 {
-	while (r->received < r->expected || !siw_channel_is_idle(&r->channel))
-		siw_channel_progress(&r->channel);
+	while (r->received < r->expected || !message_channel_is_idle(&r->channel))
+		message_channel_make_progress(&r->channel);
 	atomic_fetch_add(arrived, 1);
 	while (atomic_load(arrived) < wanted)
-		siw_channel_progress(&r->channel);
+		message_channel_make_progress(&r->channel);
 }
 
 static void ud_rc_hybrid_wait_for_end_of_phase(struct rank *r)
@@ -190,7 +190,7 @@ static void ud_rc_hybrid_measure_memory(struct rank *r)
 static void ud_rc_hybrid_wait_for_message(struct rank *r, uint32_t from, uint32_t number)
 {
 	while (r->numbers_in[from] == number)
-		siw_channel_progress(&r->channel);
+		message_channel_make_progress(&r->channel);
 }
 
 static void ud_rc_hybrid_ping_pong(struct rank *r)
@@ -213,7 +213,8 @@ static void ud_rc_hybrid_ping_pong(struct rank *r)
 	ud_rc_hybrid_wait_until_idle(r, &r->shared->pinged, 2);
 	if (r->own == 0) {
 		siw_bench_summarize_samples(ns, pings, 2, &r->shared->lat);
-		r->shared->pinged_over_rc = siw_channel_uses_rc(&r->channel.peers[other]);
+		r->shared->pinged_over_rc =
+			message_channel_sends_to_peer_over_rc(&r->channel.peers[other]);
 	}
 	free(ns);
 }
@@ -263,12 +264,12 @@ static void ud_rc_hybrid_open_channel(struct rank *r)
 		.arg = r,
 	};
 
-	siw_channel_open(&r->channel, &plan, &r->shared->ud_ports[r->own],
-			 &r->shared->cm_ports[r->own]);
+	message_channel_open(&r->channel, &plan, &r->shared->ud_ports[r->own],
+			     &r->shared->cm_ports[r->own]);
 	ud_rc_hybrid_wait_at_barrier(r);
-	siw_channel_set_peer_ports(&r->channel, r->shared->ud_ports, r->shared->cm_ports);
+	message_channel_store_ports_of_peers(&r->channel, r->shared->ud_ports, r->shared->cm_ports);
 	if (o->limit && !o->threshold)
-		siw_channel_connect_all(&r->channel);
+		message_channel_connect_all_peers(&r->channel);
 	ud_rc_hybrid_wait_at_barrier(r);
 }
 

@@ -12,19 +12,19 @@
  * part of the vector to every other rank; sums are computed over all ranks. rows: number of rows of
  * the matrix, a multiple of the number of ranks.
  */
-double kernel_cg(int rows);
+double run_cg_kernel_and_return_residual(int rows);
 
 /*
  * MG: V-cycles on a cube of n points per side, divided into slabs: each rank sends planes to two
  * neighbours on every level, with fewer octets on each coarser level. n: a power of two and a
  * multiple of the number of ranks.
  */
-double kernel_mg(int n);
+double run_mg_kernel_and_return_residual(int n);
 
 /*
  * LU: symmetric Gauss-Seidel on a cube of n points per side, divided into columns: each rank sends
  * a short message to the next rank for each plane. n: a multiple of the number of ranks.
  */
-double kernel_lu(int n);
+double run_lu_kernel_and_return_residual(int n);
 
 #endif

@@ -22,36 +22,37 @@ struct lu {
 	double *b;
 };
 
-static size_t lu_index(const struct lu *l, int z, int y, int x)
+static size_t lu_index_of_point(const struct lu *l, int z, int y, int x)
 {
 	return ((size_t)z * (l->columns + 2) + y) * (l->n + 2) + x;
 }
 
 static double lu_sum_of_neighbour_cells(const struct lu *l, int z, int y, int x)
 {
-	return l->x[lu_index(l, z - 1, y, x)] + l->x[lu_index(l, z + 1, y, x)] +
-	       l->x[lu_index(l, z, y - 1, x)] + l->x[lu_index(l, z, y + 1, x)] +
-	       l->x[lu_index(l, z, y, x - 1)] + l->x[lu_index(l, z, y, x + 1)];
+	return l->x[lu_index_of_point(l, z - 1, y, x)] + l->x[lu_index_of_point(l, z + 1, y, x)] +
+	       l->x[lu_index_of_point(l, z, y - 1, x)] + l->x[lu_index_of_point(l, z, y + 1, x)] +
+	       l->x[lu_index_of_point(l, z, y, x - 1)] + l->x[lu_index_of_point(l, z, y, x + 1)];
 }
 
 /* Sends one line of points to a neighbouring rank; does nothing if there is no such rank. */
 static void lu_send_line(const struct lu *l, int z, int y, int to, int tag)
 {
 	if (to >= 0 && to < l->ranks)
-		MPI_Send(&l->x[lu_index(l, z, y, 1)], l->n, MPI_DOUBLE, to, tag, MPI_COMM_WORLD);
+		MPI_Send(&l->x[lu_index_of_point(l, z, y, 1)], l->n, MPI_DOUBLE, to, tag,
+			 MPI_COMM_WORLD);
 }
 
 static void lu_receive_line(const struct lu *l, int z, int y, int from, int tag)
 {
 	if (from >= 0 && from < l->ranks)
-		MPI_Recv(&l->x[lu_index(l, z, y, 1)], l->n, MPI_DOUBLE, from, tag, MPI_COMM_WORLD,
-			 MPI_STATUS_IGNORE);
+		MPI_Recv(&l->x[lu_index_of_point(l, z, y, 1)], l->n, MPI_DOUBLE, from, tag,
+			 MPI_COMM_WORLD, MPI_STATUS_IGNORE);
 }
 
 static void lu_relax_point(const struct lu *l, int z, int y, int x)
 {
-	l->x[lu_index(l, z, y, x)] =
-		(l->b[lu_index(l, z, y, x)] + lu_sum_of_neighbour_cells(l, z, y, x)) / 7;
+	l->x[lu_index_of_point(l, z, y, x)] =
+		(l->b[lu_index_of_point(l, z, y, x)] + lu_sum_of_neighbour_cells(l, z, y, x)) / 7;
 }
 
 /* Relaxes the points in ascending order; each plane needs a line of points of the previous rank. */
@@ -89,7 +90,7 @@ static void lu_exchange_borders(const struct lu *l)
 	}
 }
 
-double kernel_lu(int n)
+double run_lu_kernel_and_return_residual(int n)
 {
 	struct lu l = { .rank = own_rank(), .ranks = all_ranks(), .n = n };
 	double own[2] = { 0, 0 }, all[2];
@@ -102,7 +103,7 @@ double kernel_lu(int n)
 	for (int z = 1; z <= n; z++)
 		for (int y = 1; y <= l.columns; y++)
 			for (int x = 1; x <= n; x++)
-				l.b[lu_index(&l, z, y, x)] =
+				l.b[lu_index_of_point(&l, z, y, x)] =
 					cos(0.3 * z + 0.7 * (l.rank * l.columns + y) + 1.1 * x);
 	for (int i = 0; i < SWEEPS; i++) {
 		lu_sweep_forward(&l);
@@ -112,8 +113,8 @@ double kernel_lu(int n)
 	for (int z = 1; z <= n; z++)
 		for (int y = 1; y <= l.columns; y++)
 			for (int x = 1; x <= n; x++) {
-				double b = l.b[lu_index(&l, z, y, x)];
-				double r = b - (7 * l.x[lu_index(&l, z, y, x)] -
+				double b = l.b[lu_index_of_point(&l, z, y, x)];
+				double r = b - (7 * l.x[lu_index_of_point(&l, z, y, x)] -
 						lu_sum_of_neighbour_cells(&l, z, y, x));
 
 				own[0] += r * r;

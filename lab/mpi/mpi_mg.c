@@ -32,12 +32,12 @@ struct mg {
 	struct level level[MOST];
 };
 
-static size_t plane_size(const struct level *l)
+static size_t mg_points_per_plane(const struct level *l)
 {
 	return (size_t)l->n * (size_t)l->n;
 }
 
-static size_t mg_index(const struct level *l, int z, int y, int x)
+static size_t mg_index_of_point(const struct level *l, int z, int y, int x)
 {
 	int n = l->n;
 
@@ -51,15 +51,15 @@ static size_t mg_index(const struct level *l, int z, int y, int x)
 static void mg_exchange_planes(const struct mg *m, const struct level *l, double *v)
 {
 	int up = (m->rank + 1) % m->ranks, down = (m->rank + m->ranks - 1) % m->ranks;
-	int octets = (int)(plane_size(l) * sizeof(*v));
+	int octets = (int)(mg_points_per_plane(l) * sizeof(*v));
 	MPI_Request requests[4];
 
 	MPI_Irecv(v, octets, MPI_BYTE, down, TAG_UP, MPI_COMM_WORLD, &requests[0]);
-	MPI_Irecv(v + (l->planes + 1) * plane_size(l), octets, MPI_BYTE, up, TAG_DOWN,
+	MPI_Irecv(v + (l->planes + 1) * mg_points_per_plane(l), octets, MPI_BYTE, up, TAG_DOWN,
 		  MPI_COMM_WORLD, &requests[1]);
-	MPI_Isend(v + l->planes * plane_size(l), octets, MPI_BYTE, up, TAG_UP, MPI_COMM_WORLD,
-		  &requests[2]);
-	MPI_Isend(v + plane_size(l), octets, MPI_BYTE, down, TAG_DOWN, MPI_COMM_WORLD,
+	MPI_Isend(v + l->planes * mg_points_per_plane(l), octets, MPI_BYTE, up, TAG_UP,
+		  MPI_COMM_WORLD, &requests[2]);
+	MPI_Isend(v + mg_points_per_plane(l), octets, MPI_BYTE, down, TAG_DOWN, MPI_COMM_WORLD,
 		  &requests[3]);
 	MPI_Waitall(4, requests, MPI_STATUSES_IGNORE);
 }
@@ -71,12 +71,13 @@ static void mg_compute_residual(const struct mg *m, const struct level *l)
 	for (int z = 1; z <= l->planes; z++)
 		for (int y = 0; y < l->n; y++)
 			for (int x = 0; x < l->n; x++) {
-				size_t i = mg_index(l, z, y, x);
-				double around = l->x[i - plane_size(l)] + l->x[i + plane_size(l)] +
-						l->x[mg_index(l, z, y - 1, x)] +
-						l->x[mg_index(l, z, y + 1, x)] +
-						l->x[mg_index(l, z, y, x - 1)] +
-						l->x[mg_index(l, z, y, x + 1)];
+				size_t i = mg_index_of_point(l, z, y, x);
+				double around = l->x[i - mg_points_per_plane(l)] +
+						l->x[i + mg_points_per_plane(l)] +
+						l->x[mg_index_of_point(l, z, y - 1, x)] +
+						l->x[mg_index_of_point(l, z, y + 1, x)] +
+						l->x[mg_index_of_point(l, z, y, x - 1)] +
+						l->x[mg_index_of_point(l, z, y, x + 1)];
 
 				l->r[i] = l->b[i] - (l->scale * (6 * l->x[i] - around) + l->x[i]);
 			}
@@ -88,7 +89,8 @@ static void mg_smooth(const struct mg *m, const struct level *l, int times)
 
 	for (; times > 0; times--) {
 		mg_compute_residual(m, l);
-		for (size_t i = plane_size(l); i < (size_t)(l->planes + 1) * plane_size(l); i++)
+		for (size_t i = mg_points_per_plane(l);
+		     i < (size_t)(l->planes + 1) * mg_points_per_plane(l); i++)
 			l->x[i] += step * l->r[i];
 	}
 }
@@ -102,10 +104,10 @@ static void mg_restrict_residual(const struct level *fine, const struct level *c
 				double mean = 0;
 
 				for (int k = 0; k < 8; k++)
-					mean += fine->r[mg_index(fine, 2 * z + 1 + (k & 1),
-								 2 * y + (k >> 1 & 1),
-								 2 * x + (k >> 2))];
-				coarse->b[mg_index(coarse, z + 1, y, x)] = mean / 8;
+					mean += fine->r[mg_index_of_point(fine, 2 * z + 1 + (k & 1),
+									  2 * y + (k >> 1 & 1),
+									  2 * x + (k >> 2))];
+				coarse->b[mg_index_of_point(coarse, z + 1, y, x)] = mean / 8;
 			}
 }
 
@@ -115,8 +117,9 @@ static void mg_add_coarse_correction(const struct level *coarse, const struct le
 	for (int z = 0; z < fine->planes; z++)
 		for (int y = 0; y < fine->n; y++)
 			for (int x = 0; x < fine->n; x++)
-				fine->x[mg_index(fine, z + 1, y, x)] +=
-					coarse->x[mg_index(coarse, z / 2 + 1, y / 2, x / 2)];
+				fine->x[mg_index_of_point(fine, z + 1, y, x)] +=
+					coarse->x[mg_index_of_point(coarse, z / 2 + 1, y / 2,
+								    x / 2)];
 }
 
 static void mg_cycle(const struct mg *m, int depth)
@@ -130,7 +133,7 @@ static void mg_cycle(const struct mg *m, int depth)
 	mg_smooth(m, l, SMOOTHS);
 	mg_compute_residual(m, l);
 	mg_restrict_residual(l, l + 1);
-	memset(l[1].x, 0, (size_t)(l[1].planes + 2) * plane_size(l + 1) * sizeof(*l[1].x));
+	memset(l[1].x, 0, (size_t)(l[1].planes + 2) * mg_points_per_plane(l + 1) * sizeof(*l[1].x));
 	mg_cycle(m, depth + 1);
 	mg_add_coarse_correction(l + 1, l);
 	mg_smooth(m, l, SMOOTHS);
@@ -140,7 +143,8 @@ static double mg_norm(const struct level *l, const double *v)
 {
 	double own = 0, all;
 
-	for (size_t i = plane_size(l); i < (size_t)(l->planes + 1) * plane_size(l); i++)
+	for (size_t i = mg_points_per_plane(l);
+	     i < (size_t)(l->planes + 1) * mg_points_per_plane(l); i++)
 		own += v[i] * v[i];
 	MPI_Allreduce(&own, &all, 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
 	return sqrt(all);
@@ -159,23 +163,24 @@ static void mg_create_levels(struct mg *m, int n)
 		l->n = n;
 		l->planes = n / m->ranks;
 		l->scale = (double)n * n / 1000;
-		points = (size_t)(l->planes + 2) * plane_size(l);
+		points = (size_t)(l->planes + 2) * mg_points_per_plane(l);
 		l->x = alloc_zeroed(points, sizeof(double));
 		l->b = alloc_zeroed(points, sizeof(double));
 		l->r = alloc_zeroed(points, sizeof(double));
 	}
 }
 
-double kernel_mg(int n)
+double run_mg_kernel_and_return_residual(int n)
 {
 	struct mg m = { .rank = own_rank(), .ranks = all_ranks() };
 	const struct level *top = &m.level[0];
 	double off;
 
 	mg_create_levels(&m, n);
-	for (size_t i = plane_size(top); i < (size_t)(top->planes + 1) * plane_size(top); i++)
-		top->b[i] =
-			sin(0.11 * (double)(i + (size_t)m.rank * top->planes * plane_size(top)));
+	for (size_t i = mg_points_per_plane(top);
+	     i < (size_t)(top->planes + 1) * mg_points_per_plane(top); i++)
+		top->b[i] = sin(0.11 * (double)(i + (size_t)m.rank * top->planes *
+							    mg_points_per_plane(top)));
 	for (int i = 0; i < CYCLES; i++)
 		mg_cycle(&m, 0);
 	mg_compute_residual(&m, top);

@@ -68,12 +68,12 @@ static void wire_check_message_number(const struct wire *w, const unsigned char 
 			  last);
 }
 
-static void wire_send(const struct wire *w, const void *message)
+static void wire_send_message(const struct wire *w, const void *message)
 {
 	MPI_Send(message, (int)w->size, MPI_BYTE, w->peer, TAG_DATA, MPI_COMM_WORLD);
 }
 
-static void wire_receive(const struct wire *w, void *message)
+static void wire_receive_message(const struct wire *w, void *message)
 {
 	MPI_Recv(message, (int)w->size, MPI_BYTE, w->peer, TAG_DATA, MPI_COMM_WORLD,
 		 MPI_STATUS_IGNORE);
@@ -89,12 +89,12 @@ static double wire_ping_pong(const struct wire *w, int n)
 	for (int i = 0; i < n; i++) {
 		if (w->rank == 0) {
 			wire_write_message_number(w, w->out, (unsigned int)i);
-			wire_send(w, w->out);
-			wire_receive(w, w->in);
+			wire_send_message(w, w->out);
+			wire_receive_message(w, w->in);
 		} else {
-			wire_receive(w, w->in);
+			wire_receive_message(w, w->in);
 			wire_write_message_number(w, w->out, (unsigned int)i);
-			wire_send(w, w->out);
+			wire_send_message(w, w->out);
 		}
 		wire_check_message_number(w, w->in, (unsigned int)i);
 	}
@@ -169,7 +169,7 @@ static double wire_seconds_per_repetition(const struct wire *w, double seconds,
 	return run(w, n) / n;
 }
 
-static void wire_check_data(const struct wire *w)
+static void wire_exchange_and_check_messages(const struct wire *w)
 {
 	for (unsigned int i = 0; i < CHECKED; i++) {
 		memset(w->in, 0, w->size);
@@ -191,7 +191,7 @@ static void wire_measure_sizes(struct wire *w, double seconds, int last)
 	w->out = alloc_zeroed((size_t)w->window, w->size);
 	w->in = alloc_zeroed((size_t)w->window, w->size);
 	w->requests = alloc_zeroed((size_t)w->window * 2, sizeof(*w->requests));
-	wire_check_data(w);
+	wire_exchange_and_check_messages(w);
 	latency = wire_seconds_per_repetition(w, seconds, wire_ping_pong) / 2 * 1e6;
 	one = (double)octets / wire_seconds_per_repetition(w, seconds, wire_time_one_way_windows) /
 	      1e9;

@@ -9,10 +9,10 @@
 
 #include "bench/bench_siwarp.h"
 
-siw_bench_fn siw_lab_measure_connections; /* verbs_connect.c */
-siw_bench_fn siw_lab_measure_crowd;	  /* verbs_crowd.c */
-siw_bench_fn siw_lab_measure_fairness;	  /* verbs_fair.c */
-siw_bench_fn siw_lab_measure_onesided;	  /* verbs_onesided.c */
+siw_bench_fn siw_lab_measure_connections;	     /* verbs_connect.c */
+siw_bench_fn siw_lab_measure_latency_among_idle_qps; /* verbs_crowd.c */
+siw_bench_fn siw_lab_measure_fairness;		     /* verbs_fair.c */
+siw_bench_fn siw_lab_measure_onesided;		     /* verbs_onesided.c */
 
 /*
  * Opens an idle queue pair of type UD or RD in RTS with a posted receive, as if it waited for

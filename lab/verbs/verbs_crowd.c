@@ -179,7 +179,8 @@ static void idle_qps_destroy(struct crowd *crowd)
 					"destroying a completion queue");
 }
 
-void siw_lab_measure_crowd(const struct siw_bench_opts *o, struct siw_bench_result *result)
+void siw_lab_measure_latency_among_idle_qps(const struct siw_bench_opts *o,
+					    struct siw_bench_result *result)
 {
 	struct crowd *crowd = siw_bench_require_object(calloc(1, sizeof(*crowd)), "memory");
 
@@ -187,7 +188,7 @@ void siw_lab_measure_crowd(const struct siw_bench_opts *o, struct siw_bench_resu
 	siw_bench_raise_fd_limit(IDLE_QPS);
 	siw_bench_open_client_or_server(&crowd->side, o, RECVS);
 	idle_qps_create_and_connect(crowd);
-	siw_bench_measure_latency(&crowd->side, siw_bench_lat_send, 2, result);
+	siw_bench_measure_latency(&crowd->side, siw_bench_run_send_latency, 2, result);
 	idle_qps_destroy(crowd);
 	siw_bench_close_client_or_server(&crowd->side);
 	free(crowd);

@@ -218,7 +218,8 @@ static void verbs_time_writes_and_reads(struct siw_bench_side *e, uint32_t n, ui
 	verbs_wait_for_completion(e, SIW_WC_RDMA_WRITE);
 }
 
-static void verbs_measure_lanes(const struct siw_bench_opts *o, struct siw_bench_result *result)
+static void verbs_measure_latency_across_lanes(const struct siw_bench_opts *o,
+					       struct siw_bench_result *result)
 {
 	struct siw_bench_side e;
 
@@ -289,8 +290,8 @@ static siw_bench_fn *verbs_select_measurement(const struct siw_bench_opts *o)
 		{ "answer", verbs_measure_messages },
 		{ "watched", verbs_measure_messages },
 		{ "connect", siw_lab_measure_connections },
-		{ "crowd", siw_lab_measure_crowd },
-		{ "lanes", verbs_measure_lanes },
+		{ "crowd", siw_lab_measure_latency_among_idle_qps },
+		{ "lanes", verbs_measure_latency_across_lanes },
 		{ "reg", verbs_measure_registration },
 		{ "fair", siw_lab_measure_fairness },
 		{ "onesided", siw_lab_measure_onesided },

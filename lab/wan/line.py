@@ -65,7 +65,7 @@ class Line:
 
     def __enter__(self) -> Line:
         try:
-            self._start_relay()
+            self._start_link_emulator()
             _run_command("ip", "netns", "add", self._names["r"])
             self._connect_to_router("a", "10.78.1.2", "10.78.1.1")
             self._connect_to_router("b", ADDRESS, "10.78.2.1")
@@ -92,7 +92,7 @@ class Line:
         if self._relay:
             self._relay.communicate()
 
-    def _start_relay(self) -> None:
+    def _start_link_emulator(self) -> None:
         command = [sys.executable, "-m", "siwarp.cli", "wan", "--faults"]
         plan = f"rx:delay={self._rtt_ms}ms" + (f",loss={self._loss:g}%" if self._loss else "")
         self._relay = subprocess.Popen(
@@ -152,7 +152,7 @@ class Line:
             *("limit", str(line.queue)),
         )
 
-    def packet_counts(self) -> tuple[int, int]:
+    def passed_and_dropped_packet_counts(self) -> tuple[int, int]:
         """Return how many packets the bottleneck has passed and dropped since it was configured."""
         told: list[dict[str, Any]] = json.loads(
             self.run_in_namespace("r", "tc", "-s", "-j", "qdisc", "show", "dev", "to-b")

@@ -131,7 +131,7 @@ def measure_flows_over_bottleneck(
     if done.returncode:
         last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
         raise BenchError(f"{flows} failed: {last}")
-    passed, dropped = line.packet_counts()
+    passed, dropped = line.passed_and_dropped_packet_counts()
     told = json.loads(done.stdout)
     for kind, flow in told.items():
         payload = _PAYLOAD[kind.partition(".")[0]]

@@ -9,7 +9,7 @@ import errno
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from typing import Any, Generic, TypeVar
 
-from siwarp.aio.source import Admission, Inbox, Source, SourceUser
+from siwarp.aio.source import Admission, CancelSafeQueue, OpenDevice, OpenDeviceUser
 from siwarp.base.buffer import Buffer, octets
 from siwarp.cm import CMID, RTR, CMEvent, CMEventType, ConnParam
 from siwarp.cm.conn import check_remote_range
@@ -65,7 +65,7 @@ class _PostedRequest:
         self.done = done
 
 
-class Connection(SourceUser):
+class Connection(OpenDeviceUser):
     """A connected RC queue pair with its memory; made by ``connect`` or a ``Listener``.
 
     Messages have up to ``recv_size`` octets; a longer message ends the connection in error.
@@ -84,7 +84,7 @@ class Connection(SourceUser):
 
     def __init__(
         self,
-        source: Source,
+        source: OpenDevice,
         cm_id: CMID,
         recv_size: int,
         recv_depth: int,
@@ -99,7 +99,7 @@ class Connection(SourceUser):
         self._slots = list(range(SENDS))
         self._slot_admission = Admission(SENDS)
         self._staging_admission = Admission(1)
-        self._inbox = Inbox(source.loop)
+        self._inbox = CancelSafeQueue(source.loop)
         self._recv_size = recv_size
         self._recv_room = recv_depth
         self._queue = source.find_or_create_cq(SENDS + recv_depth)
@@ -561,7 +561,7 @@ def connect(
     name, port = host_and_port(address)
 
     async def start_connection() -> Connection:
-        source, host = await Source.get_for_peer(name, port)
+        source, host = await OpenDevice.get_for_peer(name, port)
         try:
             cm_id = CMID(source.cm)
         except BaseException:

@@ -8,7 +8,7 @@ import errno
 from collections.abc import AsyncIterator
 
 from siwarp.aio.conn import RECV_DEPTH, RECV_SIZE, START_UP_S, AwaitableOpening, Connection
-from siwarp.aio.source import Inbox, Source, SourceUser
+from siwarp.aio.source import CancelSafeQueue, OpenDevice, OpenDeviceUser
 from siwarp.cm import CMID, CMEvent, CMEventType, ConnParam
 from siwarp.verbs import Address, Error, PeerGone, Persona, StateError
 from siwarp.verbs.wanted import host_and_port
@@ -83,7 +83,7 @@ class Request:
         self._id.close()
 
 
-class Listener(SourceUser):
+class Listener(OpenDeviceUser):
     """A listening address; iterate over the listener, or call ``accept``, to get connections.
 
     ``requests()`` yields the connection requests instead, for servers that use the peers' private
@@ -93,7 +93,7 @@ class Listener(SourceUser):
 
     def __init__(
         self,
-        source: Source,
+        source: OpenDevice,
         address: Address,
         recv_size: int,
         recv_depth: int,
@@ -104,8 +104,8 @@ class Listener(SourceUser):
         self._recv = recv_size, recv_depth, persona
         self._closed = False
         source.members[self] = None
-        self._requests = Inbox(source.loop)
-        self._made = Inbox(source.loop)
+        self._requests = CancelSafeQueue(source.loop)
+        self._made = CancelSafeQueue(source.loop)
         self._making: dict[Connection, asyncio.TimerHandle] = {}
         self._private_data = b""
         self._answering = 0
@@ -267,7 +267,7 @@ def listen(
     host, port = host_and_port(address)
 
     async def open_listener() -> Listener:
-        source, numeric = await Source.get_for_host(host or "0.0.0.0")
+        source, numeric = await OpenDevice.get_for_host(host or "0.0.0.0")
         return Listener(source, (numeric, port), recv_size, recv_depth, persona)
 
     return AwaitableOpening(open_listener)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import errno
 
 from siwarp.aio.conn import AwaitableOpening
-from siwarp.aio.source import Source
+from siwarp.aio.source import OpenDevice
 from siwarp.aio.ud import SEND_SIZE, Endpoint
 from siwarp.base.buffer import Buffer, octets
 from siwarp.verbs import Address, LimitError, PeerGone, QPAttr, QPType, WCStatus
@@ -91,7 +91,7 @@ def open_rd(
     host, port = host_and_port(address)
 
     async def open_endpoint() -> RDEndpoint:
-        source, numeric = await Source.get_for_host(host)
+        source, numeric = await OpenDevice.get_for_host(host)
         where = numeric, port
         return RDEndpoint(source, where, qkey, recv_size, recv_depth, peer_timeout)
 

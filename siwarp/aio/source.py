@@ -24,7 +24,7 @@ from siwarp.base import system
 from siwarp.cm import CMEventChannel
 from siwarp.verbs import CQ, WC, Context, Error, StateError, source_toward
 
-__all__ = ["Admission", "Inbox", "Queue", "Source", "SourceUser"]
+__all__ = ["Admission", "CancelSafeQueue", "OpenDevice", "OpenDeviceUser", "Queue"]
 
 #: Capacity of a shared completion queue, and number of completions handled in one turn of the loop.
 QUEUE_SIZE = 4096
@@ -41,15 +41,15 @@ class Queue:
     The loop watches the descriptor of the queue, and its thread makes the progress.
     """
 
-    def __init__(self, source: Source, size: int) -> None:
+    def __init__(self, source: OpenDevice, size: int) -> None:
         self._source = source
         self.cq = CQ(source.context, size)
         self.room = self.cq.capacity
         self.handlers: dict[int, Handler] = {}
         self._next = 0
         self.fd = self.cq.wait_fileno()
-        source.loop.add_reader(self.fd, self._take_turn)
-        self._take_turn()  # arms the queue
+        source.loop.add_reader(self.fd, self._make_progress_and_dispatch)
+        self._make_progress_and_dispatch()  # arms the queue
 
     def reserve(self, room: int, handler: Handler) -> int:
         """Reserve entries for a queue pair; return its key in the high 32 bits of wr_id."""
@@ -66,9 +66,9 @@ class Queue:
     def handle_pending_completions(self) -> None:
         """Handle the completions that are in the queue now, without making progress."""
         while self.cq.pending:
-            self._dispatch(self.cq.poll(BATCH))
+            self._dispatch_completions_to_handlers(self.cq.poll(BATCH))
 
-    def _take_turn(self) -> None:
+    def _make_progress_and_dispatch(self) -> None:
         """Make progress and handle up to ``BATCH`` completions; other tasks run before the next
         ones.
         """
@@ -79,11 +79,11 @@ class Queue:
         except Error as e:
             self._source.handle_channel_error(e)
             return
-        self._dispatch(wcs)
+        self._dispatch_completions_to_handlers(wcs)
         if len(wcs) == BATCH:
-            self._source.loop.call_soon(self._take_turn)
+            self._source.loop.call_soon(self._make_progress_and_dispatch)
 
-    def _dispatch(self, wcs: list[WC]) -> None:
+    def _dispatch_completions_to_handlers(self, wcs: list[WC]) -> None:
         handlers = self.handlers
         for wc in wcs:
             handler = handlers.get(wc[0] >> 32)
@@ -92,11 +92,11 @@ class Queue:
 
 
 class _Device(Context):
-    """An open device that tells its ``Source`` about a forced close."""
+    """An open device that tells its ``OpenDevice`` about a forced close."""
 
     __slots__ = ("source",)
 
-    source: Source
+    source: OpenDevice
 
     def _wake_all_waiters(self) -> None:
         # The thread that closes the device waits until this call back is removed.
@@ -104,14 +104,14 @@ class _Device(Context):
         super()._wake_all_waiters()
 
 
-class Source:
+class OpenDevice:
     """An open device, as used by one event loop; the device closes with its last user."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, host: str) -> None:
         self.loop = loop
         self.users = 0
         #: Open objects on the device, in the order of their creation.
-        self.members: dict[SourceUser, None] = {}
+        self.members: dict[OpenDeviceUser, None] = {}
         #: Reason why the device was lost: a forced close or, in a simulated world, a crash of its
         #: host.
         self.lost: Error | None = None
@@ -128,33 +128,33 @@ class Source:
         loop.add_reader(self._cm_fd, self._on_cm_events)
 
     @classmethod
-    def get_for_address(cls, host: str) -> Source:
-        """Return the loop's ``Source`` for a device address; the caller must ``release`` it."""
+    def get_for_address(cls, host: str) -> OpenDevice:
+        """Return the loop's ``OpenDevice`` for a device address; the caller must ``release`` it."""
         loop = running_loop()
         here = _sources.setdefault(loop, {})
         source = here.get(host)
         if source is None:
             source = here[host] = cls(loop, host)
-            # All addresses of a device share one ``Source``.
+            # All addresses of a device share one ``OpenDevice``.
             for known in set(here.values()) - {source}:
                 if known.context.name == source.context.name:
-                    source._start_closing()
+                    source._start_closing_device()
                     source = here[host] = known
                     break
         source.users += 1
         return source
 
     @classmethod
-    async def get_for_peer(cls, host: str, port: int) -> tuple[Source, str]:
-        """Return the loop's ``Source`` for the device that reaches a peer, and the peer's numeric
-        address.
+    async def get_for_peer(cls, host: str, port: int) -> tuple[OpenDevice, str]:
+        """Return the loop's ``OpenDevice`` for the device that reaches a peer, and the peer's
+        numeric address.
         """
         numeric = await _resolve_host(host, port)
         return cls.get_for_address(source_toward((numeric, port))), numeric
 
     @classmethod
-    async def get_for_host(cls, host: str) -> tuple[Source, str]:
-        """Return the loop's ``Source`` for the device with a host's address, and that numeric
+    async def get_for_host(cls, host: str) -> tuple[OpenDevice, str]:
+        """Return the loop's ``OpenDevice`` for the device with a host's address, and that numeric
         address.
         """
         numeric = await _resolve_host(host, 9)
@@ -178,15 +178,15 @@ class Source:
             here = _sources.get(self.loop, {})
             for host in [host for host, source in here.items() if source is self]:
                 del here[host]
-            self._start_closing()
+            self._start_closing_device()
 
-    def _stop_watching(self) -> None:
+    def _stop_watching_descriptors(self) -> None:
         for fd in (self._cm_fd, *(queue.fd for queue in self._queues)):
             with contextlib.suppress(RuntimeError):  # the event loop is already closed
                 self.loop.remove_reader(fd)
 
-    def _start_closing(self) -> None:
-        self._stop_watching()
+    def _start_closing_device(self) -> None:
+        self._stop_watching_descriptors()
         with contextlib.suppress(RuntimeError):
             self.gone = self.loop.create_future()
         # Closing the device may wait until the peers have ended their streams, and must not block
@@ -198,9 +198,9 @@ class Source:
             self.context.__exit__(None, None, None)
         finally:
             with contextlib.suppress(RuntimeError):
-                self.loop.call_soon_threadsafe(self._set_closed)
+                self.loop.call_soon_threadsafe(self._wake_tasks_waiting_for_close)
 
-    def _set_closed(self) -> None:
+    def _wake_tasks_waiting_for_close(self) -> None:
         if self.gone is not None and not self.gone.done():
             self.gone.set_result(None)
 
@@ -237,20 +237,20 @@ class Source:
         loop watches; called by the thread that closes the device.
         """
         if asyncio._get_running_loop() is self.loop or not self.loop.is_running():
-            self._leave_device()
+            self._close_members_of_closed_device()
         else:
             with contextlib.suppress(RuntimeError):  # the event loop is already closed
-                self.loop.call_soon_threadsafe(self._leave_device)
+                self.loop.call_soon_threadsafe(self._close_members_of_closed_device)
 
-    def _leave_device(self) -> None:
-        self._stop_watching()
+    def _close_members_of_closed_device(self) -> None:
+        self._stop_watching_descriptors()
         self.handle_channel_error(
             StateError(errno.ESTALE, "the device was closed by force: open it again")
         )
         self.context._remove_wake_callback(self.handle_forced_close)
 
 
-_sources: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Source]] = (
+_sources: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, OpenDevice]] = (
     weakref.WeakKeyDictionary()
 )
 
@@ -266,13 +266,13 @@ async def _resolve_host(host: str, port: int) -> str:
     return str(infos[0][4][0])
 
 
-U = TypeVar("U", bound="SourceUser")
+U = TypeVar("U", bound="OpenDeviceUser")
 
 
-class SourceUser(ABC):
-    """Base class of the objects that use a ``Source`` (device); ``async with`` closes them."""
+class OpenDeviceUser(ABC):
+    """Base class of the objects that use a ``OpenDevice`` (device); ``async with`` closes them."""
 
-    _source: Source
+    _source: OpenDevice
 
     def _make_lost_or_closed_error(self, number: int, text: str) -> Error:
         """Return the exception that calls raise after the object was closed."""
@@ -347,7 +347,7 @@ class _Failure:
         self.why = why
 
 
-class Inbox:
+class CancelSafeQueue:
     """A queue of items; cancelling a waiting task loses no item."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from siwarp.aio.conn import AwaitableOpening
 from siwarp.aio.shares import Admission
-from siwarp.aio.source import Inbox, Source, SourceUser
+from siwarp.aio.source import CancelSafeQueue, OpenDevice, OpenDeviceUser
 from siwarp.base.buffer import Buffer, octets
 from siwarp.verbs import (
     AH,
@@ -65,7 +65,7 @@ class Datagram(_Message):
     instance: int = 0
 
 
-class Endpoint(SourceUser):
+class Endpoint(OpenDeviceUser):
     """A UD or RD queue pair with its memory."""
 
     _type: QPType
@@ -73,7 +73,7 @@ class Endpoint(SourceUser):
 
     def __init__(
         self,
-        source: Source,
+        source: OpenDevice,
         address: Address,
         qkey: int | None,
         recv_size: int,
@@ -86,7 +86,7 @@ class Endpoint(SourceUser):
         source.members[self] = None
         self._peer_timeout = peer_timeout
         self._recv_size, self._recv_room = recv_size, recv_depth
-        self._inbox = Inbox(source.loop)
+        self._inbox = CancelSafeQueue(source.loop)
         self._admission = Admission(SENDS, self._drop_rd_peer)
         self._slots = list(range(SENDS))
         self._sent: dict[int, tuple[asyncio.Future[WC], Address]] = {}
@@ -314,7 +314,7 @@ def open_ud(
     host, port = host_and_port(address)
 
     async def open_endpoint() -> UDEndpoint:
-        source, numeric = await Source.get_for_host(host)
+        source, numeric = await OpenDevice.get_for_host(host)
         return UDEndpoint(source, (numeric, port), qkey, recv_size, recv_depth)
 
     return AwaitableOpening(open_endpoint)

@@ -321,7 +321,7 @@ void siw_capture_close(void)
 
 static void capture_start_if_set_in_environment(void)
 {
-	const char *path = siw_setting_capture();
+	const char *path = siw_setting_get_capture_path();
 	int rv = path ? capture_start_file(path, true) : 0;
 
 	if (rv == -EEXIST)
@@ -360,7 +360,7 @@ void siw_capture_unlock(void)
 	capture_release_lock();
 }
 
-uint32_t siw_capture_generation(void)
+uint32_t siw_capture_current_file_number(void)
 {
 	int rv;
 

@@ -77,7 +77,7 @@ uint64_t siw_capture_time_ns(void);
  * Returns the number of the current capture file, which differs for each file, or 0 if no capture
  * is running. The first call in a forked child opens the child's own file.
  */
-uint32_t siw_capture_generation(void);
+uint32_t siw_capture_current_file_number(void);
 /*
  * Returns the index in the capture file of the interface with this name, which is added if
  * necessary.

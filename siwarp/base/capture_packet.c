@@ -40,7 +40,7 @@ static uint64_t add_to_checksum(uint64_t sum, const uint8_t *at, size_t len)
 	return sum;
 }
 
-static uint16_t packet_fold_sum(uint64_t sum)
+static uint16_t packet_fold_checksum(uint64_t sum)
 {
 	while (sum >> 16)
 		sum = (sum & 0xffff) + (sum >> 16);
@@ -83,7 +83,7 @@ static size_t write_ip_header(uint8_t *at, const struct siw_capture_packet *p, s
 		at[9] = protocol;
 		memcpy(at + 12, p->source.v4, 4);
 		memcpy(at + 16, p->dest.v4, 4);
-		packet_put16(at + 10, packet_fold_sum(add_to_checksum(0, at, IPV4)));
+		packet_put16(at + 10, packet_fold_checksum(add_to_checksum(0, at, IPV4)));
 		return IPV4;
 	}
 	memset(at, 0, 8);
@@ -157,7 +157,7 @@ static uint16_t packet_checksum(const struct siw_capture_packet *p, const uint8_
 
 	sum = add_to_checksum(sum, v4 ? p->source.v4 : p->source.v6, v4 ? 4 : 16);
 	sum = add_to_checksum(sum, v4 ? p->dest.v4 : p->dest.v6, v4 ? 4 : 16);
-	return packet_fold_sum(add_to_checksum(sum, segment, len));
+	return packet_fold_checksum(add_to_checksum(sum, segment, len));
 }
 
 size_t siw_capture_packet_build(const struct siw_capture_packet *p, uint8_t *out)

@@ -96,7 +96,8 @@ INLINE uint8_t *advance_copy_dest(uint8_t *dst, size_t i)
  * Computes the CRC with one stream of crc32q instructions, the fastest method for less than about
  * 100 octets.
  */
-INLINE SSE42 uint32_t crc_of_one_stream(uint32_t crc, uint8_t *dst, const uint8_t *src, size_t len)
+INLINE SSE42 uint32_t crc_by_one_instruction_stream(uint32_t crc, uint8_t *dst, const uint8_t *src,
+						    size_t len)
 {
 	uint64_t c = crc;
 	size_t i = 0;
@@ -130,8 +131,9 @@ INLINE SSE42 uint64_t clmul32(uint32_t crc, uint64_t k)
  * 2n and n octets. The shifted values are added to the last 8 octets of the third stream, so they
  * need no separate reduction.
  */
-INLINE SSE42 uint32_t crc_of_three_streams(uint32_t crc, uint8_t *dst, const uint8_t *src,
-					   const size_t n, uint64_t far, uint64_t near)
+INLINE SSE42 uint32_t crc_by_three_instruction_streams(uint32_t crc, uint8_t *dst,
+						       const uint8_t *src, const size_t n,
+						       uint64_t far, uint64_t near)
 {
 	uint64_t a = crc, b = 0, c = 0;
 	uint64_t last;
@@ -159,15 +161,15 @@ INLINE SSE42 uint32_t sse42_crc_of_blocks(uint32_t crc, uint8_t *dst, const uint
 	size_t i = 0;
 
 	for (; len - i >= 3 * 2048; i += 3 * 2048)
-		crc = crc_of_three_streams(crc, advance_copy_dest(dst, i), src + i, 2048,
-					   RX32_32735, RX32_16351);
+		crc = crc_by_three_instruction_streams(crc, advance_copy_dest(dst, i), src + i,
+						       2048, RX32_32735, RX32_16351);
 	for (; len - i >= 3 * 336; i += 3 * 336)
-		crc = crc_of_three_streams(crc, advance_copy_dest(dst, i), src + i, 336, RX32_5343,
-					   RX32_2655);
+		crc = crc_by_three_instruction_streams(crc, advance_copy_dest(dst, i), src + i, 336,
+						       RX32_5343, RX32_2655);
 	for (; len - i >= 3 * 64; i += 3 * 64)
-		crc = crc_of_three_streams(crc, advance_copy_dest(dst, i), src + i, 64, RX32_991,
-					   RX32_479);
-	return crc_of_one_stream(crc, advance_copy_dest(dst, i), src + i, len - i);
+		crc = crc_by_three_instruction_streams(crc, advance_copy_dest(dst, i), src + i, 64,
+						       RX32_991, RX32_479);
+	return crc_by_one_instruction_stream(crc, advance_copy_dest(dst, i), src + i, len - i);
 }
 
 static SSE42 uint32_t sse42_crc32c(uint32_t crc, const uint8_t *src, size_t len)
@@ -352,8 +354,8 @@ INLINE AVX512 uint32_t avx512_crc_of_long_input(uint32_t crc, uint8_t *dst, cons
 	}
 	for (; len - i >= 64; i += 64)
 		acc = shift_accumulator_and_add(acc, k64, load_and_copy_512(dst, src, i));
-	return crc_of_one_stream(reduce_lanes_to_crc(acc), advance_copy_dest(dst, i), src + i,
-				 len - i);
+	return crc_by_one_instruction_stream(reduce_lanes_to_crc(acc), advance_copy_dest(dst, i),
+					     src + i, len - i);
 }
 
 /* Separate functions, so that short input does not incur the saving of wide registers. */
@@ -369,7 +371,7 @@ static AVX512 __attribute__((noinline)) uint32_t avx512_sum_long(uint32_t crc, c
 		crc = avx512_crc_of_mixed_block(crc, src + i, SHORT_STEPS, RX32_7647, RX32_5087,
 						RX32_2527);
 	if (len - i < FOLD_MIN)
-		return crc_of_one_stream(crc, NULL, src + i, len - i);
+		return crc_by_one_instruction_stream(crc, NULL, src + i, len - i);
 	return avx512_crc_of_long_input(crc, NULL, src + i, len - i);
 }
 
@@ -383,7 +385,7 @@ avx512_copy_long(uint32_t crc, uint8_t *restrict dst, const uint8_t *restrict sr
 	if (len >= ALIGN_MIN) {
 		size_t head = -(uintptr_t)dst % 64;
 
-		crc = crc_of_one_stream(crc, dst, src, head);
+		crc = crc_by_one_instruction_stream(crc, dst, src, head);
 		dst += head;
 		src += head;
 		len -= head;
@@ -395,7 +397,7 @@ static SSE42 uint32_t avx512_crc32c(uint32_t crc, const uint8_t *src, size_t len
 {
 	if (len >= FOLD_MIN)
 		return avx512_sum_long(crc, src, len);
-	return crc_of_one_stream(crc, NULL, src, len);
+	return crc_by_one_instruction_stream(crc, NULL, src, len);
 }
 
 static SSE42 NOT_NULL uint32_t avx512_copy_with_crc32c(uint32_t crc, uint8_t *restrict dst,
@@ -403,7 +405,7 @@ static SSE42 NOT_NULL uint32_t avx512_copy_with_crc32c(uint32_t crc, uint8_t *re
 {
 	if (len >= FOLD_MIN)
 		return avx512_copy_long(crc, dst, src, len);
-	return crc_of_one_stream(crc, dst, src, len);
+	return crc_by_one_instruction_stream(crc, dst, src, len);
 }
 
 static bool avx512_usable(void)

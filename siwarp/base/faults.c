@@ -45,7 +45,7 @@ void siw_faults_adjust_holding_socket_count(int change)
 	atomic_fetch_add_explicit(&siw_faults_active, (uint32_t)change, memory_order_relaxed);
 }
 
-int siw_faults_install(const char *text)
+int siw_faults_install_plan(const char *text)
 {
 	struct siw_faults plan = { 0 };
 	int rv = text ? siw_faults_parse(text, SIW_FAULTS_PROCESS, &plan, why, sizeof(why)) : 0;
@@ -56,7 +56,8 @@ int siw_faults_install(const char *text)
 	current = plan;
 	began = siw_now_ns();
 	flows = 0;
-	atomic_store_explicit(&generation, ((siw_faults_generation() + 1) & ~1u) + (plan.n > 0),
+	atomic_store_explicit(&generation,
+			      ((siw_faults_plan_generation_number() + 1) & ~1u) + (plan.n > 0),
 			      memory_order_relaxed);
 	if (installed != (plan.n > 0))
 		siw_faults_adjust_holding_socket_count(plan.n ? 1 : -1);
@@ -67,9 +68,9 @@ int siw_faults_install(const char *text)
 
 static void faults_read_environment(void)
 {
-	const char *text = siw_setting_faults();
+	const char *text = siw_setting_get_fault_plan();
 
-	if (!text || siw_faults_install(text) == 0)
+	if (!text || siw_faults_install_plan(text) == 0)
 		return;
 	snprintf(why_environment, sizeof(why_environment), "%s", why);
 	siw_trace_warn_user("SIWARP_FAULTS is not a valid fault plan: %s", why_environment);
@@ -100,7 +101,7 @@ size_t siw_faults_format_current_plan(char *text, size_t size)
 	return siw_faults_format(&plan, text, size);
 }
 
-uint32_t siw_faults_generation(void)
+uint32_t siw_faults_plan_generation_number(void)
 {
 	return atomic_load_explicit(&generation, memory_order_relaxed);
 }
@@ -112,7 +113,7 @@ uint32_t siw_faults_copy_current_plan(struct siw_faults *out, uint64_t *began_ns
 	siw_lock(&lock);
 	*out = current;
 	*began_ns = began;
-	now = siw_faults_generation();
+	now = siw_faults_plan_generation_number();
 	siw_unlock(&lock);
 	return now;
 }
@@ -122,7 +123,7 @@ uint32_t siw_faults_allocate_flow_number(uint32_t of)
 	uint32_t flow = 0;
 
 	siw_lock(&lock);
-	if (of == siw_faults_generation())
+	if (of == siw_faults_plan_generation_number())
 		flow = flows++;
 	siw_unlock(&lock);
 	return flow;
@@ -156,8 +157,8 @@ static uint64_t faults_random(uint64_t key, uint64_t number, enum faults_random 
 	return faults_mix_bits(key ^ faults_mix_bits(number * N_DRAWS + what));
 }
 
-static bool faults_happens_by_chance(uint64_t key, uint64_t number, enum faults_random what,
-				     uint32_t share)
+static bool faults_is_drawn_with_probability(uint64_t key, uint64_t number, enum faults_random what,
+					     uint32_t share)
 {
 	unsigned __int128 scaled =
 		(unsigned __int128)faults_random(key, number, what) * SIW_FAULTS_WHOLE;
@@ -186,7 +187,7 @@ void siw_fault_path_init(struct siw_fault_path *path, const struct siw_faults *p
 			((uint64_t)flow << 1 | dir));
 }
 
-static bool same_prefix(const uint8_t *a, const uint8_t *b, unsigned int bits)
+static bool addrs_have_same_prefix(const uint8_t *a, const uint8_t *b, unsigned int bits)
 {
 	unsigned int whole = bits / 8, rest = bits % 8;
 
@@ -202,8 +203,8 @@ bool siw_fault_clause_matches_packet(const struct siw_fault_clause *c, enum siw_
 		return true;
 	if (c->peer.family != peer->family || (c->peer.port_be && c->peer.port_be != peer->port_be))
 		return false;
-	return peer->family == AF_INET ? same_prefix(c->peer.v4, peer->v4, c->prefix)
-				       : same_prefix(c->peer.v6, peer->v6, c->prefix);
+	return peer->family == AF_INET ? addrs_have_same_prefix(c->peer.v4, peer->v4, c->prefix)
+				       : addrs_have_same_prefix(c->peer.v6, peer->v6, c->prefix);
 }
 
 static bool is_in_blackout(const struct siw_fault_clause *c, const struct siw_fault_path *path,
@@ -219,7 +220,8 @@ static bool is_in_blackout(const struct siw_fault_clause *c, const struct siw_fa
  * probability that a datagram outside a burst starts one, is chosen so that the fraction of lost
  * datagrams is `loss`: gaps last (1-q)/q datagrams on average, so loss = burst / (burst + (1-q)/q).
  */
-static bool faults_is_lost(const struct siw_fault_clause *c, struct siw_fault_path *path, int i)
+static bool faults_is_packet_lost(const struct siw_fault_clause *c, struct siw_fault_path *path,
+				  int i)
 {
 	uint64_t good = SIW_FAULTS_WHOLE - c->loss, burst = c->burst ? c->burst : 1;
 	uint64_t begins = (uint64_t)c->loss * SIW_FAULTS_WHOLE / (c->loss + burst * good);
@@ -228,8 +230,8 @@ static bool faults_is_lost(const struct siw_fault_clause *c, struct siw_fault_pa
 		path->clause[i].burst--;
 		return true;
 	}
-	if (!c->loss ||
-	    !faults_happens_by_chance(path->clause[i].key, path->packets, LOSS, (uint32_t)begins))
+	if (!c->loss || !faults_is_drawn_with_probability(path->clause[i].key, path->packets, LOSS,
+							  (uint32_t)begins))
 		return false;
 	path->clause[i].burst = (uint32_t)burst - 1;
 	return true;
@@ -240,8 +242,8 @@ static uint64_t faults_transmission_time_ns(uint64_t length, uint64_t rate)
 	return (uint64_t)(((unsigned __int128)length * 8 * NS + rate - 1) / rate);
 }
 
-static bool faults_limit_reached(const struct siw_fault_clause *c, size_t length, uint64_t packets,
-				 uint64_t octets)
+static bool faults_is_queue_limit_exceeded(const struct siw_fault_clause *c, size_t length,
+					   uint64_t packets, uint64_t octets)
 {
 	if (c->limit_octets)
 		return octets + length > c->limit;
@@ -252,8 +254,9 @@ static bool faults_limit_reached(const struct siw_fault_clause *c, size_t length
  * Returns the time at which clause i releases a packet that enters at time t. *depart is set to the
  * time at which the packet has passed the rate limit.
  */
-static uint64_t faults_release_time(const struct siw_fault_clause *c, struct siw_fault_path *path,
-				    int i, size_t length, uint64_t t, uint64_t *depart)
+static uint64_t faults_packet_release_time(const struct siw_fault_clause *c,
+					   struct siw_fault_path *path, int i, size_t length,
+					   uint64_t t, uint64_t *depart)
 {
 	if (c->rate) {
 		if (t < path->clause[i].busy_ns)
@@ -270,7 +273,7 @@ static uint64_t faults_release_time(const struct siw_fault_clause *c, struct siw
 static int faults_drop_reason(const struct siw_fault_clause *c, struct siw_fault_path *path, int i,
 			      size_t length, uint64_t now, uint64_t packets, uint64_t octets)
 {
-	bool is_lost = faults_is_lost(c, path, i);
+	bool is_lost = faults_is_packet_lost(c, path, i);
 
 	if (is_in_blackout(c, path, now))
 		return SIW_COUNTER_fault_blackout;
@@ -281,7 +284,7 @@ static int faults_drop_reason(const struct siw_fault_clause *c, struct siw_fault
 	 * passes if no earlier packet is still in transmission.
 	 */
 	if (c->rate && path->clause[i].busy_ns > now &&
-	    faults_limit_reached(c, length, packets, octets))
+	    faults_is_queue_limit_exceeded(c, length, packets, octets))
 		return SIW_COUNTER_fault_limit;
 	return -1;
 }
@@ -303,13 +306,14 @@ void siw_fault_decide_packet_fate(const struct siw_faults *plan, struct siw_faul
 		fate->drop = faults_drop_reason(c, path, i, length, now, packets, octets);
 		if (fate->drop >= 0)
 			break;
-		t = faults_release_time(c, path, i, length, t, &fate->depart_ns);
-		fate->dup |= faults_happens_by_chance(key, number, DUP, c->dup);
-		fate->mark |= faults_happens_by_chance(key ^ MARK_KEY, number, LOSS, c->mark);
-		if (faults_happens_by_chance(key, number, REORDER, c->reorder))
+		t = faults_packet_release_time(c, path, i, length, t, &fate->depart_ns);
+		fate->dup |= faults_is_drawn_with_probability(key, number, DUP, c->dup);
+		fate->mark |=
+			faults_is_drawn_with_probability(key ^ MARK_KEY, number, LOSS, c->mark);
+		if (faults_is_drawn_with_probability(key, number, REORDER, c->reorder))
 			fate->passes =
 				(uint8_t)(1 + faults_random_below(key, number, PASSES, MAX_PASSES));
-		if (faults_happens_by_chance(key, number, CORRUPT, c->corrupt)) {
+		if (faults_is_drawn_with_probability(key, number, CORRUPT, c->corrupt)) {
 			fate->corrupt = true;
 			fate->flip = faults_random(key, number, FLIP);
 		}
@@ -353,8 +357,10 @@ uint64_t siw_fault_planned_reset_time(const struct siw_faults *plan,
 	return first;
 }
 
-size_t siw_fault_stream_allowed_octets(const struct siw_faults *plan, struct siw_fault_path *path,
-				       const struct siw_addr *peer, size_t length, uint64_t now)
+size_t siw_fault_stream_octets_for_next_call(const struct siw_faults *plan,
+					     struct siw_fault_path *path,
+					     const struct siw_addr *peer, size_t length,
+					     uint64_t now)
 {
 	uint64_t number = path->calls++;
 
@@ -366,8 +372,8 @@ size_t siw_fault_stream_allowed_octets(const struct siw_faults *plan, struct siw
 			return 0;
 		if (c->reset_after && length > c->reset_after - path->octets)
 			length = (size_t)(c->reset_after - path->octets);
-		if (length > 1 &&
-		    faults_happens_by_chance(path->clause[i].key, number, SHORT, c->partial))
+		if (length > 1 && faults_is_drawn_with_probability(path->clause[i].key, number,
+								   SHORT, c->partial))
 			length = 1 + (size_t)faults_random_below(path->clause[i].key, number, SHARE,
 								 length - 1);
 	}
@@ -393,7 +399,7 @@ uint64_t siw_fault_stream_release_time(const struct siw_faults *plan, struct siw
 		if (is_in_blackout(c, path, now) &&
 		    t < path->began_ns + c->blackout_at + c->blackout_for)
 			t = path->began_ns + c->blackout_at + c->blackout_for;
-		t = faults_release_time(c, path, i, length, t, &depart);
+		t = faults_packet_release_time(c, path, i, length, t, &depart);
 	}
 	path->packets++;
 	if (t < path->last_ns)
@@ -405,8 +411,8 @@ uint64_t siw_fault_stream_release_time(const struct siw_faults *plan, struct siw
  * Whether a piece is corrupted, and in which octet, depends only on its position in the stream, not
  * on the lengths of the calls.
  */
-int siw_fault_stream_corrupt(const struct siw_faults *plan, struct siw_fault_path *path,
-			     const struct siw_addr *peer, uint8_t *octets, size_t length)
+int siw_fault_corrupt_stream_octets(const struct siw_faults *plan, struct siw_fault_path *path,
+				    const struct siw_addr *peer, uint8_t *octets, size_t length)
 {
 	uint64_t from = path->octets, end = from + length;
 	int n = 0;
@@ -419,7 +425,7 @@ int siw_fault_stream_corrupt(const struct siw_faults *plan, struct siw_fault_pat
 		     c->corrupt && piece * SIW_FAULTS_PIECE < end; piece++) {
 			uint64_t at;
 
-			if (!faults_happens_by_chance(key, piece, CORRUPT, c->corrupt))
+			if (!faults_is_drawn_with_probability(key, piece, CORRUPT, c->corrupt))
 				continue;
 			at = piece * SIW_FAULTS_PIECE +
 			     faults_random_below(key, piece, FLIP, SIW_FAULTS_PIECE);
@@ -452,8 +458,9 @@ size_t siw_fault_stream_max_held_octets(const struct siw_faults *plan,
 	return limit;
 }
 
-size_t siw_fault_stream_max_piece(const struct siw_faults *plan, const struct siw_fault_path *path,
-				  const struct siw_addr *peer)
+size_t siw_fault_stream_max_piece_octets(const struct siw_faults *plan,
+					 const struct siw_fault_path *path,
+					 const struct siw_addr *peer)
 {
 	uint64_t piece = STREAM_PIECE;
 

@@ -92,15 +92,15 @@ size_t siw_faults_format(const struct siw_faults *plan, char *text, size_t size)
  * Sets the fault plan of this process; NULL or "" removes it. Returns 0, or -EINVAL;
  * siw_faults_error_text() returns the reason.
  */
-int siw_faults_install(const char *text);
+int siw_faults_install_plan(const char *text);
 /*
  * Sets the plan given by SIWARP_FAULTS, once per process. Returns 0, or, at each call, -EINVAL if
  * that plan is invalid.
  */
 int siw_faults_init(void);
 /*
- * Returns why this thread's last failed siw_faults_install or siw_faults_init failed; "" if none
- * failed.
+ * Returns why this thread's last failed siw_faults_install_plan or siw_faults_init failed; "" if
+ * none failed.
  */
 const char *siw_faults_error_text(void);
 /* Writes the current fault plan as text, "" if there is none. Returns the length of the text. */
@@ -128,7 +128,7 @@ void siw_faults_adjust_holding_socket_count(int change);
  * Returns the generation number of the fault plan, which changes each time a plan is set; even: no
  * plan is set.
  */
-uint32_t siw_faults_generation(void);
+uint32_t siw_faults_plan_generation_number(void);
 /*
  * Copies the fault plan and its start time (base/clock.h). Returns the generation number of the
  * plan.
@@ -191,8 +191,10 @@ void siw_fault_flip_bit(uint8_t *octets, size_t length, uint64_t flip);
  * Returns how many of the next `length` octets of a stream a call may transfer, at least 1; 0: a
  * reset is due.
  */
-size_t siw_fault_stream_allowed_octets(const struct siw_faults *plan, struct siw_fault_path *path,
-				       const struct siw_addr *peer, size_t length, uint64_t now_ns);
+size_t siw_fault_stream_octets_for_next_call(const struct siw_faults *plan,
+					     struct siw_fault_path *path,
+					     const struct siw_addr *peer, size_t length,
+					     uint64_t now_ns);
 /* Returns whether octets of the stream have to wait. Otherwise the octets may pass directly. */
 bool siw_fault_stream_is_delayed(const struct siw_faults *plan, const struct siw_fault_path *path,
 				 const struct siw_addr *peer, uint64_t now_ns);
@@ -204,8 +206,8 @@ uint64_t siw_fault_stream_release_time(const struct siw_faults *plan, struct siw
  * Returns the number of octets changed. With octets NULL it only returns the number that would be
  * changed.
  */
-int siw_fault_stream_corrupt(const struct siw_faults *plan, struct siw_fault_path *path,
-			     const struct siw_addr *peer, uint8_t *octets, size_t length);
+int siw_fault_corrupt_stream_octets(const struct siw_faults *plan, struct siw_fault_path *path,
+				    const struct siw_addr *peer, uint8_t *octets, size_t length);
 /* Returns the maximum number of octets of a stream that may wait for their release. */
 size_t siw_fault_stream_max_held_octets(const struct siw_faults *plan,
 					const struct siw_fault_path *path,
@@ -214,8 +216,9 @@ size_t siw_fault_stream_max_held_octets(const struct siw_faults *plan,
  * Returns the maximum number of octets of one piece of a stream; short pieces keep a limited rate
  * smooth.
  */
-size_t siw_fault_stream_max_piece(const struct siw_faults *plan, const struct siw_fault_path *path,
-				  const struct siw_addr *peer);
+size_t siw_fault_stream_max_piece_octets(const struct siw_faults *plan,
+					 const struct siw_fault_path *path,
+					 const struct siw_addr *peer);
 /* Returns the time (base/clock.h) of the first reset= that has a time; UINT64_MAX: none. */
 uint64_t siw_fault_planned_reset_time(const struct siw_faults *plan,
 				      const struct siw_fault_path *path,

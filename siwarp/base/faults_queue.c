@@ -58,7 +58,7 @@ void siw_fault_note_overtaking_packet(struct siw_link *aside)
 		ASIDE_OF(l)->passes -= ASIDE_OF(l)->passes > 0;
 }
 
-struct siw_fault_aside *siw_fault_pop_overtaken(struct siw_link *aside)
+struct siw_fault_aside *siw_fault_pop_overtaken_packet(struct siw_link *aside)
 {
 	for (struct siw_link *l = aside->next; l != aside; l = l->next)
 		if (!ASIDE_OF(l)->passes) {
@@ -124,12 +124,12 @@ static void queue_insert_by_release_time(struct siw_fault_queue *q, struct siw_f
 	siw_link_add(l->next, &held->link);
 }
 
-void siw_fault_queue_note_passed_packet(struct siw_fault_queue *q, uint64_t at)
+void siw_fault_queue_note_undelayed_packet(struct siw_fault_queue *q, uint64_t at)
 {
 	struct siw_fault_aside *aside;
 
 	siw_fault_note_overtaking_packet(&q->aside);
-	while ((aside = siw_fault_pop_overtaken(&q->aside))) {
+	while ((aside = siw_fault_pop_overtaken_packet(&q->aside))) {
 		struct siw_fault_held *held = siw_container(aside, struct siw_fault_held, aside);
 
 		if (at < held->release_ns) {
@@ -175,7 +175,7 @@ int siw_fault_queue_add(struct siw_fault_queue *q, const struct iovec *iov, size
 	}
 	queue_insert_by_release_time(q, held);
 	if (!fate->passes)
-		siw_fault_queue_note_passed_packet(q, held->release_ns);
+		siw_fault_queue_note_undelayed_packet(q, held->release_ns);
 	*out = held;
 	return 0;
 }

@@ -71,7 +71,7 @@ void siw_fault_note_overtaking_packet(struct siw_link *aside);
  * may be released together with the last packet that overtook it. NULL: the list has no such
  * packet.
  */
-struct siw_fault_aside *siw_fault_pop_overtaken(struct siw_link *aside);
+struct siw_fault_aside *siw_fault_pop_overtaken_packet(struct siw_link *aside);
 
 /* ---- the queue ------------------------------------------------------------------------------- */
 
@@ -132,7 +132,7 @@ void siw_fault_queue_remove(struct siw_fault_queue *q, struct siw_fault_held *he
  * Records that a packet that is not in the queue was passed on and has overtaken the packets in
  * `aside`.
  */
-void siw_fault_queue_note_passed_packet(struct siw_fault_queue *q, uint64_t now_ns);
+void siw_fault_queue_note_undelayed_packet(struct siw_fault_queue *q, uint64_t now_ns);
 /* Makes all packets due immediately. */
 void siw_fault_queue_make_all_due(struct siw_fault_queue *q, uint64_t now_ns);
 /* Returns the time at which the next packet is due; UINT64_MAX: the queue is empty. */

@@ -232,7 +232,7 @@ static void guard_take_default_signal_action(int sig, const siginfo_t *info)
 		raise(sig);
 }
 
-static void guard_chain_handler(int sig, siginfo_t *info, void *context)
+static void guard_call_previous_handler(int sig, siginfo_t *info, void *context)
 {
 	struct sigaction *old = &before[sig == signals[1]];
 
@@ -274,7 +274,7 @@ static void handle_fault_signal(int sig, siginfo_t *info, void *context)
 		 * action is needed: the fault recurs, and siwarp's handler handles it then.
 		 */
 	} else {
-		guard_chain_handler(sig, info, context);
+		guard_call_previous_handler(sig, info, context);
 	}
 	errno = saved;
 }
@@ -284,7 +284,7 @@ static bool guard_is_own_handler(const struct sigaction *action)
 	return (action->sa_flags & SA_SIGINFO) && action->sa_sigaction == handle_fault_signal;
 }
 
-static bool guard_is_no_handler(const struct sigaction *action)
+static bool guard_is_default_or_ignoring_action(const struct sigaction *action)
 {
 	return !(action->sa_flags & SA_SIGINFO) &&
 	       (action->sa_handler == SIG_DFL || action->sa_handler == SIG_IGN);
@@ -305,7 +305,8 @@ void siw_guard_install_handlers(void)
 		 * A handler that replaced siwarp's handler may call it. Installing siwarp's handler
 		 * on top of such a handler would make the two call each other without end.
 		 */
-		if (guard_is_own_handler(&found) || (placed[i] && !guard_is_no_handler(&found)))
+		if (guard_is_own_handler(&found) ||
+		    (placed[i] && !guard_is_default_or_ignoring_action(&found)))
 			continue;
 		before[i] = found;
 		placed[i] = true;

@@ -123,7 +123,7 @@ static int store_setting_text(const struct setting *s, const char *text)
 	int64_t value;
 
 	if (is_log_setting(s)) {
-		int level = siw_trace_parse(text);
+		int level = siw_trace_parse_levels(text);
 
 		return level < 0 ? level : store_setting_value(s, level);
 	}
@@ -238,13 +238,13 @@ const struct siw_settings *siw_settings(void)
 	return &values;
 }
 
-const char *siw_setting_capture(void)
+const char *siw_setting_get_capture_path(void)
 {
 	settings_init();
 	return capture;
 }
 
-const char *siw_setting_faults(void)
+const char *siw_setting_get_fault_plan(void)
 {
 	settings_init();
 	return faults;
@@ -312,7 +312,7 @@ int siw_setting_set(const char *name, int64_t value)
 	settings_init();
 	rv = store_setting_value(s, value);
 	if (rv == 0 && is_log_setting(s))
-		siw_trace_set((int)value);
+		siw_trace_set_all_levels((int)value);
 	return rv;
 }
 

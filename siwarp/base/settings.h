@@ -176,7 +176,7 @@ int siw_setting_set(const char *name, int64_t value);
 /*
  * Sets a setting like siw_setting_set, from text in the syntax of the environment and the command
  * line: a decimal number; for "persona", "error_policy", "rd_cc" and "batching" also the name of a
- * value; for "log" also the syntax of siw_trace_parse(). -EINVAL: the text is none of these.
+ * value; for "log" also the syntax of siw_trace_parse_levels(). -EINVAL: the text is none of these.
  */
 int siw_setting_set_text(const char *name, const char *text);
 
@@ -199,12 +199,12 @@ void siw_settings_scale_pauses_for_tests(int64_t factor);
  * variable is unset or empty. The variable is not in the table of settings, because its value is
  * text and is read from the environment only.
  */
-const char *siw_setting_capture(void);
+const char *siw_setting_get_capture_path(void);
 /*
  * Returns the value of SIWARP_FAULTS, a fault plan (base/faults.h); NULL if the variable is unset
  * or empty.
  */
-const char *siw_setting_faults(void);
+const char *siw_setting_get_fault_plan(void);
 
 /* cffi: end */
 #pragma GCC visibility pop

@@ -71,7 +71,7 @@ def collect_findings() -> Iterator[list[dict[str, Any]]]:
 
 
 @functools.cache
-def _console() -> Console:
+def _make_rich_console() -> Console:
     from rich.console import Console
 
     return Console(highlight=False, soft_wrap=True)
@@ -92,7 +92,7 @@ def print_line(text: str = "", style: str = "") -> None:
     from rich.text import Text
 
     for each in _split_into_terminal_lines(text):
-        _console().print(Text(each, style=style))
+        _make_rich_console().print(Text(each, style=style))
 
 
 def _split_into_terminal_lines(text: str) -> Iterator[str]:
@@ -116,8 +116,8 @@ def print_heading(text: str) -> None:
     from rich.rule import Rule
     from rich.text import Text
 
-    _console().print()
-    _console().print(Rule(Text(text, style="bold cyan"), align="left", style="cyan"))
+    _make_rich_console().print()
+    _make_rich_console().print(Rule(Text(text, style="bold cyan"), align="left", style="cyan"))
 
 
 def print_finding(text: str, good: bool = True) -> None:
@@ -134,7 +134,7 @@ def print_finding(text: str, good: bool = True) -> None:
     for each in _split_into_terminal_lines(f"  {mark} {text}"):
         shown = Text(each)
         shown.highlight_words([mark], style)
-        _console().print(shown)
+        _make_rich_console().print(shown)
 
 
 def print_note(text: str) -> None:
@@ -212,7 +212,7 @@ def progress_bar(text: str, total: int) -> Iterator[Callable[[int], None]]:
         TextColumn("    {task.description}"),
         BarColumn(bar_width=40),
         TaskProgressColumn(),
-        console=_console(),
+        console=_make_rich_console(),
         transient=True,
     ) as progress:
         task = progress.add_task(text, total=total)

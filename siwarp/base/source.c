@@ -22,7 +22,7 @@ uint64_t siw_source_make_key(void)
 	return key | 1;
 }
 
-uint32_t siw_source_index(uint64_t key, const struct siw_addr *addr)
+uint32_t siw_source_table_index(uint64_t key, const struct siw_addr *addr)
 {
 	uint64_t who = 0;
 

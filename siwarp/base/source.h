@@ -18,12 +18,12 @@
 #define SIW_SOURCES	(1u << SIW_SOURCE_BITS)
 
 /*
- * Returns an odd, secret key for siw_source_index; not secret early at boot, before the kernel has
- * random numbers.
+ * Returns an odd, secret key for siw_source_table_index; not secret early at boot, before the
+ * kernel has random numbers.
  */
 uint64_t siw_source_make_key(void);
 /* Returns the index of a source in a table of SIW_SOURCES entries. */
-uint32_t siw_source_index(uint64_t key, const struct siw_addr *addr);
+uint32_t siw_source_table_index(uint64_t key, const struct siw_addr *addr);
 
 /*
  * A token bucket. Its value is the time in ns at which the last consumed token would have been due

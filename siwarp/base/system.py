@@ -85,14 +85,14 @@ sleep: Callable[[float], None] = time.sleep
 random_bytes: Callable[[int], bytes] = os.urandom
 
 
-def _draw_qkey() -> int:
+def _make_random_qkey() -> int:
     return int.from_bytes(os.urandom(4), "big") & 0x7FFFFFFF or 1
 
 
 #: Random Q_Key, chosen once per process so that queue pairs of the process and of its forked
 #: children can reach each other. The Q_Key is not 0, which anyone can guess; its top bit is clear,
 #: because in a work request a set top bit selects the Q_Key of the sender's queue pair.
-_QKEY = _draw_qkey()
+_QKEY = _make_random_qkey()
 
 
 def _qkey_of_process(_address: str) -> int:

@@ -65,7 +65,7 @@ void siw_trace_warn_user(const char *fmt, ...)
 	va_end(ap);
 }
 
-void siw_trace_set(int level)
+void siw_trace_set_all_levels(int level)
 {
 	for (int i = 0; i < SIW_TRACE_N; i++)
 		atomic_store_explicit(&siw_trace_levels[i], (uint8_t)level, memory_order_relaxed);
@@ -87,7 +87,7 @@ static int parse_level(const char *word, size_t len)
 	return trace_find_name(level_names, N_LEVELS, word, len);
 }
 
-int siw_trace_parse(const char *text)
+int siw_trace_parse_levels(const char *text)
 {
 	int level[SIW_TRACE_N];
 	int all = 0;
@@ -117,7 +117,7 @@ int siw_trace_parse(const char *text)
 	return all;
 }
 
-int siw_trace_level(const char *layer)
+int siw_trace_level_of_layer(const char *layer)
 {
 	int i = trace_find_name(layer_names, SIW_TRACE_N, layer, strlen(layer));
 

@@ -31,8 +31,8 @@ enum siw_log_level {
 };
 
 /*
- * The log level of each layer. Stored by siw_trace_set() and siw_trace_parse(), relaxed, because a
- * level guards no data.
+ * The log level of each layer. Stored by siw_trace_set_all_levels() and siw_trace_parse_levels(),
+ * relaxed, because a level guards no data.
  */
 extern _Atomic uint8_t siw_trace_levels[SIW_TRACE_N];
 
@@ -62,17 +62,17 @@ void siw_trace_warn_user(const char *fmt, ...) __attribute__((format(printf, 1, 
 /* cffi: begin */
 
 /* Sets the same level (0 off to 4 debug) for every layer. */
-void siw_trace_set(int level);
+void siw_trace_set_all_levels(int level);
 
 /*
  * Parses "level[,layer=level]...", where a level is a name or 0..4, and sets all layers. Returns
  * the level given without a layer's name (0 if there is none). -EINVAL: no such layer or level;
  * nothing is changed.
  */
-int siw_trace_parse(const char *text);
+int siw_trace_parse_levels(const char *text);
 
 /* Returns the level of the layer called layer; -EINVAL if there is no such layer. */
-int siw_trace_level(const char *layer);
+int siw_trace_level_of_layer(const char *layer);
 
 /*
  * For tests: writes one line for this layer and level through siw_log(). -EINVAL: no such layer or

@@ -18,7 +18,7 @@ static atomic_bool wanted;
  * Two threads that change a group at the same time may store a maximum that is too low by one,
  * which is harmless.
  */
-void siw_trim_group_add(struct siw_trim_group *group)
+void siw_trim_group_note_added(struct siw_trim_group *group)
 {
 	uint32_t now = atomic_fetch_add_explicit(&group->now, 1, memory_order_relaxed) + 1;
 
@@ -26,7 +26,7 @@ void siw_trim_group_add(struct siw_trim_group *group)
 		atomic_store_explicit(&group->most, now, memory_order_relaxed);
 }
 
-bool siw_trim_group_remove(struct siw_trim_group *group)
+bool siw_trim_group_note_removed(struct siw_trim_group *group)
 {
 	uint32_t now = atomic_fetch_sub_explicit(&group->now, 1, memory_order_relaxed) - 1;
 	uint32_t most = atomic_load_explicit(&group->most, memory_order_relaxed);

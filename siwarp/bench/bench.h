@@ -168,7 +168,8 @@ void siw_bench_store_rate_result(const struct siw_bench_opts *o, uint32_t n, uin
  * At the end of a windowed run both sides exchange their numbers of sent and received messages, and
  * exit with EXIT_LOST if the numbers differ from each other or from expected.
  */
-void siw_bench_check_counts(const struct siw_bench_opts *o, uint64_t done, uint64_t expected);
+void siw_bench_check_message_counts(const struct siw_bench_opts *o, uint64_t done,
+				    uint64_t expected);
 static inline uint32_t siw_bench_credit_size(const struct siw_bench_opts *o)
 {
 	return o->depth > 1 ? o->depth / 2 : 1; /* number of messages per credit */
@@ -186,11 +187,11 @@ typedef void siw_bench_fn(const struct siw_bench_opts *o, struct siw_bench_resul
  */
 int siw_bench_main(int argc, char **argv, siw_bench_fn *(*select)(const struct siw_bench_opts *o));
 
-siw_bench_fn siw_bench_raw_udp;	   /* bench_raw_udp.c */
-siw_bench_fn siw_bench_raw_tcp;	   /* bench_raw_tcp.c */
-siw_bench_fn siw_bench_siwarp_lat; /* bench_siwarp.c */
-siw_bench_fn siw_bench_siwarp_stream;
+siw_bench_fn siw_bench_measure_raw_udp;	       /* bench_raw_udp.c */
+siw_bench_fn siw_bench_measure_raw_tcp;	       /* bench_raw_tcp.c */
+siw_bench_fn siw_bench_measure_siwarp_latency; /* bench_siwarp.c */
+siw_bench_fn siw_bench_measure_siwarp_stream;
 /* measurements of threads (bench_threads.c): one process, which has the role of client */
-siw_bench_fn siw_bench_threads;
+siw_bench_fn siw_bench_measure_threads;
 
 #endif

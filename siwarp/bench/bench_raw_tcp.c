@@ -159,7 +159,7 @@ static void raw_tcp_ping_pong(struct raw *r, uint32_t n, uint64_t *ns)
 	}
 }
 
-static void raw_tcp_latency(struct raw *r, struct siw_bench_result *result)
+static void raw_tcp_measure_latency(struct raw *r, struct siw_bench_result *result)
 {
 	uint64_t *ns = calloc(r->o->iters, sizeof(*ns));
 
@@ -216,7 +216,7 @@ static void raw_tcp_transfer_one_way(struct raw *r, uint32_t n)
 		raw_tcp_recv_all(r, &octet, 1, 1);
 }
 
-static void raw_tcp_stream(struct raw *r, struct siw_bench_result *result)
+static void raw_tcp_measure_stream(struct raw *r, struct siw_bench_result *result)
 {
 	uint32_t parts[] = { r->o->warmup, r->o->iters };
 
@@ -230,7 +230,7 @@ static void raw_tcp_stream(struct raw *r, struct siw_bench_result *result)
 	}
 }
 
-void siw_bench_raw_tcp(const struct siw_bench_opts *o, struct siw_bench_result *result)
+void siw_bench_measure_raw_tcp(const struct siw_bench_opts *o, struct siw_bench_result *result)
 {
 	struct raw r = { .o = o, .flags = -1 };
 
@@ -243,9 +243,9 @@ void siw_bench_raw_tcp(const struct siw_bench_opts *o, struct siw_bench_result *
 	raw_tcp_open(&r);
 	siw_bench_pin_thread(o->cpu);
 	if (!strcmp(o->kind, "lat"))
-		raw_tcp_latency(&r, result);
+		raw_tcp_measure_latency(&r, result);
 	else
-		raw_tcp_stream(&r, result);
+		raw_tcp_measure_stream(&r, result);
 	siw_bench_exchange_number(o->ctl, 0);
 	close(r.fd);
 	siw_bench_buf_free(&r.buf);

@@ -149,7 +149,7 @@ static void raw_udp_ping_pong(struct raw *r, uint32_t n, uint64_t *ns)
 	}
 }
 
-static void raw_udp_latency(struct raw *r, struct siw_bench_result *result)
+static void raw_udp_measure_latency(struct raw *r, struct siw_bench_result *result)
 {
 	uint64_t *ns = calloc(r->o->iters, sizeof(*ns));
 
@@ -333,7 +333,7 @@ static uint32_t raw_udp_recv_stream(struct raw *r, uint32_t n)
 	return seen;
 }
 
-static void raw_udp_stream(struct raw *r, struct siw_bench_result *result)
+static void raw_udp_measure_stream(struct raw *r, struct siw_bench_result *result)
 {
 	const struct siw_bench_opts *o = r->o;
 	uint32_t parts[] = { o->warmup, o->iters };
@@ -347,12 +347,12 @@ static void raw_udp_stream(struct raw *r, struct siw_bench_result *result)
 		done = o->server ? raw_udp_recv_stream(r, parts[i])
 				 : raw_udp_send_stream(r, parts[i]);
 		ns = siw_bench_now() - start;
-		siw_bench_check_counts(o, done, parts[i]);
+		siw_bench_check_message_counts(o, done, parts[i]);
 		siw_bench_store_rate_result(o, parts[i], ns, result);
 	}
 }
 
-void siw_bench_raw_udp(const struct siw_bench_opts *o, struct siw_bench_result *result)
+void siw_bench_measure_raw_udp(const struct siw_bench_opts *o, struct siw_bench_result *result)
 {
 	struct raw r = { .o = o, .flags = -1 };
 
@@ -366,9 +366,9 @@ void siw_bench_raw_udp(const struct siw_bench_opts *o, struct siw_bench_result *
 	raw_udp_open(&r);
 	siw_bench_pin_thread(o->cpu);
 	if (!strcmp(o->kind, "lat"))
-		raw_udp_latency(&r, result);
+		raw_udp_measure_latency(&r, result);
 	else
-		raw_udp_stream(&r, result);
+		raw_udp_measure_stream(&r, result);
 	siw_bench_exchange_number(o->ctl, 0);
 	close(r.fd);
 	siw_bench_buf_free(&r.buf);

@@ -362,7 +362,7 @@ void siw_bench_close_client_or_server(struct siw_bench_side *e)
  */
 
 /* Each receive is posted again after the send, while the message is in transit. */
-void siw_bench_lat_send(struct siw_bench_side *e, uint32_t n, uint64_t *ns)
+void siw_bench_run_send_latency(struct siw_bench_side *e, uint32_t n, uint64_t *ns)
 {
 	uint32_t size = (uint32_t)e->o->size, length;
 	uint64_t slot = NO_SLOT;
@@ -389,7 +389,7 @@ void siw_bench_lat_send(struct siw_bench_side *e, uint32_t n, uint64_t *ns)
 		siw_bench_post_recv(e, slot);
 }
 
-static void lat_wait_octet(struct siw_bench_side *e, const volatile char *octet, char value)
+static void latency_wait_for_octet(struct siw_bench_side *e, const volatile char *octet, char value)
 {
 	struct siw_wc wc[4];
 
@@ -400,7 +400,7 @@ static void lat_wait_octet(struct siw_bench_side *e, const volatile char *octet,
 	siw_bench_reset_idle(&e->guard);
 }
 
-static void lat_run_write(struct siw_bench_side *e, uint32_t n, uint64_t *ns)
+static void run_write_latency(struct siw_bench_side *e, uint32_t n, uint64_t *ns)
 {
 	uint64_t size = e->o->size;
 	volatile char *seen = siw_bench_slot(&e->buf, 0) + size - 1;
@@ -413,18 +413,18 @@ static void lat_run_write(struct siw_bench_side *e, uint32_t n, uint64_t *ns)
 		uint64_t start = siw_bench_now();
 
 		if (e->o->server)
-			lat_wait_octet(e, seen, value);
+			latency_wait_for_octet(e, seen, value);
 		e->buf.base[size - 1] = value;
 		siw_bench_post_rdma(e, SIW_WR_RDMA_WRITE, size, e->buf.base, there);
 		if (!e->o->server)
-			lat_wait_octet(e, seen, value);
+			latency_wait_for_octet(e, seen, value);
 		if (ns)
 			ns[i] = siw_bench_now() - start;
 	}
 }
 
 /* The server makes progress by polling until the client reports that it has finished. */
-static void lat_run_read(struct siw_bench_side *e, uint32_t n, uint64_t *ns)
+static void run_read_latency(struct siw_bench_side *e, uint32_t n, uint64_t *ns)
 {
 	struct siw_wc wc;
 	uint32_t length;
@@ -465,12 +465,13 @@ void siw_bench_measure_latency(struct siw_bench_side *e, siw_bench_lat_fn *run, 
 	free(ns);
 }
 
-void siw_bench_siwarp_lat(const struct siw_bench_opts *o, struct siw_bench_result *result)
+void siw_bench_measure_siwarp_latency(const struct siw_bench_opts *o,
+				      struct siw_bench_result *result)
 {
 	static siw_bench_lat_fn *const by[] = {
-		[SIW_BENCH_SEND] = siw_bench_lat_send,
-		[SIW_BENCH_WRITE] = lat_run_write,
-		[SIW_BENCH_READ] = lat_run_read,
+		[SIW_BENCH_SEND] = siw_bench_run_send_latency,
+		[SIW_BENCH_WRITE] = run_write_latency,
+		[SIW_BENCH_READ] = run_read_latency,
 	};
 	struct siw_bench_side e;
 
@@ -669,7 +670,7 @@ static uint64_t bench_stream_run_send(struct siw_bench_side *e, uint32_t n)
 				     : bench_stream_send(e, n);
 
 	ns = siw_bench_now() - start;
-	siw_bench_check_counts(e->o, done, n);
+	siw_bench_check_message_counts(e->o, done, n);
 	return ns;
 }
 
@@ -746,7 +747,8 @@ static uint64_t bench_stream_run_read(struct siw_bench_side *e, uint32_t n)
 	return ns;
 }
 
-void siw_bench_siwarp_stream(const struct siw_bench_opts *o, struct siw_bench_result *result)
+void siw_bench_measure_siwarp_stream(const struct siw_bench_opts *o,
+				     struct siw_bench_result *result)
 {
 	static uint64_t (*const by[])(struct siw_bench_side *, uint32_t) = {
 		[SIW_BENCH_SEND] = bench_stream_run_send,

@@ -86,7 +86,7 @@ uint32_t siw_bench_await_recv_and_repost(struct siw_bench_side *e);
 /* Exchange n messages; store the time of each message in ns[], if ns is not NULL. */
 typedef void siw_bench_lat_fn(struct siw_bench_side *e, uint32_t n, uint64_t *ns);
 /* Exchange Sends in both directions. */
-siw_bench_lat_fn siw_bench_lat_send;
+siw_bench_lat_fn siw_bench_run_send_latency;
 /*
  * Exchange the warm-up messages and the measured messages; the result is the measured times divided
  * by parts.

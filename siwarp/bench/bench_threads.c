@@ -88,7 +88,7 @@ struct run {
 	_Atomic bool stop;
 };
 
-static uint64_t threads_count_moved(const struct run *run)
+static uint64_t threads_sum_transferred_messages(const struct run *run)
 {
 	uint64_t sum = 0;
 
@@ -102,7 +102,7 @@ static bool threads_should_stop(struct run *run)
 	return atomic_load_explicit(&run->stop, memory_order_relaxed);
 }
 
-static void worker_add_moved(struct worker *w, uint32_t n)
+static void worker_add_transferred_messages(struct worker *w, uint32_t n)
 {
 	uint64_t moved = atomic_load_explicit(&w->moved, memory_order_relaxed);
 
@@ -120,7 +120,7 @@ static void worker_exit_if_idle_too_long(struct worker *w)
 
 	if (!siw_bench_idle(&w->guard))
 		return;
-	moved = w->run->one_cq ? threads_count_moved(w->run)
+	moved = w->run->one_cq ? threads_sum_transferred_messages(w->run)
 			       : atomic_load_explicit(&w->moved, memory_order_relaxed);
 	if (!w->run->one_cq || moved == w->moved_when_idle)
 		siw_bench_die(SIW_BENCH_EXIT_LOST, "a message did not arrive after %llu messages",
@@ -175,7 +175,7 @@ static void raw_exit_unless_retryable(struct worker *w, ssize_t n, const char *w
 	worker_exit_if_idle_too_long(w);
 }
 
-static void raw_move_udp_list(struct worker *w)
+static void raw_transfer_udp_messages(struct worker *w)
 {
 	size_t size = w->run->o->size;
 	struct mmsghdr msgs[SIW_BENCH_BATCH];
@@ -207,7 +207,7 @@ static void raw_move_udp_list(struct worker *w)
 	}
 }
 
-static void raw_move_tcp_list(struct worker *w)
+static void raw_transfer_tcp_messages(struct worker *w)
 {
 	size_t size = w->run->o->size;
 	ssize_t n;
@@ -228,14 +228,14 @@ static void raw_move_tcp_list(struct worker *w)
 	}
 }
 
-static void raw_move_until_stopped(struct worker *w)
+static void raw_transfer_until_stopped(struct worker *w)
 {
 	while (!threads_should_stop(w->run)) {
 		if (w->run->o->rc)
-			raw_move_tcp_list(w);
+			raw_transfer_tcp_messages(w);
 		else
-			raw_move_udp_list(w);
-		worker_add_moved(w, SIW_BENCH_BATCH);
+			raw_transfer_udp_messages(w);
+		worker_add_transferred_messages(w, SIW_BENCH_BATCH);
 	}
 }
 
@@ -441,7 +441,7 @@ struct lists {
 	struct siw_recv_wr recv[SIW_BENCH_BATCH];
 };
 
-static void lists_prepare_requests(struct lists *l, const struct worker *w)
+static void request_lists_prepare(struct lists *l, const struct worker *w)
 {
 	const struct pair *p = w->pair;
 
@@ -469,7 +469,7 @@ static void lists_prepare_requests(struct lists *l, const struct worker *w)
 }
 
 /* Return true if the pair has room for a list, which the caller must then post. */
-static bool pair_reserve_list(struct pair *p)
+static bool pair_reserve_room_for_request_list(struct pair *p)
 {
 	uint32_t n = atomic_load(&p->in_flight);
 
@@ -525,23 +525,23 @@ static int worker_poll_and_repost(struct worker *w, struct siw_cq *cq, struct li
 	}
 	if (received) {
 		pair_post_recvs(w->pair, l, received);
-		worker_add_moved(w, received);
+		worker_add_transferred_messages(w, received);
 	}
 	return n;
 }
 
 /* Move messages until the end of the measured time, then wait until every message has arrived. */
-static void pair_move_until_stopped(struct worker *w)
+static void pair_transfer_until_stopped(struct worker *w)
 {
 	struct pair *p = w->pair;
 	struct siw_send_wr *bad;
 	struct lists l;
 
-	lists_prepare_requests(&l, w);
+	request_lists_prepare(&l, w);
 	while (!threads_should_stop(w->run) || atomic_load(&p->in_flight)) {
 		int n;
 
-		while (!threads_should_stop(w->run) && pair_reserve_list(p))
+		while (!threads_should_stop(w->run) && pair_reserve_room_for_request_list(p))
 			siw_bench_exit_on_error(siw_post_send(p->from, l.send, &bad),
 						"posting sends");
 		n = worker_poll_and_repost(w, p->recv_cq, &l);
@@ -560,9 +560,9 @@ static void *worker_thread_main(void *arg)
 
 	pthread_barrier_wait(&w->run->start);
 	if (w->run->raw)
-		raw_move_until_stopped(w);
+		raw_transfer_until_stopped(w);
 	else
-		pair_move_until_stopped(w);
+		pair_transfer_until_stopped(w);
 	return NULL;
 }
 
@@ -586,11 +586,11 @@ static void threads_measure_rate(struct run *run, struct siw_bench_result *resul
 	uint64_t start, moved, ns;
 
 	usleep(run->o->time_ms * 1000 / 4); /* warm up */
-	moved = threads_count_moved(run);
+	moved = threads_sum_transferred_messages(run);
 	start = siw_bench_now();
 	do
 		usleep(run->o->time_ms * 1000);
-	while (!(result->n = threads_count_moved(run) - moved));
+	while (!(result->n = threads_sum_transferred_messages(run) - moved));
 	ns = siw_bench_now() - start;
 	result->value = (double)result->n * 1e9 / (double)ns;
 }
@@ -604,7 +604,7 @@ static void threads_join_workers(struct run *run)
 	pthread_barrier_destroy(&run->start);
 }
 
-void siw_bench_threads(const struct siw_bench_opts *o, struct siw_bench_result *result)
+void siw_bench_measure_threads(const struct siw_bench_opts *o, struct siw_bench_result *result)
 {
 	struct run run = { .o = o,
 			   .raw = !strcmp(o->run, "raw"),

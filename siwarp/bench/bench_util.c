@@ -127,13 +127,13 @@ void siw_bench_buf_check(const char *data, uint64_t size)
 
 /* ---- control messages ------------------------------------------------------------------------ */
 
-static void ctl_write(int ctl, const void *data, size_t length)
+static void control_socket_write(int ctl, const void *data, size_t length)
 {
 	if (send(ctl, data, length, MSG_NOSIGNAL) != (ssize_t)length)
 		siw_bench_die(SIW_BENCH_EXIT_ERROR, "the peer process has ended");
 }
 
-static void ctl_read(int ctl, void *data, size_t length)
+static void control_socket_read(int ctl, void *data, size_t length)
 {
 	size_t have = 0;
 
@@ -149,16 +149,16 @@ static void ctl_read(int ctl, void *data, size_t length)
 void siw_bench_exchange_hello(int ctl, const struct siw_bench_hello *mine,
 			      struct siw_bench_hello *theirs)
 {
-	ctl_write(ctl, mine, sizeof(*mine));
-	ctl_read(ctl, theirs, sizeof(*theirs));
+	control_socket_write(ctl, mine, sizeof(*mine));
+	control_socket_read(ctl, theirs, sizeof(*theirs));
 }
 
 uint64_t siw_bench_exchange_number(int ctl, uint64_t mine)
 {
 	uint64_t theirs;
 
-	ctl_write(ctl, &mine, sizeof(mine));
-	ctl_read(ctl, &theirs, sizeof(theirs));
+	control_socket_write(ctl, &mine, sizeof(mine));
+	control_socket_read(ctl, &theirs, sizeof(theirs));
 	return theirs;
 }
 
@@ -227,7 +227,9 @@ void siw_bench_summarize_samples(uint64_t *ns, uint32_t n, double parts,
 /* The event that counts the cycles of this process; -1: this machine does not count them */
 static int cycles_fd = -1;
 
-/* Called before the process creates threads, because the event counts only threads created later. */
+/*
+ * Called before the process creates threads, because the event counts only threads created later.
+ */
 static void start_counting_cycles(void)
 {
 	struct perf_event_attr attr = { .type = PERF_TYPE_HARDWARE,
@@ -266,7 +268,8 @@ void siw_bench_store_rate_result(const struct siw_bench_opts *o, uint32_t n, uin
 	result->n = n;
 }
 
-void siw_bench_check_counts(const struct siw_bench_opts *o, uint64_t done, uint64_t expected)
+void siw_bench_check_message_counts(const struct siw_bench_opts *o, uint64_t done,
+				    uint64_t expected)
 {
 	uint64_t theirs = siw_bench_exchange_number(o->ctl, done);
 	uint64_t sent = o->server ? theirs : done, seen = o->server ? done : theirs;

@@ -22,7 +22,7 @@ from siwarp.bench import compare, memory, threads
 from siwarp.bench import table as figures
 from siwarp.bench.options import HOSTS, OPTIONS, PORT, SIZES, STREAM, TIMES, add_options_by_name
 from siwarp.bench.plan import UsageError, make_plans
-from siwarp.bench.plot import check_plot_file, draw_figures
+from siwarp.bench.plot import check_plot_file, draw_curves_to_file
 from siwarp.bench.runner import BenchError, SlowError, run
 from siwarp.bench.runner import Progress as Step
 from siwarp.bench.show import csv_row, curves_of_results, print_measurement, write_csv
@@ -139,7 +139,7 @@ def _measure_and_print(
     if csv:
         write_csv(Path(csv), [csv_row(result) for result in results])
     if plot:
-        draw_figures(Path(plot), kind, curves_of_results(results))
+        draw_curves_to_file(Path(plot), kind, curves_of_results(results))
 
 
 def _split_list_options(words: Sequence[str]) -> list[str]:
@@ -343,10 +343,10 @@ def memory_command(
     if as_json:
         print(json.dumps(found, indent=2))
         return
-    _print_memory(found)
+    _print_memory_per_peer(found)
 
 
-def _print_memory(found: dict[str, Any]) -> None:
+def _print_memory_per_peer(found: dict[str, Any]) -> None:
     """Print a line for each point: the total memory, and the cost of a further peer."""
     print("octets                  total: process, kernel's buffers   per further peer")
     for qp, points in found.items():
@@ -459,7 +459,7 @@ def all_command(
             with progress_bar("bench all") as progress:
                 found = report.measure(
                     scope,
-                    report.define_figures(scope, Path(folder)),
+                    report.define_measurements(scope, Path(folder)),
                     progress or _print_progress_lines("siwarp bench all"),
                 )
         except UsageError as e:

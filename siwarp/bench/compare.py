@@ -34,7 +34,7 @@ __all__ = [
     "ratio_interval",
     "show_comparison",
     "summarize_ratio",
-    "verdict_of_figure",
+    "verdict_of_measurement",
 ]
 
 #: Number of rounds that a comparison needs to resolve 2%, and the minimum number of rounds.
@@ -270,7 +270,7 @@ def _measure_with_both_programs(
     return {name: result["ours"] for name, result in results.items()} | floors | {"first": order[0]}
 
 
-def verdict_of_figure(what: ComparedFigure, interval: Interval) -> str:
+def verdict_of_measurement(what: ComparedFigure, interval: Interval) -> str:
     """Return the verdict ``loss``, ``no loss``, or ``open`` if the interval contains the limit."""
     if interval.confidence < CONFIDENCE:
         return "open"
@@ -282,7 +282,7 @@ def verdict_of_figure(what: ComparedFigure, interval: Interval) -> str:
     return "open" if worst > limit else "no loss"
 
 
-def _summarize_figure(
+def _summarize_measurement(
     what: ComparedFigure, iters: int, pairs: list[dict[str, Any]]
 ) -> dict[str, Any]:
     interval = ratio_interval([(pair["this"], pair["other"]) for pair in pairs])
@@ -298,7 +298,7 @@ def _summarize_figure(
         "low": interval.low,
         "high": interval.high,
         "confidence": interval.confidence,
-        "verdict": verdict_of_figure(what, interval),
+        "verdict": verdict_of_measurement(what, interval),
         "pairs": pairs,
     }
 
@@ -348,7 +348,9 @@ def compare_programs(
         "other": path,
         "rounds": rounds,
         "wanted_rounds": ROUNDS,
-        "figures": [_summarize_figure(*each) for each in zip(figures, iters, pairs, strict=True)],
+        "figures": [
+            _summarize_measurement(*each) for each in zip(figures, iters, pairs, strict=True)
+        ],
     }
 
 

@@ -432,7 +432,7 @@ def _make_array_poller(end: End, wcs: NDArray[np.void]) -> Callable[[], int]:
     return poll_into_array
 
 
-def _send_arrays(end: End, n: int) -> int:
+def _send_messages_from_arrays(end: End, n: int) -> int:
     """Send n messages, like ``_send_stream``, with requests and completions in arrays."""
     from siwarp.verbs import arrays
 
@@ -466,7 +466,7 @@ def _send_arrays(end: End, n: int) -> int:
     return sent
 
 
-def _receive_arrays(end: End, n: int) -> int:
+def _receive_messages_into_arrays(end: End, n: int) -> int:
     """Receive n messages, like ``_receive_stream``, with receives and completions in arrays."""
     import numpy as np
 
@@ -508,7 +508,11 @@ def measure_send_stream(end: End, n: int) -> int:
     """Send n messages; return the duration in ns."""
     start = time.perf_counter_ns()
     if end.o.arrays:
-        done = _receive_arrays(end, n) if end.server else _send_arrays(end, n)
+        done = (
+            _receive_messages_into_arrays(end, n)
+            if end.server
+            else _send_messages_from_arrays(end, n)
+        )
     else:
         done = _receive_stream(end, n) if end.server else _send_stream(end, n)
     ns = time.perf_counter_ns() - start

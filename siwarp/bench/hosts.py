@@ -13,13 +13,14 @@ newer client can report it.
 
 JSON objects follow, each on a line of at most MOST_LINE octets. For a run:
 
-1. The client sends the fields of ``Request``.
+1. The client sends the fields of ``MeasurementRequest``.
 2. The server replies ``tokens``, one for each channel, or ``refused``, a text.
 3. For each channel the client opens a further connection to the server and sends 8 octets
    ``siw-ctl:`` and the token; the server replies with the octet ``!``. Each side then starts a
    siwarp-bench process for the channel, which has this connection as its "ctl" socket (bench.h).
    So each process detects immediately that its peer has ended.
-4. When its processes have ended, the server sends ``ends``: the fields of ``ProcessEnd`` of each.
+4. When its processes have ended, the server sends ``ends``: the fields of ``ProcessOutcome`` of
+each.
 
 A session ends when either side closes the connection. The kernel's keep-alives detect a host that
 does not answer for 10 s.
@@ -68,8 +69,8 @@ __all__ = [
     "ClientSession",
     "Greeting",
     "Load",
-    "ProcessEnd",
-    "Request",
+    "MeasurementRequest",
+    "ProcessOutcome",
     "RunResult",
     "bench_command_line",
     "bench_environment",
@@ -138,7 +139,7 @@ def make_greeting(text: str = "") -> bytes:
 
 
 @dataclass(frozen=True)
-class Request:
+class MeasurementRequest:
     """A client's request for a run.
 
     Attributes:
@@ -173,7 +174,7 @@ class Request:
         return json.dumps(asdict(self)).encode()
 
     @classmethod
-    def unpack(cls, data: bytes) -> Request:
+    def unpack(cls, data: bytes) -> MeasurementRequest:
         """Parse and check a request from an untrusted client.
 
         Raises:
@@ -324,7 +325,7 @@ class Addresses:
 
 
 @dataclass(frozen=True)
-class ProcessEnd:
+class ProcessOutcome:
     """How a process of a run ended: exit status, reason, and result if the process measured."""
 
     status: int
@@ -333,7 +334,7 @@ class ProcessEnd:
     n: int = 0
 
     @classmethod
-    def from_process(cls, code: int, output: str, complaint: str) -> ProcessEnd:
+    def from_process(cls, code: int, output: str, complaint: str) -> ProcessOutcome:
         """Return the outcome that the exit status and the output of a local process show."""
         if code:
             return cls(code, process_exit_reason(code, complaint)[:1000])
@@ -341,7 +342,7 @@ class ProcessEnd:
         return cls(0, "", float(result["value"]), int(result["n"]))
 
     @classmethod
-    def from_report(cls, value: Any) -> ProcessEnd:
+    def from_report(cls, value: Any) -> ProcessOutcome:
         """Parse the other host's report about a process.
 
         Raises:
@@ -360,7 +361,7 @@ class ProcessEnd:
 
 
 def bench_command_line(
-    request: Request, channel: int, where: Addresses, *, client: bool
+    request: MeasurementRequest, channel: int, where: Addresses, *, client: bool
 ) -> list[str]:
     """Return the command of a channel's process, without ``--ctl``.
 
@@ -380,7 +381,7 @@ def bench_command_line(
     return [str(bench_program_path()), *options]
 
 
-def bench_environment(request: Request) -> dict[str, str]:
+def bench_environment(request: MeasurementRequest) -> dict[str, str]:
     """Return the environment of the processes of a run."""
     return {**os.environ, "SIWARP_QKEY": str(request.qkey)}
 
@@ -475,7 +476,7 @@ class ClientSession(Closing):
             UsageError: the server rejects such a run.
 
         """
-        request = Request(
+        request = MeasurementRequest(
             kind=plan.kind,
             qp=plan.qp,
             op=plan.op,
@@ -495,7 +496,7 @@ class ClientSession(Closing):
         with tempfile.TemporaryDirectory(prefix="siwarp-bench-") as folder:
             try:
                 here = self._run_processes(request, folder if keep else "")
-                there = [ProcessEnd.from_report(end) for end in self._receive_list("ends")]
+                there = [ProcessOutcome.from_report(end) for end in self._receive_list("ends")]
             except OSError as e:
                 self.is_over = True
                 reason = str(e.strerror or e)
@@ -510,7 +511,7 @@ class ClientSession(Closing):
                 request, [end for _, end in ends if end.n], folder if keep else ""
             )
 
-    def _run_processes(self, request: Request, samples: str) -> list[ProcessEnd]:
+    def _run_processes(self, request: MeasurementRequest, samples: str) -> list[ProcessOutcome]:
         self._socket.settimeout(self.CONNECT_S)
         self._socket.sendall(request.pack() + b"\n")
         tokens = self._receive_list("tokens")
@@ -525,11 +526,13 @@ class ClientSession(Closing):
                 with self._open_channel(_parse_channel_token(token)) as ctl:
                     processes.append(
                         stack.enter_context(
-                            _started_process(command, ctl, bench_environment(request))
+                            _start_process_and_kill_at_exit(
+                                command, ctl, bench_environment(request)
+                            )
                         )
                     )
             until = time.monotonic() + request.limit + GRACE_S
-            ends = [_wait_for_end(process, until) for process in processes]
+            ends = [_wait_for_process_end(process, until) for process in processes]
         # The processes at the server end when those of the client end, or at their own limit.
         self._socket.settimeout(request.limit + 2 * GRACE_S)
         return ends
@@ -583,7 +586,7 @@ def _parse_channel_token(value: object) -> bytes:
 
 
 @contextlib.contextmanager
-def _started_process(
+def _start_process_and_kill_at_exit(
     command: list[str], ctl: socket.socket, env: dict[str, str]
 ) -> Iterator[subprocess.Popen[str]]:
     """Start a process with a control socket, and kill it if it has not ended."""
@@ -604,16 +607,18 @@ def _started_process(
             process.communicate()
 
 
-def _wait_for_end(process: subprocess.Popen[str], until: float) -> ProcessEnd:
+def _wait_for_process_end(process: subprocess.Popen[str], until: float) -> ProcessOutcome:
     try:
         said, complaint = process.communicate(timeout=max(0.1, until - time.monotonic()))
     except subprocess.TimeoutExpired:
         process.kill()
         said, complaint = process.communicate()
-    return ProcessEnd.from_process(process.returncode, said, complaint)
+    return ProcessOutcome.from_process(process.returncode, said, complaint)
 
 
-def _sum_process_results(request: Request, found: list[ProcessEnd], folder: str) -> RunResult:
+def _sum_process_results(
+    request: MeasurementRequest, found: list[ProcessOutcome], folder: str
+) -> RunResult:
     values = [each.value for each in found]
     latency = request.kind == "lat"
     samples = array("Q")

@@ -27,7 +27,7 @@ from siwarp.base.numeric import resolve_to_numeric
 from siwarp.bench.hosts import ClientSession, Load, RunResult
 from siwarp.bench.hosts_server import Server
 from siwarp.bench.plan import Plan, UsageError, make_plans
-from siwarp.bench.plot import draw_figures
+from siwarp.bench.plot import draw_curves_to_file
 from siwarp.bench.runner import (
     FIRST_PROBE_MESSAGES,
     ITERS,
@@ -39,8 +39,8 @@ from siwarp.bench.sizes import format_size
 
 __all__ = [
     "Amount",
+    "MeasuredPoint",
     "MeasurementOptions",
-    "Point",
     "format_point_line",
     "format_table_heading",
     "measure_point",
@@ -66,7 +66,7 @@ class Amount:
 
 
 @dataclass
-class Point:
+class MeasuredPoint:
     """The measured result for one kind of queue pair and one message size.
 
     Attributes:
@@ -153,7 +153,7 @@ def measure_point(
     amount: Amount,
     load: Load,
     tick: Callable[[float], None],
-) -> Point:
+) -> MeasuredPoint:
     """Measure one point: one kind of queue pair with one message size.
 
     Args:
@@ -167,7 +167,7 @@ def measure_point(
         The point, partial if a round failed.
 
     """
-    point = Point(plan, load)
+    point = MeasuredPoint(plan, load)
     began = time.monotonic()
     left = amount.iters
     try:
@@ -189,7 +189,7 @@ def measure_point(
     return point
 
 
-def _add_round_to_point(point: Point, done: RunResult) -> None:
+def _add_round_to_point(point: MeasuredPoint, done: RunResult) -> None:
     point.rounds.append(done.value)
     point.n += done.n
     parts = 1000 * (1 if point.plan.op == "read" else 2)
@@ -211,7 +211,7 @@ def format_table_heading(kind: str) -> str:
     return f"{head} {'median':>12} {'least':>12} {'largest':>12} {unit}"
 
 
-def format_point_line(point: Point) -> str:
+def format_point_line(point: MeasuredPoint) -> str:
     """Return the result of a point as a line of the table."""
     plan = point.plan
     head = f"{plan.qp:<3} {plan.op:<5} {format_size(plan.size):>7} {point.n:>8}"
@@ -227,7 +227,7 @@ def format_point_line(point: Point) -> str:
     return shown + " partial" * bool(point.partial)
 
 
-def partial_result_notes(points: Iterable[Point]) -> list[str]:
+def partial_result_notes(points: Iterable[MeasuredPoint]) -> list[str]:
     """Return the reasons why points are partial, each once with its points."""
     reasons: dict[str, list[str]] = {}
     for point in points:
@@ -241,7 +241,7 @@ def partial_result_notes(points: Iterable[Point]) -> list[str]:
 
 
 def format_distribution_lines(
-    point: Point, wanted: Sequence[float] | None, *, histogram: bool
+    point: MeasuredPoint, wanted: Sequence[float] | None, *, histogram: bool
 ) -> list[str]:
     """Return lines with the requested percentiles and a histogram of a point."""
     if not point.samples:
@@ -255,13 +255,13 @@ def format_distribution_lines(
     return found
 
 
-def format_sample_lines(point: Point, *, in_order: bool) -> list[str]:
+def format_sample_lines(point: MeasuredPoint, *, in_order: bool) -> list[str]:
     """Return each sample in the format of perftest's -H (sorted) or -U (unsorted)."""
     found = point.samples if in_order else sorted(point.samples)
     return ["#, usec", *(f"{i + 1}, {value:.2f}" for i, value in enumerate(found))]
 
 
-def _point_to_csv_row(point: Point, wanted: tuple[float, ...]) -> dict[str, Any]:
+def _point_to_csv_row(point: MeasuredPoint, wanted: tuple[float, ...]) -> dict[str, Any]:
     row = point.as_json(wanted)
     percentiles = row.pop("percentiles")
     return {**row, **percentiles, "rounds": len(row["rounds"])}
@@ -352,7 +352,7 @@ def _exit_with_message_on_error() -> Iterator[None]:
 
 def _measure_points(
     asked: MeasurementOptions, plans: Sequence[Plan], tick: Callable[[int, int], None] | None
-) -> Iterator[Point]:
+) -> Iterator[MeasuredPoint]:
     amount = Amount(asked.iters, asked.duration or SECONDS)
     load = Load(asked.pairs, asked.both)
     with ClientSession(asked.addr, asked.port) as session:
@@ -374,7 +374,7 @@ def run_client(asked: MeasurementOptions, tick: Callable[[int, int], None] | Non
     The exit status is 1 if a point has no result, and 2 if the measurement is not possible at all.
     """
     _check_options(asked)
-    wanted, points = asked.wanted_percentiles, list[Point]()
+    wanted, points = asked.wanted_percentiles, list[MeasuredPoint]()
     with _exit_with_message_on_error():
         plans, left_out = make_plans(
             asked.kind, asked.qps, asked.op, asked.sizes, depth=asked.depth, wait=asked.wait,
@@ -400,7 +400,7 @@ def run_client(asked: MeasurementOptions, tick: Callable[[int, int], None] | Non
         raise typer.Exit(1)
 
 
-def _print_point(asked: MeasurementOptions, point: Point) -> None:
+def _print_point(asked: MeasurementOptions, point: MeasuredPoint) -> None:
     print(format_point_line(point), flush=True)
     percentiles = asked.wanted_percentiles if asked.percentiles is not None else None
     for line in format_distribution_lines(point, percentiles, histogram=asked.histogram):
@@ -410,7 +410,7 @@ def _print_point(asked: MeasurementOptions, point: Point) -> None:
             print(line)
 
 
-def _write_result_files(asked: MeasurementOptions, points: Sequence[Point]) -> None:
+def _write_result_files(asked: MeasurementOptions, points: Sequence[MeasuredPoint]) -> None:
     if asked.csv:
         write_csv(Path(asked.csv), [_point_to_csv_row(p, asked.wanted_percentiles) for p in points])
     if asked.plot:
@@ -419,7 +419,7 @@ def _write_result_files(asked: MeasurementOptions, points: Sequence[Point]) -> N
             if point.median_value is not None:
                 at = curves.setdefault(point.plan.qp.upper(), [])
                 at.append((point.plan.size, point.median_value))
-        draw_figures(Path(asked.plot), asked.kind, curves)
+        draw_curves_to_file(Path(asked.plot), asked.kind, curves)
     if asked.samples:
         everything = [us for point in points for us in point.samples]
         of_samples.write_samples(Path(asked.samples), everything)

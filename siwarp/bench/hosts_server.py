@@ -2,10 +2,10 @@
 """``siwarp bench --server``: serves one client after another (the protocol is in ``hosts.py``).
 
 Other clients are told that the server is busy. The resources of a client are limited: memory and
-time of a run (``Request.validate``), the time between runs, and the time of the complete session. A
-client that is silent, disconnects or violates the protocol loses its session, and its processes are
-ended. A new connection has a few seconds to send its greeting; at most ``Server.WAITING``
-connections may be in this state, and a further one replaces the oldest.
+time of a run (``MeasurementRequest.validate``), the time between runs, and the time of the complete
+session. A client that is silent, disconnects or violates the protocol loses its session, and its
+processes are ended. A new connection has a few seconds to send its greeting; at most
+``Server.WAITING`` connections may be in this state, and a further one replaces the oldest.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from siwarp.bench.hosts import (
     VERSION,
     Addresses,
     Greeting,
-    ProcessEnd,
-    Request,
+    MeasurementRequest,
+    ProcessOutcome,
     bench_command_line,
     bench_environment,
     make_greeting,
@@ -184,7 +184,7 @@ class Server:
     ) -> None:
         """Carry out one run, or report to the client why the run is refused."""
         try:
-            request = Request.unpack(line)
+            request = MeasurementRequest.unpack(line)
         except ValueError as e:
             self._send_json_line(writer, {"refused": str(e)[:1000]})
             return
@@ -204,8 +204,8 @@ class Server:
             await asyncio.gather(run, gone, return_exceptions=True)
 
     async def _run_processes(
-        self, request: Request, writer: asyncio.StreamWriter, where: Addresses
-    ) -> list[ProcessEnd]:
+        self, request: MeasurementRequest, writer: asyncio.StreamWriter, where: Addresses
+    ) -> list[ProcessOutcome]:
         processes: list[asyncio.subprocess.Process] = []
         try:
             async with self._open_channels(request.channel_count, writer) as channels:
@@ -222,7 +222,7 @@ class Server:
                             env=bench_environment(request),
                         )
                     )
-            ends = asyncio.gather(*map(_wait_for_end, processes))
+            ends = asyncio.gather(*map(_wait_for_process_end, processes))
             return await asyncio.wait_for(ends, request.limit + GRACE_S)
         finally:
             for process in processes:
@@ -251,9 +251,9 @@ class Server:
                     os.close(channel.result())
 
 
-async def _wait_for_end(process: asyncio.subprocess.Process) -> ProcessEnd:
+async def _wait_for_process_end(process: asyncio.subprocess.Process) -> ProcessOutcome:
     said, complaint = await process.communicate()
     assert process.returncode is not None
-    return ProcessEnd.from_process(
+    return ProcessOutcome.from_process(
         process.returncode, said.decode(), complaint.decode(errors="replace")
     )

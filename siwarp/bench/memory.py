@@ -51,7 +51,7 @@ def kernel_memory_of_sockets(udp: int, tcp: int) -> int | None:
     return None if of_udp is None or of_tcp is None else udp * of_udp + tcp * of_tcp
 
 
-def _measure_process(qp: str, peers: int) -> dict[str, Any]:
+def _measure_memory_of_process(qp: str, peers: int) -> dict[str, Any]:
     """Measure one process with ``peers`` peers by siwarp-bench-memory."""
     tool = str(bench_program_path().with_name("siwarp-bench-memory"))
     mine, theirs = socket.socketpair()
@@ -121,7 +121,7 @@ def measure_memory_per_peer(
     for i, qp in enumerate(qps):
         points = []
         for k, n in enumerate(sorted(peers)):
-            points.append(_measure_process(qp, n))
+            points.append(_measure_memory_of_process(qp, n))
             if progress:
                 progress(i * len(peers) + k + 1, len(qps) * len(peers))
         _add_cost_per_peer(points, _socket_object_octets(qp, sizes))

@@ -72,7 +72,7 @@ def _format_octets(octets: float) -> str:
     return f"{octets:,.0f} B"
 
 
-def _format_x(figure: Mapping[str, Any]) -> str:
+def _format_size_or_thread_count(figure: Mapping[str, Any]) -> str:
     return str(figure["x"]) if figure["section"] == "threads" else _format_octets(figure["x"])
 
 
@@ -122,7 +122,16 @@ def _make_table(section: str, figures: Sequence[Mapping[str, Any]]) -> str:
         head[4:4] = ["ns per octet", "cycles", "cycles per octet"] if counted else ["ns per octet"]
     rows = []
     for figure in figures:
-        row = [_format_x(figure), escape(figure["series"]), "", "", "", "", "", ""]
+        row = [
+            _format_size_or_thread_count(figure),
+            escape(figure["series"]),
+            "",
+            "",
+            "",
+            "",
+            "",
+            "",
+        ]
         if figure["median"] is not None:
             low, high = figure["span"]
             row[2] = format_value_with_unit(figure["median"], figure["unit"])
@@ -132,7 +141,7 @@ def _make_table(section: str, figures: Sequence[Mapping[str, Any]]) -> str:
         row[4], row[5] = _format_ratio(figure["ratio"]), _format_ratio(figure["best_ratio"])
         row[6], row[7] = _format_rounds(figure), _format_remark(figure)
         if section == "cpu":
-            row[4:4] = _format_costs(figure, counted)
+            row[4:4] = _format_costs_per_octet(figure, counted)
         rows.append(row)
     # A column that would be empty is left out.
     kept = [i for i in range(len(head)) if i < 4 or any(row[i] for row in rows)]
@@ -140,7 +149,7 @@ def _make_table(section: str, figures: Sequence[Mapping[str, Any]]) -> str:
     return make_table([head[i] for i in kept], [[row[i] for i in kept] for row in rows], words)
 
 
-def _format_costs(figure: Mapping[str, Any], counted: bool) -> list[str]:
+def _format_costs_per_octet(figure: Mapping[str, Any], counted: bool) -> list[str]:
     median, cycles, octets = figure["median"], figure["cycles"], figure["x"]
     costs = ["" if median is None else f"{median / octets:.3g}"]
     if counted:
@@ -151,7 +160,7 @@ def _format_costs(figure: Mapping[str, Any], counted: bool) -> list[str]:
 # ---- sections
 
 
-def _draw(section: str, panel: str, figures: Sequence[Mapping[str, Any]]) -> str:
+def _draw_panel_chart(section: str, panel: str, figures: Sequence[Mapping[str, Any]]) -> str:
     """Return the chart of a panel; nothing if no figure of it was measured."""
     known = [figure for figure in figures if figure["median"] is not None]
     if not known:
@@ -162,7 +171,9 @@ def _draw(section: str, panel: str, figures: Sequence[Mapping[str, Any]]) -> str
         has_sizes = len({figure["x"] for figure in known}) > 1
         points = [
             Point(
-                f"{_format_x(figure)}: {figure['series']}" if has_sizes else figure["series"],
+                f"{_format_size_or_thread_count(figure)}: {figure['series']}"
+                if has_sizes
+                else figure["series"],
                 figure["median"],
                 figure["span"][0],
                 figure["span"][1],
@@ -184,7 +195,7 @@ def _draw(section: str, panel: str, figures: Sequence[Mapping[str, Any]]) -> str
     )
 
 
-def _make_panels(
+def _make_chart_panels(
     section: str, figures: Sequence[Mapping[str, Any]], every: Mapping[str, Mapping[str, Any]]
 ) -> Iterator[str]:
     panels = dict.fromkeys(figure["panel"] for figure in figures)
@@ -196,11 +207,11 @@ def _make_panels(
             beside = [f for f in ours if f["section"] != "stacks" and f["series"] == "RC Send"]
             shown = [floor, *beside, *shown]
         yield f"<h3>{escape(panel.capitalize() if section == 'stacks' else panel)}</h3>"
-        yield f"<figure>{_draw(section, panel, shown)}</figure>"
+        yield f"<figure>{_draw_panel_chart(section, panel, shown)}</figure>"
         yield _make_table(section, shown)
 
 
-def _make_stack_notes(report: Mapping[str, Any]) -> str:
+def _make_notes_on_other_stacks(report: Mapping[str, Any]) -> str:
     lines = [
         f"<li>{escape(stack['name'])}: bandwidth: {escape(stack['bandwidth'])}</li>"
         if stack["installed"]
@@ -211,7 +222,7 @@ def _make_stack_notes(report: Mapping[str, Any]) -> str:
     return f"<ul>{''.join(lines)}</ul>"
 
 
-def _make_sections(report: Mapping[str, Any]) -> Iterator[str]:
+def _make_report_sections(report: Mapping[str, Any]) -> Iterator[str]:
     every = {figure["key"]: figure for figure in report["figures"]}
     for section, title, text in _SECTIONS:
         figures = [figure for figure in every.values() if figure["section"] == section]
@@ -223,12 +234,12 @@ def _make_sections(report: Mapping[str, Any]) -> Iterator[str]:
                 "kernel's.</p>"
             )
         if section == "stacks":
-            yield _make_stack_notes(report)
-        yield from _make_panels(section, figures, every)
+            yield _make_notes_on_other_stacks(report)
+        yield from _make_chart_panels(section, figures, every)
         yield "</section>"
 
 
-def _make_facts(report: Mapping[str, Any]) -> str:
+def _make_machine_table(report: Mapping[str, Any]) -> str:
     load = report["load"]
     changed = [f"{name}={value}" for name, value in report["settings"].items()]
     facts = {
@@ -262,7 +273,7 @@ def make_page(report: Mapping[str, Any]) -> str:
         "rounds.</p>",
         verdict,
         f"<nav>{links} | {make_data_link('siwarp-bench-all.json', report)}</nav>",
-        f'<section id="machine"><h2>Machine</h2>{_make_facts(report)}</section>',
-        *_make_sections(report),
+        f'<section id="machine"><h2>Machine</h2>{_make_machine_table(report)}</section>',
+        *_make_report_sections(report),
     ]
     return make_document(f"siwarp bench all, {report['date']}", body)

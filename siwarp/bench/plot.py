@@ -13,7 +13,7 @@ import typer
 
 from siwarp.bench.sizes import format_size
 
-__all__ = ["check_plot_file", "draw_figures"]
+__all__ = ["check_plot_file", "draw_curves_to_file"]
 
 _SUFFIXES = (".svg", ".png")
 #: A chart with more sizes has labels only at powers of two.
@@ -33,7 +33,9 @@ def check_plot_file(path: Path) -> None:
         )
 
 
-def draw_figures(path: Path, kind: str, curves: Mapping[str, Sequence[tuple[int, float]]]) -> None:
+def draw_curves_to_file(
+    path: Path, kind: str, curves: Mapping[str, Sequence[tuple[int, float]]]
+) -> None:
     """Draw curves, named points (octets, figure), on logarithmic axes; the suffix is the format.
 
     Raises:

@@ -35,7 +35,15 @@ from siwarp.bench.stacks import LATENCY_SIZE, STACKS, STREAM_SIZE
 from siwarp.bench.table import MIB
 from siwarp.bench.trust import floor_spread_warning, minimum_and_maximum
 
-__all__ = ["LIMIT_S", "ROUNDS", "Figure", "Scope", "define_figures", "figure_key", "measure"]
+__all__ = [
+    "LIMIT_S",
+    "ROUNDS",
+    "Figure",
+    "Scope",
+    "define_measurements",
+    "measure",
+    "measurement_key",
+]
 
 #: Number of rounds of a complete report, whose medians and intervals are reliable: 11 minutes.
 ROUNDS = 30
@@ -122,7 +130,7 @@ class Figure:
     @property
     def key(self) -> str:
         """The key that identifies the figure in a report."""
-        return figure_key(self.section, self.panel, self.series, self.x)
+        return measurement_key(self.section, self.panel, self.series, self.x)
 
     @property
     def less_is_better(self) -> bool:
@@ -130,7 +138,7 @@ class Figure:
         return self.unit in ("us", "ns")
 
 
-def figure_key(section: str, panel: str, series: str, x: int) -> str:
+def measurement_key(section: str, panel: str, series: str, x: int) -> str:
     """Return the key that identifies a figure with these attributes in a report."""
     return f"{section}/{panel}/{series}/{x}"
 
@@ -216,7 +224,7 @@ def _with_blocking_raw_socket(series: _Series) -> _Series:
     return replace(series, raw=raw or f"blocking-{series.raw}") if series.raw else series
 
 
-def _define_bench_figures(
+def _define_bench_measurements(
     scope: Scope,
     section: str,
     panel: str,
@@ -229,7 +237,7 @@ def _define_bench_figures(
     """Yield the figures of raw sockets and siwarp with messages of one size."""
     kind = {"latency": "lat", "rate": "rate"}.get(section, "bw")
     unit = {"latency": "us", "rate": "msg/s", "cpu": "ns"}.get(section, "GB/s")
-    at_best = "" if best is None else figure_key(section, panel, best.name, size)
+    at_best = "" if best is None else measurement_key(section, panel, best.name, size)
     for series in (floor, *filter(None, [best]), *ours):
         if section == "cpu":
             plan = make_plan(
@@ -251,50 +259,54 @@ def _define_bench_figures(
                 kind, series.qp, series.op, size=size, depth=depth, post_list=series.post_list
             )
             run = _BenchRun(plan, series.raw, scope.seconds, {})
-        at_floor = "" if series.raw else figure_key(section, panel, floor.name, size)
+        at_floor = "" if series.raw else measurement_key(section, panel, floor.name, size)
         yield Figure(
             section, panel, series.name, size, unit, run, at_floor, "" if series.raw else at_best
         )
 
 
-def _define_latency_figures(scope: Scope) -> Iterator[Figure]:
+def _define_latency_measurements(scope: Scope) -> Iterator[Figure]:
     for size in scope.datagrams:
-        yield from _define_bench_figures(scope, "latency", "UDP", size, _RAW_UDP, (_UD, _RD))
+        yield from _define_bench_measurements(scope, "latency", "UDP", size, _RAW_UDP, (_UD, _RD))
     for size in scope.streams:
-        yield from _define_bench_figures(scope, "latency", "TCP", size, _RAW_TCP, (_SEND, _WRITE))
-        yield from _define_bench_figures(scope, "latency", "TCP", size, _RAW_TCP_READ, (_READ,))
+        yield from _define_bench_measurements(
+            scope, "latency", "TCP", size, _RAW_TCP, (_SEND, _WRITE)
+        )
+        yield from _define_bench_measurements(
+            scope, "latency", "TCP", size, _RAW_TCP_READ, (_READ,)
+        )
 
 
-def _define_bandwidth_figures(scope: Scope) -> Iterator[Figure]:
+def _define_bandwidth_measurements(scope: Scope) -> Iterator[Figure]:
     for size in scope.datagrams:
         # A GSO batch has at least two datagrams.
         best = _RAW_UDP_GSO if size * 2 <= RD_FLOOR else None
-        yield from _define_bench_figures(
+        yield from _define_bench_measurements(
             scope, "bandwidth", "UDP", size, _RAW_UDP, (_UD, _RD), best=best
         )
-    floor = figure_key("bandwidth", "UDP", _RAW_UDP.name, RD_FLOOR)
+    floor = measurement_key("bandwidth", "UDP", _RAW_UDP.name, RD_FLOOR)
     run = _BenchRun(make_plan("bw", "rd", size=MIB), "", scope.seconds, {})
     yield Figure("bandwidth", "UDP", _RD.name, MIB, "GB/s", run, floor)
     for size in scope.streams:
-        yield from _define_bench_figures(
+        yield from _define_bench_measurements(
             scope, "bandwidth", "TCP", size, _RAW_TCP, (_SEND, _WRITE, _READ), best=_RAW_TCP_STREAM
         )
 
 
-def _define_rate_figures(scope: Scope) -> Iterator[Figure]:
+def _define_rate_measurements(scope: Scope) -> Iterator[Figure]:
     uc = _Series("UC", "uc")
     datagrams = [each for one in (_UD, uc, _RD) for each in (one, _with_lists_of_32(one))]
-    yield from _define_bench_figures(
+    yield from _define_bench_measurements(
         scope, "rate", "UDP", 64, _RAW_UDP_LISTS, datagrams, best=_RAW_UDP_GSO
     )
     streams = [each for one in (_SEND, _WRITE) for each in (one, _with_lists_of_32(one))]
-    yield from _define_bench_figures(
+    yield from _define_bench_measurements(
         scope, "rate", "TCP", 64, _RAW_TCP, streams, best=_RAW_TCP_STREAM
     )
 
 
-def _define_cpu_time_figures(scope: Scope) -> Iterator[Figure]:
-    yield from _define_bench_figures(
+def _define_cpu_time_measurements(scope: Scope) -> Iterator[Figure]:
+    yield from _define_bench_measurements(
         scope,
         "cpu",
         "UDP",
@@ -303,14 +315,14 @@ def _define_cpu_time_figures(scope: Scope) -> Iterator[Figure]:
         (_with_lists_of_32(_UD), _with_lists_of_32(_RD)),
         best=_RAW_UDP_GSO,
     )
-    yield from _define_bench_figures(scope, "cpu", "UDP", RD_FLOOR, _RAW_UDP, (_UD, _RD))
-    yield from _define_bench_figures(
+    yield from _define_bench_measurements(scope, "cpu", "UDP", RD_FLOOR, _RAW_UDP, (_UD, _RD))
+    yield from _define_bench_measurements(
         scope, "cpu", "TCP", 64, _RAW_TCP, (_with_lists_of_32(_SEND),), best=_RAW_TCP_STREAM
     )
-    yield from _define_bench_figures(scope, "cpu", "TCP", MIB, _RAW_TCP, (_SEND, _WRITE))
+    yield from _define_bench_measurements(scope, "cpu", "TCP", MIB, _RAW_TCP, (_SEND, _WRITE))
 
 
-def _define_thread_figures(scope: Scope) -> Iterator[Figure]:
+def _define_thread_measurements(scope: Scope) -> Iterator[Figure]:
     for qp, panel in (("ud", "UDP"), ("rc", "TCP")):
         for count in scope.thread_counts:
             for run in ("raw", "one-device", "own-devices"):
@@ -319,7 +331,7 @@ def _define_thread_figures(scope: Scope) -> Iterator[Figure]:
                 def measure_thread_rate(row: threads.Row = row) -> Sample:
                     return {"value": threads.measure_rate(row, scope.seconds)}
 
-                floor = figure_key("threads", panel, threads.RUNS["raw"], count)
+                floor = measurement_key("threads", panel, threads.RUNS["raw"], count)
                 yield Figure(
                     "threads",
                     panel,
@@ -331,7 +343,7 @@ def _define_thread_figures(scope: Scope) -> Iterator[Figure]:
                 )
 
 
-def _define_stack_figures(folder: Path) -> Iterator[Figure]:
+def _define_measurements_of_other_stacks(folder: Path) -> Iterator[Figure]:
     for kind, section, unit, size in (
         ("lat", "latency", "us", LATENCY_SIZE),
         ("bw", "bandwidth", "GB/s", STREAM_SIZE),
@@ -344,13 +356,13 @@ def _define_stack_figures(folder: Path) -> Iterator[Figure]:
                 ) -> Sample:
                     return {"value": measure(kind, folder)}
 
-                floor = figure_key(section, "TCP", _RAW_TCP.name, size)
+                floor = measurement_key(section, "TCP", _RAW_TCP.name, size)
                 yield Figure(
                     "stacks", section, stack.name, size, unit, measure_rate_of_stack, floor
                 )
 
 
-def define_figures(scope: Scope, folder: Path) -> list[Figure]:
+def define_measurements(scope: Scope, folder: Path) -> list[Figure]:
     """Return all figures, in the order in which a round measures them.
 
     Args:
@@ -359,12 +371,12 @@ def define_figures(scope: Scope, folder: Path) -> list[Figure]:
 
     """
     return [
-        *_define_latency_figures(scope),
-        *_define_bandwidth_figures(scope),
-        *_define_rate_figures(scope),
-        *_define_cpu_time_figures(scope),
-        *_define_thread_figures(scope),
-        *_define_stack_figures(folder),
+        *_define_latency_measurements(scope),
+        *_define_bandwidth_measurements(scope),
+        *_define_rate_measurements(scope),
+        *_define_cpu_time_measurements(scope),
+        *_define_thread_measurements(scope),
+        *_define_measurements_of_other_stacks(folder),
     ]
 
 
@@ -415,7 +427,7 @@ class _Rounds:
             except BenchError as e:
                 failures.append(str(e))
 
-    def values_of_figure(self, key: str, name: str = "value") -> list[float | None]:
+    def values_of_measurement(self, key: str, name: str = "value") -> list[float | None]:
         """Return a figure's values, one for each round; None: the round has none."""
         return [samples.get(key, {}).get(name) for samples in self.samples]
 
@@ -430,7 +442,7 @@ def measure(
 
     Args:
         scope: how much to measure.
-        figures: what to measure (``define_figures``).
+        figures: what to measure (``define_measurements``).
         progress: called with the number of runs that are done, and the total.
         limit: seconds; see LIMIT_S.
 
@@ -450,7 +462,7 @@ def measure(
     warnings = ["a trial with few rounds, short runs and few sizes"] if scope.quick else []
     rounds = _Rounds(figures)
     rounds.measure_rounds(figures, scope.rounds, limit, step)
-    summaries = [_summarize_figure(figure, rounds) for figure in figures]
+    summaries = [_summarize_measurement(figure, rounds) for figure in figures]
     failed = [one for one in summaries if one["failures"]]
     partial = [rounds.partial]
     partial += [f"{one['key']}: {one['failures'][-1]}" for one in failed]
@@ -482,10 +494,12 @@ def measure(
     }
 
 
-def _summarize_figure(figure: Figure, rounds: _Rounds) -> dict[str, Any]:
-    values = rounds.values_of_figure(figure.key)
+def _summarize_measurement(figure: Figure, rounds: _Rounds) -> dict[str, Any]:
+    values = rounds.values_of_measurement(figure.key)
     known = [value for value in values if value is not None]
-    cycles = [value for value in rounds.values_of_figure(figure.key, "cycles") if value is not None]
+    cycles = [
+        value for value in rounds.values_of_measurement(figure.key, "cycles") if value is not None
+    ]
     return {
         "key": figure.key,
         "section": figure.section,
@@ -500,19 +514,19 @@ def _summarize_figure(figure: Figure, rounds: _Rounds) -> dict[str, Any]:
         "span": minimum_and_maximum(known) if known else None,
         "values": values,
         "cycles": statistics.median(cycles) if cycles else None,
-        "ratio": _summarize_ratio(values, rounds.values_of_figure(figure.floor)),
-        "best_ratio": _summarize_ratio(values, rounds.values_of_figure(figure.best)),
+        "ratio": _summarize_ratio(values, rounds.values_of_measurement(figure.floor)),
+        "best_ratio": _summarize_ratio(values, rounds.values_of_measurement(figure.best)),
         "failures": rounds.failures[figure.key],
-        "unreliable": _reason_why_figure_is_unreliable(figure, rounds),
+        "unreliable": _reason_why_measurement_is_unreliable(figure, rounds),
     }
 
 
-def _reason_why_figure_is_unreliable(figure: Figure, rounds: _Rounds) -> str:
+def _reason_why_measurement_is_unreliable(figure: Figure, rounds: _Rounds) -> str:
     """Return why the ratios of a figure, or a figure without ratios, are unreliable, or nothing."""
 
     def spread_warning_of(key: str) -> str:
         return floor_spread_warning(
-            [value for value in rounds.values_of_figure(key) if value is not None]
+            [value for value in rounds.values_of_measurement(key) if value is not None]
         )
 
     if warning := spread_warning_of(figure.floor or figure.key):

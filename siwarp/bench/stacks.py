@@ -22,8 +22,8 @@ __all__ = [
     "STACKS",
     "STREAM_SIZE",
     "Stack",
-    "make_libfabric_pair",
-    "make_ucx_pair",
+    "make_libfabric_program_pair",
+    "make_ucx_program_pair",
 ]
 
 #: Octets of the messages with which latency and bandwidth are measured.
@@ -72,7 +72,7 @@ class Stack:
         return all(shutil.which(program) for program in self.programs)
 
 
-def make_libfabric_pair(kind: str) -> Pair:
+def make_libfabric_program_pair(kind: str) -> Pair:
     """Return the programs that measure libfabric: ``lat`` or ``bw``."""
     size = LATENCY_SIZE if kind == "lat" else STREAM_SIZE
     words = ("-p", "tcp", "-e", "msg", "-I", str(_COUNTS[kind]), "-S", str(size))
@@ -88,7 +88,7 @@ def make_libfabric_pair(kind: str) -> Pair:
     )
 
 
-def make_ucx_pair(kind: str) -> Pair:
+def make_ucx_program_pair(kind: str) -> Pair:
     """Return the programs that measure UCX: ``lat`` or ``bw``."""
     n = _COUNTS[kind]
     size = LATENCY_SIZE if kind == "lat" else STREAM_SIZE
@@ -138,14 +138,14 @@ STACKS = (
         "libfabric tcp",
         ("fi_pingpong", "taskset"),
         "sudo apt install libfabric-bin",
-        lambda kind, _: measure_program_pair(make_libfabric_pair(kind)),
+        lambda kind, _: measure_program_pair(make_libfabric_program_pair(kind)),
         "fi_pingpong, one message at a time",
     ),
     Stack(
         "UCX tcp",
         ("ucx_perftest", "taskset"),
         "sudo apt install ucx-utils",
-        lambda kind, _: measure_program_pair(make_ucx_pair(kind)),
+        lambda kind, _: measure_program_pair(make_ucx_program_pair(kind)),
         "ucx_perftest, tag_bw",
     ),
     Stack(

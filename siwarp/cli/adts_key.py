@@ -12,14 +12,14 @@ import typer
 if TYPE_CHECKING:
     from siwarp.ulp.adts import Key
 
-__all__ = ["VARIABLE", "find_key", "parse_channel_list"]
+__all__ = ["VARIABLE", "find_adts_key", "parse_channel_list"]
 
 #: The environment variable with the text of the key. Other users cannot read a process's
 #: environment, but they can read its command line.
 VARIABLE = "ADTS_KEY"
 
 
-def find_key(file: str | None) -> Key | None:
+def find_adts_key(file: str | None) -> Key | None:
     """Return the key in a file or in the environment; None if neither is given.
 
     Raises:

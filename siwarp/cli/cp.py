@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from siwarp.base import show
-from siwarp.cli.adts_key import VARIABLE, find_key, parse_channel_list
+from siwarp.cli.adts_key import VARIABLE, find_adts_key, parse_channel_list
 
 if TYPE_CHECKING:
     from siwarp.cli.far_end import FarEnd
@@ -27,7 +27,7 @@ DigestName = Enum("DigestName", {"crc32c": "crc32c", "sha256": "sha256"}, type=s
 REFUSED, CONNECTION, FILE, PROTOCOL, INTERRUPTED, PARTIAL, TIMEOUT = 5, 10, 11, 12, 20, 23, 30
 
 
-def _exit_status(error: ADTSError) -> int:
+def _exit_status_of_copy_error(error: ADTSError) -> int:
     from siwarp.ulp.adts import ErrorCode
 
     special = {
@@ -113,8 +113,8 @@ def _print_refused_channels(session: Session) -> None:
         print(f"siwarp cp: {text}; using {session.channel.upper()}", file=sys.stderr)
 
 
-def _find_key(file: str | None) -> Key:
-    found = find_key(file)
+def _find_adts_key_or_refuse(file: str | None) -> Key:
+    found = find_adts_key(file)
     if found is None:
         raise typer.BadParameter(
             f"give the server's key: --key FILE, or {VARIABLE} as `siwarp serve` prints it",
@@ -234,7 +234,7 @@ def cp(
                     paths[at] = url
                 options["key"] = Key.from_text(far.key)
             else:
-                options["key"] = _find_key(key)
+                options["key"] = _find_adts_key_or_refuse(key)
             result = asyncio.run(_copy_until_signal(paths[:-1], paths[-1], options, as_json))
     except FarEndError as e:
         print(f"siwarp cp: {e}", file=sys.stderr)
@@ -246,7 +246,7 @@ def cp(
         raise typer.Exit(INTERRUPTED) from None
     except ADTSError as e:
         print(f"siwarp cp: {e.strerror}", file=sys.stderr)
-        status = _exit_status(e)
+        status = _exit_status_of_copy_error(e)
         if opened and status in {CONNECTION, TIMEOUT}:
             print("siwarp cp: run the same command to continue", file=sys.stderr)
         raise typer.Exit(status) from None

@@ -30,7 +30,7 @@ class _Failed(Exception):
     """A check of the demo failed; the message names the check."""
 
 
-def _report_check(good: bool, text: str) -> None:
+def _report_demo_check(good: bool, text: str) -> None:
     show.print_finding(text, good)
     if not good:
         raise _Failed(text)
@@ -114,7 +114,7 @@ def _write_and_read_back_file(peer: Peer, folder: Path, size: int) -> None:
             # memory.
             conn.read(there.part(size - 1, 1))
         peer.send_value("digest")
-        _report_check(
+        _report_demo_check(
             peer.receive_value()["sha256"] == digest,
             f"RDMA Write: {size / took / 1e9:.2f} GB/s; "
             f"the peer computes the same SHA-256, {digest[:16]}...",
@@ -123,7 +123,7 @@ def _write_and_read_back_file(peer: Peer, folder: Path, size: int) -> None:
             with MR(conn.pd, m) as mr:
                 took = _transfer_region(conn, mr, there, WROpcode.RDMA_READ, "RDMA Read")
             same = hashlib.sha256(m).hexdigest() == digest
-        _report_check(
+        _report_demo_check(
             same, f"RDMA Read:  {size / took / 1e9:.2f} GB/s; the data read back has it too"
         )
         peer.send_value("done")
@@ -157,7 +157,7 @@ def _try_invalid_keys(peer: Peer) -> None:
             except ProtocolError as e:
                 refused = (e.layer, e.type, e.code) == wanted
                 untouched = peer.receive_value()["untouched"]
-                _report_check(
+                _report_demo_check(
                     refused and untouched,
                     f"{name} to STag {bad.rkey:#010x}: Terminate, {terminate_reason(*wanted)}",
                 )

@@ -40,7 +40,7 @@ def _read_sysctl(path: str) -> str | None:
         return None
 
 
-def _check_ports() -> Finding:
+def _check_default_port_is_free() -> Finding:
     taken = []
     for kind, name in ((socket.SOCK_DGRAM, "UDP"), (socket.SOCK_STREAM, "TCP")):
         with socket.socket(socket.AF_INET, kind) as s:
@@ -105,7 +105,7 @@ def _check_socket_buffers() -> Finding:
     return Finding("buffers", "good", f"sockets get the requested {values['rcvbuf']} octets")
 
 
-def _check_drops() -> Finding:
+def _check_dropped_datagrams() -> Finding:
     from siwarp.base import counters
 
     lossy = []
@@ -188,7 +188,7 @@ def _check_compiler() -> Finding:
     return Finding("compiler", "fair", "no C compiler (Python needs none): sudo apt install gcc")
 
 
-def _check_cores() -> Finding:
+def _check_cpu_count() -> Finding:
     usable = len(os.sched_getaffinity(0))
     if usable < 2:
         return Finding(
@@ -200,7 +200,7 @@ def _check_cores() -> Finding:
     return Finding("cores", "good", f"{usable} cores: client and server can poll at the same time")
 
 
-def _check_device() -> Finding:
+def _check_siwarp_devices() -> Finding:
     from siwarp.verbs import CQ, PD, QP, Context, Error, QPInitAttr, QPType, get_device_list
 
     try:
@@ -214,12 +214,12 @@ def _check_device() -> Finding:
 
 
 _CHECKS: tuple[Callable[[], Finding], ...] = (
-    _check_device,
-    _check_ports,
+    _check_siwarp_devices,
+    _check_default_port_is_free,
     _check_socket_buffers,
-    _check_drops,
+    _check_dropped_datagrams,
     _check_gso,
-    _check_cores,
+    _check_cpu_count,
     _check_namespaces,
     _check_compiler,
 )

@@ -72,7 +72,7 @@ def main(arguments: list[str] | None = None) -> int:
     return run_with_closable_output(lambda: _run_command(arguments))
 
 
-def _enable_gc() -> None:
+def _enable_gc_after_imports() -> None:
     """Enable the garbage collector again, and exempt the objects that imports created."""
     if not gc.isenabled():
         gc.freeze()
@@ -96,14 +96,14 @@ def _run_command(arguments: list[str] | None) -> int:
         alone = _WITHOUT_TYPER.get(rest[0]) if rest else None
         if alone is not None:
             run = importlib.import_module(alone).main
-            _enable_gc()
+            _enable_gc_after_imports()
             status: int = run(rest[0], rest[1:])
             return status
         from siwarp.cli.app import build_app
 
         wanted = next((word for word in rest if not word.startswith("-")), None)
         app = build_app(wanted)
-        _enable_gc()
+        _enable_gc_after_imports()
         return int(app(args=rest, prog_name="siwarp", standalone_mode=True) or 0)
     except UsageError as e:
         print(f"siwarp: {e}", file=sys.stderr)

@@ -18,7 +18,7 @@ import siwarp
 from siwarp.base.closing import Closing
 from siwarp.verbs.qkey import qkey_environment
 
-__all__ = ["Peer", "call_at_stdin_end", "call_at_stop"]
+__all__ = ["Peer", "call_at_stdin_end", "call_at_stop_signal"]
 
 
 class Peer(Closing):
@@ -97,7 +97,7 @@ def call_at_stdin_end(call: Callable[[], None]) -> None:
     threading.Thread(target=watch_stdin, name="siwarp-stdin", daemon=True).start()
 
 
-def call_at_stop(call: Callable[[], object], until_eof: bool) -> None:
+def call_at_stop_signal(call: Callable[[], object], until_eof: bool) -> None:
     """Call ``call`` in the running event loop at SIGTERM or SIGINT and, if ``until_eof``, when
     standard input ends.
     """

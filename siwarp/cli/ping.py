@@ -15,7 +15,7 @@ import typer
 from siwarp.base import show
 from siwarp.base.numeric import resolve_to_numeric
 from siwarp.base.removed_option import declare_removed_option
-from siwarp.cli.peer import Peer, call_at_stop
+from siwarp.cli.peer import Peer, call_at_stop_signal
 
 if TYPE_CHECKING:
     from siwarp.cli.ping_client import Pinger
@@ -54,7 +54,7 @@ def _measure_round_trips(
     addr: str | None, port: int, qp: str, size: int, iters: int, device: str | None
 ) -> dict[str, Any]:
     """Ping the server at ``addr``, or a server started for this run if ``addr`` is None."""
-    from siwarp.cli.ping_client import LOST_LIMIT, Pinger, explain_silence
+    from siwarp.cli.ping_client import LOST_LIMIT, Pinger, explain_missing_answer
 
     if addr is None:
         with Peer(
@@ -75,7 +75,7 @@ def _measure_round_trips(
         "lost": sent - len(times) - wrong,
         "wrong": wrong,
         "rtt_us": _summarize_times(times),
-        "advice": explain_silence(dest, qp) if sent and not times and not wrong else None,
+        "advice": explain_missing_answer(dest, qp) if sent and not times and not wrong else None,
     }
 
 
@@ -137,7 +137,7 @@ def _run_server(address: Address, qp: str, as_json: bool, until_eof: bool) -> No
 
     async def serve_until_stopped() -> None:
         serving = asyncio.ensure_future(serve_pings(qp, address, print_server))
-        call_at_stop(serving.cancel, until_eof)
+        call_at_stop_signal(serving.cancel, until_eof)
         with contextlib.suppress(asyncio.CancelledError):
             await serving
 
@@ -158,7 +158,7 @@ def _check_options(addr: str | None, server: bool, bind: str | None, device: str
         )
 
 
-def _apply_options(qkey: str | None, qp: str, faults: str | None) -> None:
+def _apply_settings_of_options(qkey: str | None, qp: str, faults: str | None) -> None:
     """Apply the settings that belong to options; the peer process inherits them."""
     from siwarp.cli.main import apply_settings
 
@@ -230,7 +230,7 @@ def ping(
     siwarp itself, also of Writes and Reads, use `siwarp bench lat`.
     """
     _check_options(addr, server, bind, device)
-    _apply_options(qkey, qp.value, faults)
+    _apply_settings_of_options(qkey, qp.value, faults)
     if server:
         _run_server((resolve_to_numeric(bind or "0.0.0.0"), port), qp.value, as_json, until_eof)
         return

@@ -45,7 +45,7 @@ __all__ = [
     "PATIENCE",
     "REQUEST",
     "Pinger",
-    "explain_silence",
+    "explain_missing_answer",
     "pack_hello",
     "unpack_hello",
 ]
@@ -88,7 +88,7 @@ def unpack_hello(data: bytes) -> int | None:
     return int(port) if magic == _MAGIC else None
 
 
-def explain_silence(dest: Address, kind: str) -> str:
+def explain_missing_answer(dest: Address, kind: str) -> str:
     """Return what to check if the server at ``dest`` has not answered.
 
     An empty datagram, which a program drops, finds out whether a UDP port is in use. It needs its
@@ -209,7 +209,7 @@ class Pinger(Closing):
                 ud.close()
                 self._qp.to_rts(QPAttr(ah_attr=(wc.source[0], port)))
                 return
-        advice = explain_silence(self._dest, self._kind)
+        advice = explain_missing_answer(self._dest, self._kind)
         raise Timeout(errno.ETIMEDOUT, f"{self._there}: no answer: {advice}")
 
     def _next_receive(self, end: float) -> WC | None:
@@ -226,7 +226,7 @@ class Pinger(Closing):
             except PeerGone as e:
                 if self._answered:
                     raise
-                advice = explain_silence(self._dest, self._kind)
+                advice = explain_missing_answer(self._dest, self._kind)
                 raise PeerGone(e.errno, f"{self._there}: no answer: {advice}") from None
             if wc.opcode != WCOpcode.SEND:
                 return wc

@@ -108,7 +108,7 @@ def _cover_with_tmpfs(place: Path, without: Sequence[str]) -> None:
         os.close(old)
 
 
-def _write_files(folder: Path, files: Mapping[str, str]) -> None:
+def _write_device_files(folder: Path, files: Mapping[str, str]) -> None:
     for name, line in files.items():
         file = folder / name
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -116,7 +116,7 @@ def _write_files(folder: Path, files: Mapping[str, str]) -> None:
         file.chmod(0o444)
 
 
-def _link_to_interface(device: Path, name: str) -> None:
+def _link_device_to_interface(device: Path, name: str) -> None:
     """Link a device to its network interface, unless the interface has disappeared.
 
     If /sys belongs to another network namespace, there is no target for the link, and an empty
@@ -141,15 +141,15 @@ def _expose_device_classes(found: Sequence[Device]) -> None:
     if "rdma_cm" not in links and (_paths.rdma_core_abi_dir() / "librdmacm.so.1").is_file():
         # Only for siwarp's librdmacm: because of this file, the system's own librdmacm would try to
         # use the kernel's rdma_cm.
-        _write_files(misc / "rdma_cm", run_sysfs.sysfs_rdma_cm_file_contents())
+        _write_device_files(misc / "rdma_cm", run_sysfs.sysfs_rdma_cm_file_contents())
     verbs = _CLASSES / "infiniband_verbs"
-    _write_files(verbs, run_sysfs.sysfs_uverbs_abi_file_contents())
+    _write_device_files(verbs, run_sysfs.sysfs_uverbs_abi_file_contents())
     for device in found:
         folder = _CLASSES / "infiniband" / device.name
         files = run_sysfs.sysfs_infiniband_file_contents(device)
-        _write_files(folder, files)
-        _link_to_interface(folder / "device", files.get("ports/1/gid_attrs/ndevs/0", ""))
-        _write_files(verbs / device.dev_name, run_sysfs.sysfs_verbs_file_contents(device))
+        _write_device_files(folder, files)
+        _link_device_to_interface(folder / "device", files.get("ports/1/gid_attrs/ndevs/0", ""))
+        _write_device_files(verbs / device.dev_name, run_sysfs.sysfs_verbs_file_contents(device))
         (verbs / device.dev_name / "device").symlink_to(f"../../infiniband/{device.name}/device")
     _call_mount("siwarp", _CLASSES, None, _MS_REMOUNT | _MS_BIND | _MS_RDONLY | _TMPFS)
 

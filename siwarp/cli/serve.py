@@ -14,8 +14,8 @@ from typing import Any
 import typer
 
 from siwarp.base import show
-from siwarp.cli.adts_key import VARIABLE, find_key, parse_channel_list
-from siwarp.cli.peer import call_at_stop
+from siwarp.cli.adts_key import VARIABLE, find_adts_key, parse_channel_list
+from siwarp.cli.peer import call_at_stop_signal
 
 __all__ = ["raise_descriptor_limit", "serve"]
 
@@ -37,7 +37,7 @@ async def _serve_until_stopped(
         print(f"siwarp serve: {text}", file=sys.stderr, flush=True)
 
     stop = asyncio.Event()
-    call_at_stop(stop.set, until_eof)
+    call_at_stop_signal(stop.set, until_eof)
     async with await serve_directory(
         root, address, key=key, on_event=print_event, **options
     ) as server:
@@ -93,7 +93,7 @@ def serve(
     names = parse_channel_list(channel)
     if key is not None and not Path(key).exists():
         create_key_file(Path(key))
-    found = find_key(key)
+    found = find_adts_key(key)
     options = {"writable": write, "channels": names}
     raise_descriptor_limit()
     asyncio.run(

@@ -15,7 +15,7 @@ int siw_cm_set_device(struct siw_cm_id *id, struct siw_context *context)
 	int err = siw_cm_check_id_usable(id);
 
 	if (!err)
-		err = context ? siw_device_refuse_stale(context) : siw_refuse_null("context");
+		err = context ? siw_device_refuse_if_stale(context) : siw_refuse_null("context");
 	if (err)
 		return err;
 	if (id->context == context)
@@ -64,7 +64,7 @@ int siw_cm_migrate_id(struct siw_cm_id *id, struct siw_cm_channel *to)
 	}
 	for (struct siw_cm_id *one = id; one;
 	     one = one == id ? id->device_listeners : one->next_listener) {
-		siw_evq_move_events_of_user(from->evq, to->evq, one, one->reporter);
+		siw_evq_move_events_with_user_data(from->evq, to->evq, one, one->reporter);
 		atomic_store_explicit(&one->channel, to, memory_order_relaxed);
 		atomic_fetch_add(&to->n_ids, 1);
 		atomic_fetch_sub(&from->n_ids, 1);
@@ -119,7 +119,7 @@ int siw_cm_listen_also(struct siw_cm_id *id, struct siw_context *context,
 	int err = siw_cm_check_id_usable(id);
 
 	if (!err)
-		err = context ? siw_device_refuse_stale(context) : siw_refuse_null("context");
+		err = context ? siw_device_refuse_if_stale(context) : siw_refuse_null("context");
 	if (err)
 		return err;
 	if (!addr)
@@ -152,5 +152,5 @@ int siw_cm_tell(struct siw_cm_id *id, int event, int status)
 
 	if (err)
 		return err;
-	return siw_refused(siw_evq_queue_notification(id->channel->evq, event, status, id));
+	return siw_refused(siw_evq_add_notification(id->channel->evq, event, status, id));
 }

@@ -233,11 +233,11 @@ static int translate_connection_event(struct siw_cm_channel *ch, const struct si
 		translate_established_event(id, ev);
 		break;
 	case SIW_CONN_ASKED:
-		if (siw_cm_ud_on_query(ch, e, ev))
+		if (siw_cm_ud_translate_query(ch, e, ev))
 			return 1;
 		break;
 	case SIW_CONN_ANSWERED:
-		siw_cm_ud_on_answer(id, e, ev);
+		siw_cm_ud_translate_answer(id, e, ev);
 		break;
 	case SIW_CONN_NOTIFIED:
 		ev->event = e->number;

@@ -17,14 +17,15 @@
 #define MAX_PDATA_REV1 512
 #define MAX_PDATA_REV2 508
 
-bool siw_cm_channel_stale(const struct siw_cm_channel *ch)
+bool siw_cm_is_channel_stale(const struct siw_cm_channel *ch)
 {
 	return ch->context ? siw_device_inherited(ch->context) : ch->pid != getpid();
 }
 
-bool siw_cm_id_stale(const struct siw_cm_id *id)
+bool siw_cm_is_id_stale(const struct siw_cm_id *id)
 {
-	return id->context ? siw_device_inherited(id->context) : siw_cm_channel_stale(id->channel);
+	return id->context ? siw_device_inherited(id->context)
+			   : siw_cm_is_channel_stale(id->channel);
 }
 
 int siw_cm_check_id_usable(const struct siw_cm_id *id)
@@ -32,7 +33,7 @@ int siw_cm_check_id_usable(const struct siw_cm_id *id)
 	siw_reason_begin();
 	if (!id)
 		return siw_refuse_null("id");
-	return siw_cm_id_stale(id) ? siw_refuse(STALE) : 0;
+	return siw_cm_is_id_stale(id) ? siw_refuse(STALE) : 0;
 }
 
 int siw_cm_check_channel_usable(const struct siw_cm_channel *ch)
@@ -40,7 +41,7 @@ int siw_cm_check_channel_usable(const struct siw_cm_channel *ch)
 	siw_reason_begin();
 	if (!ch)
 		return siw_refuse_null("channel");
-	return siw_cm_channel_stale(ch) ? siw_refuse(STALE) : 0;
+	return siw_cm_is_channel_stale(ch) ? siw_refuse(STALE) : 0;
 }
 
 static void cm_channel_destroy_by_force(struct siw_child *child)
@@ -56,7 +57,7 @@ struct siw_cm_channel *siw_cm_create_channel(struct siw_context *context)
 	int err;
 
 	siw_reason_begin();
-	if (context && siw_device_refuse_stale(context))
+	if (context && siw_device_refuse_if_stale(context))
 		return siw_refuse_and_return_null(-ESTALE);
 	ch = calloc(1, sizeof(*ch));
 	err = ch ? siw_evq_open(context, &ch->evq) : -ENOMEM;
@@ -68,7 +69,7 @@ struct siw_cm_channel *siw_cm_create_channel(struct siw_context *context)
 	ch->context = context;
 	ch->pid = getpid();
 	if (context)
-		siw_device_child_add(context, &ch->child, SIW_CHILD_CM_CHANNEL,
+		siw_device_add_child(context, &ch->child, SIW_CHILD_CM_CHANNEL,
 				     cm_channel_destroy_by_force, siw_evq_fd(ch->evq));
 	return ch;
 }
@@ -82,7 +83,7 @@ int siw_cm_destroy_channel(struct siw_cm_channel *ch)
 	if (atomic_load(&ch->n_ids))
 		return siw_refuse(CM_CHANNEL_BUSY, atomic_load(&ch->n_ids));
 	if (ch->context)
-		siw_device_child_del(ch->context, &ch->child);
+		siw_device_remove_child(ch->context, &ch->child);
 	cm_channel_destroy_by_force(&ch->child);
 	siw_evq_free(ch->evq);
 	siw_lock_destroy(&ch->lock);
@@ -108,7 +109,7 @@ static void id_release_device(struct siw_cm_id *id)
 	siw_cm_ud_release_sidr_objects(id);
 	if (id->context)
 		siw_qp_weak_ref_clear(id->context, &id->qp);
-	siw_evq_drop_events_of_user(id->channel->evq, id);
+	siw_evq_drop_events_with_user_data(id->channel->evq, id);
 	if (id->reporter)
 		siw_reporter_close(id->reporter);
 	id->reporter = NULL;
@@ -136,7 +137,7 @@ int siw_cm_assign_device(struct siw_cm_id *id, struct siw_context *context)
 	if (err)
 		return err;
 	id->context = context;
-	siw_device_child_add(context, &id->child, SIW_CHILD_CM_ID, id_destroy_by_force, -1);
+	siw_device_add_child(context, &id->child, SIW_CHILD_CM_ID, id_destroy_by_force, -1);
 	return 0;
 }
 
@@ -184,12 +185,12 @@ void siw_cm_free_id(struct siw_cm_id *id)
 
 	while ((door = id->device_listeners)) {
 		id->device_listeners = door->next_listener;
-		if (siw_cm_id_stale(door)) /* the id's device was closed: the struct is kept */
+		if (siw_cm_is_id_stale(door)) /* the id's device was closed: the struct is kept */
 			continue;
 		siw_cm_free_id(door);
 	}
 	if (id->context)
-		siw_device_child_del(id->context, &id->child);
+		siw_device_remove_child(id->context, &id->child);
 	siw_lock(&ch->lock);
 	id_release_device(id);
 	free(id);
@@ -393,8 +394,8 @@ static uint8_t announced_features(void)
 	return SIW_MPA_SIWARP | (siw_settings()->delivery_counts ? SIW_MPA_COUNTS : 0);
 }
 
-static int param_to_request(struct siw_cm_id *id, const struct siw_cm_param *param,
-			    struct siw_mpa_params *p)
+static int param_to_mpa_request_params(struct siw_cm_id *id, const struct siw_cm_param *param,
+				       struct siw_mpa_params *p)
 {
 	int err;
 
@@ -436,13 +437,13 @@ int siw_cm_connect(struct siw_cm_id *id, const struct siw_addr *dest, const stru
 		param = &defaults;
 	if (id->ud)
 		return siw_refused(siw_cm_ud_connect(id, dest, source, param));
-	err = param_to_request(id, param, &id->request);
+	err = param_to_mpa_request_params(id, param, &id->request);
 	if (err)
 		return err;
 	id->holds = param->hold != 0;
 	id->rnr_retry = param->rnr_retry;
-	err = siw_connect_start(id->reporter, dest, source, &id->request, param->timeout_ms,
-				param->refused_ms, &id->conn);
+	err = siw_connect_with_retries(id->reporter, dest, source, &id->request, param->timeout_ms,
+				       param->refused_ms, &id->conn);
 	siw_connect_release_addr(&id->reserved);
 	if (!err && param->tos)
 		siw_conn_set_tos(id->conn, param->tos);
@@ -465,8 +466,8 @@ static uint8_t choose_rtr_messages_of_reply(uint8_t offered, uint16_t ird)
 	return offered ? offered : SIW_MPA_RTR_WRITE;
 }
 
-static int param_to_reply(struct siw_cm_id *id, const struct siw_cm_param *param,
-			  struct siw_mpa_params *p)
+static int param_to_mpa_reply_params(struct siw_cm_id *id, const struct siw_cm_param *param,
+				     struct siw_mpa_params *p)
 {
 	const struct siw_mpa_params *req = &id->request;
 
@@ -515,7 +516,7 @@ int siw_cm_accept(struct siw_cm_id *id, const struct siw_cm_param *param)
 	/* Check the QP before the Reply is sent, because an accepting Reply cannot be withdrawn. */
 	err = check_qp_can_accept(id);
 	if (!err)
-		err = param_to_reply(id, param ? param : &defaults, &reply);
+		err = param_to_mpa_reply_params(id, param ? param : &defaults, &reply);
 	if (!err && param && param->tos)
 		siw_conn_set_tos(id->conn, param->tos);
 	if (!err)

@@ -78,8 +78,8 @@ struct siw_cm_id {
  * Returns whether the object is unusable: this is a forked child's copy, or the device was closed
  * by force.
  */
-bool siw_cm_channel_stale(const struct siw_cm_channel *channel);
-bool siw_cm_id_stale(const struct siw_cm_id *id);
+bool siw_cm_is_channel_stale(const struct siw_cm_channel *channel);
+bool siw_cm_is_id_stale(const struct siw_cm_id *id);
 /*
  * The first step of every call on an id or on a channel: clears the reason of the thread's previous
  * call. Returns 0, -EINVAL for NULL, or -ESTALE if the device is unusable or this is a forked
@@ -136,13 +136,13 @@ int siw_cm_ud_reject(struct siw_cm_id *id, const void *data, uint32_t len);
  */
 void siw_cm_ud_release_sidr_objects(struct siw_cm_id *id);
 /*
- * Translate a peer's query (siw_cm_ud_on_query; returns 0 or -ENOMEM) or the answer to our query
- * (siw_cm_ud_on_answer) to an event for the user.
+ * Translate a peer's query (siw_cm_ud_translate_query; returns 0 or -ENOMEM) or the answer to our
+ * query (siw_cm_ud_translate_answer) to an event for the user.
  */
-int siw_cm_ud_on_query(struct siw_cm_channel *ch, const struct siw_conn_event *e,
-		       struct siw_cm_event *ev);
-void siw_cm_ud_on_answer(struct siw_cm_id *id, const struct siw_conn_event *e,
-			 struct siw_cm_event *ev);
+int siw_cm_ud_translate_query(struct siw_cm_channel *ch, const struct siw_conn_event *e,
+			      struct siw_cm_event *ev);
+void siw_cm_ud_translate_answer(struct siw_cm_id *id, const struct siw_conn_event *e,
+				struct siw_cm_event *ev);
 
 /* Returns whether the id is connecting, connected or listening, or has a request to answer. */
 static inline bool siw_cm_is_busy(const struct siw_cm_id *id)

@@ -128,7 +128,7 @@ int siw_cm_ud_accept(struct siw_cm_id *id, const struct siw_cm_param *param)
 	err = fill_ud_answer(id, param, &say);
 	if (err)
 		return err;
-	siw_sidr_answer(id->sidr_request, &say, 0);
+	siw_sidr_answer_or_refuse_request(id->sidr_request, &say, 0);
 	id->sidr_request = NULL;
 	return 0;
 }
@@ -142,7 +142,7 @@ int siw_cm_ud_reject(struct siw_cm_id *id, const void *data, uint32_t len)
 		return siw_refuse(CM_NO_REQUEST);
 	if (err)
 		return err;
-	siw_sidr_answer(id->sidr_request, &say, SIW_SIDR_REJECTED);
+	siw_sidr_answer_or_refuse_request(id->sidr_request, &say, SIW_SIDR_REJECTED);
 	id->sidr_request = NULL;
 	return 0;
 }
@@ -156,7 +156,7 @@ void siw_cm_ud_release_sidr_objects(struct siw_cm_id *id)
 	if (id->sidr_port)
 		siw_sidr_port_close(id->sidr_port);
 	if (id->sidr_request)
-		siw_sidr_answer(id->sidr_request, &nothing, SIW_SIDR_REJECTED);
+		siw_sidr_answer_or_refuse_request(id->sidr_request, &nothing, SIW_SIDR_REJECTED);
 	id->sidr_query = NULL;
 	id->sidr_port = NULL;
 	id->sidr_request = NULL;
@@ -164,8 +164,8 @@ void siw_cm_ud_release_sidr_objects(struct siw_cm_id *id)
 
 /* ---- events ---------------------------------------------------------------------------------- */
 
-int siw_cm_ud_on_query(struct siw_cm_channel *ch, const struct siw_conn_event *e,
-		       struct siw_cm_event *ev)
+int siw_cm_ud_translate_query(struct siw_cm_channel *ch, const struct siw_conn_event *e,
+			      struct siw_cm_event *ev)
 {
 	static const struct siw_sidr_data nothing;
 	struct siw_cm_id *door = e->user_data;
@@ -173,7 +173,7 @@ int siw_cm_ud_on_query(struct siw_cm_channel *ch, const struct siw_conn_event *e
 	struct siw_cm_id *id = siw_cm_new_id(ch, e->ctx, listener->user);
 
 	if (!id) {
-		siw_sidr_answer(e->sidr_request, &nothing, SIW_SIDR_REJECTED);
+		siw_sidr_answer_or_refuse_request(e->sidr_request, &nothing, SIW_SIDR_REJECTED);
 		return -ENOMEM;
 	}
 	id->ud = id->passive = true;
@@ -186,8 +186,8 @@ int siw_cm_ud_on_query(struct siw_cm_channel *ch, const struct siw_conn_event *e
 	return 0;
 }
 
-void siw_cm_ud_on_answer(struct siw_cm_id *id, const struct siw_conn_event *e,
-			 struct siw_cm_event *ev)
+void siw_cm_ud_translate_answer(struct siw_cm_id *id, const struct siw_conn_event *e,
+				struct siw_cm_event *ev)
 {
 	id->ud_peer = e->addr;
 	ev->event = SIW_CM_ESTABLISHED;

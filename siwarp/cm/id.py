@@ -21,9 +21,9 @@ from siwarp.verbs._ffi import (
     addr_to_c,
     check_pointer,
     check_return_code,
+    destroy_objects_of_dropped_handles,
     ffi,
     lib,
-    reap_dropped_handles,
 )
 from siwarp.verbs.device import Context
 from siwarp.verbs.errors import Error, error_from_errno
@@ -218,7 +218,7 @@ class CMEventChannel(Waitable):
     context: Context | None
 
     def __init__(self, context: Context | None = None) -> None:
-        reap_dropped_handles()
+        destroy_objects_of_dropped_handles()
         c_context = ffi.NULL if context is None else context._c_object()
         where = "without a device" if context is None else f"on {context!r}"
         c = check_pointer(lib.siw_cm_create_channel(c_context), f"creating a CM channel {where}")
@@ -246,7 +246,7 @@ class CMEventChannel(Waitable):
         """Wait like ``get_event``; return ``None`` also when ``over``, called after each
         ``_wake_waiters``, returns true.
         """
-        reap_dropped_handles()
+        destroy_objects_of_dropped_handles()
         c = self._c_object()
         event = ffi.new("struct siw_cm_event *")
         return self._wait_for_event(
@@ -315,7 +315,7 @@ class CMID(Handle):
     _dest: Address | None
 
     def __init__(self, channel: CMEventChannel, context: Any = None, *, ud: bool = False) -> None:
-        reap_dropped_handles()
+        destroy_objects_of_dropped_handles()
         create = lib.siw_cm_create_ud_id if ud else lib.siw_cm_create_id
         c = check_pointer(create(channel._c_object(), ffi.NULL), "creating a CM id")
         self._init_id(channel, c)

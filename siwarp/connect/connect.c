@@ -49,7 +49,7 @@ static int conn_retry_enable(struct siw_conn *conn, const struct siw_addr *dest,
  * Returns the time until which a connect that failed with status is retried; 0: the connect is not
  * retried.
  */
-static uint64_t retry_deadline(const struct siw_conn_retry *again, int status)
+static uint64_t connect_retry_deadline(const struct siw_conn_retry *again, int status)
 {
 	switch (status) {
 	case -ECONNREFUSED:
@@ -65,7 +65,7 @@ static uint64_t retry_deadline(const struct siw_conn_retry *again, int status)
 static bool conn_retry_schedule(struct siw_conn *conn, int status)
 {
 	struct siw_conn_retry *again = conn->retry;
-	uint64_t next = siw_now_ns(), end = again ? retry_deadline(again, status) : 0;
+	uint64_t next = siw_now_ns(), end = again ? connect_retry_deadline(again, status) : 0;
 
 	if (next >= end)
 		return false;
@@ -156,7 +156,7 @@ void siw_conn_free(struct siw_conn *conn)
 	while (!siw_link_empty(&conn->children))
 		siw_conn_free(siw_container(conn->children.next, struct siw_conn, of_listener));
 	if (conn->set)
-		siw_every_addr_stop_following(&conn->set->every);
+		siw_every_addr_stop_handling_addr_changes(&conn->set->every);
 	if (conn->next_addr)
 		siw_conn_free(conn->next_addr);
 	if (conn->lsock)
@@ -274,7 +274,7 @@ static void conn_handle_timer(struct siw_timed *timed, uint64_t now_ns)
 
 	if (now_ns < conn->deadline_ns)
 		return;
-	if (conn->stage == OVER) { /* end_startup_deferred() has set this timer */
+	if (conn->stage == OVER) { /* end_startup_and_free_later() has set this timer */
 		siw_conn_free(conn);
 		return;
 	}
@@ -346,7 +346,7 @@ static struct siw_conn *alloc_connection(const struct siw_conn_user *user, struc
  * Ends a start-up while its listener is being serviced. The current progress round may also be
  * about to service the start-up, so the struct is freed later, by its timer.
  */
-static void end_startup_deferred(struct siw_conn *conn)
+static void end_startup_and_free_later(struct siw_conn *conn)
 {
 	conn_end_stream(conn, true);
 	siw_conn_set_admission_stage(conn, SIW_ADMISSION_NOWHERE);
@@ -393,7 +393,7 @@ static bool close_startup_for_new_connection(struct siw_conn *listener, uint32_t
 	if (!conn)
 		return false;
 	siw_count(SIW_COUNTER_startups_refused, 1);
-	end_startup_deferred(conn);
+	end_startup_and_free_later(conn);
 	return true;
 }
 
@@ -496,10 +496,10 @@ int siw_conn_listen(const struct siw_conn_user *user, struct siw_lane *lane,
 	return err;
 }
 
-int siw_conn_start(const struct siw_conn_user *user, struct siw_lane *lane,
-		   const struct siw_addr *dest, const struct siw_addr *source,
-		   const struct siw_mpa_params *params, int timeout_ms, void *user_data,
-		   struct siw_conn **out)
+int siw_conn_start_connecting(const struct siw_conn_user *user, struct siw_lane *lane,
+			      const struct siw_addr *dest, const struct siw_addr *source,
+			      const struct siw_mpa_params *params, int timeout_ms, void *user_data,
+			      struct siw_conn **out)
 {
 	struct siw_conn *conn = alloc_connection(user, lane, STARTING, user_data);
 	int err;
@@ -521,9 +521,9 @@ int siw_conn_start(const struct siw_conn_user *user, struct siw_lane *lane,
 	return 0;
 }
 
-int siw_connect_start(struct siw_reporter *reporter, const struct siw_addr *dest,
-		      const struct siw_addr *source, const struct siw_mpa_params *params,
-		      int timeout_ms, int refused_ms, struct siw_conn **out)
+int siw_connect_with_retries(struct siw_reporter *reporter, const struct siw_addr *dest,
+			     const struct siw_addr *source, const struct siw_mpa_params *params,
+			     int timeout_ms, int refused_ms, struct siw_conn **out)
 {
 	struct siw_context *ctx = reporter->user.ctx;
 	int err;
@@ -533,8 +533,8 @@ int siw_connect_start(struct siw_reporter *reporter, const struct siw_addr *dest
 	 * and use *out.
 	 */
 	siw_lock(&ctx->lane0.lock);
-	err = siw_conn_start(&reporter->user, &ctx->lane0, dest, source, params, timeout_ms, NULL,
-			     out);
+	err = siw_conn_start_connecting(&reporter->user, &ctx->lane0, dest, source, params,
+					timeout_ms, NULL, out);
 	if (!err && refused_ms > 0) {
 		err = conn_retry_enable(*out, dest, source, params, timeout_ms, refused_ms);
 		if (err) {
@@ -563,7 +563,7 @@ int siw_conn_reply(struct siw_conn *conn, const struct siw_mpa_params *params)
 		return result_of_reply_to_lost_peer(params, conn->cause);
 	if (conn->stage != REQUESTED)
 		return siw_refuse(CM_NO_REQUEST);
-	err = siw_mpa_reply(conn->mpa, params);
+	err = siw_mpa_send_startup_reply(conn->mpa, params);
 	if (err == -ECONNRESET || err == -EPIPE)
 		return result_of_reply_to_lost_peer(params, err);
 	if (err)
@@ -865,6 +865,6 @@ int siw_connect_reserve_addr(struct siw_reserved_addr *place, const struct siw_a
 void siw_connect_release_addr(struct siw_reserved_addr *place)
 {
 	if (place->fd >= 0)
-		siw_llp_event_close(place->fd);
+		siw_llp_event_fd_close(place->fd);
 	place->fd = -1;
 }

@@ -41,7 +41,7 @@ enum siw_conn_kind {
 	SIW_CONN_ESTABLISHED, /* the attached QP may send */
 	/* the attached QP's stream has ended; status and err give the reason */
 	SIW_CONN_DISCONNECTED,
-	SIW_CONN_NOTIFIED, /* queued by siw_evq_queue_notification(), with the caller's number */
+	SIW_CONN_NOTIFIED, /* queued by siw_evq_add_notification(), with the caller's number */
 	/*
 	 * UD (connect_sidr.h): a query arrived: sidr_request is new, params holds its private data
 	 */
@@ -92,9 +92,9 @@ int siw_evq_wait(struct siw_evq *evq, int timeout_ms);
  */
 int siw_evq_pop_event(struct siw_evq *evq, struct siw_conn_event *event);
 /* Queues an event of kind SIW_CONN_NOTIFIED with a number. Returns 0 or -ENOMEM. */
-int siw_evq_queue_notification(struct siw_evq *evq, int number, int status, void *user_data);
+int siw_evq_add_notification(struct siw_evq *evq, int number, int status, void *user_data);
 /* Drops the events of the queue that have this user_data. */
-void siw_evq_drop_events_of_user(struct siw_evq *evq, const void *user_data);
+void siw_evq_drop_events_with_user_data(struct siw_evq *evq, const void *user_data);
 
 /*
  * Opens a reporter: connections of user_data on that device report to the queue evq. 0 or -ENOMEM.
@@ -106,7 +106,7 @@ int siw_reporter_open(struct siw_context *context, struct siw_evq *evq, void *us
  * lock of the lane of the event's object held, so that the object cannot end before the event is
  * queued.
  */
-int siw_reporter_report(struct siw_reporter *reporter, const struct siw_conn_event *event);
+int siw_reporter_queue_event(struct siw_reporter *reporter, const struct siw_conn_event *event);
 /*
  * Drops the event of a query that ends before its event was read. Called with the lock of lane 0
  * held.
@@ -119,8 +119,8 @@ void siw_reporter_close(struct siw_reporter *reporter);
  * Moves the events of user_data to another queue, and makes reporter, unless it is NULL, report to
  * that queue.
  */
-void siw_evq_move_events_of_user(struct siw_evq *from, struct siw_evq *to, const void *user_data,
-				 struct siw_reporter *reporter);
+void siw_evq_move_events_with_user_data(struct siw_evq *from, struct siw_evq *to,
+					const void *user_data, struct siw_reporter *reporter);
 /* Assigns the connection of a REQUEST event to a reporter. */
 void siw_conn_set_reporter(struct siw_conn *conn, struct siw_reporter *reporter);
 
@@ -149,9 +149,9 @@ int siw_connect_listen(struct siw_reporter *reporter, const struct siw_addr *add
 /*
  * refused_ms: for this long, a connect that is refused because nothing listens at dest is retried.
  */
-int siw_connect_start(struct siw_reporter *reporter, const struct siw_addr *dest,
-		      const struct siw_addr *source, const struct siw_mpa_params *params,
-		      int timeout_ms, int refused_ms, struct siw_conn **out);
+int siw_connect_with_retries(struct siw_reporter *reporter, const struct siw_addr *dest,
+			     const struct siw_addr *source, const struct siw_mpa_params *params,
+			     int timeout_ms, int refused_ms, struct siw_conn **out);
 /* Sends the responder's Reply. */
 int siw_connect_reply(struct siw_conn *conn, const struct siw_mpa_params *params);
 /*

@@ -49,7 +49,7 @@ uint32_t siw_admission_source_index_of_addr(const struct siw_admission *admissio
 {
 	if (admission->loopback_all && siw_addr_is_loopback(addr))
 		return SIW_SOURCES;
-	return siw_source_index(admission->key, addr);
+	return siw_source_table_index(admission->key, addr);
 }
 
 bool siw_admission_source_has_room(const struct siw_admission *admission, uint32_t source)
@@ -63,8 +63,8 @@ bool siw_admission_is_half_full(const struct siw_admission *admission)
 	return admission->all.starting >= (admission->max.starting + 1) / 2;
 }
 
-static void admission_count_add(struct siw_admission_count *count, enum siw_admission_place place,
-				uint32_t n)
+static void admission_add_to_count_of_stage(struct siw_admission_count *count,
+					    enum siw_admission_place place, uint32_t n)
 {
 	if (place == SIW_ADMISSION_STARTING)
 		count->starting += n;
@@ -75,8 +75,8 @@ static void admission_count_add(struct siw_admission_count *count, enum siw_admi
 void siw_admission_move_count(struct siw_admission *admission, uint32_t source,
 			      enum siw_admission_place from, enum siw_admission_place to)
 {
-	admission_count_add(&admission->all, from, -1u);
-	admission_count_add(&admission->source[source], from, -1u);
-	admission_count_add(&admission->all, to, 1);
-	admission_count_add(&admission->source[source], to, 1);
+	admission_add_to_count_of_stage(&admission->all, from, -1u);
+	admission_add_to_count_of_stage(&admission->source[source], from, -1u);
+	admission_add_to_count_of_stage(&admission->all, to, 1);
+	admission_add_to_count_of_stage(&admission->source[source], to, 1);
 }

@@ -26,7 +26,7 @@ static void evq_update_fd(struct siw_evq *q)
 	if (any == q->fd_set)
 		return;
 	if (any)
-		siw_llp_event_set(q->fd);
+		siw_llp_event_fd_set(q->fd);
 	else
 		siw_llp_event_fd_clear(q->fd);
 	q->fd_set = any;
@@ -87,7 +87,7 @@ static int conn_event_raise(struct siw_conn *conn, struct siw_conn *listener, in
 	return reporter_add_event(reporter, &event);
 }
 
-int siw_evq_queue_notification(struct siw_evq *q, int number, int status, void *user_data)
+int siw_evq_add_notification(struct siw_evq *q, int number, int status, void *user_data)
 {
 	struct siw_conn_event event = {
 		.kind = SIW_CONN_NOTIFIED,
@@ -103,7 +103,7 @@ int siw_evq_queue_notification(struct siw_evq *q, int number, int status, void *
 	return 0;
 }
 
-int siw_reporter_report(struct siw_reporter *reporter, const struct siw_conn_event *event)
+int siw_reporter_queue_event(struct siw_reporter *reporter, const struct siw_conn_event *event)
 {
 	struct siw_conn_event its = *event;
 
@@ -145,7 +145,7 @@ static void evq_drop_events(struct siw_evq *q, const void *what, const void *use
 	siw_unlock(&q->lock);
 }
 
-void siw_evq_drop_events_of_user(struct siw_evq *q, const void *user_data)
+void siw_evq_drop_events_with_user_data(struct siw_evq *q, const void *user_data)
 {
 	evq_drop_events(q, NULL, user_data);
 }
@@ -164,7 +164,7 @@ void siw_reporter_drop_sidr_events(struct siw_reporter *reporter,
 	reporter_drop_events(reporter, asked);
 }
 
-static void conn_events_drop(struct siw_conn *conn)
+static void drop_events_of_connection(struct siw_conn *conn)
 {
 	reporter_drop_events(reporter_of_connection(conn), conn);
 }
@@ -178,7 +178,7 @@ int siw_evq_open(struct siw_context *ctx, struct siw_evq **out)
 	q = calloc(1, sizeof(*q));
 	if (!q)
 		return -ENOMEM;
-	q->fd = siw_llp_event_open();
+	q->fd = siw_llp_event_fd_open();
 	if (q->fd < 0) {
 		int err = q->fd;
 
@@ -198,7 +198,7 @@ void siw_evq_close(struct siw_evq *q)
 {
 	if (q->ctx)
 		atomic_fetch_sub(&q->ctx->n_evq, 1);
-	siw_llp_event_close(q->fd);
+	siw_llp_event_fd_close(q->fd);
 }
 
 void siw_evq_free(struct siw_evq *q)
@@ -227,7 +227,7 @@ int siw_reporter_open(struct siw_context *ctx, struct siw_evq *q, void *user_dat
 		return -ENOMEM;
 	reporter->user = (struct siw_conn_user){ .ctx = ctx,
 						 .report = conn_event_raise,
-						 .forget = conn_events_drop };
+						 .forget = drop_events_of_connection };
 	siw_lock_init(&reporter->lock);
 	reporter->evq = q;
 	reporter->user_data = user_data;
@@ -272,8 +272,8 @@ static void evq_move_events(struct siw_evq *from, struct siw_evq *to, const void
 	siw_unlock(&to->lock);
 }
 
-void siw_evq_move_events_of_user(struct siw_evq *from, struct siw_evq *to, const void *user_data,
-				 struct siw_reporter *reporter)
+void siw_evq_move_events_with_user_data(struct siw_evq *from, struct siw_evq *to,
+					const void *user_data, struct siw_reporter *reporter)
 {
 	if (!reporter) {
 		evq_move_events(from, to, user_data);
@@ -342,7 +342,7 @@ static int evq_wait_on_fd_without_progress(struct siw_evq *q, int timeout_ms)
 	static const struct siw_llp_waitset nothing;
 	uint64_t deadline = UINT64_MAX;
 
-	if (timeout_ms < 0 && siw_llp_event_is_nonblocking(q->fd))
+	if (timeout_ms < 0 && siw_llp_event_fd_is_nonblocking(q->fd))
 		timeout_ms = 0;
 	if (timeout_ms >= 0)
 		deadline = siw_now_ns() + (uint64_t)timeout_ms * 1000000;
@@ -378,13 +378,13 @@ int siw_evq_wait(struct siw_evq *q, int timeout_ms)
  * Returns whether the object of the event leaves its listener or its UDP port when the program
  * reads the event. Listeners that report to a queue and UDP ports are in lane 0.
  */
-static bool event_releases_object(const struct siw_conn_event *event)
+static bool event_removes_object_from_listener(const struct siw_conn_event *event)
 {
 	return event->kind == SIW_CONN_REQUEST || event->kind == SIW_CONN_ASKED;
 }
 
 /* Called with the lock of lane 0 held when an event has been removed from its queue. */
-static void event_release_object(const struct siw_conn_event *event)
+static void remove_event_object_from_listener(const struct siw_conn_event *event)
 {
 	if (event->kind == SIW_CONN_REQUEST)
 		siw_conn_leave_listener(event->conn);
@@ -406,7 +406,7 @@ static struct event_node *evq_remove_oldest(struct siw_evq *q, const struct siw_
 	siw_lock(&q->lock);
 	if (!siw_link_empty(&q->events))
 		node = siw_container(q->events.next, struct event_node, link);
-	if (node && event_releases_object(&node->event) && node->event.ctx != locked) {
+	if (node && event_removes_object_from_listener(&node->event) && node->event.ctx != locked) {
 		*needed = node->event.ctx;
 		node = NULL;
 	}
@@ -431,7 +431,7 @@ int siw_evq_pop_event(struct siw_evq *q, struct siw_conn_event *event)
 		siw_lock(&ctx->lane0.lock);
 		node = evq_remove_oldest(q, ctx, &other);
 		if (node)
-			event_release_object(&node->event);
+			remove_event_object_from_listener(&node->event);
 		siw_unlock(&ctx->lane0.lock);
 	}
 	if (!node)

@@ -141,16 +141,17 @@ static inline struct siw_lane *siw_conn_lock(const struct siw_conn *conn)
 /* ---- connect.c; the lock of the connection's lane held, as for all below --------------------- */
 
 /*
- * siw_conn_listen() and siw_conn_start() do the same as siw_connect_listen() and
- * siw_connect_start(), but in this lane, and report to user. dest NULL: connects source to itself.
+ * siw_conn_listen() and siw_conn_start_connecting() do the same as siw_connect_listen() and
+ * siw_connect_with_retries(), but in this lane, and report to user. dest NULL: connects source to
+ * itself.
  */
 int siw_conn_listen(const struct siw_conn_user *user, struct siw_lane *lane,
 		    const struct siw_addr *addr, int backlog, void *user_data,
 		    struct siw_conn **out);
-int siw_conn_start(const struct siw_conn_user *user, struct siw_lane *lane,
-		   const struct siw_addr *dest, const struct siw_addr *source,
-		   const struct siw_mpa_params *params, int timeout_ms, void *user_data,
-		   struct siw_conn **out);
+int siw_conn_start_connecting(const struct siw_conn_user *user, struct siw_lane *lane,
+			      const struct siw_addr *dest, const struct siw_addr *source,
+			      const struct siw_mpa_params *params, int timeout_ms, void *user_data,
+			      struct siw_conn **out);
 int siw_conn_reply(struct siw_conn *conn, const struct siw_mpa_params *params);
 /*
  * Transfers the started stream to the queue pair, which is in the connection's lane. Returns 0 or

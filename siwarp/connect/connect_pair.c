@@ -116,7 +116,7 @@ static int pair_id_compare(const struct siw_pair_id *a, const struct siw_pair_id
 	return order ? order : (a->qpn > b->qpn) - (a->qpn < b->qpn);
 }
 
-static bool pair_id_same(const struct siw_pair_id *a, const struct siw_pair_id *b)
+static bool pair_ids_are_equal(const struct siw_pair_id *a, const struct siw_pair_id *b)
 {
 	return pair_id_compare(a, b) == 0;
 }
@@ -125,7 +125,7 @@ static bool pair_id_same(const struct siw_pair_id *a, const struct siw_pair_id *
  * Returns whether id a is ordered before id b, in which case the end with id a connects. The order
  * is total and the same at both ends.
  */
-static bool pair_id_before(const struct siw_pair_id *a, const struct siw_pair_id *b)
+static bool pair_id_is_lower(const struct siw_pair_id *a, const struct siw_pair_id *b)
 {
 	return pair_id_compare(a, b) < 0;
 }
@@ -265,7 +265,7 @@ static int pair_port_open(struct siw_lane *lane, const struct siw_conn_user *use
 
 static void pair_port_close(struct siw_pair_port *port)
 {
-	siw_every_addr_stop_following(&port->every);
+	siw_every_addr_stop_handling_addr_changes(&port->every);
 	pair_port_close_listeners(&port->every);
 	siw_link_del(&port->link);
 	free(port);
@@ -438,7 +438,7 @@ static void pair_fill_params(const struct siw_pair *pair, struct siw_mpa_params 
  * Limits the outstanding Reads to the number that the program has set, plus one for the empty Read
  * by which this end finds out how much the peer has received.
  */
-static void pair_limit_reads(struct siw_pair *pair)
+static void pair_limit_outstanding_reads(struct siw_pair *pair)
 {
 	struct siw_base_qp *base = &pair->rc->base;
 
@@ -475,7 +475,7 @@ static int pair_attach_connection(struct siw_pair *pair, struct siw_conn *conn,
 		pair->stage = SIW_PAIR_AWAITING;
 		return err;
 	}
-	pair_limit_reads(pair);
+	pair_limit_outstanding_reads(pair);
 	return 0;
 }
 
@@ -483,7 +483,7 @@ static int pair_attach_connection(struct siw_pair *pair, struct siw_conn *conn,
 
 static void pair_connect(struct siw_pair *pair)
 {
-	bool itself = pair_id_same(&pair->own, &pair->peer);
+	bool itself = pair_ids_are_equal(&pair->own, &pair->peer);
 	struct siw_addr dest = pair->peer.addr;
 	struct siw_mpa_params params;
 
@@ -492,15 +492,15 @@ static void pair_connect(struct siw_pair *pair)
 	if (itself) /* without RTR message, since this end is initiator and responder in one */
 		params.p2p = params.rtr = 0;
 	dest.port_be = htons((uint16_t)pair->peer.qpn);
-	if (siw_conn_start(&pair->port->user, pair->lane, itself ? NULL : &dest, &pair->own.addr,
-			   &params, 0, pair, &pair->conn)) {
+	if (siw_conn_start_connecting(&pair->port->user, pair->lane, itself ? NULL : &dest,
+				      &pair->own.addr, &params, 0, pair, &pair->conn)) {
 		pair->conn = NULL;
 		pair_retry_later(pair);
 	}
 }
 
 /* Frees a connection that has ended, and whose end has been reported already. */
-static void pair_drop_conn(struct siw_pair *pair, struct siw_conn *conn)
+static void pair_drop_connection(struct siw_pair *pair, struct siw_conn *conn)
 {
 	pair->conn = NULL;
 	siw_conn_free(conn);
@@ -518,7 +518,7 @@ static bool pair_waits_for_tcp(const struct siw_pair *pair)
 static void pair_connect_again(struct siw_pair *pair)
 {
 	if (pair_waits_for_tcp(pair)) {
-		pair_drop_conn(pair, pair->conn);
+		pair_drop_connection(pair, pair->conn);
 		pair_connect(pair);
 	} else if (pair->retry_ns) {
 		pair->retry_ns = siw_now_ns();
@@ -545,17 +545,18 @@ static void pair_port_reconnect_pairs(struct siw_every_addr *every)
 static void pair_handle_reply(struct siw_pair *pair, struct siw_conn *conn,
 			      const struct siw_mpa_params *params)
 {
-	bool itself = pair_id_same(&pair->own, &pair->peer);
+	bool itself = pair_ids_are_equal(&pair->own, &pair->peer);
 	struct siw_pair_hello hello;
 
 	if (!params->ird || pair_hello_parse(params->pdata, params->pdata_len, &hello) ||
-	    !pair_id_same(&hello.from, &pair->peer) || !pair_id_same(&hello.to, &pair->own)) {
+	    !pair_ids_are_equal(&hello.from, &pair->peer) ||
+	    !pair_ids_are_equal(&hello.to, &pair->own)) {
 		siw_count(SIW_COUNTER_pair_strangers, 1);
 	} else if (pair_attach_connection(pair, conn, params, &hello, true,
 					  itself ? 0 : params->rtr) == 0) {
 		return;
 	}
-	pair_drop_conn(pair, conn);
+	pair_drop_connection(pair, conn);
 	pair_retry_later(pair);
 }
 
@@ -567,8 +568,9 @@ struct kept {
 	struct siw_mpa_params params;
 };
 
-static int accept_request(struct siw_pair *pair, struct siw_conn *conn,
-			  const struct siw_pair_hello *hello, const struct siw_mpa_params *theirs)
+static int pair_accept_request(struct siw_pair *pair, struct siw_conn *conn,
+			       const struct siw_pair_hello *hello,
+			       const struct siw_mpa_params *theirs)
 {
 	struct siw_mpa_params params;
 	int err;
@@ -629,10 +631,11 @@ static int pair_handle_request(struct siw_pair *pair, struct siw_conn *conn,
 			       const struct siw_mpa_params *params)
 {
 	if (pair->stage != SIW_PAIR_AWAITING || pair->conn ||
-	    !pair_id_before(&pair->peer, &pair->own) || !pair_id_same(&hello->from, &pair->peer) ||
-	    !pair_id_same(&hello->to, &pair->own))
+	    !pair_id_is_lower(&pair->peer, &pair->own) ||
+	    !pair_ids_are_equal(&hello->from, &pair->peer) ||
+	    !pair_ids_are_equal(&hello->to, &pair->own))
 		return pair_reject_request(conn, params);
-	return accept_request(pair, conn, hello, params);
+	return pair_accept_request(pair, conn, hello, params);
 }
 
 /*
@@ -725,10 +728,10 @@ static int pair_handle_connection_event(struct siw_conn *conn, struct siw_conn *
 		pair->stage = conn->established || pair->rc->base.qp.state == SIW_QPS_ERR
 				      ? SIW_PAIR_LOST
 				      : SIW_PAIR_AWAITING;
-		pair_drop_conn(pair, conn);
+		pair_drop_connection(pair, conn);
 		return 0;
 	default: /* REJECTED, FAILED */
-		pair_drop_conn(pair, conn);
+		pair_drop_connection(pair, conn);
 		pair_retry_later(pair);
 		return 0;
 	}
@@ -873,7 +876,7 @@ static void pair_start_connecting(struct siw_pair *pair)
 	pair->stage = SIW_PAIR_AWAITING;
 	pair->began_ns = siw_now_ns();
 	pair->wait_us = FIRST_WAIT_US / 2;
-	if (pair_id_before(&pair->peer, &pair->own))
+	if (pair_id_is_lower(&pair->peer, &pair->own))
 		pair_handle_kept_requests(pair);
 	else
 		pair_connect(pair);
@@ -886,7 +889,7 @@ static void pair_handle_modified_qp(struct siw_rc_qp *rc)
 	if (rc->base.qp.state == SIW_QPS_RTR && pair->stage == SIW_PAIR_UNPAIRED)
 		pair_start_connecting(pair);
 	else if (pair->stage == SIW_PAIR_PAIRED)
-		pair_limit_reads(pair);
+		pair_limit_outstanding_reads(pair);
 }
 
 static void pair_stop_connecting(struct siw_rc_qp *rc)
@@ -897,7 +900,7 @@ static void pair_stop_connecting(struct siw_rc_qp *rc)
 	pair_set_timer(pair);
 	/* A connection that owns a stream is freed when the stream ends. */
 	if (pair->conn && pair->stage == SIW_PAIR_AWAITING)
-		pair_drop_conn(pair, pair->conn);
+		pair_drop_connection(pair, pair->conn);
 	if (pair->conn)
 		return;
 	pair->stage = SIW_PAIR_UNPAIRED;

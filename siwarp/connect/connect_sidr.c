@@ -69,8 +69,8 @@ static void sidr_query_stop(struct siw_sidr_query *ask)
 	ask->sock = NULL;
 }
 
-static void sidr_query_report(struct siw_sidr_query *ask, int kind, int status,
-			      const struct siw_sidr_frame *frame)
+static void sidr_query_report_event(struct siw_sidr_query *ask, int kind, int status,
+				    const struct siw_sidr_frame *frame)
 {
 	struct siw_conn_event event = { .kind = kind, .status = status };
 
@@ -87,7 +87,7 @@ static void sidr_query_report(struct siw_sidr_query *ask, int kind, int status,
 	 * If there is no memory for the event, the answer counts as lost, and the next
 	 * retransmission triggers another answer.
 	 */
-	if (siw_reporter_report(ask->reporter, &event) == 0)
+	if (siw_reporter_queue_event(ask->reporter, &event) == 0)
 		sidr_query_stop(ask);
 }
 
@@ -98,7 +98,7 @@ static int sidr_query_send(struct siw_sidr_query *ask)
 	struct iovec iov = { octets, sizeof(octets) };
 	int err;
 
-	siw_sidr_build(&ask->question, octets);
+	siw_sidr_build_frame(&ask->question, octets);
 	ask->refused = false;
 	err = siw_llp_udp_send(ask->sock, &ask->dest, &iov, 1);
 	/*
@@ -127,7 +127,7 @@ static void sidr_query_report_refused(struct siw_sidr_query *ask)
 {
 	static const struct siw_sidr_frame nobody = { .status = SIW_SIDR_NO_SERVICE };
 
-	sidr_query_report(ask, SIW_CONN_REJECTED, -ECONNREFUSED, &nobody);
+	sidr_query_report_event(ask, SIW_CONN_REJECTED, -ECONNREFUSED, &nobody);
 }
 
 static void sidr_query_handle_timer(struct siw_timed *timed, uint64_t now_ns)
@@ -141,7 +141,7 @@ static void sidr_query_handle_timer(struct siw_timed *timed, uint64_t now_ns)
 		if (sidr_query_is_refused(ask))
 			sidr_query_report_refused(ask);
 		else
-			sidr_query_report(ask, SIW_CONN_FAILED, -ETIMEDOUT, NULL);
+			sidr_query_report_event(ask, SIW_CONN_FAILED, -ETIMEDOUT, NULL);
 		return;
 	}
 	siw_count(SIW_COUNTER_sidr_retries, 1);
@@ -189,9 +189,9 @@ static void sidr_query_handle_frame(struct siw_sidr_query *ask, const struct siw
 	if (frame->type == SIW_SIDR_COOKIE)
 		sidr_query_handle_cookie(ask, frame);
 	else if (frame->type == SIW_SIDR_REFUSAL)
-		sidr_query_report(ask, SIW_CONN_REJECTED, -ECONNREFUSED, frame);
+		sidr_query_report_event(ask, SIW_CONN_REJECTED, -ECONNREFUSED, frame);
 	else if (sidr_query_set_addr(ask, frame))
-		sidr_query_report(ask, SIW_CONN_ANSWERED, 0, frame);
+		sidr_query_report_event(ask, SIW_CONN_ANSWERED, 0, frame);
 	else
 		siw_drop(SIW_COUNTER_drop_sidr_field);
 }
@@ -239,7 +239,7 @@ static void sidr_query_read_icmp(struct siw_sidr_query *ask)
 	}
 }
 
-static int sidr_query_serve(struct siw_io_handler *self)
+static int sidr_query_handle_socket_event(struct siw_io_handler *self)
 {
 	struct siw_sidr_query *ask = siw_container(self, struct siw_sidr_query, handler);
 	int n, max = (int)siw_settings()->budget;
@@ -252,7 +252,7 @@ static int sidr_query_serve(struct siw_io_handler *self)
 
 		if (len < 0)
 			break;
-		if (siw_sidr_parse(room, (size_t)len, &frame))
+		if (siw_sidr_parse_frame(room, (size_t)len, &frame))
 			sidr_query_handle_frame(ask, &from, &frame);
 	}
 	sidr_query_read_icmp(ask);
@@ -333,7 +333,7 @@ int siw_sidr_query(struct siw_reporter *reporter, const struct siw_addr *dest,
 
 	if (!ask)
 		return -ENOMEM;
-	ask->handler.serve = sidr_query_serve;
+	ask->handler.serve = sidr_query_handle_socket_event;
 	ask->reporter = reporter;
 	ask->dest = *dest;
 	ask->timed.tick = sidr_query_handle_timer;
@@ -488,8 +488,8 @@ struct siw_sidr_port {
  * Returns a keyed hash of the query, which a peer cannot compute. slot: a time slot for a cookie,
  * NO_SLOT for the hash table.
  */
-static uint64_t sidr_query_hash(const struct siw_sidr_port *port, const struct siw_addr *from,
-				uint64_t id, uint64_t slot)
+static uint64_t sidr_query_keyed_hash(const struct siw_sidr_port *port, const struct siw_addr *from,
+				      uint64_t id, uint64_t slot)
 {
 	struct {
 		uint8_t gid[16];
@@ -505,7 +505,7 @@ static uint64_t sidr_query_hash(const struct siw_sidr_port *port, const struct s
 static struct siw_link *sidr_request_hash_bucket(struct siw_sidr_port *port,
 						 const struct siw_addr *from, uint64_t id)
 {
-	return &port->buckets[sidr_query_hash(port, from, id, NO_SLOT) % BUCKETS];
+	return &port->buckets[sidr_query_keyed_hash(port, from, id, NO_SLOT) % BUCKETS];
 }
 
 static struct siw_sidr_request *sidr_port_find_request(struct siw_sidr_port *port,
@@ -546,7 +546,7 @@ static void sidr_port_send_refusal(struct siw_sidr_port *port, const struct siw_
 	};
 	uint8_t octets[SIW_SIDR_FRAME];
 
-	siw_sidr_build(&frame, octets);
+	siw_sidr_build_frame(&frame, octets);
 	siw_count(SIW_COUNTER_sidr_responses, 1);
 	sidr_port_send_frame(port, to, octets);
 }
@@ -673,7 +673,7 @@ static void sidr_port_drop_expired_requests(struct siw_sidr_port *port)
 static uint64_t make_sidr_cookie(const struct siw_sidr_port *port, const struct siw_addr *from,
 				 uint64_t id, uint64_t slot)
 {
-	return sidr_query_hash(port, from, id, slot) | 1;
+	return sidr_query_keyed_hash(port, from, id, slot) | 1;
 }
 
 static uint64_t cookie_time_slot(uint64_t now_ns)
@@ -696,8 +696,8 @@ static bool sidr_has_valid_cookie(const struct siw_sidr_port *port, const struct
  * Does the same as sidr_has_valid_cookie(); if there is no valid cookie, sends a cookie to the
  * source.
  */
-static bool sidr_require_cookie(struct siw_sidr_port *port, const struct siw_addr *from,
-				const struct siw_sidr_frame *question)
+static bool sidr_check_cookie_or_send_one(struct siw_sidr_port *port, const struct siw_addr *from,
+					  const struct siw_sidr_frame *question)
 {
 	uint64_t slot = cookie_time_slot(siw_llp_port_clock(port->ctx->lane0.port));
 	struct siw_sidr_frame frame = { .type = SIW_SIDR_COOKIE, .id = question->id };
@@ -708,7 +708,7 @@ static bool sidr_require_cookie(struct siw_sidr_port *port, const struct siw_add
 	if (question->cookie)
 		siw_drop(SIW_COUNTER_drop_sidr_cookie);
 	frame.cookie = make_sidr_cookie(port, from, question->id, slot);
-	siw_sidr_build(&frame, octets);
+	siw_sidr_build_frame(&frame, octets);
 	siw_count(SIW_COUNTER_sidr_cookies, 1);
 	sidr_port_send_frame(port, from, octets);
 	return false;
@@ -770,7 +770,7 @@ static void sidr_port_queue_next_request_event(struct siw_sidr_port *port)
 	event.params.rev = 1;
 	event.params.pdata_len = next->data.len;
 	memcpy(event.params.pdata, next->data.octets, next->data.len);
-	if (siw_reporter_report(port->reporter, &event)) {
+	if (siw_reporter_queue_event(port->reporter, &event)) {
 		sidr_request_free(next);
 		siw_drop(SIW_COUNTER_drop_sidr_full);
 		return;
@@ -827,7 +827,7 @@ static void sidr_handle_repeated_query(struct siw_sidr_request *request,
 	siw_link_del(&request->in_by_arrival);
 	siw_link_add(&port->by_arrival, &request->in_by_arrival);
 	if (request->kind == WITHOUT_COOKIE && sidr_needs_cookies(port->admission) &&
-	    sidr_require_cookie(port, &request->from, question)) {
+	    sidr_check_cookie_or_send_one(port, &request->from, question)) {
 		sidr_request_dequeue(request);
 		request->kind = WITH_COOKIE;
 		sidr_request_enqueue(request);
@@ -856,12 +856,12 @@ static void sidr_port_handle_frame(struct siw_sidr_port *port, const struct siw_
 	} else if (!request && !port->reporter) {
 		sidr_port_send_refusal(port, from, question->id, SIW_SIDR_NO_SERVICE);
 	} else if (!request && (!sidr_needs_cookies(port->admission) ||
-				sidr_require_cookie(port, from, question))) {
+				sidr_check_cookie_or_send_one(port, from, question))) {
 		sidr_port_admit_query(port, from, question);
 	}
 }
 
-static int sidr_port_serve(struct siw_io_handler *self)
+static int sidr_port_handle_socket_event(struct siw_io_handler *self)
 {
 	struct siw_sidr_port *port = siw_container(self, struct siw_sidr_port, handler);
 	uint8_t *room = siw_llp_port_rx_buffer(port->ctx->lane0.port);
@@ -874,7 +874,7 @@ static int sidr_port_serve(struct siw_io_handler *self)
 
 		if (len < 0)
 			break;
-		if (siw_sidr_parse(room, (size_t)len, &frame))
+		if (siw_sidr_parse_frame(room, (size_t)len, &frame))
 			sidr_port_handle_frame(port, &from, &frame);
 	}
 	return n;
@@ -894,7 +894,7 @@ static int sidr_port_open(struct siw_reporter *reporter, const struct siw_addr *
 
 	if (!port)
 		return err;
-	port->handler.serve = sidr_port_serve;
+	port->handler.serve = sidr_port_handle_socket_event;
 	port->ctx = reporter->user.ctx;
 	port->reporter = reporter;
 	siw_link_init(&port->by_arrival);
@@ -937,7 +937,7 @@ static void sidr_request_resend_answer(struct siw_sidr_port *port, struct siw_si
 		sidr_port_send_frame(port, &request->from, request->answer);
 }
 
-static void sidr_port_close_one(struct siw_sidr_port *port)
+static void sidr_port_end_requests_and_close(struct siw_sidr_port *port)
 {
 	uint64_t now = siw_llp_port_clock(port->ctx->lane0.port);
 	struct siw_sidr_request *request;
@@ -959,14 +959,14 @@ static void sidr_port_close_one(struct siw_sidr_port *port)
 static void sidr_ports_close(struct siw_sidr_port *port)
 {
 	if (port && port->set) {
-		siw_every_addr_stop_following(&port->set->every);
+		siw_every_addr_stop_handling_addr_changes(&port->set->every);
 		free(port->set);
 		port->set = NULL;
 	}
 	while (port) {
 		struct siw_sidr_port *next = port->next_addr;
 
-		sidr_port_close_one(port);
+		sidr_port_end_requests_and_close(port);
 		port = next;
 	}
 }
@@ -1058,7 +1058,8 @@ void siw_sidr_request_addrs(const struct siw_sidr_request *request, struct siw_a
 	*peer = request->from;
 }
 
-void siw_sidr_answer(struct siw_sidr_request *request, const struct siw_sidr_data *say, int status)
+void siw_sidr_answer_or_refuse_request(struct siw_sidr_request *request,
+				       const struct siw_sidr_data *say, int status)
 {
 	struct siw_sidr_port *port = request->port;
 	struct siw_context *ctx = port->ctx;
@@ -1075,7 +1076,7 @@ void siw_sidr_answer(struct siw_sidr_request *request, const struct siw_sidr_dat
 	if (say->data_len)
 		memcpy(frame.data, say->data, say->data_len);
 	siw_lock(&ctx->lane0.lock);
-	siw_sidr_build(&frame, request->answer);
+	siw_sidr_build_frame(&frame, request->answer);
 	siw_count(SIW_COUNTER_sidr_responses, 1);
 	sidr_port_send_frame(port, &request->from, request->answer);
 	if (port->reporter) {

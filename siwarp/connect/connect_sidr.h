@@ -57,6 +57,7 @@ void siw_sidr_port_close(struct siw_sidr_port *port);
 void siw_sidr_request_addrs(const struct siw_sidr_request *request, struct siw_addr *local,
 			    struct siw_addr *peer);
 /* Answers the request, or refuses it if status is not 0, and ends the request. */
-void siw_sidr_answer(struct siw_sidr_request *request, const struct siw_sidr_data *say, int status);
+void siw_sidr_answer_or_refuse_request(struct siw_sidr_request *request,
+				       const struct siw_sidr_data *say, int status);
 
 #endif

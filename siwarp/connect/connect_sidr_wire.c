@@ -25,7 +25,7 @@ struct wire {
 
 _Static_assert(sizeof(struct wire) == SIW_SIDR_FRAME, "the size in the figure");
 
-void siw_sidr_build(const struct siw_sidr_frame *frame, uint8_t out[SIW_SIDR_FRAME])
+void siw_sidr_build_frame(const struct siw_sidr_frame *frame, uint8_t out[SIW_SIDR_FRAME])
 {
 	struct wire wire = {
 		.version = VERSION,
@@ -78,7 +78,7 @@ static bool sidr_fields_valid(const struct siw_sidr_frame *frame)
 	}
 }
 
-bool siw_sidr_parse(const uint8_t *in, size_t len, struct siw_sidr_frame *frame)
+bool siw_sidr_parse_frame(const uint8_t *in, size_t len, struct siw_sidr_frame *frame)
 {
 	struct wire wire;
 

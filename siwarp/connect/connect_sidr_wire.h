@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * connect/connect_sidr_wire.h - the frames of service id resolution for UD (spec/cm-udp.md). Each frame is
- * one datagram; all have the same length and are in network byte order:
+ * connect/connect_sidr_wire.h - the frames of service id resolution for UD (spec/cm-udp.md). Each
+ * frame is one datagram; all have the same length and are in network byte order:
  *
  *    0                   1                   2                   3
  *    0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
@@ -59,11 +59,11 @@ struct siw_sidr_frame {
 	uint8_t data[SIW_SIDR_DATA];
 };
 
-void siw_sidr_build(const struct siw_sidr_frame *frame, uint8_t out[SIW_SIDR_FRAME]);
+void siw_sidr_build_frame(const struct siw_sidr_frame *frame, uint8_t out[SIW_SIDR_FRAME]);
 /*
  * Parses a frame. Returns false if the octets are not a valid frame; they were counted as dropped.
  */
-bool siw_sidr_parse(const uint8_t *in, size_t len, struct siw_sidr_frame *frame);
+bool siw_sidr_parse_frame(const uint8_t *in, size_t len, struct siw_sidr_frame *frame);
 
 /* Number of leading octets of a frame that include its id. */
 #define SIW_SIDR_QUOTED 16

@@ -62,7 +62,7 @@ struct siw_ddp_seg {
  * Parses a DDP segment header that is quoted in an error message. Returns false if the header is
  * longer than len octets. payload and seg_len are computed from len, and no field is checked.
  */
-bool siw_ddp_head_parse(const uint8_t *head, size_t len, struct siw_ddp_seg *seg);
+bool siw_ddp_parse_quoted_header(const uint8_t *head, size_t len, struct siw_ddp_seg *seg);
 
 /* A delivered DDP message: all its segments are placed and checked. */
 struct siw_ddp_delivery {
@@ -88,13 +88,13 @@ void siw_ddp_stream_close(struct siw_ddp_stream *stream);
 /*
  * Drops the stored unexpected segments of a stream, and lets the stream process the later segments.
  */
-void siw_ddp_stream_drop_unexpected(struct siw_ddp_stream *stream);
+void siw_ddp_stream_drop_unexpected_segments(struct siw_ddp_stream *stream);
 /*
  * Sets the queue that provides the buffers for segments of queue number qn (0..3). A segment for a
  * queue number without a queue is an error. MSNs start at 1.
  */
-void siw_ddp_stream_set_queue(struct siw_ddp_stream *stream, uint32_t qn,
-			      struct siw_mem_queue *queue);
+void siw_ddp_stream_set_buffer_queue(struct siw_ddp_stream *stream, uint32_t qn,
+				     struct siw_mem_buffer_queue *queue);
 void siw_ddp_stream_set_pd(struct siw_ddp_stream *stream, uint32_t pd);
 /*
  * Sets whether an empty first message of queue qn is delivered without using a buffer; user_data of
@@ -111,8 +111,8 @@ void siw_ddp_stream_set_opcodes_with_ulp_header(struct siw_ddp_stream *stream, u
  * Sets the identity of a stream, which gives the stream access to STags bound to the identity. The
  * default is the stream's address; streams with the same identity may use the same STags.
  */
-void siw_ddp_stream_set_identity(struct siw_ddp_stream *stream, const void *identity);
-const void *siw_ddp_stream_identity(const struct siw_ddp_stream *stream);
+void siw_ddp_stream_set_stag_identity(struct siw_ddp_stream *stream, const void *identity);
+const void *siw_ddp_stream_get_stag_identity(const struct siw_ddp_stream *stream);
 /*
  * Releases the buffer of a partially received message of queue qn, after the stream has ended.
  * Returns 1 and the buffer's user_data, or 0 if no message is partially received. The buffer was
@@ -126,8 +126,8 @@ int siw_ddp_stream_release_partial_buffer(struct siw_ddp_stream *stream, uint32_
  * until a buffer is posted. octets: the limit of memory for unexpected segments, at least 128 KiB;
  * 0: an unexpected segment is an error. deliver_before_end: see siw_ddp_rx_defers_stream_end.
  */
-void siw_ddp_stream_enable_unexpected(struct siw_ddp_stream *stream, uint64_t octets,
-				      bool deliver_before_end);
+void siw_ddp_stream_enable_unexpected_segments(struct siw_ddp_stream *stream, uint64_t octets,
+					       bool deliver_before_end);
 
 /*
  * The message that a DDP stream sends, returned by siw_ddp_tx_get_msg_to_fill(). sgl and head must
@@ -136,7 +136,8 @@ void siw_ddp_stream_enable_unexpected(struct siw_ddp_stream *stream, uint64_t oc
 struct siw_ddp_msg {
 	bool tagged;
 	bool internal; /* sgl refers to library memory, whose keys are not checked */
-	bool more; /* the caller sends another message of the stream before it flushes, if possible */
+	/* the caller sends another message of the stream before it flushes, if possible */
+	bool more;
 	uint8_t ulp_octet;
 	uint32_t ulp_word; /* untagged */
 	uint32_t qn;	   /* untagged message: its queue number; DDP assigns the MSN */
@@ -195,11 +196,11 @@ int siw_ddp_tx_empty_fpdu(struct siw_ddp_stream *stream);
  * siw_ddp_tx_accepted_position.
  */
 int siw_ddp_tx_flush(struct siw_ddp_stream *stream, uint64_t *accepted);
-bool siw_ddp_tx_blocked(const struct siw_ddp_stream *stream);
+bool siw_ddp_is_tx_blocked(const struct siw_ddp_stream *stream);
 /* Whether the stream has a message in progress, which is begun and not completely framed. */
-bool siw_ddp_tx_active(const struct siw_ddp_stream *stream);
+bool siw_ddp_has_tx_message_in_progress(const struct siw_ddp_stream *stream);
 /* Returns the MSN of the last message begun on queue number qn. Call under the send lock. */
-uint32_t siw_ddp_tx_msn(const struct siw_ddp_stream *stream, uint32_t qn);
+uint32_t siw_ddp_last_tx_msn(const struct siw_ddp_stream *stream, uint32_t qn);
 /*
  * The stream positions up to which the stream's data is framed, and up to which it is accepted. The
  * unit is octets that TCP has accepted, or segments that an RD peer has acknowledged. A message is
@@ -230,7 +231,8 @@ int siw_ddp_rx_peek_segment(struct siw_ddp_stream *stream, struct siw_ddp_seg *s
  * Returns whether a stream on MPA has already read the next segment completely, so that no system
  * call is needed to receive it. *seg: its header, of which nothing has been checked.
  */
-bool siw_ddp_rx_staged_segment(const struct siw_ddp_stream *stream, struct siw_ddp_seg *seg);
+bool siw_ddp_rx_peek_already_read_segment(const struct siw_ddp_stream *stream,
+					  struct siw_ddp_seg *seg);
 /*
  * Places the segment at the head of the stream. right: the access right that a tagged segment's
  * STag must grant (REMOTE_WRITE or READ_SINK); 0: the payload is discarded.
@@ -255,15 +257,15 @@ struct siw_wire_err siw_ddp_last_rx_error(const struct siw_ddp_stream *stream);
  * -EPROTO; -EBADMSG if the CRC is wrong; 0 if the segment has not arrived completely, and
  * siw_ddp_rx_peek_segment returns the error later.
  */
-int siw_ddp_rx_refuse(struct siw_ddp_stream *stream, struct siw_wire_err err);
+int siw_ddp_rx_refuse_for_upper_layer(struct siw_ddp_stream *stream, struct siw_wire_err err);
 
 /*
  * Places the oldest unexpected segment if there is a buffer for its message, and stores the segment
  * in *seg. Returns 0 if no segment can be placed now; otherwise 1, 2, -EACCES or -EPROTO, with the
  * same meaning as for siw_ddp_rx_place().
  */
-int siw_ddp_rx_place_unexpected(struct siw_ddp_stream *stream, struct siw_ddp_seg *seg,
-				struct siw_ddp_delivery *delivery);
+int siw_ddp_rx_place_unexpected_segment(struct siw_ddp_stream *stream, struct siw_ddp_seg *seg,
+					struct siw_ddp_delivery *delivery);
 /* Octets of memory used by unexpected segments; 0: no segment is stored. */
 uint64_t siw_ddp_rx_unexpected_octets(const struct siw_ddp_stream *stream);
 /*
@@ -278,13 +280,14 @@ bool siw_ddp_rx_has_partial_message(const struct siw_ddp_stream *stream);
  * Whether the oldest unexpected segment waits because no buffer is posted; if so, *seg is the
  * segment.
  */
-bool siw_ddp_rx_awaits_buffer(const struct siw_ddp_stream *stream, struct siw_ddp_seg *seg);
+bool siw_ddp_rx_unexpected_segment_awaits_buffer(const struct siw_ddp_stream *stream,
+						 struct siw_ddp_seg *seg);
 /*
  * The MSN of the newest message of queue 0 of which a segment has arrived, and the MSN of the last
  * message of queue 0 that was delivered.
  */
-uint32_t siw_ddp_rx_arrived_msn(const struct siw_ddp_stream *stream);
-uint32_t siw_ddp_rx_delivered_msn(const struct siw_ddp_stream *stream);
+uint32_t siw_ddp_newest_arrived_msn(const struct siw_ddp_stream *stream);
+uint32_t siw_ddp_last_delivered_msn(const struct siw_ddp_stream *stream);
 
 /* ---- datagram endpoints (over UDP) ----------------------------------------------------------- */
 
@@ -394,7 +397,7 @@ void siw_ddp_dgram_set_tx_sock(struct siw_ddp_dgram *dgram, struct siw_llp_sock 
  */
 const struct siw_addr *siw_ddp_dgram_dest_addr(const struct siw_ddp_dgram *dgram);
 /* Returns the payload of the current datagram, in the llp layer's receive buffer. */
-const uint8_t *siw_ddp_dgram_payload(const struct siw_ddp_dgram *dgram);
+const uint8_t *siw_ddp_dgram_get_rx_payload(const struct siw_ddp_dgram *dgram);
 /*
  * A datagram whose LLP header has type Record contains one tagged segment. siw_ddp_dgram_rx() then
  * sets tagged in *seg, and stores the Q_Key of the LLP header in ulp_word and its queue pair
@@ -454,8 +457,9 @@ void siw_ddp_grh_put(uint8_t grh[SIW_DDP_GRH], const struct siw_addr *source,
  *              *delivery has the buffer's user_data and the message's length
  *   -EACCES    an lkey of the buffer is invalid, or its memory is not mapped; the buffer is used up
  */
-int siw_ddp_dgram_place(struct siw_ddp_dgram *dgram, struct siw_mem_queue *queue, uint32_t head,
-			const struct siw_addr *grh_from, struct siw_ddp_delivery *delivery);
+int siw_ddp_dgram_place(struct siw_ddp_dgram *dgram, struct siw_mem_buffer_queue *queue,
+			uint32_t head, const struct siw_addr *grh_from,
+			struct siw_ddp_delivery *delivery);
 
 /* cffi: end */
 

@@ -387,7 +387,7 @@ bool siw_ddp_dgram_crc_valid(const struct siw_ddp_dgram *group, const struct siw
 	return siw_drop(SIW_COUNTER_drop_crc);
 }
 
-const uint8_t *siw_ddp_dgram_payload(const struct siw_ddp_dgram *dgram)
+const uint8_t *siw_ddp_dgram_get_rx_payload(const struct siw_ddp_dgram *dgram)
 {
 	const uint8_t *buf = dgram->datagram;
 
@@ -424,9 +424,9 @@ static int scatter_grh_and_payload(const struct siw_ddp_dgram *dgram, const stru
  * `space`. See siw_ddp_dgram_place.
  */
 static inline int place_in_buffer(const struct siw_ddp_dgram *dgram,
-				  const struct siw_mem_queue *queue, const struct siw_sge *sgl,
-				  int nsge, uint64_t space, uint32_t head,
-				  const struct siw_addr *grh_from,
+				  const struct siw_mem_buffer_queue *queue,
+				  const struct siw_sge *sgl, int nsge, uint64_t space,
+				  uint32_t head, const struct siw_addr *grh_from,
 				  struct siw_ddp_delivery *delivery)
 {
 	const uint8_t *from = dgram->datagram + SIW_DDP_UNTAGGED + head;
@@ -449,13 +449,13 @@ static inline int place_in_buffer(const struct siw_ddp_dgram *dgram,
 }
 
 static __attribute__((noinline)) int
-place_in_buffer_of_shared_queue(const struct siw_ddp_dgram *dgram, struct siw_mem_queue *queue,
-				uint32_t head, const struct siw_addr *grh_from,
-				struct siw_ddp_delivery *delivery)
+place_in_buffer_of_shared_queue(const struct siw_ddp_dgram *dgram,
+				struct siw_mem_buffer_queue *queue, uint32_t head,
+				const struct siw_addr *grh_from, struct siw_ddp_delivery *delivery)
 {
 	struct siw_mem_taken buf;
 
-	if (!siw_mem_queue_take(queue, &buf)) {
+	if (!siw_mem_buffer_queue_take(queue, &buf)) {
 		siw_drop(SIW_COUNTER_drop_no_buffer);
 		return -ENOBUFS;
 	}
@@ -464,8 +464,9 @@ place_in_buffer_of_shared_queue(const struct siw_ddp_dgram *dgram, struct siw_me
 			       delivery);
 }
 
-int siw_ddp_dgram_place(struct siw_ddp_dgram *dgram, struct siw_mem_queue *queue, uint32_t head,
-			const struct siw_addr *grh_from, struct siw_ddp_delivery *delivery)
+int siw_ddp_dgram_place(struct siw_ddp_dgram *dgram, struct siw_mem_buffer_queue *queue,
+			uint32_t head, const struct siw_addr *grh_from,
+			struct siw_ddp_delivery *delivery)
 {
 	const struct siw_mem_buffer *buf;
 	int r;
@@ -473,7 +474,7 @@ int siw_ddp_dgram_place(struct siw_ddp_dgram *dgram, struct siw_mem_queue *queue
 	if (__builtin_expect(queue->shared, 0))
 		return place_in_buffer_of_shared_queue(dgram, queue, head, grh_from, delivery);
 	/* Only this thread removes buffers, so the buffer need not be copied. */
-	buf = siw_mem_queue_peek(queue);
+	buf = siw_mem_buffer_queue_peek(queue);
 	if (!buf) {
 		siw_drop(SIW_COUNTER_drop_no_buffer);
 		return -ENOBUFS;

@@ -30,7 +30,7 @@ struct siw_rd_peer;
 
 /* The receiving side of one queue number of a DDP stream. */
 struct siw_ddp_rxq {
-	struct siw_mem_queue *queue;
+	struct siw_mem_buffer_queue *queue;
 	uint32_t msn; /* MSN of the current message, or of the next message if none is current */
 	/* octets of the current message placed so far, which is also the next valid MO */
 	uint32_t placed;
@@ -192,7 +192,7 @@ static inline bool siw_ddp_lower_ended(int r)
  * Passes an error of the lower layer to the member failed of struct siw_ddp_lower, and returns the
  * result; returns any other value unchanged.
  */
-int siw_ddp_handle_lower_result(struct siw_ddp_stream *stream, int r);
+int siw_ddp_handle_lower_layer_result(struct siw_ddp_stream *stream, int r);
 /*
  * Octets at the start of the segment's message that are for the upper layer and not placed into the
  * buffer.
@@ -255,7 +255,7 @@ uint8_t siw_ddp_check_unexpected_segment(const struct siw_ddp_rx *rx,
  * 0 if octets of the segment are missing, or there is no room now; or -errno.
  */
 int siw_ddp_store_unexpected_segment(struct siw_ddp_stream *stream);
-void siw_ddp_unexpected_free(struct siw_ddp_stream *stream);
+void siw_ddp_free_unexpected_segments(struct siw_ddp_stream *stream);
 
 /* ---- datagrams ------------------------------------------------------------------------------- */
 

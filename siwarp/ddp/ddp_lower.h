@@ -24,7 +24,7 @@ struct siw_ddp_lower {
 	int64_t (*tx)(struct siw_ddp_stream *stream, const struct siw_ddp_tx *tx, const void *head,
 		      size_t head_len, const struct iovec *iov, int n);
 	/*
-	 * The implementations of siw_ddp_tx_flush, siw_ddp_tx_blocked and
+	 * The implementations of siw_ddp_tx_flush, siw_ddp_is_tx_blocked and
 	 * siw_ddp_tx_accepted_position.
 	 */
 	int (*flush)(struct siw_ddp_stream *stream, uint64_t *accepted);

@@ -30,7 +30,7 @@ static int mpa_flush_tx(struct siw_ddp_stream *stream, uint64_t *accepted)
 
 static bool mpa_tx_is_blocked(const struct siw_ddp_stream *stream)
 {
-	return siw_mpa_tx_blocked(stream->mpa);
+	return siw_mpa_is_tx_blocked(stream->mpa);
 }
 
 static uint64_t mpa_tx_accepted_octets(const struct siw_ddp_stream *stream)
@@ -87,7 +87,7 @@ static int mpa_drop_refused_segment(struct siw_ddp_stream *stream)
 	if (!rx->whole)
 		r = mpa_scatter_payload(stream, rx->seg.head_len, NULL, 0);
 	if (r < 1)
-		return siw_ddp_handle_lower_result(stream, r);
+		return siw_ddp_handle_lower_layer_result(stream, r);
 	rx->have = false;
 	rx->err = rx->why_err;
 	/* RFC5041-7.1-09: no segment after an invalid one is processed */
@@ -132,10 +132,10 @@ int siw_ddp_rx_peek_segment(struct siw_ddp_stream *stream, struct siw_ddp_seg *s
 	if (!rx->have) {
 		r = siw_mpa_rx_fpdu(stream->mpa, &head, &head_len, &seg_len, &rx->whole);
 		if (r <= 0)
-			return siw_ddp_handle_lower_result(stream, r);
+			return siw_ddp_handle_lower_layer_result(stream, r);
 		if (!seg_len) {
 			r = mpa_scatter_payload(stream, 0, NULL, 0);
-			return r == 1 ? 2 : siw_ddp_handle_lower_result(stream, r);
+			return r == 1 ? 2 : siw_ddp_handle_lower_layer_result(stream, r);
 		}
 		r = mpa_check_segment(stream, head, seg_len);
 		if (r != 1) {
@@ -147,13 +147,15 @@ int siw_ddp_rx_peek_segment(struct siw_ddp_stream *stream, struct siw_ddp_seg *s
 	return 1;
 }
 
-bool siw_ddp_rx_staged_segment(const struct siw_ddp_stream *stream, struct siw_ddp_seg *seg)
+bool siw_ddp_rx_peek_already_read_segment(const struct siw_ddp_stream *stream,
+					  struct siw_ddp_seg *seg)
 {
 	const uint8_t *head;
 	size_t seg_len;
 
-	return !stream->rx.have && siw_mpa_rx_staged_fpdu(stream->mpa, &head, &seg_len) &&
-	       siw_ddp_head_parse(head, seg_len, seg);
+	return !stream->rx.have &&
+	       siw_mpa_rx_peek_already_read_fpdu(stream->mpa, &head, &seg_len) &&
+	       siw_ddp_parse_quoted_header(head, seg_len, seg);
 }
 
 const struct siw_ddp_lower siw_ddp_lower_mpa = {

@@ -11,7 +11,8 @@
 /* octets = ns * kbit/s / NS_KBITS_PER_OCTET */
 #define NS_KBITS_PER_OCTET 8000000ull
 
-void siw_ddp_pace_set(struct siw_ddp_pace *pace, uint32_t kbits, struct siw_llp_sock *timer)
+void siw_ddp_pace_set_rate_limit(struct siw_ddp_pace *pace, uint32_t kbits,
+				 struct siw_llp_sock *timer)
 {
 	uint64_t now = siw_now_ns();
 

@@ -14,7 +14,7 @@
  * its request, as with a full socket. When the rate permits the next datagram, a timer of the
  * socket expires, and a poll returns the socket's handler.
  *
- * Locks: the QP's send lock; siw_ddp_pace_set also requires the progress lock.
+ * Locks: the QP's send lock; siw_ddp_pace_set_rate_limit also requires the progress lock.
  */
 #ifndef SIW_DDP_PACE_H
 #define SIW_DDP_PACE_H
@@ -39,7 +39,8 @@ struct siw_ddp_pace {
  * may continue; it must stay valid until another socket is set. If more octets were sent than the
  * old rate allowed, the sender waits for them at the new rate.
  */
-void siw_ddp_pace_set(struct siw_ddp_pace *pace, uint32_t kbits, struct siw_llp_sock *timer);
+void siw_ddp_pace_set_rate_limit(struct siw_ddp_pace *pace, uint32_t kbits,
+				 struct siw_llp_sock *timer);
 /* Returns the number of octets that may be sent now, at least 1; or 0 after setting the timer. */
 uint64_t siw_ddp_pace_compute_allowance(struct siw_ddp_pace *pace);
 void siw_ddp_pace_charge_octets(struct siw_ddp_pace *pace, uint64_t octets);

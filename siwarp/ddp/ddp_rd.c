@@ -19,7 +19,7 @@ struct siw_ddp_rd {
 	struct siw_mem *mem;
 	struct siw_rd *lower;
 	/* The members below are protected by the progress lock. */
-	bool receiving;	      /* see siw_ddp_rd_set_receiving */
+	bool receiving;	      /* see siw_ddp_rd_set_receiving_enabled */
 	bool pause_headed;    /* see siw_ddp_rd_set_pause_at_ulp_header */
 	struct siw_link held; /* list of paused streams */
 	bool lacks_receive;   /* a stream is paused because no receive was posted */
@@ -47,14 +47,15 @@ static enum siw_rd_space psn_space_of_tx(const struct siw_ddp_stream *stream,
 	return tx == &stream->tx ? SIW_RD_REQUESTS : SIW_RD_RESPONSES;
 }
 
-static size_t rd_lower_mulpdu(const struct siw_ddp_stream *stream, const struct siw_ddp_tx *tx)
+static size_t rd_lower_layer_mulpdu(const struct siw_ddp_stream *stream,
+				    const struct siw_ddp_tx *tx)
 {
 	return siw_rd_mulpdu(stream->rd, psn_space_of_tx(stream, tx));
 }
 
-static int64_t rd_lower_tx_segment(struct siw_ddp_stream *stream, const struct siw_ddp_tx *tx,
-				   const void *head, size_t head_len, const struct iovec *iov,
-				   int n)
+static int64_t rd_lower_layer_tx_segment(struct siw_ddp_stream *stream, const struct siw_ddp_tx *tx,
+					 const void *head, size_t head_len, const struct iovec *iov,
+					 int n)
 {
 	return siw_rd_tx(stream->rd, psn_space_of_tx(stream, tx), head, head_len, iov, n,
 			 tx->msg.more);
@@ -64,18 +65,18 @@ static int64_t rd_lower_tx_segment(struct siw_ddp_stream *stream, const struct s
  * Flushes the RD peer. Segments that wait for credit, for the congestion window or for pacing are
  * sent later, without another flush.
  */
-static int rd_lower_flush(struct siw_ddp_stream *stream, uint64_t *accepted)
+static int rd_lower_layer_flush(struct siw_ddp_stream *stream, uint64_t *accepted)
 {
 	siw_rd_flush(stream->rd, accepted);
 	return 1;
 }
 
-static bool rd_lower_tx_is_blocked(const struct siw_ddp_stream *stream)
+static bool rd_lower_layer_tx_is_blocked(const struct siw_ddp_stream *stream)
 {
 	return siw_rd_is_send_queue_full(stream->rd, SIW_RD_REQUESTS);
 }
 
-static uint64_t rd_lower_accepted_segment_count(const struct siw_ddp_stream *stream)
+static uint64_t rd_lower_layer_accepted_segment_count(const struct siw_ddp_stream *stream)
 {
 	return siw_rd_count_accepted_segments(stream->rd, SIW_RD_REQUESTS);
 }
@@ -102,12 +103,12 @@ void siw_ddp_rd_close(struct siw_ddp_rd *rd)
 	free(rd);
 }
 
-void siw_ddp_rd_reschedule(struct siw_ddp_rd *rd)
+void siw_ddp_rd_schedule_receiving_again(struct siw_ddp_rd *rd)
 {
 	siw_llp_sock_resume(siw_rd_sock(rd->lower));
 }
 
-void siw_ddp_rd_set_receiving(struct siw_ddp_rd *rd, bool on)
+void siw_ddp_rd_set_receiving_enabled(struct siw_ddp_rd *rd, bool on)
 {
 	rd->receiving = on;
 }
@@ -190,7 +191,7 @@ void siw_ddp_rd_set_opcodes_with_ulp_header(struct siw_ddp_stream *stream, uint1
 
 /*
  * Pauses the stream: the segment at the head of the stream, and later segments of the same PSN
- * space, wait for siw_ddp_rd_resume. no_receive: see siw_rd_pause_delivery.
+ * space, wait for siw_ddp_rd_resume_paused_streams. no_receive: see siw_rd_pause_delivery.
  */
 static void rd_pause_stream(struct siw_ddp_stream *stream, bool no_receive)
 {
@@ -201,7 +202,7 @@ static void rd_pause_stream(struct siw_ddp_stream *stream, bool no_receive)
 	siw_rd_pause_delivery(stream->rd, stream->rd_rx.space, no_receive);
 }
 
-void siw_ddp_rd_resume(struct siw_ddp_rd *rd)
+void siw_ddp_rd_resume_paused_streams(struct siw_ddp_rd *rd)
 {
 	rd->lacks_receive = rd->lacks_share = false;
 	while (!siw_link_empty(&rd->held)) {
@@ -226,7 +227,7 @@ static void update_partial_message_count(struct siw_ddp_stream *stream)
 	if (part == stream->rd_rx.part)
 		return;
 	stream->rd_rx.part = part;
-	source = siw_source_index(rd->key, siw_rd_peer_addr(stream->rd));
+	source = siw_source_table_index(rd->key, siw_rd_peer_addr(stream->rd));
 	rd->parts += part ? 1 : -1u;
 	rd->parts_of[source] += part ? 1 : -1u;
 }
@@ -247,8 +248,9 @@ static void update_partial_message_count_of_last_stream(struct siw_ddp_rd *rd)
 static bool rd_pause_delivery_if_recv_share_used_up(struct siw_ddp_stream *stream)
 {
 	struct siw_ddp_rd *rd = stream->endpoint;
-	uint32_t left = siw_mem_queue_posted_count(stream->rx.q[0].queue), all = rd->parts + left;
-	uint32_t source = siw_source_index(rd->key, siw_rd_peer_addr(stream->rd));
+	uint32_t left = siw_mem_buffer_queue_posted_count(stream->rx.q[0].queue),
+		 all = rd->parts + left;
+	uint32_t source = siw_source_table_index(rd->key, siw_rd_peer_addr(stream->rd));
 	bool lacks_receive = rd->lacks_receive;
 
 	if (!rd->parts || (4 * (rd->parts + 1) <= 3 * all && 2 * (rd->parts_of[source] + 1) <= all))
@@ -261,9 +263,10 @@ static bool rd_pause_delivery_if_recv_share_used_up(struct siw_ddp_stream *strea
 	return true;
 }
 
-bool siw_ddp_rd_can_resume(struct siw_ddp_rd *rd, const struct siw_mem_queue *recvs)
+bool siw_ddp_rd_can_resume_paused_stream(struct siw_ddp_rd *rd,
+					 const struct siw_mem_buffer_queue *recvs)
 {
-	uint32_t left = siw_mem_queue_posted_count(recvs);
+	uint32_t left = siw_mem_buffer_queue_posted_count(recvs);
 
 	update_partial_message_count_of_last_stream(rd);
 	return left && (rd->lacks_receive ||
@@ -279,7 +282,8 @@ bool siw_ddp_rd_can_resume(struct siw_ddp_rd *rd, const struct siw_mem_queue *re
 static void give_back_buffers_of_partial_messages(struct siw_ddp_rx *rx)
 {
 	for (int qn = 0; qn < SIW_DDP_QUEUES; qn++)
-		if (rx->q[qn].begun && !siw_mem_queue_put_back(rx->q[qn].queue, &rx->q[qn].buf))
+		if (rx->q[qn].begun &&
+		    !siw_mem_buffer_queue_put_back(rx->q[qn].queue, &rx->q[qn].buf))
 			rx->q[qn].begun = false;
 }
 
@@ -289,7 +293,7 @@ static const struct siw_ddp_tx *tx_state_of_queue(const struct siw_ddp_stream *s
 	return siw_ddp_is_response_queue(qn) ? stream->responses : &stream->tx;
 }
 
-void siw_ddp_rd_stream_end(struct siw_ddp_stream *stream, enum siw_ddp_rd_ending how)
+void siw_ddp_rd_end_stream(struct siw_ddp_stream *stream, enum siw_ddp_rd_ending how)
 {
 	struct saved *saved = siw_rd_upper_layer_data(stream->rd);
 
@@ -355,12 +359,12 @@ void siw_ddp_rd_set_datagram_expected(struct siw_ddp_stream *stream, bool expect
 
 /* ---- responses ------------------------------------------------------------------------------- */
 
-int siw_ddp_rd_response_continue(struct siw_ddp_stream *stream, struct siw_wire_err *err)
+int siw_ddp_rd_continue_response(struct siw_ddp_stream *stream, struct siw_wire_err *err)
 {
 	return siw_ddp_tx_continue(stream, stream->responses, err);
 }
 
-uint64_t siw_ddp_rd_response_abandon(struct siw_ddp_stream *stream)
+uint64_t siw_ddp_rd_abandon_response(struct siw_ddp_stream *stream)
 {
 	struct siw_ddp_tx *tx = stream->responses;
 	uint64_t framed = tx->active ? tx->offset : 0;
@@ -377,7 +381,7 @@ bool siw_ddp_rd_has_tx_room(const struct siw_ddp_stream *stream, bool requests, 
 
 /* ---- the segment at the head of a stream ----------------------------------------------------- */
 
-bool siw_ddp_rd_is_in_response_space(const struct siw_ddp_stream *stream)
+bool siw_ddp_rd_is_segment_in_response_space(const struct siw_ddp_stream *stream)
 {
 	return stream->rd_rx.space == SIW_RD_RESPONSES;
 }
@@ -387,8 +391,8 @@ const uint8_t *siw_ddp_rd_segment_payload(const struct siw_ddp_stream *stream)
 	return stream->rd_rx.data + stream->rx.seg.head_len;
 }
 
-static int rd_lower_scatter_payload(struct siw_ddp_stream *stream, size_t skip,
-				    const struct iovec *iov, int n)
+static int rd_lower_layer_scatter_payload(struct siw_ddp_stream *stream, size_t skip,
+					  const struct iovec *iov, int n)
 {
 	const uint8_t *from = stream->rd_rx.data + skip;
 
@@ -399,9 +403,9 @@ static int rd_lower_scatter_payload(struct siw_ddp_stream *stream, size_t skip,
 	return 1;
 }
 
-static int rd_lower_refuse_unmapped(struct siw_ddp_stream *stream, int err)
+static int rd_lower_layer_refuse_unmapped_memory(struct siw_ddp_stream *stream, int err)
 {
-	(void)err; /* rd_lower_scatter_payload can only fail with -EFAULT */
+	(void)err; /* rd_lower_layer_scatter_payload can only fail with -EFAULT */
 	return siw_ddp_rx_refuse_segment(stream, -EACCES, siw_ddp_local_catastrophic);
 }
 
@@ -445,9 +449,9 @@ static void abandon_rx_message(struct siw_ddp_stream *stream, struct siw_ddp_rxq
 	if (!q->begun && !qn && error_uses_up_buffer(&stream->rx.err))
 		siw_ddp_rxq_take_buffer(q);
 	if (__builtin_expect(buffer_remains_unused(q, &stream->rx.err), 0) &&
-	    !siw_mem_queue_put_back(q->queue, &q->buf))
+	    !siw_mem_buffer_queue_put_back(q->queue, &q->buf))
 		q->begun = false;
-	if (q->begun && (!qn || siw_mem_queue_put_back(q->queue, &q->buf))) {
+	if (q->begun && (!qn || siw_mem_buffer_queue_put_back(q->queue, &q->buf))) {
 		rd->consumed_buffer = !qn;
 		rd->user_data = q->buf.user_data;
 	}
@@ -455,7 +459,7 @@ static void abandon_rx_message(struct siw_ddp_stream *stream, struct siw_ddp_rxq
 	q->placed = 0;
 }
 
-static int rd_lower_drop_refused_segment(struct siw_ddp_stream *stream)
+static int rd_lower_layer_drop_refused_segment(struct siw_ddp_stream *stream)
 {
 	struct siw_ddp_rx *rx = &stream->rx;
 	struct siw_ddp_rd_rx *rd = &stream->rd_rx;
@@ -464,7 +468,7 @@ static int rd_lower_drop_refused_segment(struct siw_ddp_stream *stream)
 	rx->refusing = rx->have = false;
 	rx->err = rx->why_err;
 	rd->consumed_buffer = false;
-	rd_lower_scatter_payload(stream, 0, NULL, 0);
+	rd_lower_layer_scatter_payload(stream, 0, NULL, 0);
 	if (!rx->seg.head_len)
 		return rx->why;
 	q = find_queue_of_segment(rx, &rx->seg);
@@ -481,7 +485,7 @@ static int rd_lower_drop_refused_segment(struct siw_ddp_stream *stream)
  * Drops the segment at the head of the stream if the segment belongs to a refused message. Returns
  * whether the segment was dropped.
  */
-static bool rd_drop_if_message_refused(struct siw_ddp_stream *stream)
+static bool rd_drop_segment_if_message_refused(struct siw_ddp_stream *stream)
 {
 	struct siw_ddp_rx *rx = &stream->rx;
 	struct siw_ddp_rd_rx *rd = &stream->rd_rx;
@@ -503,7 +507,7 @@ static bool rd_drop_if_message_refused(struct siw_ddp_stream *stream)
 	if (q && seg->last)
 		q->msn++;
 	rd->skip[rd->space].last = *seg;
-	rd_lower_scatter_payload(stream, 0, NULL, 0);
+	rd_lower_layer_scatter_payload(stream, 0, NULL, 0);
 	return true;
 }
 
@@ -517,15 +521,15 @@ int siw_ddp_rd_buffer_of_refused_message(struct siw_ddp_stream *stream, uint64_t
 }
 
 static const struct siw_ddp_lower lower_rd = {
-	.mulpdu = rd_lower_mulpdu,
-	.tx = rd_lower_tx_segment,
-	.flush = rd_lower_flush,
-	.blocked = rd_lower_tx_is_blocked,
-	.accepted = rd_lower_accepted_segment_count,
+	.mulpdu = rd_lower_layer_mulpdu,
+	.tx = rd_lower_layer_tx_segment,
+	.flush = rd_lower_layer_flush,
+	.blocked = rd_lower_layer_tx_is_blocked,
+	.accepted = rd_lower_layer_accepted_segment_count,
 	.copies = true,
-	.payload = rd_lower_scatter_payload,
-	.failed = rd_lower_refuse_unmapped,
-	.refuse = rd_lower_drop_refused_segment,
+	.payload = rd_lower_layer_scatter_payload,
+	.failed = rd_lower_layer_refuse_unmapped_memory,
+	.refuse = rd_lower_layer_drop_refused_segment,
 };
 
 /* ---- receiving ------------------------------------------------------------------------------- */
@@ -568,14 +572,15 @@ static int rd_check_segment(struct siw_ddp_stream *stream)
 
 	if (r != 1)
 		return r;
-	if (rd_drop_if_message_refused(stream))
+	if (rd_drop_segment_if_message_refused(stream))
 		return 2;
 	r = siw_ddp_rx_check_version(stream);
 	if (r != 1)
 		return r;
 	if (!seg->tagged) {
 		code = siw_ddp_rx_check_untagged(rx, seg);
-		if (siw_ddp_is_response_queue(seg->qn) != siw_ddp_rd_is_in_response_space(stream))
+		if (siw_ddp_is_response_queue(seg->qn) !=
+		    siw_ddp_rd_is_segment_in_response_space(stream))
 			code = SIW_DDP_INVALID_QN;
 		if (code == SIW_DDP_NO_BUFFER && !seg->qn) {
 			rd_pause_stream(stream, true);
@@ -623,7 +628,7 @@ static bool rd_receive_segment(struct siw_ddp_stream *stream, const struct siw_r
 		return set_rd_event(event, SIW_DDP_RD_PAUSED, rd->receiving ? -EBUSY : 0);
 	}
 	if (__builtin_expect(!news->len, 0)) { /* the datagram contains no segment */
-		rd_lower_scatter_payload(stream, 0, NULL, 0);
+		rd_lower_layer_scatter_payload(stream, 0, NULL, 0);
 		return false;
 	}
 	r = rd_check_segment(stream);
@@ -681,13 +686,13 @@ int siw_ddp_rd_recv(struct siw_ddp_rd *rd, struct siw_ddp_rd_event *event)
 		if (news.kind != SIW_RD_NEW_PEER)
 			return set_rd_event(event, SIW_DDP_RD_LOST, status_of_lost_peer(news.kind));
 	}
-	siw_ddp_rd_reschedule(rd);
+	siw_ddp_rd_schedule_receiving_again(rd);
 	return 0;
 }
 
 /* ---- peers without a stream ------------------------------------------------------------------ */
 
-void siw_ddp_rd_peer_release(struct siw_ddp_rd_peer *peer)
+void siw_ddp_rd_release_unused_peer(struct siw_ddp_rd_peer *peer)
 {
 	siw_rd_set_upper_layer_object(rd_peer_from_opaque(peer), NULL);
 }

@@ -37,12 +37,12 @@ void siw_ddp_rd_close(struct siw_ddp_rd *rd);
  * Schedules another call of the endpoint's handler. Required if the caller stops receiving before
  * siw_ddp_rd_recv returned 0.
  */
-void siw_ddp_rd_reschedule(struct siw_ddp_rd *rd);
+void siw_ddp_rd_schedule_receiving_again(struct siw_ddp_rd *rd);
 /*
  * Sets whether segments are received, which is the default; if not, a stream is paused when a
  * segment arrives.
  */
-void siw_ddp_rd_set_receiving(struct siw_ddp_rd *rd, bool on);
+void siw_ddp_rd_set_receiving_enabled(struct siw_ddp_rd *rd, bool on);
 /*
  * Sets whether a stream is paused when its next segment begins with octets for the upper layer
  * (siw_ddp_rd_set_opcodes_with_ulp_header).
@@ -83,7 +83,7 @@ enum siw_ddp_rd_ending {
  * Frees the stream; call under both locks. The receive of an unfinished message is returned to the
  * head of its queue.
  */
-void siw_ddp_rd_stream_end(struct siw_ddp_stream *stream, enum siw_ddp_rd_ending how);
+void siw_ddp_rd_end_stream(struct siw_ddp_stream *stream, enum siw_ddp_rd_ending how);
 /*
  * Set and return the note, a number for use by the upper layer that is kept with the MSNs; 0
  * initially and in each new incarnation of the peer.
@@ -107,16 +107,16 @@ uint8_t siw_ddp_rd_peer_ird(const struct siw_ddp_stream *stream);
 void siw_ddp_rd_set_datagram_expected(struct siw_ddp_stream *stream, bool expected);
 
 /*
- * siw_ddp_rd_response_continue continues to send the response in progress, and
- * siw_ddp_rd_response_abandon drops the rest of it. They return what siw_ddp_tx_continue_msg and
+ * siw_ddp_rd_continue_response continues to send the response in progress, and
+ * siw_ddp_rd_abandon_response drops the rest of it. They return what siw_ddp_tx_continue_msg and
  * siw_ddp_tx_abandon return for requests.
  */
-int siw_ddp_rd_response_continue(struct siw_ddp_stream *stream, struct siw_wire_err *err);
-uint64_t siw_ddp_rd_response_abandon(struct siw_ddp_stream *stream);
+int siw_ddp_rd_continue_response(struct siw_ddp_stream *stream, struct siw_wire_err *err);
+uint64_t siw_ddp_rd_abandon_response(struct siw_ddp_stream *stream);
 /* Whether rd has room to send a segment of one of the selected kinds (requests, responses). */
 bool siw_ddp_rd_has_tx_room(const struct siw_ddp_stream *stream, bool requests, bool responses);
 /* Whether the segment at the head of the stream arrived in the response space. */
-bool siw_ddp_rd_is_in_response_space(const struct siw_ddp_stream *stream);
+bool siw_ddp_rd_is_segment_in_response_space(const struct siw_ddp_stream *stream);
 
 enum siw_ddp_rd_event_kind {
 	/*
@@ -145,7 +145,7 @@ enum siw_ddp_rd_event_kind {
 	 */
 	SIW_DDP_RD_ACKED,
 	/*
-	 * siw_ddp_rd_stream_end must be called. status: -ECONNRESET, the peer began a new
+	 * siw_ddp_rd_end_stream must be called. status: -ECONNRESET, the peer began a new
 	 * incarnation; -ESTALE, the peer is another instance; -ETIMEDOUT, the peer is silent or
 	 * closed; -ENOBUFS, the peer had no receive for too long
 	 */
@@ -178,11 +178,12 @@ void siw_ddp_rd_set_opcodes_with_ulp_header(struct siw_ddp_stream *stream, uint1
  * paused because the peer had used up its share of the receives is retried only after receives have
  * become free or partially received messages have ended, so that repeated calls are cheap.
  */
-bool siw_ddp_rd_can_resume(struct siw_ddp_rd *rd, const struct siw_mem_queue *recvs);
+bool siw_ddp_rd_can_resume_paused_stream(struct siw_ddp_rd *rd,
+					 const struct siw_mem_buffer_queue *recvs);
 /* Resumes all paused streams of the endpoint. */
-void siw_ddp_rd_resume(struct siw_ddp_rd *rd);
+void siw_ddp_rd_resume_paused_streams(struct siw_ddp_rd *rd);
 /* Releases the record of a peer returned by siw_ddp_rd_peer for which no stream is created. */
-void siw_ddp_rd_peer_release(struct siw_ddp_rd_peer *peer);
+void siw_ddp_rd_release_unused_peer(struct siw_ddp_rd_peer *peer);
 /* Discards the segment of a peer that has no stream, and sends the peer a BYE. */
 void siw_ddp_rd_reject_peer(struct siw_ddp_rd_peer *peer);
 /*

@@ -15,7 +15,7 @@
 const struct siw_wire_err siw_ddp_local_catastrophic = { SIW_LAYER_DDP, SIW_DDP_LOCAL_CATASTROPHIC,
 							 0 };
 
-int siw_ddp_handle_lower_result(struct siw_ddp_stream *stream, int r)
+int siw_ddp_handle_lower_layer_result(struct siw_ddp_stream *stream, int r)
 {
 	return r < 0 ? stream->lower->failed(stream, r) : r;
 }
@@ -30,7 +30,7 @@ int siw_ddp_rx_refuse_segment(struct siw_ddp_stream *stream, int why, struct siw
 	return stream->lower->refuse(stream);
 }
 
-int siw_ddp_rx_refuse(struct siw_ddp_stream *stream, struct siw_wire_err err)
+int siw_ddp_rx_refuse_for_upper_layer(struct siw_ddp_stream *stream, struct siw_wire_err err)
 {
 	struct siw_ddp_rx *rx = &stream->rx;
 
@@ -43,7 +43,7 @@ int siw_ddp_rx_refuse(struct siw_ddp_stream *stream, struct siw_wire_err err)
 	return rx->dead = -EPROTO;
 }
 
-bool siw_ddp_head_parse(const uint8_t *head, size_t len, struct siw_ddp_seg *seg)
+bool siw_ddp_parse_quoted_header(const uint8_t *head, size_t len, struct siw_ddp_seg *seg)
 {
 	if (!len || len < siw_ddp_head_len(head[0]))
 		return false;
@@ -93,7 +93,7 @@ uint8_t siw_ddp_rx_check_untagged(const struct siw_ddp_rx *rx, const struct siw_
 			return SIW_DDP_NO_BUFFER;
 		length = UINT64_MAX;
 	} else {
-		buf = siw_mem_queue_peek(q->queue);
+		buf = siw_mem_buffer_queue_peek(q->queue);
 		if (!buf && (seg->qn || !rx->unexpected.limit))
 			return SIW_DDP_NO_BUFFER;
 		/* if no buffer is posted, ddp_unexpected.c checks the length later */
@@ -140,7 +140,7 @@ int siw_ddp_rx_check_version(struct siw_ddp_stream *stream)
 /* Removes a message's buffer from the queue when the first segment of the message arrives. */
 bool siw_ddp_rxq_take_buffer(struct siw_ddp_rxq *q)
 {
-	if (!siw_mem_queue_take(q->queue, &q->buf))
+	if (!siw_mem_buffer_queue_take(q->queue, &q->buf))
 		return false;
 	q->begun = true;
 	q->placed = 0;
@@ -211,7 +211,7 @@ static int place_empty_rtr(struct siw_ddp_stream *stream, struct siw_ddp_rxq *q,
 	int r = stream->lower->payload(stream, stream->rx.seg.head_len, NULL, 0);
 
 	if (r != 1)
-		return siw_ddp_handle_lower_result(stream, r);
+		return siw_ddp_handle_lower_layer_result(stream, r);
 	stream->rx.have = false;
 	q->accept_empty_rtr = false;
 	q->msn++;
@@ -247,7 +247,7 @@ static int place_untagged(struct siw_ddp_stream *stream, struct siw_ddp_delivery
 		return siw_ddp_rx_refuse_segment(stream, -EACCES, siw_ddp_local_catastrophic);
 	r = stream->lower->payload(stream, seg->head_len, n ? iov : NULL, n);
 	if (r != 1)
-		return siw_ddp_handle_lower_result(stream, r);
+		return siw_ddp_handle_lower_layer_result(stream, r);
 	rx->have = false;
 	return siw_ddp_account_for_placed_segment(stream, seg, delivery);
 }
@@ -283,7 +283,7 @@ static int place_tagged(struct siw_ddp_stream *stream, uint32_t right,
 	if (n)
 		siw_mem_stag_release(stream->mem, seg->stag);
 	if (r != 1)
-		return siw_ddp_handle_lower_result(stream, r);
+		return siw_ddp_handle_lower_layer_result(stream, r);
 	rx->have = false;
 	if (!seg->last)
 		return 2;

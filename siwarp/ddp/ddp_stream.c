@@ -13,7 +13,7 @@
 
 void siw_ddp_stream_close(struct siw_ddp_stream *stream)
 {
-	siw_ddp_unexpected_free(stream);
+	siw_ddp_free_unexpected_segments(stream);
 	free(stream->responses);
 	free(stream);
 }
@@ -46,15 +46,15 @@ int siw_ddp_stream_open(struct siw_mem *mem, struct siw_mpa_stream *mpa,
 	return 0;
 }
 
-void siw_ddp_stream_drop_unexpected(struct siw_ddp_stream *stream)
+void siw_ddp_stream_drop_unexpected_segments(struct siw_ddp_stream *stream)
 {
 	if (stream->rx.unexpected.full)
 		siw_llp_sock_resume(siw_mpa_sock(stream->mpa));
-	siw_ddp_unexpected_free(stream);
+	siw_ddp_free_unexpected_segments(stream);
 }
 
-void siw_ddp_stream_set_queue(struct siw_ddp_stream *stream, uint32_t qn,
-			      struct siw_mem_queue *queue)
+void siw_ddp_stream_set_buffer_queue(struct siw_ddp_stream *stream, uint32_t qn,
+				     struct siw_mem_buffer_queue *queue)
 {
 	if (qn < SIW_DDP_QUEUES)
 		stream->rx.q[qn].queue = queue;
@@ -76,12 +76,12 @@ void siw_ddp_stream_set_opcodes_with_ulp_header(struct siw_ddp_stream *stream, u
 	stream->rx.headed = set;
 }
 
-void siw_ddp_stream_set_identity(struct siw_ddp_stream *stream, const void *identity)
+void siw_ddp_stream_set_stag_identity(struct siw_ddp_stream *stream, const void *identity)
 {
 	stream->identity = identity;
 }
 
-const void *siw_ddp_stream_identity(const struct siw_ddp_stream *stream)
+const void *siw_ddp_stream_get_stag_identity(const struct siw_ddp_stream *stream)
 {
 	return stream->identity;
 }

@@ -14,7 +14,7 @@
 
 /* ---- the regions that unsent octets refer to ------------------------------------------------- */
 
-static struct siw_ddp_source *find_tx_source(struct siw_ddp_tx *tx, uint32_t stag)
+static struct siw_ddp_source *find_tx_source_region(struct siw_ddp_tx *tx, uint32_t stag)
 {
 	for (uint32_t i = 0; i < tx->n_sources; i++)
 		if (tx->sources[i].stag == stag)
@@ -26,12 +26,12 @@ static struct siw_ddp_source *find_tx_source(struct siw_ddp_tx *tx, uint32_t sta
  * Whether tx->sources has an entry for the region that the current message reads from, or a free
  * entry.
  */
-static bool tx_has_room_for_source(struct siw_ddp_stream *stream, struct siw_ddp_tx *tx)
+static bool tx_has_room_for_source_region(struct siw_ddp_stream *stream, struct siw_ddp_tx *tx)
 {
 	uint64_t accepted;
 	uint32_t n = 0;
 
-	if (tx->n_sources < SIW_DDP_SOURCES || find_tx_source(tx, tx->msg.src_stag))
+	if (tx->n_sources < SIW_DDP_SOURCES || find_tx_source_region(tx, tx->msg.src_stag))
 		return true;
 	accepted = siw_ddp_tx_accepted_position(stream);
 	for (uint32_t i = 0; i < tx->n_sources; i++)
@@ -47,7 +47,7 @@ static bool tx_has_room_for_source(struct siw_ddp_stream *stream, struct siw_ddp
  */
 static void record_tx_source_region(struct siw_ddp_stream *stream, struct siw_ddp_tx *tx)
 {
-	struct siw_ddp_source *source = find_tx_source(tx, tx->msg.src_stag);
+	struct siw_ddp_source *source = find_tx_source_region(tx, tx->msg.src_stag);
 
 	if (stream->lower->copies)
 		return;
@@ -130,8 +130,8 @@ struct segment {
  * Takes the next segment from the message. Returns the number of iovecs of the segment's payload,
  * or -errno. As with ddp_resolve_payload(), the caller may hold a reference to the STag afterwards.
  */
-static int ddp_take_segment(struct siw_ddp_stream *stream, const struct siw_ddp_tx *tx,
-			    struct segment *seg, struct siw_wire_err *err)
+static int ddp_prepare_next_tx_segment(struct siw_ddp_stream *stream, const struct siw_ddp_tx *tx,
+				       struct segment *seg, struct siw_wire_err *err)
 {
 	const struct siw_ddp_msg *msg = &tx->msg;
 	uint64_t left = msg->length - tx->offset;
@@ -186,8 +186,8 @@ int siw_ddp_tx_continue(struct siw_ddp_stream *stream, struct siw_ddp_tx *tx,
 
 		if (turn >= TURN)
 			return 0;
-		if (!tx->msg.from_stag || tx_has_room_for_source(stream, tx)) {
-			int n = ddp_take_segment(stream, tx, &seg, err);
+		if (!tx->msg.from_stag || tx_has_room_for_source_region(stream, tx)) {
+			int n = ddp_prepare_next_tx_segment(stream, tx, &seg, err);
 
 			if (n < 0)
 				return n;
@@ -274,17 +274,17 @@ int siw_ddp_tx_flush(struct siw_ddp_stream *stream, uint64_t *accepted)
 	return stream->lower->flush(stream, accepted);
 }
 
-bool siw_ddp_tx_blocked(const struct siw_ddp_stream *stream)
+bool siw_ddp_is_tx_blocked(const struct siw_ddp_stream *stream)
 {
 	return stream->lower->blocked(stream);
 }
 
-uint32_t siw_ddp_tx_msn(const struct siw_ddp_stream *stream, uint32_t qn)
+uint32_t siw_ddp_last_tx_msn(const struct siw_ddp_stream *stream, uint32_t qn)
 {
 	return stream->tx.msn[qn] - 1;
 }
 
-bool siw_ddp_tx_active(const struct siw_ddp_stream *stream)
+bool siw_ddp_has_tx_message_in_progress(const struct siw_ddp_stream *stream)
 {
 	return stream->tx.active;
 }
@@ -302,7 +302,7 @@ uint64_t siw_ddp_tx_accepted_position(const struct siw_ddp_stream *stream)
 int siw_ddp_tx_still_refers_to_stag(struct siw_ddp_stream *stream, uint32_t stag)
 {
 	struct siw_ddp_tx *tx = &stream->tx;
-	const struct siw_ddp_source *source = find_tx_source(tx, stag);
+	const struct siw_ddp_source *source = find_tx_source_region(tx, stag);
 
 	if (stream->lower->copies)
 		return 0;

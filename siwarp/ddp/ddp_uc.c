@@ -25,7 +25,7 @@ int siw_ddp_uc_open(struct siw_llp_port *port, struct siw_mem *mem, struct siw_l
 		    bool crc, struct siw_ddp_uc **out)
 {
 	struct siw_ddp_uc *uc;
-	int r = siw_llp_udp_dont_fragment(sock);
+	int r = siw_llp_udp_disable_fragmentation(sock);
 
 	if (r)
 		return r;
@@ -55,7 +55,7 @@ void siw_ddp_uc_set_rx_sock(struct siw_ddp_uc *uc, struct siw_llp_sock *sock)
 
 int siw_ddp_uc_set_tx_sock(struct siw_ddp_uc *uc, struct siw_llp_sock *sock)
 {
-	int r = siw_llp_udp_dont_fragment(sock);
+	int r = siw_llp_udp_disable_fragmentation(sock);
 
 	if (!r)
 		uc->sock = sock;
@@ -77,7 +77,7 @@ int siw_ddp_uc_connect(struct siw_ddp_uc *uc, const struct siw_ddp_uc_path *path
 	uc->rx.psn = path->psn;
 	uc->rx.connected = true;
 	uc->rx.whole = uc->rx.begun = false;
-	siw_ddp_uc_report_reset(uc);
+	siw_ddp_uc_reset_receiver_reports(uc);
 	return 0;
 }
 
@@ -154,11 +154,11 @@ static bool uc_psn_is_new(struct siw_ddp_uc *uc, const struct siw_dgram_wire *he
  * Stores the report if the datagram is a report, which contains no segment. Returns whether the
  * datagram is a report.
  */
-static bool uc_store_if_report(struct siw_ddp_uc *uc, const uint8_t *datagram)
+static bool uc_store_datagram_if_report(struct siw_ddp_uc *uc, const uint8_t *datagram)
 {
 	if (__builtin_expect(datagram[0] != siw_dgram_first(SIW_DGRAM_UC_REPORT), 1))
 		return false;
-	siw_ddp_uc_report_store(uc, datagram);
+	siw_ddp_uc_store_receiver_report(uc, datagram);
 	return true;
 }
 
@@ -185,7 +185,7 @@ int siw_ddp_uc_rx(struct siw_ddp_uc *uc, struct siw_ddp_uc_seg *seg)
 		if (!uc_datagram_is_valid(uc, buf, (size_t)len))
 			continue;
 		memcpy(&head, buf, sizeof(head));
-		if (!uc_is_from_peer(uc, &head, &source) || uc_store_if_report(uc, buf) ||
+		if (!uc_is_from_peer(uc, &head, &source) || uc_store_datagram_if_report(uc, buf) ||
 		    !uc_psn_is_new(uc, &head))
 			continue;
 		uc->reports.datagrams++;
@@ -225,14 +225,14 @@ uint32_t siw_ddp_uc_peek_payload(const struct siw_ddp_uc *uc, void *out, uint32_
  * Removes a buffer from the queue, unless an unfinished message left its buffer to the next
  * message. Returns false if there is no buffer.
  */
-static bool uc_acquire_buffer(struct siw_uc_rx *rx, struct siw_mem_queue *queue)
+static bool uc_acquire_receive_buffer(struct siw_uc_rx *rx, struct siw_mem_buffer_queue *queue)
 {
 	if (!rx->held)
-		rx->held = siw_mem_queue_take(queue, &rx->buf);
+		rx->held = siw_mem_buffer_queue_take(queue, &rx->buf);
 	return rx->held;
 }
 
-static int uc_finish_buffer(struct siw_uc_rx *rx, struct siw_ddp_delivery *delivery, int r)
+static int uc_finish_receive_buffer(struct siw_uc_rx *rx, struct siw_ddp_delivery *delivery, int r)
 {
 	rx->begun = rx->held = false;
 	delivery->user_data = rx->buf.user_data;
@@ -240,7 +240,7 @@ static int uc_finish_buffer(struct siw_uc_rx *rx, struct siw_ddp_delivery *deliv
 	return r;
 }
 
-int siw_ddp_uc_place(struct siw_ddp_uc *uc, struct siw_mem_queue *queue, uint32_t head,
+int siw_ddp_uc_place(struct siw_ddp_uc *uc, struct siw_mem_buffer_queue *queue, uint32_t head,
 		     struct siw_ddp_delivery *delivery)
 {
 	struct siw_uc_rx *rx = &uc->rx;
@@ -252,7 +252,7 @@ int siw_ddp_uc_place(struct siw_ddp_uc *uc, struct siw_mem_queue *queue, uint32_
 	if (seg->payload < skip || seg->mo != (rx->begun ? rx->placed + head : 0) ||
 	    (rx->begun && seg->msn != rx->msn))
 		return -EPROTO;
-	if (!uc_acquire_buffer(rx, queue))
+	if (!uc_acquire_receive_buffer(rx, queue))
 		return -ENOBUFS;
 	if (!rx->begun) {
 		rx->begun = true;
@@ -260,28 +260,28 @@ int siw_ddp_uc_place(struct siw_ddp_uc *uc, struct siw_mem_queue *queue, uint32_
 		rx->msn = seg->msn;
 	}
 	if ((uint64_t)rx->placed + octets > rx->buf.length)
-		return uc_finish_buffer(rx, delivery, -EMSGSIZE);
+		return uc_finish_receive_buffer(rx, delivery, -EMSGSIZE);
 	n = siw_mem_sgl_resolve(uc->mem, rx->buf.sgl, rx->buf.nsge, queue->internal, queue->pd,
 				true, rx->placed, octets, iov, SIW_MEM_MAX_SGE);
 	if (n < 0 || siw_iov_scatter(iov, n, rx->payload + skip))
-		return uc_finish_buffer(rx, delivery, -EACCES);
+		return uc_finish_receive_buffer(rx, delivery, -EACCES);
 	rx->placed += octets;
-	return seg->last ? uc_finish_buffer(rx, delivery, 1) : 2;
+	return seg->last ? uc_finish_receive_buffer(rx, delivery, 1) : 2;
 }
 
-int siw_ddp_uc_consume_buffer(struct siw_ddp_uc *uc, struct siw_mem_queue *queue,
-			      struct siw_ddp_delivery *delivery)
+int siw_ddp_uc_use_up_receive_buffer(struct siw_ddp_uc *uc, struct siw_mem_buffer_queue *queue,
+				     struct siw_ddp_delivery *delivery)
 {
 	struct siw_uc_rx *rx = &uc->rx;
 
-	if (!uc_acquire_buffer(rx, queue))
+	if (!uc_acquire_receive_buffer(rx, queue))
 		return -ENOBUFS;
 	rx->placed = 0;
-	return uc_finish_buffer(rx, delivery, 1);
+	return uc_finish_receive_buffer(rx, delivery, 1);
 }
 
-int siw_ddp_uc_place_tagged(struct siw_ddp_uc *uc, struct siw_mem_queue *queue, uint32_t right,
-			    struct siw_wire_err *err)
+int siw_ddp_uc_place_tagged(struct siw_ddp_uc *uc, struct siw_mem_buffer_queue *queue,
+			    uint32_t right, struct siw_wire_err *err)
 {
 	const struct siw_ddp_seg *seg = &uc->rx.seg;
 	struct iovec iov[SIW_MEM_MAX_SGE];
@@ -307,7 +307,7 @@ int siw_ddp_uc_place_tagged(struct siw_ddp_uc *uc, struct siw_mem_queue *queue, 
 	return seg->last ? 1 : 2;
 }
 
-int siw_ddp_uc_release_buffer(struct siw_ddp_uc *uc, uint64_t *user_data)
+int siw_ddp_uc_release_unfinished_buffer(struct siw_ddp_uc *uc, uint64_t *user_data)
 {
 	if (!uc->rx.held)
 		return 0;

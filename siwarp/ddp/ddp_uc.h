@@ -62,7 +62,7 @@ void siw_ddp_uc_set_tx_psn(struct siw_ddp_uc *uc, uint32_t psn);
 void siw_ddp_uc_next_psns(const struct siw_ddp_uc *uc, uint32_t *in, uint32_t *out);
 /*
  * Sets the Q_Key, the protection domain, and the identity for STags bound to one stream
- * (siw_ddp_stream_set_identity).
+ * (siw_ddp_stream_set_stag_identity).
  */
 void siw_ddp_uc_set_qkey_pd_and_identity(struct siw_ddp_uc *uc, uint32_t qkey, uint32_t pd,
 					 const void *identity);
@@ -123,7 +123,7 @@ int siw_ddp_uc_tx_flush(struct siw_ddp_uc *uc);
 /*
  * Whether the last flush found the socket full, or the remaining datagrams wait for the rate limit.
  */
-bool siw_ddp_uc_tx_blocked(const struct siw_ddp_uc *uc);
+bool siw_ddp_uc_is_tx_blocked(const struct siw_ddp_uc *uc);
 /*
  * Return the number of messages begun so far, and the number of these messages, in order, that UDP
  * has accepted or refused.
@@ -148,21 +148,21 @@ struct siw_ddp_uc_report {
 	uint32_t next; /* the PSN that follows the newest PSN received */
 };
 /* Whether setting uc_breaker enables reports of received datagrams to the endpoint's peer. */
-bool siw_ddp_uc_reports_enabled(const struct siw_ddp_uc *uc);
+bool siw_ddp_uc_are_receiver_reports_enabled(const struct siw_ddp_uc *uc);
 /*
  * Whether a report must be sent: enough datagrams arrived since the last report, and the last
  * report was sent at least one second ago.
  */
-bool siw_ddp_uc_is_report_due(const struct siw_ddp_uc *uc);
+bool siw_ddp_uc_is_receiver_report_due(const struct siw_ddp_uc *uc);
 /*
  * Sends a report to the peer; if the socket has no room, the report stays due. Call under both
  * locks.
  */
-void siw_ddp_uc_report_send(struct siw_ddp_uc *uc);
+void siw_ddp_uc_send_receiver_report(struct siw_ddp_uc *uc);
 /*
  * Returns 1 and the peer's last report in *report, once per report, or 0 if there is no new report.
  */
-int siw_ddp_uc_report_read(struct siw_ddp_uc *uc, struct siw_ddp_uc_report *report);
+int siw_ddp_uc_take_receiver_report(struct siw_ddp_uc *uc, struct siw_ddp_uc_report *report);
 
 /* ---- receiving ------------------------------------------------------------------------------- */
 
@@ -204,25 +204,25 @@ uint32_t siw_ddp_uc_peek_payload(const struct siw_ddp_uc *uc, void *out, uint32_
  *   -EMSGSIZE  the message is longer than the buffer; -EACCES: the buffer's lkey or memory is
  *              invalid. The buffer is used up: *delivery
  */
-int siw_ddp_uc_place(struct siw_ddp_uc *uc, struct siw_mem_queue *queue, uint32_t head,
+int siw_ddp_uc_place(struct siw_ddp_uc *uc, struct siw_mem_buffer_queue *queue, uint32_t head,
 		     struct siw_ddp_delivery *delivery);
 /*
  * Uses up a receive buffer for a message that places no octets into the buffer. Returns 1, and the
  * buffer's user_data in *delivery; or -ENOBUFS.
  */
-int siw_ddp_uc_consume_buffer(struct siw_ddp_uc *uc, struct siw_mem_queue *queue,
-			      struct siw_ddp_delivery *delivery);
+int siw_ddp_uc_use_up_receive_buffer(struct siw_ddp_uc *uc, struct siw_mem_buffer_queue *queue,
+				     struct siw_ddp_delivery *delivery);
 /*
  * Places the current tagged segment. Returns 1 if the segment is the last of its message; 2 if it
  * is not; or -EACCES with *err if nothing was written.
  */
-int siw_ddp_uc_place_tagged(struct siw_ddp_uc *uc, struct siw_mem_queue *queue, uint32_t right,
-			    struct siw_wire_err *err);
+int siw_ddp_uc_place_tagged(struct siw_ddp_uc *uc, struct siw_mem_buffer_queue *queue,
+			    uint32_t right, struct siw_wire_err *err);
 /*
  * Releases the buffer of an unfinished message when the queue pair is flushed. Returns 1 and the
  * buffer's user_data, or 0 if there is no such buffer.
  */
-int siw_ddp_uc_release_buffer(struct siw_ddp_uc *uc, uint64_t *user_data);
+int siw_ddp_uc_release_unfinished_buffer(struct siw_ddp_uc *uc, uint64_t *user_data);
 
 /* cffi: end */
 

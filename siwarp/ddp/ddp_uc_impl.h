@@ -100,8 +100,8 @@ struct siw_ddp_uc {
 /* Octets of a report datagram. */
 #define SIW_UC_REPORT (SIW_DGRAM_LEN + 24 + SIW_DGRAM_CRC_LEN)
 /* Stores a UC report received from the peer. */
-void siw_ddp_uc_report_store(struct siw_ddp_uc *uc, const uint8_t *datagram);
+void siw_ddp_uc_store_receiver_report(struct siw_ddp_uc *uc, const uint8_t *datagram);
 /* Resets the UC reports for a new peer. */
-void siw_ddp_uc_report_reset(struct siw_ddp_uc *uc);
+void siw_ddp_uc_reset_receiver_reports(struct siw_ddp_uc *uc);
 
 #endif

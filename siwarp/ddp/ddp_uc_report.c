@@ -33,7 +33,7 @@ struct report_wire {
 _Static_assert(sizeof(struct report_wire) + SIW_DGRAM_CRC_LEN == SIW_UC_REPORT, "figure 7.2");
 _Static_assert(LEAST *(SIW_UC_TAGGED + SIW_DGRAM_CRC_LEN) > SIW_UC_REPORT, "no amplification");
 
-void siw_ddp_uc_report_reset(struct siw_ddp_uc *uc)
+void siw_ddp_uc_reset_receiver_reports(struct siw_ddp_uc *uc)
 {
 	int64_t breaker = siw_settings()->uc_breaker;
 
@@ -42,12 +42,12 @@ void siw_ddp_uc_report_reset(struct siw_ddp_uc *uc)
 	};
 }
 
-bool siw_ddp_uc_reports_enabled(const struct siw_ddp_uc *uc)
+bool siw_ddp_uc_are_receiver_reports_enabled(const struct siw_ddp_uc *uc)
 {
 	return uc->reports.on;
 }
 
-bool siw_ddp_uc_is_report_due(const struct siw_ddp_uc *uc)
+bool siw_ddp_uc_is_receiver_report_due(const struct siw_ddp_uc *uc)
 {
 	const struct siw_uc_reports *r = &uc->reports;
 
@@ -55,7 +55,7 @@ bool siw_ddp_uc_is_report_due(const struct siw_ddp_uc *uc)
 	       (!r->reported_ns || siw_now_ns() - r->reported_ns >= INTERVAL_NS);
 }
 
-void siw_ddp_uc_report_send(struct siw_ddp_uc *uc)
+void siw_ddp_uc_send_receiver_report(struct siw_ddp_uc *uc)
 {
 	struct siw_uc_reports *r = &uc->reports;
 	struct report_wire wire = {
@@ -77,7 +77,7 @@ void siw_ddp_uc_report_send(struct siw_ddp_uc *uc)
 	r->reported_ns = siw_now_ns();
 }
 
-void siw_ddp_uc_report_store(struct siw_ddp_uc *uc, const uint8_t *datagram)
+void siw_ddp_uc_store_receiver_report(struct siw_ddp_uc *uc, const uint8_t *datagram)
 {
 	struct report_wire wire;
 
@@ -90,7 +90,7 @@ void siw_ddp_uc_report_store(struct siw_ddp_uc *uc, const uint8_t *datagram)
 	};
 }
 
-int siw_ddp_uc_report_read(struct siw_ddp_uc *uc, struct siw_ddp_uc_report *report)
+int siw_ddp_uc_take_receiver_report(struct siw_ddp_uc *uc, struct siw_ddp_uc_report *report)
 {
 	if (!uc->reports.report_unread)
 		return 0;

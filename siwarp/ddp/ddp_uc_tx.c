@@ -55,7 +55,7 @@ uint64_t siw_ddp_uc_accepted_tx_message_count(const struct siw_ddp_uc *uc)
 	return uc->tx.accepted;
 }
 
-bool siw_ddp_uc_tx_blocked(const struct siw_ddp_uc *uc)
+bool siw_ddp_uc_is_tx_blocked(const struct siw_ddp_uc *uc)
 {
 	return uc->tx.blocked || uc->tx.pace.held;
 }

@@ -17,8 +17,8 @@
 #include "llp/llp.h"
 #include "mpa/mpa.h"
 
-void siw_ddp_stream_enable_unexpected(struct siw_ddp_stream *stream, uint64_t octets,
-				      bool deliver_before_end)
+void siw_ddp_stream_enable_unexpected_segments(struct siw_ddp_stream *stream, uint64_t octets,
+					       bool deliver_before_end)
 {
 	stream->rx.unexpected.limit = octets;
 	stream->rx.unexpected.deliver_before_end = deliver_before_end;
@@ -88,7 +88,7 @@ int siw_ddp_store_unexpected_segment(struct siw_ddp_stream *stream)
 	r = stream->lower->payload(stream, rx->seg.head_len, iov.iov_len ? &iov : NULL,
 				   iov.iov_len ? 1 : 0);
 	if (r != 1)
-		return siw_ddp_handle_lower_result(stream, r);
+		return siw_ddp_handle_lower_layer_result(stream, r);
 	rx->have = false;
 	unexpected->coming = NULL;
 	if (unexpected->last)
@@ -127,8 +127,8 @@ static int fail_unexpected_segment(struct siw_ddp_rx *rx, int why, struct siw_wi
 	return rx->dead = why;
 }
 
-int siw_ddp_rx_place_unexpected(struct siw_ddp_stream *stream, struct siw_ddp_seg *seg,
-				struct siw_ddp_delivery *delivery)
+int siw_ddp_rx_place_unexpected_segment(struct siw_ddp_stream *stream, struct siw_ddp_seg *seg,
+					struct siw_ddp_delivery *delivery)
 {
 	struct siw_ddp_rx *rx = &stream->rx;
 	struct siw_ddp_rxq *q = &rx->q[0];
@@ -184,7 +184,8 @@ bool siw_ddp_rx_has_partial_message(const struct siw_ddp_stream *stream)
 	return rx->any_unexpected ? rx->unexpected.mo != 0 : rx->q[0].begun;
 }
 
-bool siw_ddp_rx_awaits_buffer(const struct siw_ddp_stream *stream, struct siw_ddp_seg *seg)
+bool siw_ddp_rx_unexpected_segment_awaits_buffer(const struct siw_ddp_stream *stream,
+						 struct siw_ddp_seg *seg)
 {
 	const struct siw_ddp_rx *rx = &stream->rx;
 
@@ -194,19 +195,19 @@ bool siw_ddp_rx_awaits_buffer(const struct siw_ddp_stream *stream, struct siw_dd
 	return true;
 }
 
-uint32_t siw_ddp_rx_arrived_msn(const struct siw_ddp_stream *stream)
+uint32_t siw_ddp_newest_arrived_msn(const struct siw_ddp_stream *stream)
 {
 	const struct siw_ddp_rx *rx = &stream->rx;
 
 	return rx->any_unexpected ? rx->unexpected.msn - !rx->unexpected.mo : rx->q[0].msn - 1;
 }
 
-uint32_t siw_ddp_rx_delivered_msn(const struct siw_ddp_stream *stream)
+uint32_t siw_ddp_last_delivered_msn(const struct siw_ddp_stream *stream)
 {
 	return stream->rx.q[0].msn - 1;
 }
 
-void siw_ddp_unexpected_free(struct siw_ddp_stream *stream)
+void siw_ddp_free_unexpected_segments(struct siw_ddp_stream *stream)
 {
 	struct siw_ddp_unexpected *unexpected = &stream->rx.unexpected;
 

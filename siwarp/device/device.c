@@ -201,7 +201,7 @@ struct siw_context *siw_open_device(struct siw_device *device)
 	err = context_open_lane0(ctx);
 	if (err)
 		goto fail;
-	err = siw_device_async_open(ctx);
+	err = siw_device_open_async_event_queue(ctx);
 	if (err)
 		goto close_lanes;
 	err = siw_device_watch_interface(ctx);
@@ -219,7 +219,7 @@ struct siw_context *siw_open_device(struct siw_device *device)
 close_port_watch:
 	siw_llp_interface_watch_close(ctx->watch.watch);
 close_async:
-	siw_device_async_close(ctx);
+	siw_device_close_async_event_queue(ctx);
 close_lanes:
 	close_lanes(ctx, NULL);
 fail:
@@ -307,7 +307,7 @@ static void drain_and_close_device(struct siw_context *ctx)
 	run_timers_until_none_left(ctx);
 	siw_device_unregister_for_fork(ctx);
 	close_lanes(ctx, ctx->watch.watch);
-	siw_device_async_close(ctx);
+	siw_device_close_async_event_queue(ctx);
 	siw_guard_remove_handlers();
 }
 
@@ -377,14 +377,14 @@ int siw_faults_set(const char *plan)
 	siw_reason_begin();
 	if (!plan)
 		return siw_refuse_null("plan");
-	err = siw_faults_install(plan);
+	err = siw_faults_install_plan(plan);
 	return err == -EINVAL ? siw_refuse(FAULTS_PLAN, siw_reason_text(siw_faults_error_text()))
 			      : siw_refused(err);
 }
 
 void siw_faults_clear(void)
 {
-	siw_faults_install(NULL);
+	siw_faults_install_plan(NULL);
 }
 
 const char *siw_faults_error(void)
@@ -418,16 +418,16 @@ const char *siw_version(void)
  * Ends all children that have this rank (enum siw_child_rank). The structs of the children stay in
  * a list and are never freed.
  */
-static void end_children_of_closing_rank(struct siw_context *ctx, enum siw_child_rank rank)
+static void end_child_objects_of_close_rank(struct siw_context *ctx, enum siw_child_rank rank)
 {
 	struct siw_link *list = &ctx->children[rank];
 
 	while (!siw_link_empty(list)) {
 		struct siw_child *child = siw_container(list->next, struct siw_child, link);
 
-		siw_device_child_del(ctx, child);
+		siw_device_remove_child(ctx, child);
 		child->end(child);
-		siw_device_child_add(ctx, child, SIW_CHILD_PASSIVE, NULL, -1);
+		siw_device_add_child(ctx, child, SIW_CHILD_PASSIVE, NULL, -1);
 	}
 }
 
@@ -435,7 +435,7 @@ static void wake_all_waiters(struct siw_context *ctx)
 {
 	SIW_EACH_LANE(lane, ctx)
 	siw_llp_port_wake(lane->port);
-	siw_llp_event_set(ctx->async_fd);
+	siw_llp_event_fd_set(ctx->async_fd);
 	siw_lock(&ctx->children_lock);
 	for (int rank = 0; rank < SIW_CHILD_RANKS; rank++)
 		for (struct siw_link *l = ctx->children[rank].next; l != &ctx->children[rank];
@@ -443,7 +443,7 @@ static void wake_all_waiters(struct siw_context *ctx)
 			const struct siw_child *child = siw_container(l, struct siw_child, link);
 
 			if (child->fd >= 0)
-				siw_llp_event_set(child->fd);
+				siw_llp_event_fd_set(child->fd);
 		}
 	siw_unlock(&ctx->children_lock);
 }
@@ -477,8 +477,8 @@ int siw_close_device_forced(struct siw_context *ctx)
 	siw_device_shutdown_connections(ctx, siw_now_ns() +
 						     (uint64_t)siw_settings()->linger_ms * 1000000);
 	for (int rank = 0; rank < SIW_CHILD_PASSIVE; rank++)
-		end_children_of_closing_rank(ctx, rank);
+		end_child_objects_of_close_rank(ctx, rank);
 	drain_and_close_device(ctx);
-	siw_device_context_retire(ctx);
+	siw_device_keep_force_closed_context(ctx);
 	return 0;
 }

@@ -162,8 +162,9 @@ struct siw_idle_polls {
 };
 
 /*
- * A burst of posts ends with a poll of an empty CQ. Polls that return completions end it, too: after
- * SIW_POLLS_PER_BURST of them, or with the first one after SIW_OCTETS_PER_BURST posted octets.
+ * A burst of posts ends with a poll of an empty CQ. Polls that return completions end it, too:
+ * after SIW_POLLS_PER_BURST of them, or with the first one after SIW_OCTETS_PER_BURST posted
+ * octets.
  */
 #define SIW_POLLS_PER_BURST  8
 #define SIW_OCTETS_PER_BURST (1u << 20)
@@ -203,7 +204,9 @@ struct siw_lane {
 	_Atomic bool posts_delayed;
 	/* the last round left requests for which the sockets have space; under lock */
 	bool more_to_send;
-	/* a poll makes the round in progress, so the program will probably poll again; under lock */
+	/*
+	 * a poll makes the round in progress, so the program will probably poll again; under lock
+	 */
 	bool round_of_poll;
 	_Atomic bool cq_overrun; /* a CQ overflowed and its QPs have not been moved to ERR yet */
 	_Atomic uint64_t posted_octets; /* since the last burst of posts ended; a hint, relaxed */
@@ -402,7 +405,7 @@ struct siw_srq {
 	 * NULL: the SRQ is destroyed. Written only while no QP uses the SRQ, so a progress round of
 	 * such a QP may read it without the lock.
 	 */
-	struct siw_mem_queue *recvs;
+	struct siw_mem_buffer_queue *recvs;
 	struct siw_link waiting;  /* QPs with received Sends that have no receive yet */
 	struct siw_srq_attr attr; /* without srq_limit */
 	_Atomic uint32_t limit;	  /* srq_limit; written under the lock; 0 after the limit event */
@@ -547,7 +550,7 @@ static inline bool siw_device_inherited(const struct siw_context *ctx)
 	return __builtin_expect(atomic_load_explicit(&ctx->inherited, memory_order_relaxed), 0);
 }
 /* Returns -ESTALE and records the reason if siw_device_inherited() is true; otherwise returns 0. */
-int siw_device_refuse_stale(const struct siw_context *ctx);
+int siw_device_refuse_if_stale(const struct siw_context *ctx);
 /*
  * The first step of every verb: clears the reason of the thread's previous call and checks the
  * object that is passed to the verb. ctx: the object's device, or NULL if the object is NULL. name:
@@ -577,13 +580,13 @@ static inline const void *siw_device_owner(const struct siw_qp *qp)
 }
 
 /*
- * siw_device_child_add() adds a new child of the device to the list of objects that are ended when
- * the device is closed by force. siw_device_child_del() removes a child that is being destroyed.
+ * siw_device_add_child() adds a new child of the device to the list of objects that are ended when
+ * the device is closed by force. siw_device_remove_child() removes a child that is being destroyed.
  * end may be NULL for SIW_CHILD_PASSIVE.
  */
-void siw_device_child_add(struct siw_context *ctx, struct siw_child *child,
+void siw_device_add_child(struct siw_context *ctx, struct siw_child *child,
 			  enum siw_child_rank rank, void (*end)(struct siw_child *self), int fd);
-void siw_device_child_del(struct siw_context *ctx, struct siw_child *child);
+void siw_device_remove_child(struct siw_context *ctx, struct siw_child *child);
 
 /*
  * Removes and returns the object that was added to the freelist first, or NULL if the list is
@@ -615,7 +618,7 @@ static inline struct siw_lane *siw_device_next_lane(const struct siw_lane *lane)
 	for (struct siw_lane *lane = &(ctx)->lane0; lane; lane = siw_device_next_lane(lane))
 
 /* Leaves work for another lane, whose lock may be held by any thread. Any thread, any lock. */
-void siw_device_lane_leave_work(struct siw_lane *lane, enum siw_lane_work work);
+void siw_device_leave_work_for_lane(struct siw_lane *lane, enum siw_lane_work work);
 
 /*
  * Returns in *out the lane of the queue pairs whose receives complete on the CQ. The first call
@@ -623,7 +626,7 @@ void siw_device_lane_leave_work(struct siw_lane *lane, enum siw_lane_work work);
  * creates a CQ for sends and one for receives per thread shall use all lanes. Returns 0; -ESTALE if
  * the device is being closed by force; -ENOMEM or another -errno of the poller.
  */
-int siw_device_cq_lane(struct siw_cq *cq, struct siw_lane **out);
+int siw_device_cq_get_or_choose_lane(struct siw_cq *cq, struct siw_lane **out);
 
 /* ---- progress -------------------------------------------------------------------------------- */
 
@@ -640,9 +643,9 @@ int siw_device_progress_once(struct siw_lane *lane);
 /*
  * Waits until ready(arg) returns non-zero and returns that value; -EAGAIN after timeout_ms
  * milliseconds (-1: no limit); -EINTR. The calling thread makes progress on a set of lanes while it
- * waits: *lanes is a bit mask, and may change meanwhile (siw_device_channel_update_lanes). fd must
- * become readable when another thread causes ready() to return non-zero. With a non-zero timeout_ms
- * this is a cancellation point (base/cancel.h), so the caller must hold no lock.
+ * waits: *lanes is a bit mask, and may change meanwhile (siw_device_comp_channel_change_lanes). fd
+ * must become readable when another thread causes ready() to return non-zero. With a non-zero
+ * timeout_ms this is a cancellation point (base/cancel.h), so the caller must hold no lock.
  */
 int siw_device_wait(struct siw_context *ctx, const _Atomic uint32_t *lanes, int (*ready)(void *arg),
 		    void *arg, int fd, int timeout_ms);
@@ -661,17 +664,17 @@ void siw_device_remove_unsent_qp(struct siw_qp *qp);
  * QP has nothing in progress. Only recorded QPs are checked before memory or an address handle is
  * destroyed. Called with send_lock held.
  */
-void siw_device_busy_list_add(struct siw_qp *qp);
+void siw_device_add_qp_to_busy_list(struct siw_qp *qp);
 static inline void siw_device_mark_busy(struct siw_qp *qp)
 {
 	if (__builtin_expect(!qp->on_busy, 0))
-		siw_device_busy_list_add(qp);
+		siw_device_add_qp_to_busy_list(qp);
 }
 /*
  * Removes the QP's record of possible uses before the QP is destroyed. Called with the progress
  * lock held.
  */
-void siw_device_busy_list_forget(struct siw_qp *qp);
+void siw_device_remove_qp_from_busy_list(struct siw_qp *qp);
 /*
  * Wakes a sleeping thread to make progress. May be called by any thread. The caller holds a lock of
  * its object that is also acquired when the object is ended, because closing a device by force
@@ -691,31 +694,31 @@ void siw_device_timer_cancel(struct siw_lane *lane, struct siw_timed *timed);
 
 /* ---- events ---------------------------------------------------------------------------------- */
 
-void siw_device_async_init(struct siw_async *async, struct siw_context *ctx, void *object,
-			   void *user);
+void siw_device_async_events_init(struct siw_async *async, struct siw_context *ctx, void *object,
+				  void *user);
 /*
  * Raises an asynchronous event (enum siw_event_type). An event that is raised again before it was
  * read is reported once, in the position of the last raise. Cannot fail. Called with any locks
  * held.
  */
-void siw_device_async_raise(struct siw_async *async, int type);
+void siw_device_raise_async_event(struct siw_async *async, int type);
 /*
  * Called before the object is destroyed: drops the object's unread events and waits until the read
  * events are acknowledged. No further event may be raised. Called without locks.
  */
-void siw_device_async_drop_and_await_acks(struct siw_async *async);
+void siw_device_drop_async_events_await_acks(struct siw_async *async);
 /*
- * Ends the events of an object like siw_device_async_drop_and_await_acks() when the device is
+ * Ends the events of an object like siw_device_drop_async_events_await_acks() when the device is
  * closed by force, without waiting: no acknowledgements will arrive.
  */
-void siw_device_async_drop_without_acks(struct siw_async *async);
+void siw_device_drop_async_events_without_acks(struct siw_async *async);
 
 /* ---- completion and receive queues ----------------------------------------------------------- */
 
 /* Increments the count if it is below max. Returns whether the count was incremented. */
-bool siw_device_increment_below_max(_Atomic uint32_t *count, uint32_t max);
+bool siw_device_increment_count_if_below_max(_Atomic uint32_t *count, uint32_t max);
 /* Returns -ENOMEM and records the reason: the device limit of this name is reached. */
-int siw_device_refuse_full(const char *limit, uint32_t max);
+int siw_device_refuse_limit_reached(const char *limit, uint32_t max);
 
 /*
  * siw_device_cq_has_context: returns whether the CQ belongs to this context.
@@ -778,13 +781,14 @@ int siw_device_mw_bind(struct siw_qp *qp, struct siw_bind *bind, struct siw_bind
  * `except`: the streams of this lane immediately, and those of other lanes in the next rounds of
  * their lanes. Returns whether the binding has ended. If not, the member settle of the lane's queue
  * pairs is called when it has; until then siw_device_mw_replaced_binding_has_ended() returns false.
- * siw_device_mw_stop_waiting(): the queue pair does not wait for that any longer. Called with the
- * lock of the lane held and send_lock not held.
+ * siw_device_mw_stop_waiting_for_binding_end(): the queue pair does not wait for that any longer.
+ * Called with the lock of the lane held and send_lock not held.
  */
 bool siw_device_mw_end_replaced_binding(struct siw_lane *lane, const struct siw_bind_rest *rest,
 					const struct siw_qp *except);
 bool siw_device_mw_replaced_binding_has_ended(struct siw_context *ctx,
 					      const struct siw_bind_rest *rest);
-void siw_device_mw_stop_waiting(struct siw_context *ctx, const struct siw_bind_rest *rest);
+void siw_device_mw_stop_waiting_for_binding_end(struct siw_context *ctx,
+						const struct siw_bind_rest *rest);
 
 #endif

@@ -11,8 +11,8 @@
 
 #define STEP_NS 200000
 
-void siw_device_async_init(struct siw_async *async, struct siw_context *ctx, void *object,
-			   void *user)
+void siw_device_async_events_init(struct siw_async *async, struct siw_context *ctx, void *object,
+				  void *user)
 {
 	async->ctx = ctx;
 	async->object = object;
@@ -24,18 +24,18 @@ void siw_device_async_init(struct siw_async *async, struct siw_context *ctx, voi
 	}
 }
 
-int siw_device_async_open(struct siw_context *ctx)
+int siw_device_open_async_event_queue(struct siw_context *ctx)
 {
 	siw_lock_init(&ctx->async_lock);
 	siw_link_init(&ctx->async_events);
-	siw_device_async_init(&ctx->async, ctx, ctx, NULL);
-	ctx->async_fd = siw_llp_event_open();
+	siw_device_async_events_init(&ctx->async, ctx, ctx, NULL);
+	ctx->async_fd = siw_llp_event_fd_open();
 	return ctx->async_fd < 0 ? ctx->async_fd : 0;
 }
 
-void siw_device_async_close(struct siw_context *ctx)
+void siw_device_close_async_event_queue(struct siw_context *ctx)
 {
-	siw_llp_event_close(ctx->async_fd);
+	siw_llp_event_fd_close(ctx->async_fd);
 	siw_lock_destroy(&ctx->async_lock);
 }
 
@@ -43,14 +43,14 @@ void siw_device_async_close(struct siw_context *ctx)
  * Makes the descriptor readable if and only if there are unread events. Called with async_lock
  * held.
  */
-static void async_update_fd(struct siw_context *ctx)
+static void async_event_fd_update(struct siw_context *ctx)
 {
 	bool any = !siw_link_empty(&ctx->async_events);
 
 	if (any == ctx->async_fd_set)
 		return;
 	if (any)
-		siw_llp_event_set(ctx->async_fd);
+		siw_llp_event_fd_set(ctx->async_fd);
 	else
 		siw_llp_event_fd_clear(ctx->async_fd);
 	ctx->async_fd_set = any;
@@ -71,7 +71,7 @@ static struct siw_async_note *async_find_event_slot(struct siw_async *async, int
 	return &async->note[i];
 }
 
-void siw_device_async_raise(struct siw_async *async, int type)
+void siw_device_raise_async_event(struct siw_async *async, int type)
 {
 	struct siw_context *ctx = async->ctx;
 	struct siw_async_note *note;
@@ -82,20 +82,20 @@ void siw_device_async_raise(struct siw_async *async, int type)
 	note->of = async;
 	siw_link_del(&note->link);
 	siw_link_add(&ctx->async_events, &note->link);
-	async_update_fd(ctx);
+	async_event_fd_update(ctx);
 	siw_unlock(&ctx->async_lock);
 }
 
 /* ---- destroying the object ------------------------------------------------------------------- */
 
-void siw_device_async_drop_and_await_acks(struct siw_async *async)
+void siw_device_drop_async_events_await_acks(struct siw_async *async)
 {
 	struct siw_context *ctx = async->ctx;
 
 	siw_lock(&ctx->async_lock);
 	for (int i = 0; i < SIW_ASYNC_KINDS; i++)
 		siw_link_del(&async->note[i].link);
-	async_update_fd(ctx);
+	async_event_fd_update(ctx);
 	while (async->unacked) { /* a rare wait, until the program acknowledges the events */
 		siw_unlock(&ctx->async_lock);
 		siw_sleep_ns(STEP_NS);
@@ -104,17 +104,17 @@ void siw_device_async_drop_and_await_acks(struct siw_async *async)
 	siw_unlock(&ctx->async_lock);
 }
 
-void siw_device_async_drop_without_acks(struct siw_async *async)
+void siw_device_drop_async_events_without_acks(struct siw_async *async)
 {
 	siw_lock(&async->ctx->async_lock);
 	async->unacked = 0;
 	siw_unlock(&async->ctx->async_lock);
-	siw_device_async_drop_and_await_acks(async);
+	siw_device_drop_async_events_await_acks(async);
 }
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-bool siw_device_async_take(struct siw_context *ctx, struct siw_async_event *event)
+bool siw_device_take_async_event(struct siw_context *ctx, struct siw_async_event *event)
 {
 	struct siw_async_note *note = NULL;
 
@@ -135,7 +135,7 @@ bool siw_device_async_take(struct siw_context *ctx, struct siw_async_event *even
 			note->of->unacked++;
 		}
 	}
-	async_update_fd(ctx);
+	async_event_fd_update(ctx);
 	siw_unlock(&ctx->async_lock);
 	return note != NULL;
 }

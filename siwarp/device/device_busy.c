@@ -7,7 +7,7 @@
  */
 #include "device/device_impl.h"
 
-void siw_device_busy_list_add(struct siw_qp *qp)
+void siw_device_add_qp_to_busy_list(struct siw_qp *qp)
 {
 	struct siw_lane *lane = qp->lane;
 
@@ -25,7 +25,7 @@ static void busy_list_remove(struct siw_lane *lane, struct siw_qp *qp)
 	lane->n_busy--;
 }
 
-void siw_device_busy_list_forget(struct siw_qp *qp)
+void siw_device_remove_qp_from_busy_list(struct siw_qp *qp)
 {
 	struct siw_lane *lane = qp->lane;
 
@@ -42,22 +42,22 @@ void siw_device_busy_list_forget(struct siw_qp *qp)
  * Called after a QP was checked: adds the QP to the end of the busy list again, unless the QP has
  * nothing in progress.
  */
-static void busy_list_add_unless_quiet(struct siw_qp *qp)
+static void busy_list_add_qp_unless_quiet(struct siw_qp *qp)
 {
 	siw_lock(&qp->send_lock);
 	if (qp->ops->is_quiet(qp))
 		qp->on_busy = false;
 	else
-		siw_device_busy_list_add(qp);
+		siw_device_add_qp_to_busy_list(qp);
 	siw_unlock(&qp->send_lock);
 }
 
 /*
  * Removes and returns the first QP of the busy list, or NULL if the list is empty. The QP is marked
- * on_busy until busy_list_add_unless_quiet(). The QP is removed during its check because ending a
- * stream may start another search of the list.
+ * on_busy until busy_list_add_qp_unless_quiet(). The QP is removed during its check because ending
+ * a stream may start another search of the list.
  */
-static struct siw_qp *busy_list_pop(struct siw_lane *lane)
+static struct siw_qp *busy_list_pop_qp(struct siw_lane *lane)
 {
 	struct siw_qp *qp = NULL;
 
@@ -81,32 +81,33 @@ static uint32_t busy_list_length(struct siw_lane *lane)
 }
 
 /* Returns whether a queue pair of the lane uses the key or the handle; the other is 0 or NULL. */
-static bool lane_uses(struct siw_lane *lane, uint32_t lkey, const struct siw_ah *ah)
+static bool lane_uses_key_or_ah(struct siw_lane *lane, uint32_t lkey, const struct siw_ah *ah)
 {
 	struct siw_qp *qp;
 	bool busy = false;
 
 	siw_lock(&lane->lock);
-	for (uint32_t n = busy_list_length(lane); !busy && n && (qp = busy_list_pop(lane)); n--) {
+	for (uint32_t n = busy_list_length(lane); !busy && n && (qp = busy_list_pop_qp(lane));
+	     n--) {
 		if (ah)
 			busy = qp->ops->uses_ah && qp->ops->uses_ah(qp, ah);
 		else
 			busy = qp->ops->uses_key(qp, lkey);
-		busy_list_add_unless_quiet(qp);
+		busy_list_add_qp_unless_quiet(qp);
 	}
 	siw_unlock(&lane->lock);
 	return busy;
 }
 
-bool siw_device_key_in_use(struct siw_context *ctx, uint32_t lkey)
+bool siw_device_is_lkey_in_use(struct siw_context *ctx, uint32_t lkey)
 {
 	SIW_EACH_LANE(lane, ctx)
-	if (lane_uses(lane, lkey, NULL))
+	if (lane_uses_key_or_ah(lane, lkey, NULL))
 		return true;
 	return false;
 }
 
-bool siw_device_ah_in_use(struct siw_ah *ah)
+bool siw_device_is_ah_in_use(struct siw_ah *ah)
 {
 	/*
 	 * Most sends go directly to the socket, so only a handle of a send that was ever queued
@@ -115,7 +116,7 @@ bool siw_device_ah_in_use(struct siw_ah *ah)
 	if (!atomic_load(&ah->queued))
 		return false;
 	SIW_EACH_LANE(lane, atomic_load(&ah->pd)->ctx)
-	if (lane_uses(lane, 0, ah))
+	if (lane_uses_key_or_ah(lane, 0, ah))
 		return true;
 	return false;
 }
@@ -124,16 +125,16 @@ bool siw_device_ah_in_use(struct siw_ah *ah)
  * Resets streams whose responses TCP has not accepted yet, because such responses still refer to
  * the memory.
  */
-void siw_device_revoke_stag_in_lane(struct siw_lane *lane, uint32_t stag,
-				    const struct siw_qp *except)
+void siw_device_reset_streams_using_stag_in_lane(struct siw_lane *lane, uint32_t stag,
+						 const struct siw_qp *except)
 {
 	uint32_t n = atomic_load(&lane->ctx->n_rc) ? busy_list_length(lane) : 0;
 	struct siw_qp *qp;
 
-	for (; n && (qp = busy_list_pop(lane)); n--) {
+	for (; n && (qp = busy_list_pop_qp(lane)); n--) {
 		if (qp != except && qp->ops->revoke)
 			qp->ops->revoke(qp, stag);
-		busy_list_add_unless_quiet(qp);
+		busy_list_add_qp_unless_quiet(qp);
 	}
 }
 
@@ -141,12 +142,12 @@ void siw_device_revoke_stag_in_lane(struct siw_lane *lane, uint32_t stag,
  * Acquiring the lock of a lane waits for a placement in that lane that has already looked up the
  * STag.
  */
-void siw_device_revoke_stag(struct siw_context *ctx, uint32_t stag)
+void siw_device_reset_streams_using_stag(struct siw_context *ctx, uint32_t stag)
 {
 	SIW_EACH_LANE(lane, ctx)
 	{
 		siw_lock(&lane->lock);
-		siw_device_revoke_stag_in_lane(lane, stag, NULL);
+		siw_device_reset_streams_using_stag_in_lane(lane, stag, NULL);
 		siw_unlock(&lane->lock);
 	}
 }

@@ -18,7 +18,7 @@ static void comp_channel_destroy_by_force(struct siw_child *child)
 {
 	struct siw_comp_channel *ch = siw_container(child, struct siw_comp_channel, child);
 
-	siw_llp_event_close(ch->fd);
+	siw_llp_event_fd_close(ch->fd);
 	siw_lock_destroy(&ch->lock);
 }
 
@@ -31,13 +31,13 @@ struct siw_comp_channel *siw_create_comp_channel(struct siw_context *ctx)
 		return siw_refuse_and_return_null(err);
 	err = -ENOMEM;
 	if (atomic_fetch_add(&ctx->n_channel, 1) >= SIW_MAX_CHANNELS) {
-		err = siw_device_refuse_full("channels", SIW_MAX_CHANNELS);
+		err = siw_device_refuse_limit_reached("channels", SIW_MAX_CHANNELS);
 		goto fail;
 	}
 	ch = calloc(1, sizeof(*ch));
 	if (!ch)
 		goto fail;
-	ch->fd = siw_llp_event_open();
+	ch->fd = siw_llp_event_fd_open();
 	if (ch->fd < 0) {
 		err = ch->fd;
 		free(ch);
@@ -46,7 +46,7 @@ struct siw_comp_channel *siw_create_comp_channel(struct siw_context *ctx)
 	ch->ctx = ctx;
 	siw_lock_init(&ch->lock);
 	siw_link_init(&ch->cqs);
-	siw_device_child_add(ctx, &ch->child, SIW_CHILD_CHANNEL, comp_channel_destroy_by_force,
+	siw_device_add_child(ctx, &ch->child, SIW_CHILD_CHANNEL, comp_channel_destroy_by_force,
 			     ch->fd);
 	return ch;
 fail:
@@ -63,7 +63,7 @@ int siw_destroy_comp_channel(struct siw_comp_channel *ch)
 	if (atomic_load(&ch->n_cq))
 		return siw_refuse(CHANNEL_BUSY, atomic_load(&ch->n_cq));
 	atomic_fetch_sub(&ch->ctx->n_channel, 1);
-	siw_device_child_del(ch->ctx, &ch->child);
+	siw_device_remove_child(ch->ctx, &ch->child);
 	comp_channel_destroy_by_force(&ch->child);
 	free(ch);
 	return 0;
@@ -78,7 +78,7 @@ int siw_comp_channel_fd(struct siw_comp_channel *ch)
 	return ch->fd;
 }
 
-void siw_device_channel_raise_cq_event(struct siw_cq *cq)
+void siw_device_comp_channel_raise_cq_event(struct siw_cq *cq)
 {
 	struct siw_comp_channel *ch = cq->channel;
 
@@ -87,7 +87,7 @@ void siw_device_channel_raise_cq_event(struct siw_cq *cq)
 		siw_link_add(&ch->cqs, &cq->in_channel);
 	if (!ch->fd_set && collecting != ch) {
 		ch->fd_set = true;
-		siw_llp_event_set(ch->fd);
+		siw_llp_event_fd_set(ch->fd);
 	}
 	siw_unlock(&ch->lock);
 }
@@ -103,7 +103,7 @@ static void comp_channel_update_fd(struct siw_comp_channel *ch)
 	if (more == ch->fd_set)
 		return;
 	if (more)
-		siw_llp_event_set(ch->fd);
+		siw_llp_event_fd_set(ch->fd);
 	else
 		siw_llp_event_fd_clear(ch->fd);
 	ch->fd_set = more;
@@ -180,7 +180,8 @@ static void comp_channel_update_lanes(struct siw_comp_channel *ch, uint32_t befo
 	atomic_store(&ch->lanes, lanes);
 }
 
-void siw_device_channel_update_lanes(struct siw_comp_channel *ch, uint32_t before, uint32_t after)
+void siw_device_comp_channel_change_lanes(struct siw_comp_channel *ch, uint32_t before,
+					  uint32_t after)
 {
 	uint32_t old;
 
@@ -196,7 +197,7 @@ void siw_device_channel_update_lanes(struct siw_comp_channel *ch, uint32_t befor
 		siw_device_wake_sleeping_thread(ch->ctx->lanes[__builtin_ctz(old)]);
 }
 
-void siw_device_channel_detach_cq(struct siw_cq *cq)
+void siw_device_comp_channel_detach_cq(struct siw_cq *cq)
 {
 	struct siw_comp_channel *ch = cq->channel;
 

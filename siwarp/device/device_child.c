@@ -5,7 +5,7 @@
  */
 #include "device/device_impl.h"
 
-void siw_device_child_add(struct siw_context *ctx, struct siw_child *child,
+void siw_device_add_child(struct siw_context *ctx, struct siw_child *child,
 			  enum siw_child_rank rank, void (*end)(struct siw_child *self), int fd)
 {
 	child->end = end;
@@ -15,7 +15,7 @@ void siw_device_child_add(struct siw_context *ctx, struct siw_child *child,
 	siw_unlock(&ctx->children_lock);
 }
 
-void siw_device_child_del(struct siw_context *ctx, struct siw_child *child)
+void siw_device_remove_child(struct siw_context *ctx, struct siw_child *child)
 {
 	siw_lock(&ctx->children_lock);
 	siw_link_del(&child->link);
@@ -24,7 +24,7 @@ void siw_device_child_del(struct siw_context *ctx, struct siw_child *child)
 
 /* ---- limits ---------------------------------------------------------------------------------- */
 
-bool siw_device_increment_below_max(_Atomic uint32_t *count, uint32_t max)
+bool siw_device_increment_count_if_below_max(_Atomic uint32_t *count, uint32_t max)
 {
 	if (atomic_fetch_add(count, 1) < max)
 		return true;
@@ -32,7 +32,7 @@ bool siw_device_increment_below_max(_Atomic uint32_t *count, uint32_t max)
 	return false;
 }
 
-int siw_device_refuse_full(const char *limit, uint32_t max)
+int siw_device_refuse_limit_reached(const char *limit, uint32_t max)
 {
 	return siw_refuse(DEVICE_FULL, siw_reason_text(limit), max);
 }

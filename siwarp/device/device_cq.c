@@ -61,7 +61,7 @@ static void cq_update_lanes(struct siw_cq *cq)
 	atomic_store(&cq->sole_lane,
 		     lanes & (lanes - 1) ? NULL : cq->ctx->lanes[__builtin_ctz(lanes)]);
 	if (cq->channel && lanes != before)
-		siw_device_channel_update_lanes(cq->channel, before, lanes);
+		siw_device_comp_channel_change_lanes(cq->channel, before, lanes);
 }
 
 /*
@@ -94,7 +94,7 @@ static void cq_tear_down(struct siw_cq *cq)
 	siw_lock(&cq->lock);
 	if (cq->loop)
 		atomic_fetch_sub(&cq->home->loops, 1);
-	siw_llp_loop_fd_close(cq->loop);
+	siw_llp_event_loop_fd_close(cq->loop);
 	cq->loop = NULL;
 	cq->loop_armed = false;
 	cq->home = NULL;
@@ -116,9 +116,9 @@ static void cq_destroy_by_force(struct siw_child *child)
 		siw_lock(&cq->channel->lock);
 		cq->unacked = 0; /* do not wait for acknowledgements of events: none will arrive */
 		siw_unlock(&cq->channel->lock);
-		siw_device_channel_detach_cq(cq);
+		siw_device_comp_channel_detach_cq(cq);
 	}
-	siw_device_async_drop_without_acks(&cq->async);
+	siw_device_drop_async_events_without_acks(&cq->async);
 	cq_tear_down(cq);
 }
 
@@ -153,7 +153,7 @@ struct siw_cq *siw_create_cq(struct siw_context *ctx, int cqe, void *cq_context,
 	if (err)
 		return siw_refuse_and_return_null(err);
 	if (atomic_fetch_add(&ctx->n_cq, 1) >= ctx->attr.max_cq)
-		err = siw_device_refuse_full("max_cq", ctx->attr.max_cq);
+		err = siw_device_refuse_limit_reached("max_cq", ctx->attr.max_cq);
 	else
 		cq = cq_alloc(ctx, round_up_cq_size((uint32_t)cqe));
 	if (!cq && !err)
@@ -170,10 +170,10 @@ struct siw_cq *siw_create_cq(struct siw_context *ctx, int cqe, void *cq_context,
 	atomic_store(&cq->lanes, 0);
 	cq_update_lanes(cq);
 	siw_unlock(&cq->lock);
-	siw_device_async_init(&cq->async, ctx, cq, cq_context);
+	siw_device_async_events_init(&cq->async, ctx, cq, cq_context);
 	if (channel)
 		atomic_fetch_add(&channel->n_cq, 1);
-	siw_device_child_add(ctx, &cq->child, SIW_CHILD_CQ, cq_destroy_by_force, -1);
+	siw_device_add_child(ctx, &cq->child, SIW_CHILD_CQ, cq_destroy_by_force, -1);
 	return cq;
 }
 
@@ -198,10 +198,10 @@ int siw_destroy_cq(struct siw_cq *cq)
 	if (atomic_load(&cq->n_qp))
 		return siw_refuse(CQ_BUSY, atomic_load(&cq->n_qp));
 	if (cq->channel)
-		siw_device_channel_detach_cq(cq);
-	siw_device_async_drop_and_await_acks(&cq->async);
+		siw_device_comp_channel_detach_cq(cq);
+	siw_device_drop_async_events_await_acks(&cq->async);
 	atomic_fetch_sub(&cq->ctx->n_cq, 1);
-	siw_device_child_del(cq->ctx, &cq->child);
+	siw_device_remove_child(cq->ctx, &cq->child);
 	cq_tear_down(cq);
 	return 0;
 }
@@ -275,7 +275,7 @@ int siw_resize_cq(struct siw_cq *cq, int cqe)
 	 * resized CQ has to hold.
 	 */
 	for (uint32_t left = atomic_load(&cq->lanes); left; left &= left - 1)
-		siw_device_send_posted(cq->ctx->lanes[__builtin_ctz(left)], true);
+		siw_device_send_delayed_posts(cq->ctx->lanes[__builtin_ctz(left)], true);
 	siw_lock(&cq->lock);
 	old = cq->ring;
 	err = cq_move_to_ring(cq, ring, mask, (uint32_t)cqe);
@@ -314,7 +314,7 @@ static struct siw_lane *cq_set_lane(struct siw_cq *cq, struct siw_lane *lane)
 	return set;
 }
 
-int siw_device_cq_lane(struct siw_cq *cq, struct siw_lane **out)
+int siw_device_cq_get_or_choose_lane(struct siw_cq *cq, struct siw_lane **out)
 {
 	struct siw_lane *lane;
 	int err;
@@ -347,7 +347,7 @@ static void __attribute__((cold, noinline)) handle_cq_overrun(struct siw_cq *cq)
 {
 	siw_count(SIW_COUNTER_cq_overflow, 1);
 	if (!cq->overrun)
-		siw_device_async_raise(&cq->async, SIW_EVENT_CQ_ERR);
+		siw_device_raise_async_event(&cq->async, SIW_EVENT_CQ_ERR);
 	cq->overrun = true;
 	/*
 	 * The flag is set on every overflow, because a QP may have been reset since the previous
@@ -404,11 +404,11 @@ void siw_device_cq_add_completion(struct siw_qp *qp, struct siw_cq *cq, const st
 	}
 	if (cq->loop_armed) {
 		cq->loop_armed = false;
-		siw_llp_loop_fd_set(cq->loop);
+		siw_llp_event_loop_fd_set(cq->loop);
 	}
 	siw_unlock(&cq->lock);
 	if (announce)
-		siw_device_channel_raise_cq_event(cq);
+		siw_device_comp_channel_raise_cq_event(cq);
 }
 
 /*
@@ -550,7 +550,7 @@ int siw_req_notify_cq(struct siw_cq *cq, int solicited_only)
 	 * program may sleep on its own descriptor now.
 	 */
 	if (!err)
-		siw_device_send_posted_of_all_lanes(ctx);
+		siw_device_send_delayed_posts_of_all_lanes(ctx);
 	return err;
 }
 

@@ -29,7 +29,7 @@ static bool trylock_for_100ms(siw_lock_t *lock)
 	return false;
 }
 
-static void context_begin_shutdown(struct siw_context *ctx, uint64_t deadline_ns)
+static void context_begin_connection_shutdown(struct siw_context *ctx, uint64_t deadline_ns)
 {
 	(void)deadline_ns;
 	SIW_EACH_LANE(lane, ctx)
@@ -59,7 +59,7 @@ static bool lane_is_closing(const struct siw_lane *lane)
 	return false;
 }
 
-static void context_wait_shutdown(struct siw_context *ctx, uint64_t deadline_ns)
+static void context_wait_for_connection_shutdown(struct siw_context *ctx, uint64_t deadline_ns)
 {
 	struct siw_llp_waitset sets[SIW_MAX_LANES];
 	uint32_t locked = 0; /* bit mask of the lanes whose locks could not be acquired */
@@ -88,16 +88,16 @@ static void context_wait_shutdown(struct siw_context *ctx, uint64_t deadline_ns)
 
 void siw_device_shutdown_connections(struct siw_context *ctx, uint64_t deadline_ns)
 {
-	context_begin_shutdown(ctx, deadline_ns);
-	context_wait_shutdown(ctx, deadline_ns);
+	context_begin_connection_shutdown(ctx, deadline_ns);
+	context_wait_for_connection_shutdown(ctx, deadline_ns);
 }
 
 static void close_devices_at_exit(void)
 {
 	uint64_t deadline = siw_now_ns() + (uint64_t)siw_settings()->linger_ms * 1000000;
 
-	siw_device_context_each(context_begin_shutdown, deadline);
-	siw_device_context_each(context_wait_shutdown, deadline);
+	siw_device_for_each_open_context(context_begin_connection_shutdown, deadline);
+	siw_device_for_each_open_context(context_wait_for_connection_shutdown, deadline);
 }
 
 static bool watching;

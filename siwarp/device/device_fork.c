@@ -55,7 +55,8 @@ void siw_device_unregister_for_fork(struct siw_context *ctx)
 	siw_unlock(&fork_lock.lock);
 }
 
-void siw_device_context_each(void (*call)(struct siw_context *ctx, uint64_t arg), uint64_t arg)
+void siw_device_for_each_open_context(void (*call)(struct siw_context *ctx, uint64_t arg),
+				      uint64_t arg)
 {
 	siw_lock(&fork_lock.lock);
 	for (struct siw_link *l = contexts.next; l != &contexts; l = l->next)
@@ -83,14 +84,14 @@ void siw_device_keep_context_for_reuse(struct siw_context *ctx)
 	siw_unlock(&fork_lock.lock);
 }
 
-void siw_device_context_retire(struct siw_context *ctx)
+void siw_device_keep_force_closed_context(struct siw_context *ctx)
 {
 	siw_lock(&fork_lock.lock);
 	siw_link_add(&retired, &ctx->open);
 	siw_unlock(&fork_lock.lock);
 }
 
-int siw_device_refuse_stale(const struct siw_context *ctx)
+int siw_device_refuse_if_stale(const struct siw_context *ctx)
 {
 	return siw_device_inherited(ctx) ? siw_refuse(STALE) : 0;
 }
@@ -98,7 +99,7 @@ int siw_device_refuse_stale(const struct siw_context *ctx)
 int siw_device_check_usable(const struct siw_context *ctx, const char *name)
 {
 	siw_reason_begin();
-	return ctx ? siw_device_refuse_stale(ctx) : siw_refuse_null(name);
+	return ctx ? siw_device_refuse_if_stale(ctx) : siw_refuse_null(name);
 }
 
 int siw_device_check_create_args(const struct siw_pd *pd, const void *init)

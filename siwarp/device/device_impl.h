@@ -19,7 +19,8 @@ int siw_device_register_exit_handler(void);
 int siw_device_register_for_fork(struct siw_context *ctx);
 void siw_device_unregister_for_fork(struct siw_context *ctx);
 /* Calls `call` for every open device. No device is opened or closed meanwhile. */
-void siw_device_context_each(void (*call)(struct siw_context *ctx, uint64_t arg), uint64_t arg);
+void siw_device_for_each_open_context(void (*call)(struct siw_context *ctx, uint64_t arg),
+				      uint64_t arg);
 /*
  * siw_device_take_context_for_reuse() returns a closed context for reuse, or NULL.
  * siw_device_keep_context_for_reuse() stores a closed context for reuse.
@@ -30,7 +31,7 @@ void siw_device_keep_context_for_reuse(struct siw_context *ctx);
  * Stores a context that was closed by force. The context and the structs of its children are never
  * reused.
  */
-void siw_device_context_retire(struct siw_context *ctx);
+void siw_device_keep_force_closed_context(struct siw_context *ctx);
 
 /* ---- device_progress.c ----------------------------------------------------------------------- */
 /*
@@ -43,12 +44,12 @@ void siw_device_progress_once_and_wake(struct siw_lane *lane);
  * would send them, but the program may not poll again soon. polls: the caller is a poll; it does
  * nothing if another thread is making progress and no posts are delayed for a batch.
  */
-void siw_device_send_posted(struct siw_lane *lane, bool polls);
+void siw_device_send_delayed_posts(struct siw_lane *lane, bool polls);
 /*
- * Does what siw_device_send_posted() does, for all lanes of a device. The caller may sleep next in
- * a way of its own, such as its own epoll_wait().
+ * Does what siw_device_send_delayed_posts() does, for all lanes of a device. The caller may sleep
+ * next in a way of its own, such as its own epoll_wait().
  */
-void siw_device_send_posted_of_all_lanes(struct siw_context *ctx);
+void siw_device_send_delayed_posts_of_all_lanes(struct siw_context *ctx);
 /*
  * Records that a poll returned completions without a progress round. all: the poll filled its array
  * of completions, so the caller will poll again soon.
@@ -58,7 +59,7 @@ void siw_device_note_poll_without_progress(struct siw_lane *lane, bool all);
  * Counts a poll for a wait that found its event queued already, so that the progress thread leaves
  * the lane to the thread that takes the events. One in SIW_POLLS_PER_BURST calls makes a round.
  */
-void siw_device_note_event_taken(struct siw_lane *lane);
+void siw_device_count_poll_for_taken_event(struct siw_lane *lane);
 /*
  * Gives a turn to each QP that was marked unsent. Returns how many QPs sent something. Progress
  * lock held.
@@ -67,12 +68,12 @@ int siw_device_send_unsent_qps(struct siw_lane *lane);
 
 /*
  * Makes progress rounds on a lane for an event loop, until a round leaves nothing to do, the CQ
- * holds at least max completions, or a few rounds have been made. Arms the port. Sets *due_ns to the
- * time of the lane's next timer, or to 0 if there is none. Returns 0, or -errno if the port cannot be
- * armed or the device was closed by force.
+ * holds at least max completions, or a few rounds have been made. Arms the port. Sets *due_ns to
+ * the time of the lane's next timer, or to 0 if there is none. Returns 0, or -errno if the port
+ * cannot be armed or the device was closed by force.
  */
-int siw_device_make_rounds_for_loop(struct siw_lane *lane, const struct siw_cq *cq, int max,
-				    uint64_t *due_ns);
+int siw_device_make_rounds_for_event_loop(struct siw_lane *lane, const struct siw_cq *cq, int max,
+					  uint64_t *due_ns);
 
 /* ---- device_cq.c ----------------------------------------------------------------------------- */
 /*
@@ -118,20 +119,21 @@ void siw_device_thread_stop(struct siw_context *ctx);
 /* Requests the shortest scheduler time slice that the kernel allows, for the calling thread. */
 void siw_device_request_short_time_slice(void);
 /* Called by the progress thread after a wake-up in which it handled short one-sided messages. */
-void siw_device_watchdogs_note_one_sided(struct siw_context *ctx);
+void siw_device_watchdogs_note_one_sided_messages(struct siw_context *ctx);
 /* Ends the watchdog threads. Called after the progress thread has ended. */
 void siw_device_watchdogs_stop(struct siw_context *ctx);
 
 /* ---- device_channel.c; all for a CQ that has a channel --------------------------------------- */
 /* Queues a completion event: a completion was added to the CQ while the CQ was armed. */
-void siw_device_channel_raise_cq_event(struct siw_cq *cq);
+void siw_device_comp_channel_raise_cq_event(struct siw_cq *cq);
 /*
- * Adds or removes lanes of a CQ in its channel's set of lanes: the lanes of `before` become those of
- * `after` (bit masks). Wakes the threads that wait on the channel, which must wait on new lanes.
+ * Adds or removes lanes of a CQ in its channel's set of lanes: the lanes of `before` become those
+ * of `after` (bit masks). Wakes the threads that wait on the channel, which must wait on new lanes.
  */
-void siw_device_channel_update_lanes(struct siw_comp_channel *ch, uint32_t before, uint32_t after);
+void siw_device_comp_channel_change_lanes(struct siw_comp_channel *ch, uint32_t before,
+					  uint32_t after);
 /* Removes the CQ from its channel, after the user has acknowledged all its events. */
-void siw_device_channel_detach_cq(struct siw_cq *cq);
+void siw_device_comp_channel_detach_cq(struct siw_cq *cq);
 
 /* ---- device_exit.c --------------------------------------------------------------------------- */
 /*
@@ -141,10 +143,10 @@ void siw_device_channel_detach_cq(struct siw_cq *cq);
 void siw_device_shutdown_connections(struct siw_context *ctx, uint64_t deadline_ns);
 
 /* ---- device_async.c -------------------------------------------------------------------------- */
-int siw_device_async_open(struct siw_context *ctx);
-void siw_device_async_close(struct siw_context *ctx);
+int siw_device_open_async_event_queue(struct siw_context *ctx);
+void siw_device_close_async_event_queue(struct siw_context *ctx);
 /* Reads the first unread event. Returns whether there was one. */
-bool siw_device_async_take(struct siw_context *ctx, struct siw_async_event *event);
+bool siw_device_take_async_event(struct siw_context *ctx, struct siw_async_event *event);
 
 /* ---- device_port.c --------------------------------------------------------------------------- */
 /*
@@ -154,33 +156,33 @@ bool siw_device_async_take(struct siw_context *ctx, struct siw_async_event *even
 int siw_device_list_interfaces(struct siw_llp_interface **out);
 int siw_device_watch_interface(struct siw_context *ctx);
 /* Copies the state of the interface that the program sees. Any lock may be held. */
-void siw_device_get_shown_info(struct siw_context *ctx, struct siw_device_info *info);
+void siw_device_get_info_shown_to_program(struct siw_context *ctx, struct siw_device_info *info);
 /*
  * Notifies the lane's address followers of a change. The last lane to do so shows the change to the
  * program. Called with the lock of the lane held.
  */
-void siw_device_notify_addr_followers(struct siw_lane *lane);
+void siw_device_notify_objects_of_addr_change(struct siw_lane *lane);
 
 /* ---- device_busy.c; called without locks ----------------------------------------------------- */
 /*
  * Returns whether a send that the socket has not accepted, or a Read without a response, uses this
  * memory.
  */
-bool siw_device_key_in_use(struct siw_context *ctx, uint32_t lkey);
+bool siw_device_is_lkey_in_use(struct siw_context *ctx, uint32_t lkey);
 /* Returns whether a send that the socket has not accepted uses this address handle. */
-bool siw_device_ah_in_use(struct siw_ah *ah);
+bool siw_device_is_ah_in_use(struct siw_ah *ah);
 
 /*
  * Called after an STag was invalidated. Resets the streams that still have to send a Read Response
  * from the STag's memory. On return, no other thread uses that memory.
  */
-void siw_device_revoke_stag(struct siw_context *ctx, uint32_t stag);
+void siw_device_reset_streams_using_stag(struct siw_context *ctx, uint32_t stag);
 /*
- * Does what siw_device_revoke_stag() does, for the streams of one lane except that of the QP
- * `except`. Called with the lock of the lane held.
+ * Does what siw_device_reset_streams_using_stag() does, for the streams of one lane except that of
+ * the QP `except`. Called with the lock of the lane held.
  */
-void siw_device_revoke_stag_in_lane(struct siw_lane *lane, uint32_t stag,
-				    const struct siw_qp *except);
+void siw_device_reset_streams_using_stag_in_lane(struct siw_lane *lane, uint32_t stag,
+						 const struct siw_qp *except);
 
 /* ---- device_mr.c ----------------------------------------------------------------------------- */
 /* Converts a set of enum siw_access_flags to one of enum siw_mem_right. */

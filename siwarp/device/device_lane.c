@@ -98,7 +98,7 @@ static int lane_open(struct siw_context *ctx, unsigned int index)
 	err = siw_device_inherited(ctx) ? siw_refuse(STALE) : lane_alloc_and_open(ctx, index);
 	/* The thread that makes progress may be sleeping on the sockets of the other lanes only. */
 	if (!err && index && ctx->has_thread)
-		siw_llp_event_set(ctx->sleep_fd);
+		siw_llp_event_fd_set(ctx->sleep_fd);
 	else if (!err && index)
 		siw_llp_port_wake(ctx->lane0.port);
 	return err;
@@ -147,7 +147,7 @@ void siw_device_lanes_close(struct siw_context *ctx, struct siw_llp_watch *watch
 		siw_llp_poll_port_close(ports[--n]);
 }
 
-void siw_device_lane_leave_work(struct siw_lane *lane, enum siw_lane_work work)
+void siw_device_leave_work_for_lane(struct siw_lane *lane, enum siw_lane_work work)
 {
 	struct siw_llp_port *port = lane->port;
 

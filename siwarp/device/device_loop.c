@@ -10,10 +10,10 @@
 #include "device/device_impl.h"
 
 /*
- * Opens the CQ's descriptor for event loops, unless it is already open. Called with the locks of the
- * lane and of the CQ held. Returns 0 or -errno.
+ * Opens the CQ's descriptor for event loops, unless it is already open. Called with the locks of
+ * the lane and of the CQ held. Returns 0 or -errno.
  */
-static int cq_open_loop_fd(struct siw_cq *cq, struct siw_lane *lane)
+static int cq_open_event_loop_fd(struct siw_cq *cq, struct siw_lane *lane)
 {
 	int err;
 
@@ -21,7 +21,7 @@ static int cq_open_loop_fd(struct siw_cq *cq, struct siw_lane *lane)
 		return siw_refuse(DESTROYED);
 	if (cq->loop)
 		return 0;
-	err = siw_llp_loop_fd_open(lane->port, &cq->loop);
+	err = siw_llp_event_loop_fd_open(lane->port, &cq->loop);
 	if (!err)
 		atomic_fetch_add(&lane->loops, 1);
 	return err;
@@ -33,20 +33,20 @@ int siw_cq_wait_fd(struct siw_cq *cq)
 	int fd, err = siw_device_check_usable(cq ? cq->ctx : NULL, "cq");
 
 	if (!err)
-		err = siw_device_cq_lane(cq, &lane);
+		err = siw_device_cq_get_or_choose_lane(cq, &lane);
 	if (err)
 		return siw_refused(err);
 	siw_lock(&lane->lock); /* the port is closed under this lock */
 	siw_lock(&cq->lock);
-	err = cq_open_loop_fd(cq, lane);
-	fd = err ? err : siw_llp_loop_fd_number(cq->loop);
+	err = cq_open_event_loop_fd(cq, lane);
+	fd = err ? err : siw_llp_event_loop_fd_number(cq->loop);
 	siw_unlock(&cq->lock);
 	siw_unlock(&lane->lock);
 	return siw_refused(fd);
 }
 
 /* Begins a turn: clears the descriptor. Returns the lane of the CQ, or NULL: no descriptor. */
-static struct siw_lane *cq_begin_turn(struct siw_cq *cq)
+static struct siw_lane *cq_begin_event_loop_turn(struct siw_cq *cq)
 {
 	struct siw_lane *lane = NULL;
 
@@ -54,14 +54,14 @@ static struct siw_lane *cq_begin_turn(struct siw_cq *cq)
 	if (cq->loop) {
 		lane = cq->home;
 		cq->loop_armed = false;
-		siw_llp_loop_fd_clear(cq->loop);
+		siw_llp_event_loop_fd_clear(cq->loop);
 	}
 	siw_unlock(&cq->lock);
 	return lane;
 }
 
 /* Arms the CQ if it is empty. Returns whether it is not empty. */
-static bool cq_arm_for_loop(struct siw_cq *cq, uint64_t due_ns)
+static bool cq_arm_for_event_loop_if_empty(struct siw_cq *cq, uint64_t due_ns)
 {
 	bool more;
 
@@ -70,7 +70,7 @@ static bool cq_arm_for_loop(struct siw_cq *cq, uint64_t due_ns)
 	       atomic_load_explicit(&cq->head, memory_order_relaxed);
 	if (!more && cq->loop) {
 		cq->loop_armed = true;
-		siw_llp_loop_fd_set_timer(cq->loop, due_ns);
+		siw_llp_event_loop_fd_set_timer(cq->loop, due_ns);
 	}
 	siw_unlock(&cq->lock);
 	return more;
@@ -91,10 +91,10 @@ int siw_poll_cq_and_arm(struct siw_cq *cq, int num_entries, struct siw_wc *wc,
 		return siw_refuse_null("wc");
 	if (siw_device_inherited(cq->ctx))
 		return siw_refuse(STALE);
-	lane = cq_begin_turn(cq);
+	lane = cq_begin_event_loop_turn(cq);
 	if (!lane)
 		return siw_refuse(CQ_NO_WAIT_FD);
-	err = siw_device_make_rounds_for_loop(lane, cq, num_entries, &due_ns);
+	err = siw_device_make_rounds_for_event_loop(lane, cq, num_entries, &due_ns);
 	if (err)
 		return err;
 	do
@@ -102,7 +102,7 @@ int siw_poll_cq_and_arm(struct siw_cq *cq, int num_entries, struct siw_wc *wc,
 						    sources ? sources + n : NULL,
 						    dests ? dests + n : NULL,
 						    instances ? instances + n : NULL);
-	while (n < num_entries && cq_arm_for_loop(cq, due_ns));
+	while (n < num_entries && cq_arm_for_event_loop_if_empty(cq, due_ns));
 	if (!n && num_entries && siw_device_cq_is_overrun(cq))
 		return siw_refuse(CQ_OVERFLOW);
 	return n;

@@ -16,9 +16,9 @@ struct siw_pd *siw_alloc_pd(struct siw_context *ctx)
 
 	if (err)
 		return siw_refuse_and_return_null(err);
-	if (!siw_device_increment_below_max(&ctx->n_pd, ctx->attr.max_pd))
+	if (!siw_device_increment_count_if_below_max(&ctx->n_pd, ctx->attr.max_pd))
 		return siw_refuse_and_return_null(
-			siw_device_refuse_full("max_pd", ctx->attr.max_pd));
+			siw_device_refuse_limit_reached("max_pd", ctx->attr.max_pd));
 	pd = calloc(1, sizeof(*pd));
 	if (!pd) {
 		atomic_fetch_sub(&ctx->n_pd, 1);
@@ -26,7 +26,7 @@ struct siw_pd *siw_alloc_pd(struct siw_context *ctx)
 	}
 	pd->ctx = ctx;
 	pd->number = atomic_fetch_add(&ctx->next_pd, 1) + 1;
-	siw_device_child_add(ctx, &pd->child, SIW_CHILD_PASSIVE, NULL, -1);
+	siw_device_add_child(ctx, &pd->child, SIW_CHILD_PASSIVE, NULL, -1);
 	return pd;
 }
 
@@ -42,7 +42,7 @@ int siw_dealloc_pd(struct siw_pd *pd)
 				  atomic_load(&pd->n_qp) + atomic_load(&pd->n_srq),
 				  atomic_load(&pd->n_ah));
 	atomic_fetch_sub(&pd->ctx->n_pd, 1);
-	siw_device_child_del(pd->ctx, &pd->child);
+	siw_device_remove_child(pd->ctx, &pd->child);
 	free(pd);
 	return 0;
 }
@@ -153,7 +153,7 @@ static int region_alloc_stag(const struct siw_pd *pd, const void *owner, const s
 	if (err)
 		return err;
 	err = siw_mem_stag_alloc(pd->ctx->mem, &region, stag);
-	return err == -ENOMEM ? siw_device_refuse_full("max_mr", SIW_MAX_MR) : err;
+	return err == -ENOMEM ? siw_device_refuse_limit_reached("max_mr", SIW_MAX_MR) : err;
 }
 
 static void fill_region(struct siw_region *r, struct siw_pd *pd, const struct span *span,
@@ -193,7 +193,7 @@ static struct siw_mr *register_memory(struct siw_pd *pd, const void *owner, cons
 {
 	struct siw_region *r = NULL;
 	uint32_t stag;
-	int err = siw_device_refuse_stale(pd->ctx);
+	int err = siw_device_refuse_if_stale(pd->ctx);
 
 	if (!err) {
 		r = alloc_region(pd->ctx);
@@ -207,7 +207,7 @@ static struct siw_mr *register_memory(struct siw_pd *pd, const void *owner, cons
 	r->owner = owner;
 	fill_region(r, pd, span, stag);
 	atomic_fetch_add(&pd->n_mr, 1);
-	siw_device_child_add(pd->ctx, &r->child, SIW_CHILD_PASSIVE, NULL, -1);
+	siw_device_add_child(pd->ctx, &r->child, SIW_CHILD_PASSIVE, NULL, -1);
 	siw_device_region_allow_mw_binds(r);
 	return &r->mr;
 }
@@ -257,7 +257,7 @@ static int invalidate_and_free_stag(struct siw_context *ctx, uint32_t stag)
 
 	if (err)
 		return err == -ENOENT ? siw_refuse(MR_GONE) : err;
-	siw_device_revoke_stag(ctx, stag);
+	siw_device_reset_streams_using_stag(ctx, stag);
 	return 0;
 }
 
@@ -270,7 +270,7 @@ int siw_dereg_mr(struct siw_mr *mr)
 	if (err)
 		return err;
 	pd = mr->pd;
-	if (siw_device_key_in_use(pd->ctx, mr->lkey))
+	if (siw_device_is_lkey_in_use(pd->ctx, mr->lkey))
 		return siw_refuse(MR_BUSY);
 	err = siw_device_region_forbid_mw_binds(r);
 	if (!err)
@@ -278,7 +278,7 @@ int siw_dereg_mr(struct siw_mr *mr)
 	if (err)
 		return siw_refused(err);
 	atomic_fetch_sub(&pd->n_mr, 1);
-	siw_device_child_del(pd->ctx, &r->child);
+	siw_device_remove_child(pd->ctx, &r->child);
 	siw_device_freelist_give(&pd->ctx->free_regions, &r->in_freelist);
 	return 0;
 }
@@ -289,7 +289,7 @@ static int region_register_again(struct siw_region *r, struct siw_pd *pd, const 
 	uint32_t stag;
 	int err;
 
-	if (siw_device_key_in_use(old_pd->ctx, r->mr.lkey))
+	if (siw_device_is_lkey_in_use(old_pd->ctx, r->mr.lkey))
 		return siw_refuse(MR_BUSY);
 	/* Allocate the new STag first: if that fails, the region stays unchanged. */
 	err = region_alloc_stag(pd, r->owner, span, &stag);
@@ -315,7 +315,7 @@ static int change_access_rights(struct siw_region *r, const struct span *span)
 	struct siw_context *ctx = r->mr.pd->ctx;
 	uint32_t lost = siw_device_mem_rights_of_access(r->access) &
 			~siw_device_mem_rights_of_access(span->access);
-	int err = siw_device_key_in_use(ctx, r->mr.lkey) ? siw_refuse(MR_BUSY) : 0;
+	int err = siw_device_is_lkey_in_use(ctx, r->mr.lkey) ? siw_refuse(MR_BUSY) : 0;
 
 	if (!err)
 		err = check_memory_span(r->mr.pd, r->owner, span);
@@ -329,7 +329,7 @@ static int change_access_rights(struct siw_region *r, const struct span *span)
 	if (err)
 		return siw_refuse(MR_GONE);
 	if (lost & SIW_MEM_REMOTE_READ) {
-		siw_device_revoke_stag(ctx, r->mr.lkey);
+		siw_device_reset_streams_using_stag(ctx, r->mr.lkey);
 	} else if (lost) {
 		/*
 		 * Acquiring the lock of a lane waits for the end of a progress round that may have
@@ -350,7 +350,7 @@ static int change_access_rights(struct siw_region *r, const struct span *span)
 static bool reregistration_keeps_key(const struct siw_region *r, int flags, const struct span *span)
 {
 	return flags == SIW_REREG_MR_CHANGE_ACCESS && span->iova == r->iova &&
-	       siw_mem_stag_alive(r->mr.pd->ctx->mem, r->mr.lkey);
+	       siw_mem_is_stag_valid(r->mr.pd->ctx->mem, r->mr.lkey);
 }
 
 int siw_rereg_mr(struct siw_mr *mr, int flags, struct siw_pd *pd, void *addr, size_t length,
@@ -462,7 +462,7 @@ static bool context_has_addr(struct siw_context *ctx, const struct siw_addr *add
 	struct siw_device_info shown;
 	bool has = false;
 
-	siw_device_get_shown_info(ctx, &shown);
+	siw_device_get_info_shown_to_program(ctx, &shown);
 	for (uint32_t i = 0; i < shown.n_addrs && !has; i++)
 		has = siw_addr_same_host(&shown.addrs[i], addr);
 	return has;
@@ -487,7 +487,7 @@ static uint32_t device_interface_index(struct siw_context *ctx)
 	struct siw_device_info shown;
 	uint32_t scope = 0;
 
-	siw_device_get_shown_info(ctx, &shown);
+	siw_device_get_info_shown_to_program(ctx, &shown);
 	for (uint32_t i = 0; i < shown.n_addrs && !scope; i++)
 		scope = shown.addrs[i].family == AF_INET6 ? shown.addrs[i].scope : 0;
 	return scope;
@@ -512,9 +512,9 @@ struct siw_ah *siw_create_ah_from(struct siw_pd *pd, const struct siw_addr *dest
 		err = source ? check_ah_source(pd, dest, source) : siw_refuse_null("source");
 	if (err)
 		return siw_refuse_and_return_null(err);
-	if (!siw_device_increment_below_max(&pd->ctx->n_ah, pd->ctx->attr.max_ah))
+	if (!siw_device_increment_count_if_below_max(&pd->ctx->n_ah, pd->ctx->attr.max_ah))
 		return siw_refuse_and_return_null(
-			siw_device_refuse_full("max_ah", pd->ctx->attr.max_ah));
+			siw_device_refuse_limit_reached("max_ah", pd->ctx->attr.max_ah));
 	ah = alloc_address_handle(pd, dest, source);
 	if (!ah) {
 		atomic_fetch_sub(&pd->ctx->n_ah, 1);
@@ -523,7 +523,7 @@ struct siw_ah *siw_create_ah_from(struct siw_pd *pd, const struct siw_addr *dest
 	if (siw_addr_is_link_local(dest) && !dest->scope)
 		ah->dest.scope = device_interface_index(pd->ctx);
 	atomic_fetch_add(&pd->n_ah, 1);
-	siw_device_child_add(pd->ctx, &ah->child, SIW_CHILD_PASSIVE, NULL, -1);
+	siw_device_add_child(pd->ctx, &ah->child, SIW_CHILD_PASSIVE, NULL, -1);
 	return ah;
 }
 
@@ -544,10 +544,10 @@ int siw_destroy_ah(struct siw_ah *ah)
 	if (err)
 		return err;
 	pd = ah->pd;
-	if (siw_device_ah_in_use(ah))
+	if (siw_device_is_ah_in_use(ah))
 		return siw_refuse(AH_BUSY);
 	atomic_store(&ah->pd, NULL);
-	siw_device_child_del(pd->ctx, &ah->child);
+	siw_device_remove_child(pd->ctx, &ah->child);
 	atomic_fetch_sub(&pd->n_ah, 1);
 	atomic_fetch_sub(&pd->ctx->n_ah, 1);
 	siw_device_freelist_give(&pd->ctx->free_ahs, &ah->in_freelist);

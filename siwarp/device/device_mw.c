@@ -49,7 +49,8 @@ static bool region_has_bound_memory_windows(struct siw_region *region)
 	struct siw_mem *mem = region->mr.context->mem;
 
 	for (struct siw_link *l = region->windows.next; l != &region->windows; l = l->next)
-		if (siw_mem_stag_alive(mem, siw_container(l, struct siw_window, in_region)->stag))
+		if (siw_mem_is_stag_valid(mem,
+					  siw_container(l, struct siw_window, in_region)->stag))
 			return true;
 	return false;
 }
@@ -142,17 +143,17 @@ struct siw_mw *siw_alloc_mw(struct siw_pd *pd, int type)
 		return siw_refuse_and_return_null(err);
 	if (type != SIW_MW_TYPE_1 && type != SIW_MW_TYPE_2)
 		return siw_refuse_and_return_null(siw_refuse_value("type", type, "siw_mw_type"));
-	if (!siw_device_increment_below_max(&ctx->n_mw, ctx->attr.max_mw))
+	if (!siw_device_increment_count_if_below_max(&ctx->n_mw, ctx->attr.max_mw))
 		return siw_refuse_and_return_null(
-			siw_device_refuse_full("max_mw", ctx->attr.max_mw));
+			siw_device_refuse_limit_reached("max_mw", ctx->attr.max_mw));
 	if (siw_mem_stag_reserve(ctx->mem, type == SIW_MW_TYPE_2, &stag)) {
-		siw_device_refuse_full("max_mr", SIW_MAX_MR);
+		siw_device_refuse_limit_reached("max_mr", SIW_MAX_MR);
 		goto give_back;
 	}
 	w = alloc_memory_window(pd, type, stag);
 	if (w) {
 		atomic_fetch_add(&pd->n_mw, 1);
-		siw_device_child_add(ctx, &w->child, SIW_CHILD_PASSIVE, NULL, -1);
+		siw_device_add_child(ctx, &w->child, SIW_CHILD_PASSIVE, NULL, -1);
 		return &w->mw;
 	}
 	siw_mem_stag_free(ctx->mem, stag);
@@ -213,12 +214,12 @@ int siw_dealloc_mw(struct siw_mw *mw)
 	if (err)
 		return err;
 	if (region) {
-		siw_device_revoke_stag(ctx, w->stag);
+		siw_device_reset_streams_using_stag(ctx, w->stag);
 		unpin_region(ctx, region);
 	}
 	atomic_fetch_sub(&pd->n_mw, 1);
 	atomic_fetch_sub(&ctx->n_mw, 1);
-	siw_device_child_del(ctx, &w->child);
+	siw_device_remove_child(ctx, &w->child);
 	siw_device_freelist_give(&ctx->free_windows, &w->in_freelist);
 	return 0;
 }
@@ -314,7 +315,8 @@ static bool is_mw_bind_allowed(const struct siw_qp *qp, const struct siw_bind *b
 
 	if (w->mw.pd != qp->pd)
 		return false;
-	if (of_qp && ((bind->rkey ^ w->stag) & ~OCTET || siw_mem_stag_alive(qp->ctx->mem, w->stag)))
+	if (of_qp &&
+	    ((bind->rkey ^ w->stag) & ~OCTET || siw_mem_is_stag_valid(qp->ctx->mem, w->stag)))
 		return false;
 	if (!bind->length)
 		return !of_qp;
@@ -361,7 +363,7 @@ static bool unbind_memory_window(const struct siw_qp *qp, struct siw_window *w,
 	/* the window was not bound; otherwise is_mw_bind_allowed() would have failed */
 	if (w->mw.type == SIW_MW_TYPE_2)
 		return false;
-	bound = siw_mem_stag_alive(mem, w->stag);
+	bound = siw_mem_is_stag_valid(mem, w->stag);
 	siw_mem_stag_free(mem, w->stag);
 	if (!bound)
 		return false;
@@ -375,8 +377,9 @@ static bool unbind_memory_window(const struct siw_qp *qp, struct siw_window *w,
  * not when the revocation begins, because the queue pair may stop waiting before that: the reset of
  * the lane's streams may reset its own.
  */
-static void keep_revocation(struct siw_bind_rest *rest, struct siw_revocation *revocation,
-			    struct siw_lane *waiter)
+static void keep_revocation_until_binding_ends(struct siw_bind_rest *rest,
+					       struct siw_revocation *revocation,
+					       struct siw_lane *waiter)
 {
 	rest->revocation = revocation;
 	if (revocation)
@@ -393,7 +396,7 @@ int siw_device_mw_bind(struct siw_qp *qp, struct siw_bind *bind, struct siw_bind
 	if (is_mw_bind_allowed(qp, bind) && !bind_memory_window(qp, bind)) {
 		result = unbind_memory_window(qp, w, rest) ? -EINPROGRESS : 0;
 		if (result == -EINPROGRESS)
-			keep_revocation(rest, bind->revocation, qp->lane);
+			keep_revocation_until_binding_ends(rest, bind->revocation, qp->lane);
 		else
 			free(bind->revocation);
 		remove_memory_window_from_region(w);
@@ -431,15 +434,15 @@ static bool begin_revocation(struct siw_lane *lane, const struct siw_bind_rest *
 		siw_link_add(&ctx->revocations, &revocation->link);
 	siw_unlock(&ctx->revocations_lock);
 	for (uint32_t left = others; left; left &= left - 1)
-		siw_device_lane_leave_work(ctx->lanes[__builtin_ctz(left)],
-					   SIW_LANE_REVOKE_BINDINGS);
+		siw_device_leave_work_for_lane(ctx->lanes[__builtin_ctz(left)],
+					       SIW_LANE_REVOKE_BINDINGS);
 	return others;
 }
 
 bool siw_device_mw_end_replaced_binding(struct siw_lane *lane, const struct siw_bind_rest *rest,
 					const struct siw_qp *except)
 {
-	siw_device_revoke_stag_in_lane(lane, rest->stag, except);
+	siw_device_reset_streams_using_stag_in_lane(lane, rest->stag, except);
 	if (begin_revocation(lane, rest))
 		return false;
 	unpin_region(lane->ctx, rest->region);
@@ -462,7 +465,8 @@ bool siw_device_mw_replaced_binding_has_ended(struct siw_context *ctx,
 	return ended;
 }
 
-void siw_device_mw_stop_waiting(struct siw_context *ctx, const struct siw_bind_rest *rest)
+void siw_device_mw_stop_waiting_for_binding_end(struct siw_context *ctx,
+						const struct siw_bind_rest *rest)
 {
 	bool ended;
 
@@ -514,7 +518,7 @@ static void end_revocation_in_lane(struct siw_lane *lane, struct siw_revocation 
 		return;
 	unpin_region(ctx, region);
 	if (waiter)
-		siw_device_lane_leave_work(waiter, SIW_LANE_CONTINUE_BINDS);
+		siw_device_leave_work_for_lane(waiter, SIW_LANE_CONTINUE_BINDS);
 	else
 		free(revocation);
 }
@@ -524,7 +528,7 @@ void siw_device_mw_revoke_replaced_bindings(struct siw_lane *lane)
 	struct siw_revocation *revocation;
 
 	while ((revocation = find_revocation_of_lane(lane))) {
-		siw_device_revoke_stag_in_lane(lane, revocation->stag, NULL);
+		siw_device_reset_streams_using_stag_in_lane(lane, revocation->stag, NULL);
 		end_revocation_in_lane(lane, revocation);
 	}
 }

@@ -106,7 +106,7 @@ struct siw_cq {
 	 * The descriptor with which an event loop of the program waits; NULL: none. loop_armed: the
 	 * next completion makes it readable. The CQ's lock protects both members.
 	 */
-	struct siw_llp_loop_fd *loop;
+	struct siw_llp_event_loop_fd *loop;
 	bool loop_armed;
 	uint32_t unacked; /* number of events read and not acknowledged yet */
 	struct siw_async async;

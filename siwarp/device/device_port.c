@@ -38,7 +38,7 @@ void siw_device_get_current_info(struct siw_context *ctx, struct siw_device_info
 	siw_unlock(&ctx->port_lock);
 }
 
-void siw_device_get_shown_info(struct siw_context *ctx, struct siw_device_info *info)
+void siw_device_get_info_shown_to_program(struct siw_context *ctx, struct siw_device_info *info)
 {
 	siw_lock(&ctx->port_lock);
 	*info = ctx->port.shown;
@@ -75,7 +75,7 @@ static int reread_interface_state(struct siw_device_info *info)
 /* ---- followers ------------------------------------------------------------------------------- */
 
 /* Returns the number of the last change. */
-static uint32_t port_changes(struct siw_context *ctx)
+static uint32_t last_port_change_number(struct siw_context *ctx)
 {
 	uint32_t changes;
 
@@ -90,7 +90,7 @@ static uint32_t port_changes(struct siw_context *ctx)
  * the change to the program; the events follow, so that a program that has read an event also reads
  * the new state.
  */
-static void port_change_handled_by_lane(struct siw_lane *lane, uint32_t change)
+static void note_port_change_handled_by_lane(struct siw_lane *lane, uint32_t change)
 {
 	struct siw_context *ctx = lane->ctx;
 	struct siw_port_state *port = &ctx->port;
@@ -108,12 +108,12 @@ static void port_change_handled_by_lane(struct siw_lane *lane, uint32_t change)
 	}
 	siw_unlock(&ctx->port_lock);
 	for (int i = 0; i < n; i++)
-		siw_device_async_raise(&ctx->async, events[i]);
+		siw_device_raise_async_event(&ctx->async, events[i]);
 }
 
-void siw_device_notify_addr_followers(struct siw_lane *lane)
+void siw_device_notify_objects_of_addr_change(struct siw_lane *lane)
 {
-	uint32_t change = port_changes(lane->ctx);
+	uint32_t change = last_port_change_number(lane->ctx);
 
 	for (struct siw_link *l = lane->addr_followers.next; l != &lane->addr_followers;
 	     l = l->next) {
@@ -122,19 +122,19 @@ void siw_device_notify_addr_followers(struct siw_lane *lane)
 
 		follower->update(follower);
 	}
-	port_change_handled_by_lane(lane, change);
+	note_port_change_handled_by_lane(lane, change);
 }
 
 /*
  * Called in a round of lane 0, after a change was stored. The other lanes notify their followers in
  * rounds of their own.
  */
-static void notify_addr_followers_of_all_lanes(struct siw_context *ctx)
+static void notify_objects_of_addr_change_in_all_lanes(struct siw_context *ctx)
 {
-	siw_device_notify_addr_followers(&ctx->lane0);
+	siw_device_notify_objects_of_addr_change(&ctx->lane0);
 	for (struct siw_lane *lane = siw_device_next_lane(&ctx->lane0); lane;
 	     lane = siw_device_next_lane(lane))
-		siw_device_lane_leave_work(lane, SIW_LANE_NOTIFY_FOLLOWERS);
+		siw_device_leave_work_for_lane(lane, SIW_LANE_NOTIFY_FOLLOWERS);
 }
 
 /* ---- changes --------------------------------------------------------------------------------- */
@@ -209,7 +209,7 @@ static int handle_interface_changes(struct siw_io_handler *self)
 	 * may have been listed before.
 	 */
 	if (n)
-		notify_addr_followers_of_all_lanes(watch->ctx);
+		notify_objects_of_addr_change_in_all_lanes(watch->ctx);
 	return n;
 }
 
@@ -257,7 +257,7 @@ int siw_query_device_info(struct siw_context *ctx, struct siw_device_info *info)
 		return err;
 	if (!info)
 		return siw_refuse_null("info");
-	siw_device_get_shown_info(ctx, info);
+	siw_device_get_info_shown_to_program(ctx, info);
 	return 0;
 }
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * Progress: which thread runs the device's traffic. A thread that polls makes progress rounds of a
- * lane under the lane's progress lock. A thread that waits for an event makes rounds and then sleeps
- * on the sockets (device_wait.c). If no thread polls or waits, the device's progress thread makes
- * the rounds (device_thread.c).
+ * lane under the lane's progress lock. A thread that waits for an event makes rounds and then
+ * sleeps on the sockets (device_wait.c). If no thread polls or waits, the device's progress thread
+ * makes the rounds (device_thread.c).
  */
 #include <errno.h>
 
@@ -161,7 +161,7 @@ static bool acquire_progress_lock_for_poll(struct siw_lane *lane)
 	return true;
 }
 
-void siw_device_send_posted(struct siw_lane *lane, bool polls)
+void siw_device_send_delayed_posts(struct siw_lane *lane, bool polls)
 {
 	if (!atomic_load_explicit(&lane->n_unsent, memory_order_relaxed))
 		return;
@@ -176,10 +176,10 @@ void siw_device_send_posted(struct siw_lane *lane, bool polls)
 	siw_unlock(&lane->lock);
 }
 
-void siw_device_send_posted_of_all_lanes(struct siw_context *ctx)
+void siw_device_send_delayed_posts_of_all_lanes(struct siw_context *ctx)
 {
 	SIW_EACH_LANE(lane, ctx)
-	siw_device_send_posted(lane, false);
+	siw_device_send_delayed_posts(lane, false);
 }
 
 /* ---- timers ---------------------------------------------------------------------------------- */
@@ -311,7 +311,7 @@ static __attribute__((cold, noinline)) void do_work_of_other_lanes(struct siw_la
 	uint32_t work = atomic_exchange(&lane->work_of_others, 0);
 
 	if (work & SIW_LANE_NOTIFY_FOLLOWERS)
-		siw_device_notify_addr_followers(lane);
+		siw_device_notify_objects_of_addr_change(lane);
 	if (work & SIW_LANE_REVOKE_BINDINGS)
 		siw_device_mw_revoke_replaced_bindings(lane);
 	if (work & SIW_LANE_CONTINUE_BINDS)
@@ -411,7 +411,7 @@ void siw_device_note_poll_without_progress(struct siw_lane *lane, bool all)
 		atomic_store_explicit(&lane->posted_octets, 0, memory_order_relaxed);
 		make_progress_round_for_dense_posts(lane);
 	} else if (!all) { /* the CQ is empty, so the program may not poll again soon */
-		siw_device_send_posted(lane, true);
+		siw_device_send_delayed_posts(lane, true);
 	}
 }
 
@@ -483,7 +483,7 @@ static bool count_idle_round(struct siw_idle_polls *idle_polls)
 	return lasts;
 }
 
-void siw_device_note_event_taken(struct siw_lane *lane)
+void siw_device_count_poll_for_taken_event(struct siw_lane *lane)
 {
 	uint32_t polls = atomic_load_explicit(&lane->polls, memory_order_relaxed);
 
@@ -649,7 +649,7 @@ void siw_device_poll(struct siw_lane *lane, const struct siw_cq *cq)
 #define LOOP_ROUNDS 8 /* maximum number of rounds in one turn of an event loop */
 
 /* Returns the time of the lane's next timer, of whichever layer; 0: none. Lane locked. */
-static uint64_t lane_due_ns(struct siw_lane *lane)
+static uint64_t lane_next_timer_due_ns(struct siw_lane *lane)
 {
 	uint64_t due = siw_llp_port_due_ns(lane->port), tick;
 
@@ -659,8 +659,8 @@ static uint64_t lane_due_ns(struct siw_lane *lane)
 	return !due || tick < due ? tick : due;
 }
 
-int siw_device_make_rounds_for_loop(struct siw_lane *lane, const struct siw_cq *cq, int max,
-				    uint64_t *due_ns)
+int siw_device_make_rounds_for_event_loop(struct siw_lane *lane, const struct siw_cq *cq, int max,
+					  uint64_t *due_ns)
 {
 	uint32_t others = other_lanes_to_serve(lane);
 	bool left = true;
@@ -676,7 +676,7 @@ int siw_device_make_rounds_for_loop(struct siw_lane *lane, const struct siw_cq *
 			break;
 		}
 		siw_device_progress_once(lane);
-		*due_ns = lane_due_ns(lane);
+		*due_ns = lane_next_timer_due_ns(lane);
 		left = *due_ns == SIW_LLP_DUE_NOW ||
 		       (lane->more_to_send &&
 			atomic_load_explicit(&lane->n_unsent, memory_order_relaxed));

@@ -72,18 +72,18 @@ static struct siw_srq *srq_alloc(struct siw_pd *pd, const struct siw_srq_init_at
 	struct siw_srq_attr attr = { .max_sge = init->attr.max_sge ? init->attr.max_sge : 1 };
 	struct siw_srq *srq = srq_alloc_struct(pd->ctx);
 	struct siw_mem_queue_attr queue = { .pd = pd->number, .shared = true };
-	struct siw_mem_queue *recvs;
+	struct siw_mem_buffer_queue *recvs;
 
 	if (!srq)
 		return NULL;
 	attr.max_wr = srq_round_up(init->attr.max_wr);
 	queue.depth = attr.max_wr;
 	queue.max_sge = attr.max_sge;
-	if (siw_mem_queue_create(&queue, &recvs)) {
+	if (siw_mem_buffer_queue_create(&queue, &recvs)) {
 		siw_device_freelist_give(&pd->ctx->free_srqs, &srq->in_freelist);
 		return NULL;
 	}
-	siw_device_async_init(&srq->async, pd->ctx, srq, init->srq_context);
+	siw_device_async_events_init(&srq->async, pd->ctx, srq, init->srq_context);
 	siw_lock(&srq->lock);
 	srq->pd = pd;
 	srq->number = atomic_fetch_add(&pd->ctx->next_srq, 1) + 1;
@@ -111,13 +111,13 @@ static bool srq_is_destroyed(struct siw_srq *srq)
  */
 static void srq_tear_down(struct siw_srq *srq)
 {
-	struct siw_mem_queue *recvs;
+	struct siw_mem_buffer_queue *recvs;
 
 	siw_lock(&srq->lock);
 	recvs = srq->recvs;
 	srq->recvs = NULL;
 	siw_unlock(&srq->lock);
-	siw_mem_queue_destroy(recvs);
+	siw_mem_buffer_queue_destroy(recvs);
 	siw_device_freelist_give(&srq->ctx->free_srqs, &srq->in_freelist);
 }
 
@@ -125,7 +125,7 @@ static void srq_destroy_by_force(struct siw_child *child)
 {
 	struct siw_srq *srq = siw_container(child, struct siw_srq, child);
 
-	siw_device_async_drop_without_acks(&srq->async);
+	siw_device_drop_async_events_without_acks(&srq->async);
 	srq_tear_down(srq);
 }
 
@@ -141,7 +141,7 @@ struct siw_srq *siw_create_srq(struct siw_pd *pd, struct siw_srq_init_attr *init
 		return siw_refuse_and_return_null(err);
 	ctx = pd->ctx;
 	if (atomic_fetch_add(&ctx->n_srq, 1) >= ctx->attr.max_srq)
-		err = siw_device_refuse_full("max_srq", ctx->attr.max_srq);
+		err = siw_device_refuse_limit_reached("max_srq", ctx->attr.max_srq);
 	else
 		srq = srq_alloc(pd, init);
 	if (!srq) {
@@ -149,7 +149,7 @@ struct siw_srq *siw_create_srq(struct siw_pd *pd, struct siw_srq_init_attr *init
 		return siw_refuse_and_return_null(err ? err : -ENOMEM);
 	}
 	atomic_fetch_add(&pd->n_srq, 1);
-	siw_device_child_add(ctx, &srq->child, SIW_CHILD_SRQ, srq_destroy_by_force, -1);
+	siw_device_add_child(ctx, &srq->child, SIW_CHILD_SRQ, srq_destroy_by_force, -1);
 	init->attr.max_wr = srq->attr.max_wr;
 	init->attr.max_sge = srq->attr.max_sge;
 	return srq;
@@ -165,10 +165,10 @@ int siw_destroy_srq(struct siw_srq *srq)
 		return siw_refuse(DESTROYED);
 	if (atomic_load(&srq->n_qp))
 		return siw_refuse(SRQ_BUSY, atomic_load(&srq->n_qp));
-	siw_device_async_drop_and_await_acks(&srq->async);
+	siw_device_drop_async_events_await_acks(&srq->async);
 	atomic_fetch_sub(&srq->pd->n_srq, 1);
 	atomic_fetch_sub(&srq->ctx->n_srq, 1);
-	siw_device_child_del(srq->ctx, &srq->child);
+	siw_device_remove_child(srq->ctx, &srq->child);
 	srq_tear_down(srq);
 	return 0;
 }
@@ -183,20 +183,20 @@ static void srq_raise_limit_event(struct siw_srq *srq)
 {
 	/* the event is raised only once until the limit is set again */
 	atomic_store_explicit(&srq->limit, 0, memory_order_relaxed);
-	siw_device_async_raise(&srq->async, SIW_EVENT_SRQ_LIMIT_REACHED);
+	siw_device_raise_async_event(&srq->async, SIW_EVENT_SRQ_LIMIT_REACHED);
 }
 
 void siw_device_srq_raise_limit_event_if_low(struct siw_srq *srq)
 {
 	if (!atomic_load_explicit(&srq->limit, memory_order_relaxed) ||
-	    !srq_is_below_limit(srq, siw_mem_queue_posted_count(srq->recvs)))
+	    !srq_is_below_limit(srq, siw_mem_buffer_queue_posted_count(srq->recvs)))
 		return;
 	/*
 	 * The comparison is repeated under the lock, because another lane may have raised the event
 	 * since, or the program may have posted receives or set another limit.
 	 */
 	siw_lock(&srq->lock);
-	if (srq_is_below_limit(srq, siw_mem_queue_posted_count(srq->recvs)))
+	if (srq_is_below_limit(srq, siw_mem_buffer_queue_posted_count(srq->recvs)))
 		srq_raise_limit_event(srq);
 	siw_unlock(&srq->lock);
 }
@@ -208,7 +208,7 @@ void siw_device_srq_raise_limit_event_if_low(struct siw_srq *srq)
 static void srq_set_limit(struct siw_srq *srq, uint32_t limit)
 {
 	atomic_store_explicit(&srq->limit, limit, memory_order_relaxed);
-	if (srq_is_below_limit(srq, siw_mem_queue_exact_count(srq->recvs)))
+	if (srq_is_below_limit(srq, siw_mem_buffer_queue_exact_count(srq->recvs)))
 		srq_raise_limit_event(srq);
 }
 
@@ -240,13 +240,13 @@ static int srq_check_modify(const struct siw_srq *srq, const struct siw_srq_attr
  */
 static int srq_resize(struct siw_srq *srq, uint32_t max_wr)
 {
-	int err = siw_mem_queue_resize(srq->recvs, max_wr);
+	int err = siw_mem_buffer_queue_resize(srq->recvs, max_wr);
 
 	if (!err)
 		srq->attr.max_wr = srq_round_up(max_wr);
-	return err == -EINVAL
-		       ? siw_refuse(SRQ_SHRINKS, max_wr, siw_mem_queue_posted_count(srq->recvs))
-		       : err;
+	return err == -EINVAL ? siw_refuse(SRQ_SHRINKS, max_wr,
+					   siw_mem_buffer_queue_posted_count(srq->recvs))
+			      : err;
 }
 
 int siw_modify_srq(struct siw_srq *srq, const struct siw_srq_attr *attr, int mask)
@@ -315,7 +315,7 @@ static void schedule_qps_waiting_for_srq(struct siw_srq *srq)
 
 void siw_device_srq_offer_returned_receives(struct siw_srq *srq)
 {
-	if (__builtin_expect(!siw_mem_queue_has_returned(srq->recvs), 1))
+	if (__builtin_expect(!siw_mem_buffer_queue_has_returned_buffers(srq->recvs), 1))
 		return;
 	siw_lock(&srq->lock);
 	schedule_qps_waiting_for_srq(srq);
@@ -333,7 +333,7 @@ static int srq_post_one(struct siw_srq *srq, const struct siw_recv_wr *wr)
 		return siw_refuse(SRQ_SGE, (uint64_t)wr->num_sge, srq->attr.max_sge);
 	if (wr->num_sge && !wr->sg_list)
 		return siw_refuse(SGE_LIST, (uint64_t)wr->num_sge);
-	err = siw_mem_queue_post(srq->recvs, wr->wr_id, wr->sg_list, wr->num_sge);
+	err = siw_mem_buffer_queue_post(srq->recvs, wr->wr_id, wr->sg_list, wr->num_sge);
 	return err ? siw_refuse_full(SRQ_FULL, srq->attr.max_wr) : 0;
 }
 

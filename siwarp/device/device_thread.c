@@ -96,7 +96,7 @@ struct lanes_served {
 };
 
 /* Finds out which lanes were polled since the last look, or are waited on. */
-static void look_at_lanes(struct siw_context *ctx, struct lanes_served *served)
+static void find_polled_and_waiting_lanes(struct siw_context *ctx, struct lanes_served *served)
 {
 	served->by_others = 0;
 	served->polled = served->waiting = false;
@@ -169,11 +169,11 @@ static void progress_thread_nap(struct siw_context *ctx, uint32_t others, struct
 }
 
 /*
- * Called by the progress thread before it sends posts of a lane, with the lane's lock held. If posts
- * are delayed for a batch, the program has not polled soon enough, and no posts are delayed for a
- * time: 10 ms, doubled up to 10 s if this happens again soon after that time.
+ * Called by the progress thread before it sends posts of a lane, with the lane's lock held. If
+ * posts are delayed for a batch, the program has not polled soon enough, and no posts are delayed
+ * for a time: 10 ms, doubled up to 10 s if this happens again soon after that time.
  */
-static void note_late_poll(struct siw_lane *lane)
+static void stop_delaying_posts_after_late_poll(struct siw_lane *lane)
 {
 	uint64_t until, unit = (uint64_t)siw_settings()->pauses, now;
 
@@ -197,7 +197,7 @@ static void note_late_poll(struct siw_lane *lane)
  * Prepares a sleep on the sockets of a lane. Returns whether requests were sent, so that the thread
  * must not sleep. *us: the longest sleep in microseconds (-1: no limit), which may be reduced.
  */
-static bool arm_lane(struct siw_lane *lane, struct siw_llp_waitset *set, int64_t *us)
+static bool arm_lane_for_sleep(struct siw_lane *lane, struct siw_llp_waitset *set, int64_t *us)
 {
 	int64_t own;
 	int moved;
@@ -209,7 +209,7 @@ static bool arm_lane(struct siw_lane *lane, struct siw_llp_waitset *set, int64_t
 	 * so they are sent before the wait. Pairs with siw_device_add_unsent_qp(), whose caller
 	 * marks the QP and then checks whether the socket poller is armed.
 	 */
-	note_late_poll(lane);
+	stop_delaying_posts_after_late_poll(lane);
 	moved = atomic_load(&lane->n_unsent) ? siw_device_send_unsent_qps(lane) : 0;
 	siw_llp_waitset_fill(lane->port, set);
 	own = siw_device_sleep_duration_us(lane, siw_now_ns(), UINT64_MAX);
@@ -220,10 +220,10 @@ static bool arm_lane(struct siw_lane *lane, struct siw_llp_waitset *set, int64_t
 }
 
 /*
- * Sleeps on the sockets of the lanes that nobody else serves. us: longest sleep in microseconds, -1:
- * no limit. Returns false if the thread did not sleep, because there were requests to send or the
- * thread has to stop. An event of a lane on which an event loop of the program sleeps, too, is left
- * to the loop for one nap: if both threads served it, they would wait for each other.
+ * Sleeps on the sockets of the lanes that nobody else serves. us: longest sleep in microseconds,
+ * -1: no limit. Returns false if the thread did not sleep, because there were requests to send or
+ * the thread has to stop. An event of a lane on which an event loop of the program sleeps, too, is
+ * left to the loop for one nap: if both threads served it, they would wait for each other.
  */
 static bool sleep_on_sockets(struct siw_context *ctx, struct lanes_served *served, int64_t us)
 {
@@ -236,7 +236,7 @@ static bool sleep_on_sockets(struct siw_context *ctx, struct lanes_served *serve
 	{
 		if (served->by_others >> lane->index & 1)
 			continue;
-		moved |= arm_lane(lane, &sets[n++], &us);
+		moved |= arm_lane_for_sleep(lane, &sets[n++], &us);
 		if (atomic_load(&lane->loops))
 			with_loops |= 1u << lane->index;
 	}
@@ -251,7 +251,7 @@ static bool sleep_on_sockets(struct siw_context *ctx, struct lanes_served *serve
 }
 
 /* Disarms lanes that others serve. The event loops of a program sleep on armed lanes. */
-static void disarm_lanes(struct siw_context *ctx, uint32_t lanes)
+static void disarm_lanes_served_by_others(struct siw_context *ctx, uint32_t lanes)
 {
 	SIW_EACH_LANE(lane, ctx)
 	{
@@ -290,7 +290,7 @@ struct spin {
  * Called after each round of the progress thread. Returns whether to make another round before the
  * thread sleeps.
  */
-static bool spin_continues(struct spin *spin, bool moved)
+static bool spin_must_continue_before_sleep(struct spin *spin, bool moved)
 {
 	uint64_t ns = (uint64_t)siw_settings()->spin_us * 1000, now;
 
@@ -337,7 +337,7 @@ static int progress_thread_round(struct siw_context *ctx, uint32_t others, struc
 			continue;
 		siw_lock(&lane->lock);
 		before = lane->one_sided;
-		note_late_poll(lane);
+		stop_delaying_posts_after_late_poll(lane);
 		moved += siw_device_progress_once(lane);
 		spin->one_sided |= lane->one_sided != before;
 		siw_unlock(&lane->lock);
@@ -384,20 +384,21 @@ static void *progress_thread(void *arg)
 	struct spin spin = { 0 };
 	struct naps naps = { 0 };
 
-	look_at_lanes(ctx, &served);
+	find_polled_and_waiting_lanes(ctx, &served);
 	siw_device_request_short_time_slice();
 	while (!atomic_load(&ctx->stop)) {
-		look_at_lanes(ctx, &served);
+		find_polled_and_waiting_lanes(ctx, &served);
 		count_naps(&naps, &served);
-		disarm_lanes(ctx, served.by_others);
+		disarm_lanes_served_by_others(ctx, served.by_others);
 		if (served.by_others == atomic_load(&ctx->open_lanes)) {
 			progress_thread_nap(ctx, served.by_others, &naps);
 			continue;
 		}
-		if (!spin_continues(&spin, progress_thread_round(ctx, served.by_others, &spin)) &&
+		if (!spin_must_continue_before_sleep(
+			    &spin, progress_thread_round(ctx, served.by_others, &spin)) &&
 		    sleep_until_work(ctx, &served, &naps)) {
 			if (spin.one_sided && spin.moved <= FEW)
-				siw_device_watchdogs_note_one_sided(ctx);
+				siw_device_watchdogs_note_one_sided_messages(ctx);
 			spin_reset_after_wake_up(&spin);
 		}
 	}
@@ -435,7 +436,7 @@ int siw_device_thread_start(struct siw_context *ctx)
 	sigset_t all, before;
 	int err;
 
-	ctx->sleep_fd = siw_llp_event_open();
+	ctx->sleep_fd = siw_llp_event_fd_open();
 	if (ctx->sleep_fd < 0)
 		return ctx->sleep_fd;
 	if (!siw_settings()->progress_thread)
@@ -454,7 +455,7 @@ int siw_device_thread_start(struct siw_context *ctx)
 		err = siw_thread_start(&ctx->thread, NULL, progress_thread, ctx);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	if (err) {
-		siw_llp_event_close(ctx->sleep_fd);
+		siw_llp_event_fd_close(ctx->sleep_fd);
 		return -err;
 	}
 	ctx->has_thread = true;
@@ -467,11 +468,11 @@ void siw_device_thread_stop(struct siw_context *ctx)
 
 	if (ctx->has_thread) {
 		atomic_store(&ctx->stop, true);
-		siw_llp_event_set(ctx->sleep_fd);
+		siw_llp_event_fd_set(ctx->sleep_fd);
 		cancel = siw_cancel_disable();
 		pthread_join(ctx->thread, NULL);
 		siw_device_watchdogs_stop(ctx);
 		siw_cancel_restore(cancel);
 	}
-	siw_llp_event_close(ctx->sleep_fd);
+	siw_llp_event_fd_close(ctx->sleep_fd);
 }

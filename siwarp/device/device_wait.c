@@ -25,7 +25,7 @@ struct wait {
 };
 
 /* Returns the lanes that a wait has to serve now. Without a progress thread these are all lanes. */
-static uint32_t lanes_of_wait(const struct wait *wait)
+static uint32_t lanes_served_by_wait(const struct wait *wait)
 {
 	uint32_t open = atomic_load(&wait->ctx->open_lanes), lanes;
 
@@ -74,7 +74,7 @@ static void count_waiter_in_lanes(struct wait *wait, uint32_t lanes)
 		atomic_fetch_sub(&wait->ctx->lanes[__builtin_ctz(set)]->waiters, 1);
 	wait->counted = lanes;
 	if (removed && atomic_load(&wait->ctx->asleep))
-		siw_llp_event_set(wait->ctx->sleep_fd);
+		siw_llp_event_fd_set(wait->ctx->sleep_fd);
 }
 
 /*
@@ -116,8 +116,8 @@ static int wait_loop(struct wait *wait)
 	int moved, r;
 
 	for (;;) {
-		if (wait->counted != lanes_of_wait(wait))
-			count_waiter_in_lanes(wait, lanes_of_wait(wait));
+		if (wait->counted != lanes_served_by_wait(wait))
+			count_waiter_in_lanes(wait, lanes_served_by_wait(wait));
 		for (uint32_t left = wait->counted; left; left &= left - 1)
 			siw_device_poll(ctx->lanes[__builtin_ctz(left)], NULL);
 		r = wait->ready(wait->arg);
@@ -149,9 +149,10 @@ static int wait_loop(struct wait *wait)
 		siw_trim_free_memory();
 		/*
 		 * Only rounds that moved no message have found every socket empty. A lane that is
-		 * added to the set from now on ends the sleep (siw_device_channel_update_lanes).
+		 * added to the set from now on ends the sleep
+		 * (siw_device_comp_channel_change_lanes).
 		 */
-		if (wait->counted == lanes_of_wait(wait) &&
+		if (wait->counted == lanes_served_by_wait(wait) &&
 		    siw_llp_wait_any_cancellable(sets, __builtin_popcount(wait->counted), wait->fd,
 						 timeout_us) == -EINTR)
 			return siw_refuse(INTERRUPTED);
@@ -169,11 +170,11 @@ static int begin_wait(struct siw_context *ctx, int (*ready)(void *arg), void *ar
 
 	if (timeout_ms)
 		pthread_testcancel();
-	siw_device_send_posted_of_all_lanes(ctx);
+	siw_device_send_delayed_posts_of_all_lanes(ctx);
 	r = ready(arg);
 	if (r)
 		return r;
-	if (timeout_ms < 0 && siw_llp_event_is_nonblocking(fd))
+	if (timeout_ms < 0 && siw_llp_event_fd_is_nonblocking(fd))
 		timeout_ms = 0;
 	if (timeout_ms < 0)
 		*deadline = UINT64_MAX;
@@ -200,7 +201,7 @@ static int wait_with_progress(struct wait *wait)
 {
 	int r;
 
-	count_waiter_in_lanes(wait, lanes_of_wait(wait));
+	count_waiter_in_lanes(wait, lanes_served_by_wait(wait));
 	pthread_cleanup_push(undo_waiter_count, wait);
 	r = wait_loop(wait);
 	pthread_cleanup_pop(1);
@@ -273,7 +274,7 @@ int siw_device_wait_on_fd(struct siw_context *ctx, int (*ready)(void *arg), void
 	int r = begin_wait(ctx, ready, arg, fd, timeout_ms, &wait.deadline);
 
 	if (r && timeout_ms && progress_us)
-		siw_device_note_event_taken(&ctx->lane0);
+		siw_device_count_poll_for_taken_event(&ctx->lane0);
 	if (r)
 		return r;
 	if (!ctx->has_thread || !wait.deadline)
@@ -287,7 +288,7 @@ int siw_device_wait_on_fd(struct siw_context *ctx, int (*ready)(void *arg), void
 	 * make progress from now on.
 	 */
 	if (atomic_load(&ctx->naps))
-		siw_llp_event_set(ctx->sleep_fd);
+		siw_llp_event_fd_set(ctx->sleep_fd);
 	atomic_fetch_add(&ctx->fd_waiters, 1);
 	pthread_cleanup_push(undo_fd_waiter_count, ctx);
 	r = wait_on_descriptor(ctx, ready, arg, fd, wait.deadline);
@@ -302,11 +303,11 @@ struct wanted_event {
 	struct siw_async_event *event;
 };
 
-static int take_wanted_event(void *arg)
+static int take_wanted_async_event(void *arg)
 {
 	struct wanted_event *want = arg;
 
-	return siw_device_async_take(want->ctx, want->event);
+	return siw_device_take_async_event(want->ctx, want->event);
 }
 
 int siw_get_async_event(struct siw_context *ctx, struct siw_async_event *event, int timeout_ms)
@@ -319,6 +320,7 @@ int siw_get_async_event(struct siw_context *ctx, struct siw_async_event *event, 
 		return err;
 	if (!event)
 		return siw_refuse_null("event");
-	r = siw_device_wait_on_fd(ctx, take_wanted_event, &want, ctx->async_fd, timeout_ms, 0);
+	r = siw_device_wait_on_fd(ctx, take_wanted_async_event, &want, ctx->async_fd, timeout_ms,
+				  0);
 	return siw_refused(r < 0 ? r : 0);
 }

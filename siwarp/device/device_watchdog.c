@@ -163,7 +163,7 @@ static void watchdogs_wake(struct siw_watchdogs *watchdogs)
 		sem_post(&watchdogs->threads[i].wake);
 }
 
-void siw_device_watchdogs_note_one_sided(struct siw_context *ctx)
+void siw_device_watchdogs_note_one_sided_messages(struct siw_context *ctx)
 {
 	struct siw_watchdogs *watchdogs = &ctx->watchdogs;
 	uint64_t now, gap_ns;

@@ -60,8 +60,8 @@ struct siw_io_handler {
  * without data for 256 polls. A hot socket without data for 1024 polls turns cold if other sockets
  * had data. A socket that waits for room to write counts as a socket with data. Listeners and
  * sockets that are still connecting stay cold. While the port has descriptors for event loops
- * (siw_llp_loop_fd_open), no socket turns hot: an event loop calls epoll_wait in each turn anyway,
- * and would only add a receive that finds nothing for each hot socket.
+ * (siw_llp_event_loop_fd_open), no socket turns hot: an event loop calls epoll_wait in each turn
+ * anyway, and would only add a receive that finds nothing for each hot socket.
  */
 /*
  * Opens a port without sockets. sibling: an open port of the same device, or NULL; a port of a
@@ -160,26 +160,26 @@ void siw_llp_batch_buffer_return(struct siw_llp_port *port, uint8_t *batch);
 
 /* ---- descriptors for event loops of programs ------------------------------------------------- */
 
-struct siw_llp_loop_fd;
+struct siw_llp_event_loop_fd;
 /*
  * Opens a descriptor with which an event loop of the program waits until a poll of the port may
  * have work: it is readable while a cold socket has work, between siw_llp_port_wake() and the next
- * poll, between siw_llp_loop_fd_set() and siw_llp_loop_fd_clear(), and from the time of
- * siw_llp_loop_fd_set_timer() on. A hot socket is watched only while the port is armed. Returns 0
- * or -errno. The port must be closed after the descriptor. The caller makes the calls below one at
- * a time; the progress lock is not needed.
+ * poll, between siw_llp_event_loop_fd_set() and siw_llp_event_loop_fd_clear(), and from the time of
+ * siw_llp_event_loop_fd_set_timer() on. A hot socket is watched only while the port is armed.
+ * Returns 0 or -errno. The port must be closed after the descriptor. The caller makes the calls
+ * below one at a time; the progress lock is not needed.
  */
-int siw_llp_loop_fd_open(struct siw_llp_port *port, struct siw_llp_loop_fd **out);
-void siw_llp_loop_fd_close(struct siw_llp_loop_fd *loop); /* NULL: nothing is done */
+int siw_llp_event_loop_fd_open(struct siw_llp_port *port, struct siw_llp_event_loop_fd **out);
+void siw_llp_event_loop_fd_close(struct siw_llp_event_loop_fd *loop); /* NULL: nothing is done */
 /* Returns the descriptor, which must not be read. */
-int siw_llp_loop_fd_number(const struct siw_llp_loop_fd *loop);
-void siw_llp_loop_fd_set(struct siw_llp_loop_fd *loop);
-void siw_llp_loop_fd_clear(struct siw_llp_loop_fd *loop);
+int siw_llp_event_loop_fd_number(const struct siw_llp_event_loop_fd *loop);
+void siw_llp_event_loop_fd_set(struct siw_llp_event_loop_fd *loop);
+void siw_llp_event_loop_fd_clear(struct siw_llp_event_loop_fd *loop);
 /*
  * Makes the descriptor readable at due_ns; 0: never. An earlier time of a previous call stays
  * valid until it has passed.
  */
-void siw_llp_loop_fd_set_timer(struct siw_llp_loop_fd *loop, uint64_t due_ns);
+void siw_llp_event_loop_fd_set_timer(struct siw_llp_event_loop_fd *loop, uint64_t due_ns);
 /*
  * Returns the time at which a poll of the port has work although no descriptor reports any; 0:
  * never. SIW_LLP_DUE_NOW: a socket was not read until empty. Called with the progress lock held.
@@ -189,12 +189,12 @@ uint64_t siw_llp_port_due_ns(const struct siw_llp_port *port);
 
 /* ---- event descriptors: readable between set and clear; any thread -------------------------- */
 
-int siw_llp_event_open(void); /* Opens a close-on-exec descriptor; returns it or -errno. */
+int siw_llp_event_fd_open(void); /* Opens a close-on-exec descriptor; returns it or -errno. */
 /* Returns whether the program has set O_NONBLOCK on the descriptor. */
-bool siw_llp_event_is_nonblocking(int fd);
-void siw_llp_event_set(int fd);
+bool siw_llp_event_fd_is_nonblocking(int fd);
+void siw_llp_event_fd_set(int fd);
 void siw_llp_event_fd_clear(int fd);
-void siw_llp_event_close(int fd);
+void siw_llp_event_fd_close(int fd);
 
 /* ---- interfaces ------------------------------------------------------------------------------ */
 
@@ -257,8 +257,8 @@ int siw_llp_udp_reserve_port(struct siw_addr *local, bool v6_only);
  * error queue and UDP_GRO off. siw_llp_close() closes it. Returns 0; -ENOTSOCK; or -EINVAL if it is
  * not UDP or not bound to a port. After an error the socket still belongs to the caller.
  */
-int siw_llp_udp_adopt(struct siw_llp_port *port, int fd, struct siw_io_handler *handler,
-		      struct siw_llp_sock **out);
+int siw_llp_udp_adopt_program_socket(struct siw_llp_port *port, int fd,
+				     struct siw_io_handler *handler, struct siw_llp_sock **out);
 
 /*
  * Opens a socket that is a member of a multicast group on one interface and is bound to the group's
@@ -340,7 +340,7 @@ bool siw_llp_udp_ce_received(const struct siw_llp_sock *sock);
  * Disables fragmentation for this socket: a datagram that is too long for its path fails with
  * -EMSGSIZE. Returns 0 or -errno.
  */
-int siw_llp_udp_dont_fragment(struct siw_llp_sock *sock);
+int siw_llp_udp_disable_fragmentation(struct siw_llp_sock *sock);
 /*
  * Returns the maximum payload in octets of an unfragmented datagram to dest, according to the path
  * MTU that the kernel knows now; or -ENETUNREACH or another -errno. Costs a few system calls.
@@ -351,7 +351,7 @@ int siw_llp_udp_path_max_payload(struct siw_llp_sock *sock, const struct siw_add
  * kernel knows is ignored, and a datagram too long for the interface fails with -EMSGSIZE. Returns
  * 0 or -errno.
  */
-int siw_llp_udp_allow_fragments(struct siw_llp_sock *sock, bool may);
+int siw_llp_udp_set_fragmentation_allowed(struct siw_llp_sock *sock, bool may);
 /*
  * Returns the path MTU from the socket's address to dest in octets, as far as the kernel knows it;
  * 0: unknown. The result is SIW_LLP_LOOPBACK_MTU or more only if dest is an address of this host;
@@ -379,7 +379,7 @@ ssize_t siw_llp_udp_read_refusal(struct siw_llp_sock *sock, struct siw_addr *des
 uint32_t siw_llp_udp_rx_buffer_space(struct siw_llp_sock *sock);
 /*
  * Sends like siw_llp_udp_send(), but the datagram may be fragmented despite
- * siw_llp_udp_dont_fragment().
+ * siw_llp_udp_disable_fragmentation().
  */
 int siw_llp_udp_send_fragmented(struct siw_llp_sock *sock, const struct siw_addr *dest,
 				const struct iovec *iov, int n);
@@ -395,7 +395,7 @@ int siw_llp_udp_send_fragmented(struct siw_llp_sock *sock, const struct siw_addr
  * Reserves a port: opens a descriptor that is bound to *local and does not listen, so that the port
  * stays available for this program's listeners on any of its addresses and for a connection from
  * it. Port 0: any free port, which is stored in *local. An IPv6 wildcard address reserves the port
- * for IPv4, too, unless v6_only. Returns the descriptor, which siw_llp_event_close() closes, or
+ * for IPv4, too, unless v6_only. Returns the descriptor, which siw_llp_event_fd_close() closes, or
  * -errno.
  */
 int siw_llp_tcp_reserve_port(struct siw_addr *local, bool v6_only);

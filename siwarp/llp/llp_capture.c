@@ -152,7 +152,7 @@ static void link_captures_of_both_ends(struct siw_llp_capture *capture)
  */
 static struct siw_llp_capture *get_capture_state(struct siw_llp_sock *sock, bool *fresh)
 {
-	uint32_t generation = siw_capture_generation();
+	uint32_t generation = siw_capture_current_file_number();
 	struct siw_llp_capture *capture = sock->capture;
 
 	*fresh = false;
@@ -284,8 +284,8 @@ void siw_llp_capture_tcp_handshake(struct siw_llp_sock *sock, uint64_t when, boo
 	errno = saved;
 }
 
-void siw_llp_capture_octets(struct siw_llp_sock *sock, uint64_t when, bool sent,
-			    const struct iovec *iov, size_t length)
+void siw_llp_capture_stream_octets(struct siw_llp_sock *sock, uint64_t when, bool sent,
+				   const struct iovec *iov, size_t length)
 {
 	int saved = errno;
 	struct siw_llp_capture *capture = get_stream_capture_state(sock);

@@ -19,8 +19,8 @@ void siw_llp_capture_datagram(struct siw_llp_sock *sock, uint64_t when, bool sen
 			      size_t length, size_t missing);
 /* Writes the TCP handshake of a connection that has been established. */
 void siw_llp_capture_tcp_handshake(struct siw_llp_sock *sock, uint64_t when, bool initiator);
-void siw_llp_capture_octets(struct siw_llp_sock *sock, uint64_t when, bool sent,
-			    const struct iovec *iov, size_t length);
+void siw_llp_capture_stream_octets(struct siw_llp_sock *sock, uint64_t when, bool sent,
+				   const struct iovec *iov, size_t length);
 /* Writes the end of one direction of a stream, once. reset: a reset ends both directions. */
 void siw_llp_capture_stream_end(struct siw_llp_sock *sock, uint64_t when, bool sent, bool reset);
 

@@ -71,7 +71,7 @@ struct siw_llp_faulty *siw_llp_fault_state_lock(struct siw_llp_sock *sock, int *
 
 	*error = 0;
 	if (!f) {
-		if (siw_faults_generation() % 2 == 0)
+		if (siw_faults_plan_generation_number() % 2 == 0)
 			/* the plan has ended, but another socket still holds packets back */
 			return NULL;
 		f = alloc_fault_state(sock);
@@ -81,7 +81,7 @@ struct siw_llp_faulty *siw_llp_fault_state_lock(struct siw_llp_sock *sock, int *
 		}
 	}
 	siw_lock(&f->lock);
-	if (f->generation != siw_faults_generation())
+	if (f->generation != siw_faults_plan_generation_number())
 		adopt_new_fault_plan(sock, f);
 	return f;
 }
@@ -320,7 +320,7 @@ static int datagram_send_by_fault_plan(struct siw_llp_sock *sock, struct siw_llp
 	} else if (fate.release_ns <= now && !fate.passes && !siw_fault_queue_first_due(q, now)) {
 		rv = datagram_send_direct(sock, dest, iov, n, length, &fate);
 		if (rv == 0)
-			siw_fault_queue_note_passed_packet(q, now);
+			siw_fault_queue_note_undelayed_packet(q, now);
 	} else {
 		rv = hold_back_sent_datagram(f, dest, iov, length, &fate);
 	}
@@ -333,8 +333,8 @@ static int datagram_send_by_fault_plan(struct siw_llp_sock *sock, struct siw_llp
 	return rv;
 }
 
-int siw_llp_fault_send(struct siw_llp_sock *sock, const struct siw_addr *dest,
-		       const struct iovec *iov, int n)
+int siw_llp_udp_send_with_faults(struct siw_llp_sock *sock, const struct siw_addr *dest,
+				 const struct iovec *iov, int n)
 {
 	size_t length = siw_iov_octets(iov, n);
 	struct siw_llp_faulty *f;
@@ -401,7 +401,7 @@ static bool apply_fault_plan_to_received_datagram(struct siw_llp_sock *sock,
 		sock->got_ecn = SIW_LLP_ECN_CE;
 	direct = fate.release_ns <= now && !fate.passes && !siw_fault_queue_first_due(q, now);
 	if (direct)
-		siw_fault_queue_note_passed_packet(q, now);
+		siw_fault_queue_note_undelayed_packet(q, now);
 	for (int copies = !direct + fate.dup; copies; copies--) {
 		if (hold_back_datagram(f, SIW_FAULT_RX, source, &iov, here, true_length,
 				       sock->got_ecn, &fate))
@@ -414,8 +414,8 @@ static bool apply_fault_plan_to_received_datagram(struct siw_llp_sock *sock,
 	return direct;
 }
 
-ssize_t siw_llp_fault_recv(struct siw_llp_sock *sock, struct siw_addr *source, void *buf,
-			   size_t size)
+ssize_t siw_llp_udp_recv_with_faults(struct siw_llp_sock *sock, struct siw_addr *source, void *buf,
+				     size_t size)
 {
 	struct siw_llp_faulty *f;
 	ssize_t got = -EAGAIN;
@@ -449,9 +449,9 @@ void siw_llp_fault_release_due_packets(struct siw_llp_port *port)
 		 now = siw_now_ns();
 	int error;
 
-	if (now < due && port->fault_generation == siw_faults_generation())
+	if (now < due && port->fault_generation == siw_faults_plan_generation_number())
 		return;
-	port->fault_generation = siw_faults_generation();
+	port->fault_generation = siw_faults_plan_generation_number();
 	/*
 	 * The time is cleared before the sockets are examined, so that the time of a packet that
 	 * another thread holds back meanwhile is kept.
@@ -467,7 +467,7 @@ void siw_llp_fault_release_due_packets(struct siw_llp_port *port)
 		if (sock->udp)
 			send_due_datagrams(sock, f, now);
 		else
-			siw_llp_fault_stream_flush(sock, f, now);
+			siw_llp_fault_perform_due_stream_actions(sock, f, now);
 		if (siw_llp_fault_next_rx_due_time_ns(sock, f) <= now)
 			siw_llp_sock_mark_ready(sock);
 		siw_llp_fault_state_unlock(sock, f, true);

@@ -46,13 +46,13 @@ struct siw_llp_faulty {
 
 /* ---- for the sockets: called while siw_faults_on() ------------------------------------------- */
 
-int siw_llp_fault_send(struct siw_llp_sock *sock, const struct siw_addr *dest,
-		       const struct iovec *iov, int n);
-ssize_t siw_llp_fault_recv(struct siw_llp_sock *sock, struct siw_addr *source, void *buf,
-			   size_t size);
-ssize_t siw_llp_fault_sendv(struct siw_llp_sock *sock, const struct iovec *iov, int n);
-ssize_t siw_llp_fault_recvv(struct siw_llp_sock *sock, const struct iovec *iov, int n);
-int siw_llp_fault_shutdown(struct siw_llp_sock *sock);
+int siw_llp_udp_send_with_faults(struct siw_llp_sock *sock, const struct siw_addr *dest,
+				 const struct iovec *iov, int n);
+ssize_t siw_llp_udp_recv_with_faults(struct siw_llp_sock *sock, struct siw_addr *source, void *buf,
+				     size_t size);
+ssize_t siw_llp_tcp_sendv_with_faults(struct siw_llp_sock *sock, const struct iovec *iov, int n);
+ssize_t siw_llp_tcp_recvv_with_faults(struct siw_llp_sock *sock, const struct iovec *iov, int n);
+int siw_llp_tcp_shutdown_with_faults(struct siw_llp_sock *sock);
 /*
  * Called when a connection was established. From now on the connection's planned reset may happen,
  * even while it is idle.
@@ -98,7 +98,8 @@ void siw_llp_fault_state_unlock(struct siw_llp_sock *sock, struct siw_llp_faulty
  * Performs the actions that are due for a stream: sends octets, ends or resets the stream, or
  * reports its error.
  */
-void siw_llp_fault_stream_flush(struct siw_llp_sock *sock, struct siw_llp_faulty *f, uint64_t now);
+void siw_llp_fault_perform_due_stream_actions(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
+					      uint64_t now);
 /* Returns when the next received octets of a stream are due; UINT64_MAX: unknown. */
 uint64_t siw_llp_fault_next_rx_due_time_ns(struct siw_llp_sock *sock, struct siw_llp_faulty *f);
 

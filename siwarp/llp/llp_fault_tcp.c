@@ -70,7 +70,7 @@ static ssize_t stream_send_direct(struct siw_llp_sock *sock, struct siw_llp_faul
 	struct siw_fault_path *path = &f->way[SIW_FAULT_TX].path;
 	uint64_t from = path->octets;
 	size_t looked_at = share < SIW_LLP_FAULT_SCRATCH ? share : SIW_LLP_FAULT_SCRATCH;
-	int bits = siw_fault_stream_corrupt(&f->plan, path, &f->peer, NULL, looked_at);
+	int bits = siw_fault_corrupt_stream_octets(&f->plan, path, &f->peer, NULL, looked_at);
 	struct iovec part[PIECES];
 	ssize_t sent;
 
@@ -80,7 +80,7 @@ static ssize_t stream_send_direct(struct siw_llp_sock *sock, struct siw_llp_faul
 			return siw_llp_handle_failed_send(sock, ENOBUFS);
 		if (siw_fault_copy_from_iov(f->scratch, iov, 0, share))
 			return -EFAULT;
-		siw_fault_stream_corrupt(&f->plan, path, &f->peer, f->scratch, share);
+		siw_fault_corrupt_stream_octets(&f->plan, path, &f->peer, f->scratch, share);
 		path->octets = from;
 		part[0] = (struct iovec){ f->scratch, share };
 		n = 1;
@@ -100,7 +100,8 @@ static ssize_t stream_send_direct(struct siw_llp_sock *sock, struct siw_llp_faul
 	if (sent > 0 && bits) {
 		/* Only the corrupted octets that were actually sent are counted. */
 		path->octets = from;
-		bits = siw_fault_stream_corrupt(&f->plan, path, &f->peer, NULL, (size_t)sent);
+		bits = siw_fault_corrupt_stream_octets(&f->plan, path, &f->peer, NULL,
+						       (size_t)sent);
 		path->octets = from + (uint64_t)sent;
 		siw_count(SIW_COUNTER_fault_corrupt, (uint64_t)bits);
 	}
@@ -112,7 +113,7 @@ static ssize_t hold_back_stream_octets(struct siw_llp_faulty *f, enum siw_fault_
 				       const struct iovec *iov, size_t length, uint64_t now)
 {
 	struct siw_fault_path *path = &f->way[dir].path;
-	size_t piece = siw_fault_stream_max_piece(&f->plan, path, &f->peer), taken = 0;
+	size_t piece = siw_fault_stream_max_piece_octets(&f->plan, path, &f->peer), taken = 0;
 
 	while (taken < length) {
 		size_t n = length - taken < piece ? length - taken : piece;
@@ -129,8 +130,8 @@ static ssize_t hold_back_stream_octets(struct siw_llp_faulty *f, enum siw_fault_
 			return taken ? (ssize_t)taken : rv;
 		}
 		siw_count(SIW_COUNTER_fault_corrupt,
-			  (uint64_t)siw_fault_stream_corrupt(&f->plan, path, &f->peer, held->octets,
-							     n));
+			  (uint64_t)siw_fault_corrupt_stream_octets(&f->plan, path, &f->peer,
+								    held->octets, n));
 		if (held->release_ns > now)
 			siw_count(SIW_COUNTER_fault_delay, 1);
 		taken += n;
@@ -156,7 +157,8 @@ static ssize_t hold_back_sent_stream_octets(struct siw_llp_sock *sock, struct si
 			      memory_order_relaxed);
 	if (taken == -ENOBUFS) {
 		/*
-		 * siw_llp_fault_stream_flush() reports the socket ready once the queue has space.
+		 * siw_llp_fault_perform_due_stream_actions() reports the socket ready once the
+		 * queue has space.
 		 */
 		siw_count(SIW_COUNTER_tx_eagain, 1);
 		siw_llp_set_want_write(sock, false);
@@ -175,7 +177,7 @@ static ssize_t send_by_fault_plan_locked(struct siw_llp_sock *sock, struct siw_l
 
 	if (f->error)
 		return -f->error;
-	share = siw_fault_stream_allowed_octets(&f->plan, path, &f->peer, length, now);
+	share = siw_fault_stream_octets_for_next_call(&f->plan, path, &f->peer, length, now);
 	if (!share)
 		return reset_stream_by_fault_plan(sock, f);
 	if (siw_fault_queue_empty(&f->way[SIW_FAULT_TX].queue) &&
@@ -190,7 +192,7 @@ static ssize_t send_by_fault_plan_locked(struct siw_llp_sock *sock, struct siw_l
 	return sent;
 }
 
-ssize_t siw_llp_fault_sendv(struct siw_llp_sock *sock, const struct iovec *iov, int n)
+ssize_t siw_llp_tcp_sendv_with_faults(struct siw_llp_sock *sock, const struct iovec *iov, int n)
 {
 	int error;
 	struct siw_llp_faulty *f = siw_llp_fault_state_lock(sock, &error);
@@ -235,7 +237,8 @@ static void send_due_octets(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
 	}
 }
 
-void siw_llp_fault_stream_flush(struct siw_llp_sock *sock, struct siw_llp_faulty *f, uint64_t now)
+void siw_llp_fault_perform_due_stream_actions(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
+					      uint64_t now)
 {
 	struct siw_fault_queue *q = &f->way[SIW_FAULT_TX].queue;
 
@@ -259,7 +262,7 @@ void siw_llp_fault_stream_flush(struct siw_llp_sock *sock, struct siw_llp_faulty
 	}
 }
 
-int siw_llp_fault_shutdown(struct siw_llp_sock *sock)
+int siw_llp_tcp_shutdown_with_faults(struct siw_llp_sock *sock)
 {
 	int error, rv = 0;
 	struct siw_llp_faulty *f = siw_llp_fault_state_lock(sock, &error);
@@ -404,7 +407,7 @@ static ssize_t recv_stream_from_kernel(struct siw_llp_sock *sock, struct siw_llp
 	ssize_t got;
 	int bits;
 
-	if (siw_fault_stream_corrupt(&f->plan, path, &f->peer, NULL, share)) {
+	if (siw_fault_corrupt_stream_octets(&f->plan, path, &f->peer, NULL, share)) {
 		if (!get_scratch_buffer(f))
 			return -ENOMEM;
 		share = share < SIW_LLP_FAULT_SCRATCH ? share : SIW_LLP_FAULT_SCRATCH;
@@ -412,7 +415,8 @@ static ssize_t recv_stream_from_kernel(struct siw_llp_sock *sock, struct siw_llp
 		got = siw_llp_tcp_recvv_without_faults(sock, part, 1);
 		if (got <= 0)
 			return got;
-		bits = siw_fault_stream_corrupt(&f->plan, path, &f->peer, f->scratch, (size_t)got);
+		bits = siw_fault_corrupt_stream_octets(&f->plan, path, &f->peer, f->scratch,
+						       (size_t)got);
 		siw_count(SIW_COUNTER_fault_corrupt, (uint64_t)bits);
 		return copy_to_iovecs(iov, n, f->scratch, (size_t)got) ? -EFAULT : got;
 	}
@@ -436,7 +440,8 @@ static ssize_t recv_by_fault_plan_locked(struct siw_llp_sock *sock, struct siw_l
 
 		if (got != -EAGAIN)
 			return got;
-		share = siw_fault_stream_allowed_octets(&f->plan, path, &f->peer, length, now);
+		share = siw_fault_stream_octets_for_next_call(&f->plan, path, &f->peer, length,
+							      now);
 		if (!share)
 			return reset_stream_by_fault_plan(sock, f);
 		if (siw_fault_queue_empty(&f->way[SIW_FAULT_RX].queue) &&
@@ -461,7 +466,7 @@ static ssize_t recv_by_fault_plan_locked(struct siw_llp_sock *sock, struct siw_l
 	return -EAGAIN; /* the kernel may have more octets, so the socket stays ready */
 }
 
-ssize_t siw_llp_fault_recvv(struct siw_llp_sock *sock, const struct iovec *iov, int n)
+ssize_t siw_llp_tcp_recvv_with_faults(struct siw_llp_sock *sock, const struct iovec *iov, int n)
 {
 	int error;
 	struct siw_llp_faulty *f = siw_llp_fault_state_lock(sock, &error);

@@ -38,7 +38,7 @@ static int look_up_interface_index(int fd, const char *netdev, uint32_t *ifindex
 static int join_ipv4_mcast_group(int fd, const struct siw_addr *group, uint32_t ifindex)
 {
 	struct ip_mreqn member = { .imr_ifindex = (int)ifindex };
-	int rv = siw_llp_set_option(fd, IPPROTO_IP, IP_MULTICAST_ALL, 0);
+	int rv = siw_llp_set_socket_option(fd, IPPROTO_IP, IP_MULTICAST_ALL, 0);
 
 	if (rv < 0)
 		return rv;
@@ -61,16 +61,17 @@ static int mcast_group_join(int fd, const struct siw_addr *group, uint32_t ifind
 	int rv;
 
 	siw_llp_udp_set_buffer_sizes(fd);
-	rv = siw_llp_set_option(fd, SOL_SOCKET, SO_REUSEADDR, 1);
+	rv = siw_llp_set_socket_option(fd, SOL_SOCKET, SO_REUSEADDR, 1);
 	if (rv == 0 && group->family == AF_INET6) {
 		local.scope = ifindex;
-		rv = siw_llp_set_option(fd, IPPROTO_IPV6, IPV6_V6ONLY, 1);
+		rv = siw_llp_set_socket_option(fd, IPPROTO_IPV6, IPV6_V6ONLY, 1);
 		/*
 		 * IPv6 delivers a copy to every member of the group, whatever the interface on
 		 * which the datagram arrived.
 		 */
 		if (rv == 0)
-			rv = siw_llp_set_option(fd, SOL_SOCKET, SO_BINDTOIFINDEX, (int)ifindex);
+			rv = siw_llp_set_socket_option(fd, SOL_SOCKET, SO_BINDTOIFINDEX,
+						       (int)ifindex);
 		/* without privilege the socket is not bound to the interface: see llp.h */
 		if (rv == -EPERM)
 			rv = 0;
@@ -91,7 +92,7 @@ int siw_llp_udp_join(struct siw_llp_port *port, const struct siw_addr *group, co
 
 	if (!siw_addr_is_group(group))
 		return -EINVAL;
-	fd = siw_llp_socket(group->family, SOCK_DGRAM);
+	fd = siw_llp_open_socket_descriptor(group->family, SOCK_DGRAM);
 	if (fd < 0)
 		return fd;
 	rv = look_up_interface_index(fd, netdev, &ifindex);
@@ -112,17 +113,17 @@ static int set_ipv4_mcast_send_options(int fd, uint32_t ifindex, int ttl)
 	int rv = setsockopt(fd, IPPROTO_IP, IP_MULTICAST_IF, &by, sizeof(by)) ? -errno : 0;
 
 	if (rv == 0)
-		rv = siw_llp_set_option(fd, IPPROTO_IP, IP_MULTICAST_TTL, ttl);
-	return rv ? rv : siw_llp_set_option(fd, IPPROTO_IP, IP_MULTICAST_LOOP, 1);
+		rv = siw_llp_set_socket_option(fd, IPPROTO_IP, IP_MULTICAST_TTL, ttl);
+	return rv ? rv : siw_llp_set_socket_option(fd, IPPROTO_IP, IP_MULTICAST_LOOP, 1);
 }
 
 static int set_ipv6_mcast_send_options(int fd, uint32_t ifindex, int ttl)
 {
-	int rv = siw_llp_set_option(fd, IPPROTO_IPV6, IPV6_MULTICAST_IF, (int)ifindex);
+	int rv = siw_llp_set_socket_option(fd, IPPROTO_IPV6, IPV6_MULTICAST_IF, (int)ifindex);
 
 	if (rv == 0)
-		rv = siw_llp_set_option(fd, IPPROTO_IPV6, IPV6_MULTICAST_HOPS, ttl);
-	return rv ? rv : siw_llp_set_option(fd, IPPROTO_IPV6, IPV6_MULTICAST_LOOP, 1);
+		rv = siw_llp_set_socket_option(fd, IPPROTO_IPV6, IPV6_MULTICAST_HOPS, ttl);
+	return rv ? rv : siw_llp_set_socket_option(fd, IPPROTO_IPV6, IPV6_MULTICAST_LOOP, 1);
 }
 
 int siw_llp_udp_enable_multicast_sending(struct siw_llp_sock *sock, const char *netdev, int ttl)

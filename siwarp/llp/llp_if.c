@@ -50,10 +50,10 @@ static void interface_add_addr(struct siw_llp_interface *i, const struct sockadd
 
 static int read_interface_mtus(struct siw_llp_interface *out, int n)
 {
-	int fd = siw_llp_socket(AF_INET, SOCK_DGRAM);
+	int fd = siw_llp_open_socket_descriptor(AF_INET, SOCK_DGRAM);
 
 	if (fd == -EAFNOSUPPORT)
-		fd = siw_llp_socket(AF_INET6, SOCK_DGRAM);
+		fd = siw_llp_open_socket_descriptor(AF_INET6, SOCK_DGRAM);
 	if (fd < 0)
 		return fd;
 	for (int i = 0; i < n; i++) {
@@ -110,7 +110,7 @@ int siw_llp_source_addr_for_dest(const struct siw_addr *dest, struct siw_addr *s
 {
 	struct siw_addr to = *dest;
 	socklen_t len = sizeof(*source);
-	int fd = siw_llp_socket(dest->family, SOCK_DGRAM), err;
+	int fd = siw_llp_open_socket_descriptor(dest->family, SOCK_DGRAM), err;
 
 	if (fd < 0)
 		return fd;

@@ -11,7 +11,7 @@
 #include "base/counters.h"
 #include "llp/llp_sock.h"
 
-struct siw_llp_loop_fd {
+struct siw_llp_event_loop_fd {
 	struct siw_llp_port *port;
 	int epfd, event_fd, timer_fd;
 	bool set;	   /* the event descriptor is readable */
@@ -26,11 +26,11 @@ static void close_descriptors(const int *fds, int n)
 }
 
 /* Creates the descriptors of a loop descriptor. Returns 0 or -errno, and then has closed all. */
-static int loop_fd_create_descriptors(struct siw_llp_loop_fd *loop)
+static int event_loop_fd_create_descriptors(struct siw_llp_event_loop_fd *loop)
 {
 	int fds[3];
 
-	fds[0] = siw_llp_event_open();
+	fds[0] = siw_llp_event_fd_open();
 	siw_llp_fd_creation_begin();
 	fds[1] = siw_llp_fd_creation_done(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC));
 	siw_llp_fd_creation_begin();
@@ -49,15 +49,15 @@ static int loop_fd_create_descriptors(struct siw_llp_loop_fd *loop)
 	return 0;
 }
 
-int siw_llp_loop_fd_open(struct siw_llp_port *port, struct siw_llp_loop_fd **out)
+int siw_llp_event_loop_fd_open(struct siw_llp_port *port, struct siw_llp_event_loop_fd **out)
 {
-	struct siw_llp_loop_fd *loop = calloc(1, sizeof(*loop));
+	struct siw_llp_event_loop_fd *loop = calloc(1, sizeof(*loop));
 	struct epoll_event ev = { .events = EPOLLIN };
 	int err;
 
 	if (!loop)
 		return -ENOMEM;
-	err = loop_fd_create_descriptors(loop);
+	err = event_loop_fd_create_descriptors(loop);
 	if (err) {
 		free(loop);
 		return err;
@@ -69,14 +69,14 @@ int siw_llp_loop_fd_open(struct siw_llp_port *port, struct siw_llp_loop_fd **out
 	    epoll_ctl(loop->epfd, EPOLL_CTL_ADD, loop->event_fd, &ev) ||
 	    epoll_ctl(loop->epfd, EPOLL_CTL_ADD, loop->timer_fd, &ev)) {
 		err = -errno;
-		siw_llp_loop_fd_close(loop);
+		siw_llp_event_loop_fd_close(loop);
 		return err;
 	}
 	*out = loop;
 	return 0;
 }
 
-void siw_llp_loop_fd_close(struct siw_llp_loop_fd *loop)
+void siw_llp_event_loop_fd_close(struct siw_llp_event_loop_fd *loop)
 {
 	if (!loop)
 		return;
@@ -86,20 +86,20 @@ void siw_llp_loop_fd_close(struct siw_llp_loop_fd *loop)
 	free(loop);
 }
 
-int siw_llp_loop_fd_number(const struct siw_llp_loop_fd *loop)
+int siw_llp_event_loop_fd_number(const struct siw_llp_event_loop_fd *loop)
 {
 	return loop->epfd;
 }
 
-void siw_llp_loop_fd_set(struct siw_llp_loop_fd *loop)
+void siw_llp_event_loop_fd_set(struct siw_llp_event_loop_fd *loop)
 {
 	if (loop->set)
 		return;
 	loop->set = true;
-	siw_llp_event_set(loop->event_fd);
+	siw_llp_event_fd_set(loop->event_fd);
 }
 
-void siw_llp_loop_fd_clear(struct siw_llp_loop_fd *loop)
+void siw_llp_event_loop_fd_clear(struct siw_llp_event_loop_fd *loop)
 {
 	if (!loop->set)
 		return;
@@ -107,7 +107,7 @@ void siw_llp_loop_fd_clear(struct siw_llp_loop_fd *loop)
 	siw_llp_event_fd_clear(loop->event_fd);
 }
 
-void siw_llp_loop_fd_set_timer(struct siw_llp_loop_fd *loop, uint64_t due_ns)
+void siw_llp_event_loop_fd_set_timer(struct siw_llp_event_loop_fd *loop, uint64_t due_ns)
 {
 	bool expired = loop->timer_ns && siw_now_ns() >= loop->timer_ns;
 	struct itimerspec at = { .it_value = { (time_t)(due_ns / 1000000000),

@@ -39,7 +39,7 @@ static void set_wake_descriptor(struct siw_llp_port *port)
 	 * has read the descriptor, so no wake-up is lost.
 	 */
 	if (!atomic_exchange_explicit(&port->woken, 1, memory_order_seq_cst))
-		siw_llp_event_set(port->wake_fd);
+		siw_llp_event_fd_set(port->wake_fd);
 }
 
 void siw_llp_port_wake(struct siw_llp_port *port)
@@ -280,7 +280,7 @@ static void move_idle_sockets_to_epoll(struct siw_llp_port *port)
 
 /* ---- periodic work --------------------------------------------------------------------------- */
 
-void siw_llp_listener_stall(struct siw_llp_sock *sock)
+void siw_llp_listener_pause_after_accept_error(struct siw_llp_sock *sock)
 {
 	struct siw_llp_port *port = sock->port;
 
@@ -588,7 +588,7 @@ int siw_llp_poll_port_open(const struct siw_llp_port *sibling, struct siw_llp_po
 	port->room = malloc(SIW_LLP_ROOM);
 	if (!port->room)
 		goto free;
-	port->wake_fd = siw_llp_event_open();
+	port->wake_fd = siw_llp_event_fd_open();
 	rv = port->wake_fd;
 	if (rv < 0)
 		goto free;

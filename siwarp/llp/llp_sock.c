@@ -12,7 +12,7 @@
 #include "llp/llp_sock.h"
 #include "llp/llp_capture.h"
 
-int siw_llp_socket(uint16_t family, int type)
+int siw_llp_open_socket_descriptor(uint16_t family, int type)
 {
 	if (family != AF_INET && family != AF_INET6)
 		return -EAFNOSUPPORT;
@@ -29,7 +29,7 @@ int siw_llp_connect(int fd, const struct siw_addr *dest)
 	return rv;
 }
 
-int siw_llp_set_option(int fd, int level, int name, int value)
+int siw_llp_set_socket_option(int fd, int level, int name, int value)
 {
 	return setsockopt(fd, level, name, &value, sizeof(value)) ? -errno : 0;
 }
@@ -164,7 +164,7 @@ void siw_llp_sock_resume(struct siw_llp_sock *sock)
  * reports it if it is ready, so no event is lost. ENOENT means that another thread has just removed
  * the entry because the socket turned hot or was closed.
  */
-static void epoll_refresh(struct siw_llp_sock *sock, bool write)
+static void epoll_update_socket_entry(struct siw_llp_sock *sock, bool write)
 {
 	struct epoll_event ev = { .events = EPOLLIN | EPOLLET, .data.ptr = sock };
 
@@ -182,7 +182,7 @@ void siw_llp_set_want_write(struct siw_llp_sock *sock, bool always)
 	siw_lock(&sock->port->wish_lock);
 	did = atomic_exchange_explicit(&sock->want_write, 1, memory_order_seq_cst);
 	if (atomic_load_explicit(&sock->registered, memory_order_seq_cst) && (!did || always))
-		epoll_refresh(sock, true);
+		epoll_update_socket_entry(sock, true);
 	else if (!did)
 		/* a thread may sleep on this socket only for reading */
 		siw_llp_port_invalidate_wait_sets(sock->port);
@@ -197,7 +197,7 @@ static __attribute__((cold, noinline)) void clear_want_write(struct siw_llp_sock
 	did = atomic_exchange_explicit(&sock->want_write, 0, memory_order_seq_cst);
 	if (did && sock->udp && atomic_load_explicit(&sock->registered, memory_order_seq_cst))
 		/* an entry for EPOLLOUT would cause an event per transmitted datagram */
-		epoll_refresh(sock, false);
+		epoll_update_socket_entry(sock, false);
 	siw_unlock(&sock->port->wish_lock);
 	/* The thread that waits to send may belong to another user of the socket. */
 	if (did && atomic_load_explicit(&sock->shared, memory_order_relaxed))

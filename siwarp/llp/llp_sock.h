@@ -128,9 +128,9 @@ struct siw_llp_port {
 
 	/*
 	 * Accessed by any thread. armed is returned by siw_llp_port_armed(). sleepers counts the
-	 * threads inside siw_llp_wait_any(). changes counts the changes that make existing wait sets
-	 * incomplete. Each side stores its own counter and then loads the other's (sequentially
-	 * consistent), so at least one side sees the other's store.
+	 * threads inside siw_llp_wait_any(). changes counts the changes that make existing wait
+	 * sets incomplete. Each side stores its own counter and then loads the other's
+	 * (sequentially consistent), so at least one side sees the other's store.
 	 */
 	/* the wake descriptor is set or about to be set */
 	_Alignas(SIW_LLP_LINE) _Atomic uint32_t woken;
@@ -195,7 +195,7 @@ void siw_llp_sock_note_end_of_stream(struct siw_llp_sock *sock);
  * Called when accept() on a listener failed with EMFILE or a similar error: the listener leaves the
  * ready ring for 100 ms (STALL_NS).
  */
-void siw_llp_listener_stall(struct siw_llp_sock *sock);
+void siw_llp_listener_pause_after_accept_error(struct siw_llp_sock *sock);
 /*
  * Removes the socket from the hot set, the ready ring and the epoll set. Wakes the threads that
  * sleep on the socket itself.
@@ -373,8 +373,8 @@ void siw_llp_udp_set_buffer_sizes(int fd);
 /* Sets the ECN code point of the datagrams that the socket sends. Returns 0 or -errno. */
 int siw_llp_udp_set_ecn(struct siw_llp_sock *sock, int ecn);
 /* Opens a socket descriptor. Returns the descriptor, or -errno. */
-int siw_llp_socket(uint16_t family, int type);
-int siw_llp_set_option(int fd, int level, int name, int value);
+int siw_llp_open_socket_descriptor(uint16_t family, int type);
+int siw_llp_set_socket_option(int fd, int level, int name, int value);
 
 /* ---- llp_udp.c, llp_tcp.c: the functions of llp.h without fault injection -------------------- */
 

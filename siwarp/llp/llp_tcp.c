@@ -31,23 +31,23 @@ enum purpose {
 
 static int open_bound_socket(const struct siw_addr *local, uint16_t family, enum purpose how)
 {
-	int rv, fd = siw_llp_socket(family, SOCK_STREAM);
+	int rv, fd = siw_llp_open_socket_descriptor(family, SOCK_STREAM);
 	bool reusable = how == TO_CONNECT ? local && local->port_be : how != TO_CONNECT_ITSELF;
 
 	if (fd < 0)
 		return fd;
-	rv = siw_llp_set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+	rv = siw_llp_set_socket_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
 	if (rv == 0 && family == AF_INET6)
-		rv = siw_llp_set_option(fd, IPPROTO_IPV6, IPV6_V6ONLY, how != TO_KEEP_BOTH);
+		rv = siw_llp_set_socket_option(fd, IPPROTO_IPV6, IPV6_V6ONLY, how != TO_KEEP_BOTH);
 	/*
 	 * Allow a port given by the caller to be bound again while old connections of it are in
 	 * TIME-WAIT, and to be used for a connection while siw_llp_tcp_reserve_port() reserves it.
 	 * Linux still refuses a port on which another socket listens.
 	 */
 	if (rv == 0 && reusable)
-		rv = siw_llp_set_option(fd, SOL_SOCKET, SO_REUSEADDR, 1);
+		rv = siw_llp_set_socket_option(fd, SOL_SOCKET, SO_REUSEADDR, 1);
 	if (rv == 0 && local && how == TO_CONNECT && !local->port_be)
-		rv = siw_llp_set_option(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1);
+		rv = siw_llp_set_socket_option(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1);
 	if (rv == 0 && local && bind(fd, (const struct sockaddr *)local, siw_addr_len(local)))
 		rv = -errno;
 	if (rv == 0)
@@ -126,7 +126,7 @@ static int handle_accept_error(struct siw_llp_sock *listener, int error)
 	if (error == EAGAIN)
 		siw_llp_sock_note_empty(listener);
 	else if (error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM)
-		siw_llp_listener_stall(listener);
+		siw_llp_listener_pause_after_accept_error(listener);
 	else if (is_connection_error(error))
 		return -EAGAIN; /* there may be more connections, so the listener stays ready */
 	return -error;
@@ -203,8 +203,8 @@ int siw_llp_tcp_connect_to_itself(struct siw_llp_port *port, const struct siw_ad
 void siw_llp_tcp_set_tos(struct siw_llp_sock *sock, int tos)
 {
 	/* One of the two calls fails, because each option exists in one address family only. */
-	siw_llp_set_option(sock->fd, IPPROTO_IP, IP_TOS, tos);
-	siw_llp_set_option(sock->fd, IPPROTO_IPV6, IPV6_TCLASS, tos);
+	siw_llp_set_socket_option(sock->fd, IPPROTO_IP, IP_TOS, tos);
+	siw_llp_set_socket_option(sock->fd, IPPROTO_IPV6, IPV6_TCLASS, tos);
 }
 
 int siw_llp_tcp_connect_result(struct siw_llp_sock *sock)
@@ -247,7 +247,7 @@ static __attribute__((cold, noinline)) ssize_t tcp_send_captured(struct siw_llp_
 	ssize_t sent = tcp_send_once(sock, iov, n);
 
 	if (sent > 0)
-		siw_llp_capture_octets(sock, when, true, iov, (size_t)sent);
+		siw_llp_capture_stream_octets(sock, when, true, iov, (size_t)sent);
 	siw_capture_unlock();
 	return sent;
 }
@@ -270,7 +270,8 @@ ssize_t siw_llp_tcp_sendv_without_faults(struct siw_llp_sock *sock, const struct
 
 ssize_t siw_llp_tcp_sendv(struct siw_llp_sock *sock, const struct iovec *iov, int n)
 {
-	return siw_faults_on() ? siw_llp_fault_sendv(sock, iov, n) : sendv_now(sock, iov, n);
+	return siw_faults_on() ? siw_llp_tcp_sendv_with_faults(sock, iov, n)
+			       : sendv_now(sock, iov, n);
 }
 
 static __attribute__((always_inline)) inline ssize_t tcp_recv_once(struct siw_llp_sock *sock,
@@ -300,7 +301,7 @@ static __attribute__((cold, noinline)) ssize_t tcp_recv_captured(struct siw_llp_
 	siw_capture_lock();
 	got = tcp_recv_once(sock, iov, n);
 	if (got > 0)
-		siw_llp_capture_octets(sock, siw_capture_time_ns(), false, iov, (size_t)got);
+		siw_llp_capture_stream_octets(sock, siw_capture_time_ns(), false, iov, (size_t)got);
 	else if (got == 0 || errno == ECONNRESET)
 		siw_llp_capture_stream_end(sock, siw_capture_time_ns(), false, got < 0);
 	siw_capture_unlock();
@@ -341,7 +342,7 @@ ssize_t siw_llp_tcp_recvv(struct siw_llp_sock *sock, const struct iovec *iov, in
 	bool faults = siw_faults_on();
 
 	sock->read_last = !faults; /* a fault plan delays octets, and limits the octets of a read */
-	return faults ? siw_llp_fault_recvv(sock, iov, n) : recvv_now(sock, iov, n);
+	return faults ? siw_llp_tcp_recvv_with_faults(sock, iov, n) : recvv_now(sock, iov, n);
 }
 
 int siw_llp_tcp_emss(struct siw_llp_sock *sock)
@@ -380,7 +381,7 @@ int siw_llp_tcp_shutdown_without_faults(struct siw_llp_sock *sock)
 
 int siw_llp_tcp_shutdown(struct siw_llp_sock *sock)
 {
-	return siw_faults_on() ? siw_llp_fault_shutdown(sock)
+	return siw_faults_on() ? siw_llp_tcp_shutdown_with_faults(sock)
 			       : siw_llp_tcp_shutdown_without_faults(sock);
 }
 

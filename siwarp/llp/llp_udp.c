@@ -48,8 +48,8 @@ static void set_buffer_size(int fd, int force, int plain, int64_t octets)
 	/* The kernel doubles the requested buffer size. */
 	int value = octets > INT32_MAX / 2 ? INT32_MAX / 2 : (int)octets;
 
-	if (siw_llp_set_option(fd, SOL_SOCKET, force, value) < 0)
-		siw_llp_set_option(fd, SOL_SOCKET, plain, value);
+	if (siw_llp_set_socket_option(fd, SOL_SOCKET, force, value) < 0)
+		siw_llp_set_socket_option(fd, SOL_SOCKET, plain, value);
 }
 
 void siw_llp_udp_set_buffer_sizes(int fd)
@@ -61,13 +61,13 @@ void siw_llp_udp_set_buffer_sizes(int fd)
 int siw_llp_udp_open(struct siw_llp_port *port, const struct siw_addr *local,
 		     struct siw_io_handler *handler, struct siw_llp_sock **out)
 {
-	int rv, fd = siw_llp_socket(local->family, SOCK_DGRAM);
+	int rv, fd = siw_llp_open_socket_descriptor(local->family, SOCK_DGRAM);
 
 	if (fd < 0)
 		return fd;
 	siw_llp_udp_set_buffer_sizes(fd);
 	if (local->family == AF_INET6) {
-		rv = siw_llp_set_option(fd, IPPROTO_IPV6, IPV6_V6ONLY, 1);
+		rv = siw_llp_set_socket_option(fd, IPPROTO_IPV6, IPV6_V6ONLY, 1);
 		if (rv < 0)
 			goto fail;
 	}
@@ -85,13 +85,13 @@ fail:
 
 int siw_llp_udp_reserve_port(struct siw_addr *local, bool v6_only)
 {
-	int rv = 0, fd = siw_llp_socket(local->family, SOCK_DGRAM);
+	int rv = 0, fd = siw_llp_open_socket_descriptor(local->family, SOCK_DGRAM);
 	socklen_t len = sizeof(*local);
 
 	if (fd < 0)
 		return fd;
 	if (local->family == AF_INET6)
-		rv = siw_llp_set_option(fd, IPPROTO_IPV6, IPV6_V6ONLY, v6_only);
+		rv = siw_llp_set_socket_option(fd, IPPROTO_IPV6, IPV6_V6ONLY, v6_only);
 	if (rv == 0 && (bind(fd, (const struct sockaddr *)local, siw_addr_len(local)) ||
 			getsockname(fd, (struct sockaddr *)local, &len)))
 		rv = -errno;
@@ -109,7 +109,7 @@ static int get_int_option(int fd, int name, int *value)
 }
 
 /* Checks that fd is a UDP socket that is bound to a port. Returns 0 or -errno. */
-static int check_bound_udp(int fd)
+static int check_is_bound_udp_socket(int fd)
 {
 	struct siw_addr local = { 0 };
 	socklen_t len = sizeof(local);
@@ -129,10 +129,10 @@ static int check_bound_udp(int fd)
 	return 0;
 }
 
-int siw_llp_udp_adopt(struct siw_llp_port *port, int fd, struct siw_io_handler *handler,
-		      struct siw_llp_sock **out)
+int siw_llp_udp_adopt_program_socket(struct siw_llp_port *port, int fd,
+				     struct siw_io_handler *handler, struct siw_llp_sock **out)
 {
-	int flags, rv = check_bound_udp(fd);
+	int flags, rv = check_is_bound_udp_socket(fd);
 
 	if (rv < 0)
 		return rv;
@@ -144,9 +144,9 @@ int siw_llp_udp_adopt(struct siw_llp_port *port, int fd, struct siw_io_handler *
 	 * ready forever. Turn GRO off: datagrams must be received one by one. Failures are ignored,
 	 * because an option that the kernel does not support is off.
 	 */
-	siw_llp_set_option(fd, IPPROTO_IP, IP_RECVERR, 0);
-	siw_llp_set_option(fd, IPPROTO_IPV6, IPV6_RECVERR, 0);
-	siw_llp_set_option(fd, IPPROTO_UDP, UDP_GRO, 0);
+	siw_llp_set_socket_option(fd, IPPROTO_IP, IP_RECVERR, 0);
+	siw_llp_set_socket_option(fd, IPPROTO_IPV6, IPV6_RECVERR, 0);
+	siw_llp_set_socket_option(fd, IPPROTO_UDP, UDP_GRO, 0);
 	rv = siw_llp_fd_add_close_on_fork(fd);
 	if (rv < 0)
 		return rv;
@@ -244,7 +244,7 @@ int siw_llp_udp_send_without_faults(struct siw_llp_sock *sock, const struct siw_
 int siw_llp_udp_send(struct siw_llp_sock *sock, const struct siw_addr *dest,
 		     const struct iovec *iov, int n)
 {
-	return siw_faults_on() ? siw_llp_fault_send(sock, dest, iov, n)
+	return siw_faults_on() ? siw_llp_udp_send_with_faults(sock, dest, iov, n)
 			       : send_datagram_without_faults(sock, dest, iov, n);
 }
 
@@ -488,7 +488,7 @@ ssize_t siw_llp_udp_recv_without_faults(struct siw_llp_sock *sock, struct siw_ad
 
 ssize_t siw_llp_udp_recv(struct siw_llp_sock *sock, struct siw_addr *source, void *buf, size_t size)
 {
-	return siw_faults_on() ? siw_llp_fault_recv(sock, source, buf, size)
+	return siw_faults_on() ? siw_llp_udp_recv_with_faults(sock, source, buf, size)
 			       : recv_without_faults(sock, source, buf, size, NULL);
 }
 

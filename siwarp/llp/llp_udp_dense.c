@@ -23,7 +23,7 @@
 
 static void turn_gro_on(struct siw_llp_sock *sock)
 {
-	sock->no_batches = siw_llp_set_option(sock->fd, IPPROTO_UDP, UDP_GRO, 1) < 0;
+	sock->no_batches = siw_llp_set_socket_option(sock->fd, IPPROTO_UDP, UDP_GRO, 1) < 0;
 	sock->batches = !sock->no_batches;
 	sock->lulls = 0;
 }
@@ -36,7 +36,7 @@ static void turn_gro_off(struct siw_llp_sock *sock)
 {
 	int queued = 0;
 
-	siw_llp_set_option(sock->fd, IPPROTO_UDP, UDP_GRO, 0);
+	siw_llp_set_socket_option(sock->fd, IPPROTO_UDP, UDP_GRO, 0);
 	sock->batches = false;
 	if (ioctl(sock->fd, SIOCINQ, &queued) || queued)
 		turn_gro_on(sock);
@@ -46,7 +46,7 @@ void siw_llp_udp_disable_gro_for_close(struct siw_llp_sock *sock)
 {
 	/* The program may have another descriptor of the socket, which must behave as before. */
 	if (sock->batches)
-		siw_llp_set_option(sock->fd, IPPROTO_UDP, UDP_GRO, 0);
+		siw_llp_set_socket_option(sock->fd, IPPROTO_UDP, UDP_GRO, 0);
 }
 
 static bool needs_single_datagrams(void)
@@ -79,7 +79,7 @@ static ssize_t recv_with_control(struct siw_llp_sock *sock, struct siw_addr *sou
 {
 	sock->got_ecn = 0;
 	if (siw_faults_on() && !sock->batches)
-		return siw_llp_fault_recv(sock, source, buf, size);
+		return siw_llp_udp_recv_with_faults(sock, source, buf, size);
 	return siw_llp_udp_recv_batch(sock, source, buf, size, batch);
 }
 

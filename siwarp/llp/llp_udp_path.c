@@ -20,11 +20,11 @@
 static int set_mtu_discovery(struct siw_llp_sock *sock, uint16_t family, int how)
 {
 	if (family == AF_INET6)
-		return siw_llp_set_option(sock->fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER, how);
-	return siw_llp_set_option(sock->fd, IPPROTO_IP, IP_MTU_DISCOVER, how);
+		return siw_llp_set_socket_option(sock->fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER, how);
+	return siw_llp_set_socket_option(sock->fd, IPPROTO_IP, IP_MTU_DISCOVER, how);
 }
 
-int siw_llp_udp_dont_fragment(struct siw_llp_sock *sock)
+int siw_llp_udp_disable_fragmentation(struct siw_llp_sock *sock)
 {
 	struct siw_addr local;
 	int r = siw_llp_local_addr(sock, &local);
@@ -45,7 +45,7 @@ int siw_llp_udp_set_ecn(struct siw_llp_sock *sock, int ecn)
 	/* The DSCP is kept: the program may have set one on a socket of its own. */
 	if (getsockopt(sock->fd, level, name, &was, &len))
 		return -errno;
-	return siw_llp_set_option(sock->fd, level, name, (was & ~SIW_LLP_ECN_MASK) | ecn);
+	return siw_llp_set_socket_option(sock->fd, level, name, (was & ~SIW_LLP_ECN_MASK) | ecn);
 }
 
 int siw_llp_udp_enable_ecn(struct siw_llp_sock *sock)
@@ -58,14 +58,14 @@ int siw_llp_udp_enable_ecn(struct siw_llp_sock *sock)
 	if (r < 0)
 		return r;
 	if (local.family == AF_INET6)
-		r = siw_llp_set_option(sock->fd, IPPROTO_IPV6, IPV6_RECVTCLASS, 1);
+		r = siw_llp_set_socket_option(sock->fd, IPPROTO_IPV6, IPV6_RECVTCLASS, 1);
 	else
-		r = siw_llp_set_option(sock->fd, IPPROTO_IP, IP_RECVTOS, 1);
+		r = siw_llp_set_socket_option(sock->fd, IPPROTO_IP, IP_RECVTOS, 1);
 	atomic_store_explicit(&sock->ecn, r == 0, memory_order_relaxed);
 	return r;
 }
 
-int siw_llp_udp_allow_fragments(struct siw_llp_sock *sock, bool may)
+int siw_llp_udp_set_fragmentation_allowed(struct siw_llp_sock *sock, bool may)
 {
 	struct siw_addr local;
 	int r = siw_llp_local_addr(sock, &local);
@@ -117,7 +117,7 @@ static int query_path_mtu(int fd, const struct siw_addr *local, const struct siw
 static bool is_address_of_this_host(const struct siw_addr *addr)
 {
 	struct siw_addr at = *addr;
-	int fd = siw_llp_socket(addr->family, SOCK_DGRAM), r;
+	int fd = siw_llp_open_socket_descriptor(addr->family, SOCK_DGRAM), r;
 
 	if (fd < 0)
 		return false;
@@ -134,7 +134,7 @@ uint32_t siw_llp_udp_route_mtu(struct siw_llp_sock *sock, const struct siw_addr 
 
 	if (siw_llp_local_addr(sock, &local))
 		return 0;
-	fd = siw_llp_socket(dest->family, SOCK_DGRAM);
+	fd = siw_llp_open_socket_descriptor(dest->family, SOCK_DGRAM);
 	if (fd < 0)
 		return 0;
 	mtu = query_path_mtu(fd, &local, dest);
@@ -167,7 +167,7 @@ int siw_llp_udp_path_max_payload(struct siw_llp_sock *sock, const struct siw_add
 		return r;
 	if (local.family != dest->family)
 		return -EAFNOSUPPORT;
-	fd = siw_llp_socket(dest->family, SOCK_DGRAM);
+	fd = siw_llp_open_socket_descriptor(dest->family, SOCK_DGRAM);
 	if (fd < 0)
 		return fd;
 	r = query_path_mtu(fd, &local, dest);

@@ -15,9 +15,9 @@ void siw_llp_udp_enable_refusal_reports(struct siw_llp_sock *sock, uint16_t fami
 {
 	/* If the kernel does not support the option, no ICMP errors are reported. */
 	if (family == AF_INET6)
-		siw_llp_set_option(sock->fd, IPPROTO_IPV6, IPV6_RECVERR, 1);
+		siw_llp_set_socket_option(sock->fd, IPPROTO_IPV6, IPV6_RECVERR, 1);
 	else
-		siw_llp_set_option(sock->fd, IPPROTO_IP, IP_RECVERR, 1);
+		siw_llp_set_socket_option(sock->fd, IPPROTO_IP, IP_RECVERR, 1);
 }
 
 /*

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* llp/llp_wait.c - sleeping until one of several ports has work, and event descriptors (eventfd). */
+/*
+ * llp/llp_wait.c - sleeping until one of several ports has work, and event descriptors (eventfd).
+ */
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -231,13 +233,13 @@ int siw_llp_wait(const struct siw_llp_waitset *set, int extra_fd, int64_t timeou
 	return siw_llp_wait_any(set, 1, extra_fd, timeout_us);
 }
 
-int siw_llp_event_open(void)
+int siw_llp_event_fd_open(void)
 {
 	siw_llp_fd_creation_begin();
 	return siw_llp_fd_creation_done(eventfd(0, EFD_CLOEXEC));
 }
 
-void siw_llp_event_set(int fd)
+void siw_llp_event_fd_set(int fd)
 {
 	uint64_t one = 1;
 
@@ -276,12 +278,12 @@ void siw_llp_event_fd_clear(int fd)
 		clear_event_without_blocking(fd);
 }
 
-bool siw_llp_event_is_nonblocking(int fd)
+bool siw_llp_event_fd_is_nonblocking(int fd)
 {
 	return fcntl(fd, F_GETFL) & O_NONBLOCK;
 }
 
-void siw_llp_event_close(int fd)
+void siw_llp_event_fd_close(int fd)
 {
 	siw_llp_fd_close(fd);
 }

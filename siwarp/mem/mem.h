@@ -8,10 +8,11 @@
  *
  * Functions return 0 or a count, or -errno. Lengths and offsets are in octets.
  *
- * Locks: functions on STags, elements and atomics need none. siw_mem_queue_post: one thread at a
- * time; siw_mem_queue_posted_count: any thread; siw_mem_queue_resize and siw_mem_queue_exact_count:
- * no thread may post meanwhile. The other functions on queues remove buffers, or put them back: any
- * thread if the queue is shared, otherwise one thread at a time, which holds the progress lock.
+ * Locks: functions on STags, elements and atomics need none. siw_mem_buffer_queue_post: one thread
+ * at a time; siw_mem_buffer_queue_posted_count: any thread; siw_mem_buffer_queue_resize and
+ * siw_mem_buffer_queue_exact_count: no thread may post meanwhile. The other functions on queues
+ * remove buffers, or put them back: any thread if the queue is shared, otherwise one thread at a
+ * time, which holds the progress lock.
  */
 #ifndef SIW_MEM_H
 #define SIW_MEM_H
@@ -28,7 +29,7 @@
 /* cffi: begin */
 
 struct siw_mem; /* the STag table of one device */
-struct siw_mem_queue;
+struct siw_mem_buffer_queue;
 
 #define SIW_MEM_MAX_SGE 16
 
@@ -98,7 +99,7 @@ int siw_mem_stag_bind(struct siw_mem *mem, uint32_t stag, const struct siw_mem_r
  */
 int siw_mem_stag_set_rights(struct siw_mem *mem, uint32_t stag, uint32_t rights);
 /* Returns whether the STag is valid, that is, names memory now. */
-bool siw_mem_stag_alive(struct siw_mem *mem, uint32_t stag);
+bool siw_mem_is_stag_valid(struct siw_mem *mem, uint32_t stag);
 /*
  * Checks that the STag is valid, its protection domain or stream, the right, and that [to, to +
  * len) is within its bounds, in this order. Then writes at most max iovecs of that memory, and
@@ -180,39 +181,40 @@ struct siw_mem_queue_attr {
 	bool shared;   /* several threads may remove buffers at the same time */
 };
 /* Returns 0; -ENOMEM; -EINVAL if there are more than 2^20 buffers, or max_sge is too large. */
-int siw_mem_queue_create(const struct siw_mem_queue_attr *attr, struct siw_mem_queue **out);
+int siw_mem_buffer_queue_create(const struct siw_mem_queue_attr *attr,
+				struct siw_mem_buffer_queue **out);
 /* No other thread may use the queue any more. */
-void siw_mem_queue_destroy(struct siw_mem_queue *queue);
+void siw_mem_buffer_queue_destroy(struct siw_mem_buffer_queue *queue);
 /*
  * Changes the depth of the queue; its buffers are kept, in the same order. No other thread may post
- * meanwhile, and none may remove buffers unless the queue is shared. Returns 0; -ENOMEM; -EINVAL if depth exceeds 2^20 buffers, or is less than
- * the number of posted buffers.
+ * meanwhile, and none may remove buffers unless the queue is shared. Returns 0; -ENOMEM; -EINVAL if
+ * depth exceeds 2^20 buffers, or is less than the number of posted buffers.
  */
-int siw_mem_queue_resize(struct siw_mem_queue *queue, uint32_t depth);
+int siw_mem_buffer_queue_resize(struct siw_mem_buffer_queue *queue, uint32_t depth);
 /*
  * Adds a receive buffer to the queue. Returns 0; -ENOMEM if the queue is full; -EINVAL if there are
  * more elements than max_sge.
  */
-int siw_mem_queue_post(struct siw_mem_queue *queue, uint64_t user_data, const struct siw_sge *sgl,
-		       int nsge);
+int siw_mem_buffer_queue_post(struct siw_mem_buffer_queue *queue, uint64_t user_data,
+			      const struct siw_sge *sgl, int nsge);
 /*
  * Removes the oldest receive buffer unfilled, for a flush. Returns 1 and the buffer's user_data, or
  * 0 if the queue is empty.
  */
-int siw_mem_queue_pop_unfilled(struct siw_mem_queue *queue, uint64_t *user_data);
+int siw_mem_buffer_queue_pop_unfilled(struct siw_mem_buffer_queue *queue, uint64_t *user_data);
 /*
  * Returns the number of posted receive buffers that are not in use yet. May be called by any
  * thread. If other threads remove buffers meanwhile, the number may be out of date.
  */
-uint32_t siw_mem_queue_posted_count(const struct siw_mem_queue *queue);
+uint32_t siw_mem_buffer_queue_posted_count(const struct siw_mem_buffer_queue *queue);
 /*
- * Like siw_mem_queue_posted_count, but the count is exact. If another thread is removing a buffer
- * from a shared queue, either the count already excludes that buffer, or the other thread sees,
- * after the removal, everything that the caller wrote before this call.
+ * Like siw_mem_buffer_queue_posted_count, but the count is exact. If another thread is removing a
+ * buffer from a shared queue, either the count already excludes that buffer, or the other thread
+ * sees, after the removal, everything that the caller wrote before this call.
  */
-uint32_t siw_mem_queue_exact_count(struct siw_mem_queue *queue);
+uint32_t siw_mem_buffer_queue_exact_count(struct siw_mem_buffer_queue *queue);
 /* Whether buffers were put back and not removed again. May be called by any thread. */
-bool siw_mem_queue_has_returned(const struct siw_mem_queue *queue);
+bool siw_mem_buffer_queue_has_returned_buffers(const struct siw_mem_buffer_queue *queue);
 
 /* cffi: end */
 

@@ -24,10 +24,11 @@ static uint32_t queue_slots_for_depth(uint32_t depth)
 	return slots;
 }
 
-int siw_mem_queue_create(const struct siw_mem_queue_attr *attr, struct siw_mem_queue **out)
+int siw_mem_buffer_queue_create(const struct siw_mem_queue_attr *attr,
+				struct siw_mem_buffer_queue **out)
 {
 	uint32_t slots = queue_slots_for_depth(attr->depth);
-	struct siw_mem_queue *queue;
+	struct siw_mem_buffer_queue *queue;
 	size_t stride;
 
 	if (attr->depth > MAX_DEPTH || attr->max_sge > SIW_MEM_MAX_SGE)
@@ -35,7 +36,7 @@ int siw_mem_queue_create(const struct siw_mem_queue_attr *attr, struct siw_mem_q
 	stride = sizeof(struct siw_mem_buffer) + attr->max_sge * sizeof(struct siw_sge);
 	if (posix_memalign((void **)&queue, 64, sizeof(*queue) + slots * stride))
 		return -ENOMEM;
-	*queue = (struct siw_mem_queue){
+	*queue = (struct siw_mem_buffer_queue){
 		.mask = slots - 1,
 		.max_sge = attr->max_sge,
 		.pd = attr->pd,
@@ -49,13 +50,13 @@ int siw_mem_queue_create(const struct siw_mem_queue_attr *attr, struct siw_mem_q
 	return 0;
 }
 
-static void queue_ring_free(struct siw_mem_queue *queue)
+static void queue_ring_free(struct siw_mem_buffer_queue *queue)
 {
 	if (queue->ring != queue->first_ring)
 		free(queue->ring);
 }
 
-void siw_mem_queue_destroy(struct siw_mem_queue *queue)
+void siw_mem_buffer_queue_destroy(struct siw_mem_buffer_queue *queue)
 {
 	while (queue->returned)
 		siw_mem_queue_pop_returned(queue);
@@ -64,26 +65,26 @@ void siw_mem_queue_destroy(struct siw_mem_queue *queue)
 }
 
 /* Excludes other threads that remove buffers, or put them back. */
-static void queue_begin_taking(struct siw_mem_queue *queue)
+static void queue_lock_taking_of_buffers(struct siw_mem_buffer_queue *queue)
 {
 	if (queue->shared)
 		siw_lock(&queue->take_lock);
 }
 
-static void queue_end_taking(struct siw_mem_queue *queue)
+static void queue_unlock_taking_of_buffers(struct siw_mem_buffer_queue *queue)
 {
 	if (queue->shared)
 		siw_unlock(&queue->take_lock);
 }
 
-int siw_mem_queue_resize(struct siw_mem_queue *queue, uint32_t depth)
+int siw_mem_buffer_queue_resize(struct siw_mem_buffer_queue *queue, uint32_t depth)
 {
 	uint32_t tail = atomic_load_explicit(&queue->tail, memory_order_relaxed);
 	uint32_t slots = queue_slots_for_depth(depth);
 	uint8_t *ring, *old = NULL;
 	uint32_t head;
 
-	if (depth > MAX_DEPTH || siw_mem_queue_posted_count(queue) > depth)
+	if (depth > MAX_DEPTH || siw_mem_buffer_queue_posted_count(queue) > depth)
 		return -EINVAL;
 	ring = malloc((size_t)slots * queue->stride);
 	if (!ring)
@@ -92,7 +93,7 @@ int siw_mem_queue_resize(struct siw_mem_queue *queue, uint32_t depth)
 	 * The buffers of the ring fit into the new ring, because nobody posts, and a buffer that is
 	 * put back does not return to the ring.
 	 */
-	queue_begin_taking(queue);
+	queue_lock_taking_of_buffers(queue);
 	head = atomic_load_explicit(&queue->head, memory_order_relaxed);
 	for (; head != tail; head++)
 		memcpy(ring + (size_t)(head & (slots - 1)) * queue->stride,
@@ -101,7 +102,7 @@ int siw_mem_queue_resize(struct siw_mem_queue *queue, uint32_t depth)
 		old = queue->ring;
 	queue->ring = ring;
 	queue->mask = slots - 1;
-	queue_end_taking(queue);
+	queue_unlock_taking_of_buffers(queue);
 	free(old);
 	return 0;
 }
@@ -118,8 +119,8 @@ static void init_receive_buffer(struct siw_mem_buffer *buf, uint64_t user_data,
 	}
 }
 
-int siw_mem_queue_post(struct siw_mem_queue *queue, uint64_t user_data, const struct siw_sge *sgl,
-		       int nsge)
+int siw_mem_buffer_queue_post(struct siw_mem_buffer_queue *queue, uint64_t user_data,
+			      const struct siw_sge *sgl, int nsge)
 {
 	uint32_t tail = atomic_load_explicit(&queue->tail, memory_order_relaxed);
 
@@ -131,14 +132,15 @@ int siw_mem_queue_post(struct siw_mem_queue *queue, uint64_t user_data, const st
 	init_receive_buffer((void *)(queue->ring + (size_t)(tail & queue->mask) * queue->stride),
 			    user_data, sgl, nsge);
 	/*
-	 * Pairs with the load of tail in siw_mem_queue_peek: the buffer is complete before it
-	 * becomes visible.
+	 * Pairs with the load of tail in siw_mem_buffer_queue_peek: the buffer is complete before
+	 * it becomes visible.
 	 */
 	atomic_store_explicit(&queue->tail, tail + 1, memory_order_release);
 	return 0;
 }
 
-int siw_mem_queue_put_back(struct siw_mem_queue *queue, const struct siw_mem_taken *taken)
+int siw_mem_buffer_queue_put_back(struct siw_mem_buffer_queue *queue,
+				  const struct siw_mem_taken *taken)
 {
 	size_t size = (size_t)taken->nsge * sizeof(taken->sgl[0]);
 	struct siw_mem_returned *returned = malloc(sizeof(*returned) + size);
@@ -146,15 +148,15 @@ int siw_mem_queue_put_back(struct siw_mem_queue *queue, const struct siw_mem_tak
 	if (!returned)
 		return -ENOMEM;
 	init_receive_buffer(&returned->buf, taken->user_data, taken->sgl, taken->nsge);
-	queue_begin_taking(queue);
+	queue_lock_taking_of_buffers(queue);
 	returned->next = queue->returned;
 	queue->returned = returned;
 	atomic_fetch_add(&queue->n_returned, 1);
-	queue_end_taking(queue);
+	queue_unlock_taking_of_buffers(queue);
 	return 0;
 }
 
-__attribute__((cold, noinline)) void siw_mem_queue_pop_returned(struct siw_mem_queue *queue)
+__attribute__((cold, noinline)) void siw_mem_queue_pop_returned(struct siw_mem_buffer_queue *queue)
 {
 	struct siw_mem_returned *returned = queue->returned;
 
@@ -163,7 +165,7 @@ __attribute__((cold, noinline)) void siw_mem_queue_pop_returned(struct siw_mem_q
 	free(returned);
 }
 
-uint32_t siw_mem_queue_posted_count(const struct siw_mem_queue *queue)
+uint32_t siw_mem_buffer_queue_posted_count(const struct siw_mem_buffer_queue *queue)
 {
 	uint32_t head = atomic_load_explicit(&queue->head, memory_order_acquire);
 
@@ -171,27 +173,27 @@ uint32_t siw_mem_queue_posted_count(const struct siw_mem_queue *queue)
 	       atomic_load_explicit(&queue->n_returned, memory_order_relaxed);
 }
 
-uint32_t siw_mem_queue_exact_count(struct siw_mem_queue *queue)
+uint32_t siw_mem_buffer_queue_exact_count(struct siw_mem_buffer_queue *queue)
 {
 	uint32_t count;
 
-	queue_begin_taking(queue);
-	count = siw_mem_queue_posted_count(queue);
-	queue_end_taking(queue);
+	queue_lock_taking_of_buffers(queue);
+	count = siw_mem_buffer_queue_posted_count(queue);
+	queue_unlock_taking_of_buffers(queue);
 	return count;
 }
 
-bool siw_mem_queue_has_returned(const struct siw_mem_queue *queue)
+bool siw_mem_buffer_queue_has_returned_buffers(const struct siw_mem_buffer_queue *queue)
 {
 	return atomic_load_explicit(&queue->n_returned, memory_order_relaxed) != 0;
 }
 
-bool siw_mem_queue_take_shared(struct siw_mem_queue *queue, struct siw_mem_taken *out)
+bool siw_mem_buffer_queue_take_shared(struct siw_mem_buffer_queue *queue, struct siw_mem_taken *out)
 {
 	const struct siw_mem_buffer *buf;
 
 	siw_lock(&queue->take_lock);
-	buf = siw_mem_queue_peek(queue);
+	buf = siw_mem_buffer_queue_peek(queue);
 	if (buf) {
 		siw_mem_buffer_copy(out, buf);
 		siw_mem_queue_pop(queue);
@@ -200,16 +202,16 @@ bool siw_mem_queue_take_shared(struct siw_mem_queue *queue, struct siw_mem_taken
 	return buf != NULL;
 }
 
-int siw_mem_queue_pop_unfilled(struct siw_mem_queue *queue, uint64_t *user_data)
+int siw_mem_buffer_queue_pop_unfilled(struct siw_mem_buffer_queue *queue, uint64_t *user_data)
 {
 	const struct siw_mem_buffer *buf;
 
-	queue_begin_taking(queue);
-	buf = siw_mem_queue_peek(queue);
+	queue_lock_taking_of_buffers(queue);
+	buf = siw_mem_buffer_queue_peek(queue);
 	if (buf) {
 		*user_data = buf->user_data;
 		siw_mem_queue_pop(queue);
 	}
-	queue_end_taking(queue);
+	queue_unlock_taking_of_buffers(queue);
 	return buf != NULL;
 }

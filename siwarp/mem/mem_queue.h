@@ -5,8 +5,8 @@
  * A queue of one queue pair has one thread at a time that removes buffers. A shared queue has
  * several, so a buffer that one thread has looked at may be removed by another thread, and its slot
  * may be written again. Therefore a buffer of a shared queue is copied and removed in one step,
- * siw_mem_queue_take; peek and pop are for queues that are not shared. Take, peek and pop are
- * inline, because every message needs them.
+ * siw_mem_buffer_queue_take; peek and pop are for queues that are not shared. Take, peek and pop
+ * are inline, because every message needs them.
  */
 #ifndef SIW_MEM_QUEUE_H
 #define SIW_MEM_QUEUE_H
@@ -32,20 +32,20 @@ struct siw_mem_taken {
 	struct siw_sge sgl[SIW_MEM_MAX_SGE];
 };
 
-/* A buffer that was removed and put back by siw_mem_queue_put_back. */
+/* A buffer that was removed and put back by siw_mem_buffer_queue_put_back. */
 struct siw_mem_returned {
 	struct siw_mem_returned *next;
 	struct siw_mem_buffer buf;
 };
 
-struct siw_mem_queue {
+struct siw_mem_buffer_queue {
 	uint32_t mask;
 	uint32_t max_sge;
 	uint32_t pd;
 	uint32_t stride; /* octets from one buffer to the next */
 	bool internal;
 	bool shared; /* buffers are removed and put back under take_lock */
-	/* memory of the buffers; directly after the struct until siw_mem_queue_resize */
+	/* memory of the buffers; directly after the struct until siw_mem_buffer_queue_resize */
 	uint8_t *ring;
 	_Alignas(64) _Atomic uint32_t tail; /* buffers posted; stored with release order */
 	/*
@@ -65,25 +65,26 @@ struct siw_mem_queue {
  * Returns the next receive buffer to fill, or NULL; the buffer is valid until it is popped. Not for
  * a shared queue. Call under the progress lock.
  */
-static inline const struct siw_mem_buffer *siw_mem_queue_peek(const struct siw_mem_queue *queue)
+static inline const struct siw_mem_buffer *
+siw_mem_buffer_queue_peek(const struct siw_mem_buffer_queue *queue)
 {
 	uint32_t head = atomic_load_explicit(&queue->head, memory_order_relaxed);
 
 	if (__builtin_expect(queue->returned != NULL, 0))
 		return &queue->returned->buf;
-	/* Pairs with the store of tail in siw_mem_queue_post. */
+	/* Pairs with the store of tail in siw_mem_buffer_queue_post. */
 	if (head == atomic_load_explicit(&queue->tail, memory_order_acquire))
 		return NULL;
 	return (const void *)(queue->ring + (size_t)(head & queue->mask) * queue->stride);
 }
 
-void siw_mem_queue_pop_returned(struct siw_mem_queue *queue);
+void siw_mem_queue_pop_returned(struct siw_mem_buffer_queue *queue);
 
 /*
- * Removes the receive buffer that siw_mem_queue_peek returns. Not for a shared queue. Call under
- * the progress lock.
+ * Removes the receive buffer that siw_mem_buffer_queue_peek returns. Not for a shared queue. Call
+ * under the progress lock.
  */
-static inline void siw_mem_queue_pop(struct siw_mem_queue *queue)
+static inline void siw_mem_queue_pop(struct siw_mem_buffer_queue *queue)
 {
 	uint32_t head = atomic_load_explicit(&queue->head, memory_order_relaxed);
 
@@ -91,12 +92,15 @@ static inline void siw_mem_queue_pop(struct siw_mem_queue *queue)
 		siw_mem_queue_pop_returned(queue);
 		return;
 	}
-	/* Pairs with the load of head in siw_mem_queue_post: the slot may be written again. */
+	/*
+	 * Pairs with the load of head in siw_mem_buffer_queue_post: the slot may be written again.
+	 */
 	atomic_store_explicit(&queue->head, head + 1, memory_order_release);
 }
 
-/* Takes a buffer as siw_mem_queue_take does, from a shared queue. */
-bool siw_mem_queue_take_shared(struct siw_mem_queue *queue, struct siw_mem_taken *out);
+/* Takes a buffer as siw_mem_buffer_queue_take does, from a shared queue. */
+bool siw_mem_buffer_queue_take_shared(struct siw_mem_buffer_queue *queue,
+				      struct siw_mem_taken *out);
 
 static inline void siw_mem_buffer_copy(struct siw_mem_taken *out, const struct siw_mem_buffer *buf)
 {
@@ -107,13 +111,14 @@ static inline void siw_mem_buffer_copy(struct siw_mem_taken *out, const struct s
 }
 
 /* Removes the next receive buffer and copies it to *out; returns false if the queue is empty. */
-static inline bool siw_mem_queue_take(struct siw_mem_queue *queue, struct siw_mem_taken *out)
+static inline bool siw_mem_buffer_queue_take(struct siw_mem_buffer_queue *queue,
+					     struct siw_mem_taken *out)
 {
 	const struct siw_mem_buffer *buf;
 
 	if (__builtin_expect(queue->shared, 0))
-		return siw_mem_queue_take_shared(queue, out);
-	buf = siw_mem_queue_peek(queue);
+		return siw_mem_buffer_queue_take_shared(queue, out);
+	buf = siw_mem_buffer_queue_peek(queue);
 	if (!buf)
 		return false;
 	siw_mem_buffer_copy(out, buf);
@@ -125,7 +130,7 @@ static inline bool siw_mem_queue_take(struct siw_mem_queue *queue, struct siw_me
  * Returns whether the queue has no buffer. Of a shared queue, the last buffer may be removed by
  * another thread directly after the call.
  */
-static inline bool siw_mem_queue_is_empty(const struct siw_mem_queue *queue)
+static inline bool siw_mem_queue_is_empty(const struct siw_mem_buffer_queue *queue)
 {
 	uint32_t head = atomic_load_explicit(&queue->head, memory_order_acquire);
 
@@ -136,14 +141,15 @@ static inline bool siw_mem_queue_is_empty(const struct siw_mem_queue *queue)
 /*
  * Orders memory: what the program wrote before it posted a buffer, if the buffer is visible to this
  * thread, happens before what the caller does next. Pairs with the store of tail in
- * siw_mem_queue_post.
+ * siw_mem_buffer_queue_post.
  */
-static inline void siw_mem_queue_sync_with_posts(const struct siw_mem_queue *queue)
+static inline void siw_mem_queue_sync_with_posts(const struct siw_mem_buffer_queue *queue)
 {
 	(void)atomic_load_explicit(&queue->tail, memory_order_acquire);
 }
 
 /* Puts a removed buffer back at the head of the queue. Returns 0 or -ENOMEM. */
-int siw_mem_queue_put_back(struct siw_mem_queue *queue, const struct siw_mem_taken *taken);
+int siw_mem_buffer_queue_put_back(struct siw_mem_buffer_queue *queue,
+				  const struct siw_mem_taken *taken);
 
 #endif

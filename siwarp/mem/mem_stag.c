@@ -349,7 +349,7 @@ static bool stag_word_valid(uint64_t word, uint32_t gen)
 	return word & LIVE && generation_of_stag_word(word) == gen;
 }
 
-bool siw_mem_stag_alive(struct siw_mem *mem, uint32_t stag)
+bool siw_mem_is_stag_valid(struct siw_mem *mem, uint32_t stag)
 {
 	uint32_t gen;
 	struct siw_stag_entry *e = stag_find(mem, stag, &gen);

@@ -59,7 +59,8 @@ int siw_mpa_connect_to_itself(struct siw_llp_port *port, const struct siw_addr *
 enum siw_mpa_startup {
 	/* start-up is not complete: call siw_mpa_startup() again when the handler is called */
 	SIW_MPA_STARTING = 0,
-	SIW_MPA_REQUEST = 1,  /* responder: *peer is the peer's Request; call siw_mpa_reply */
+	SIW_MPA_REQUEST =
+		1, /* responder: *peer is the peer's Request; call siw_mpa_send_startup_reply */
 	SIW_MPA_REPLY = 2,    /* initiator: accepted; *peer is the Reply; FPDUs may be sent */
 	SIW_MPA_REJECTED = 3, /* initiator: Reply with R=1, whose private data is in *peer */
 };
@@ -86,7 +87,7 @@ int siw_mpa_startup(struct siw_mpa_stream *stream, struct siw_mpa_params *peer);
  * connection model, and 0x3fff in ird or ord if the Request has it in ord or ird. CRCs are then on
  * if either end requested them, and FPDUs to an end have Markers if that end requested them.
  */
-int siw_mpa_reply(struct siw_mpa_stream *stream, const struct siw_mpa_params *params);
+int siw_mpa_send_startup_reply(struct siw_mpa_stream *stream, const struct siw_mpa_params *params);
 
 /* ---- sending FPDUs ---------------------------------------------------------------------------
  *
@@ -121,7 +122,7 @@ int64_t siw_mpa_tx_fpdu(struct siw_mpa_stream *stream, const void *head, size_t 
  */
 int siw_mpa_tx_flush(struct siw_mpa_stream *stream, uint64_t *accepted);
 /* Returns whether framed FPDUs wait for space in TCP's buffer, or for the peer's first FPDU. */
-bool siw_mpa_tx_blocked(const struct siw_mpa_stream *stream);
+bool siw_mpa_is_tx_blocked(const struct siw_mpa_stream *stream);
 /* Returns the value of *accepted of the last siw_mpa_tx_flush. */
 uint64_t siw_mpa_tx_accepted_octets(const struct siw_mpa_stream *stream);
 
@@ -147,8 +148,8 @@ int siw_mpa_rx_fpdu(struct siw_mpa_stream *stream, const uint8_t **head, size_t 
  * ULPDU of *ulpdu_len octets, valid until the next call; nothing of it has been checked. Always
  * false with Markers.
  */
-bool siw_mpa_rx_staged_fpdu(const struct siw_mpa_stream *stream, const uint8_t **ulpdu,
-			    size_t *ulpdu_len);
+bool siw_mpa_rx_peek_already_read_fpdu(const struct siw_mpa_stream *stream, const uint8_t **ulpdu,
+				       size_t *ulpdu_len);
 /*
  * Consumes the FPDU that siw_mpa_rx_fpdu returned: writes its ULPDU octets from skip on to dest,
  * which must hold exactly ulpdu_len - skip octets; dest NULL, n 0: discards them. With setting

@@ -377,8 +377,8 @@ int siw_mpa_rx_fpdu(struct siw_mpa_stream *stream, const uint8_t **head, size_t 
 	return 1;
 }
 
-bool siw_mpa_rx_staged_fpdu(const struct siw_mpa_stream *stream, const uint8_t **ulpdu,
-			    size_t *ulpdu_len)
+bool siw_mpa_rx_peek_already_read_fpdu(const struct siw_mpa_stream *stream, const uint8_t **ulpdu,
+				       size_t *ulpdu_len)
 {
 	const struct siw_mpa_rx *rx = &stream->rx;
 	uint32_t len;

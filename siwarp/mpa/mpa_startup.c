@@ -255,7 +255,7 @@ static int note_connection_loss_in_startup(struct siw_mpa_stream *stream, int rv
 	return SIW_MPA_EV_LOST;
 }
 
-static int observe_tcp_connection(struct siw_mpa_stream *stream)
+static int startup_event_of_tcp_connect_result(struct siw_mpa_stream *stream)
 {
 	int rv = siw_llp_tcp_connect_result(stream->sock);
 
@@ -311,7 +311,7 @@ static int read_startup_frame(struct siw_mpa_stream *stream, bool reply)
 	return 0;
 }
 
-static int observe_request_frame(struct siw_mpa_stream *stream)
+static int startup_event_of_request_frame(struct siw_mpa_stream *stream)
 {
 	struct siw_mpa_params *peer = &stream->start->peer;
 	int rv = read_startup_frame(stream, false);
@@ -367,7 +367,7 @@ static int check_reply_matches_request(struct siw_mpa_stream *stream)
 	return SIW_MPA_EV_REPLY;
 }
 
-static int observe_reply_frame(struct siw_mpa_stream *stream)
+static int startup_event_of_reply_frame(struct siw_mpa_stream *stream)
 {
 	int rv = read_startup_frame(stream, true);
 
@@ -383,7 +383,7 @@ static int observe_reply_frame(struct siw_mpa_stream *stream)
  * Observes a stream while upper layers decide about the Request: checks whether the connection is
  * still up, and stores the octets that the peer sends.
  */
-static int observe_connection_loss(struct siw_mpa_stream *stream)
+static int startup_event_of_connection_loss(struct siw_mpa_stream *stream)
 {
 	int rv = siw_mpa_store_early_octets(stream);
 
@@ -396,11 +396,11 @@ static int observe_connection_loss(struct siw_mpa_stream *stream)
 }
 
 static int (*const observers[SIW_MPA_N_STATES])(struct siw_mpa_stream *) = {
-	ROW(CONNECTING) = observe_tcp_connection,
+	ROW(CONNECTING) = startup_event_of_tcp_connect_result,
 	ROW(SENDING_REQUEST) = continue_frame_transmission,
-	ROW(AWAIT_REPLY) = observe_reply_frame,
-	ROW(AWAIT_REQUEST) = observe_request_frame,
-	ROW(ANSWERING) = observe_connection_loss,
+	ROW(AWAIT_REPLY) = startup_event_of_reply_frame,
+	ROW(AWAIT_REQUEST) = startup_event_of_request_frame,
+	ROW(ANSWERING) = startup_event_of_connection_loss,
 	ROW(ACCEPTING) = continue_frame_transmission,
 	ROW(REJECTING) = continue_frame_transmission,
 };
@@ -483,7 +483,7 @@ static void adapt_reply_to_request(struct siw_mpa_params *mine, const struct siw
 		mine->ord = SIW_MPA_MAX_IRD;
 }
 
-int siw_mpa_reply(struct siw_mpa_stream *stream, const struct siw_mpa_params *params)
+int siw_mpa_send_startup_reply(struct siw_mpa_stream *stream, const struct siw_mpa_params *params)
 {
 	struct siw_mpa_params mine = *params;
 	int rv;

@@ -27,7 +27,7 @@ static struct siw_mpa_stream *mpa_stream_new(enum siw_mpa_state state)
 	}
 	stream->state = (uint8_t)state;
 	stream->rx.strict = siw_settings()->crc_first != 0;
-	siw_trim_group_add(&streams);
+	siw_trim_group_note_added(&streams);
 	return stream;
 }
 
@@ -37,7 +37,7 @@ static void mpa_stream_free(struct siw_mpa_stream *stream)
 	siw_mpa_rx_free(&stream->rx);
 	free(stream->start);
 	free(stream);
-	if (siw_trim_group_remove(&streams)) {
+	if (siw_trim_group_note_removed(&streams)) {
 		siw_mpa_tx_free_pool();
 		siw_mpa_rx_free_pools();
 	}

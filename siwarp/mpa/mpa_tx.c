@@ -312,7 +312,7 @@ int siw_mpa_tx_flush(struct siw_mpa_stream *stream, uint64_t *accepted)
 	return 1;
 }
 
-bool siw_mpa_tx_blocked(const struct siw_mpa_stream *stream)
+bool siw_mpa_is_tx_blocked(const struct siw_mpa_stream *stream)
 {
 	return stream->tx.blocked || !siw_mpa_tx_is_open(stream);
 }

@@ -111,7 +111,7 @@ class Groups(Wrapper[cm.CMID]):
             group.member = True
         return int(ce.RDMA_CM_EVENT_MULTICAST_JOIN)
 
-    def _last_group_destination(self) -> tuple[int, int, AHAttr] | None:
+    def _destination_of_last_joined_group(self) -> tuple[int, int, AHAttr] | None:
         """Return QPN, Q_Key and address vector for sending to the last joined group."""
         if self._last_joined_group is None:
             return None

@@ -25,7 +25,7 @@ _RATES = {
 }
 
 
-def _sysfs_attribute(netdev: str, name: str) -> str:
+def _read_sysfs_attribute(netdev: str, name: str) -> str:
     """Return an attribute of an interface from sysfs, or "" if it cannot be read."""
     try:
         return Path("/sys/class/net", netdev, name).read_text(encoding="ascii").strip()
@@ -40,7 +40,7 @@ def interface_guid(netdev: str) -> int:
     hardware address, derived from the interface index.
     """
     try:
-        mac = bytes.fromhex(_sysfs_attribute(netdev, "address").replace(":", ""))
+        mac = bytes.fromhex(_read_sysfs_attribute(netdev, "address").replace(":", ""))
     except ValueError:
         mac = b""
     if len(mac) != 6 or not any(mac):
@@ -52,7 +52,7 @@ def interface_guid(netdev: str) -> int:
 def interface_mbps(netdev: str) -> int:
     """Return an interface's rate in Mbit/s, or 10 Gbit/s if the interface reports none."""
     try:
-        mbps = int(_sysfs_attribute(netdev, "speed"))
+        mbps = int(_read_sysfs_attribute(netdev, "speed"))
     except ValueError:
         mbps = 0
     return mbps if mbps > 0 else _USUAL_MBPS

@@ -253,7 +253,7 @@ class CMID(Posting, Groups):
         if not self._is_ud:
             return None
         if kind in (ce.RDMA_CM_EVENT_MULTICAST_JOIN, ce.RDMA_CM_EVENT_MULTICAST_ERROR):
-            return self._last_group_destination()
+            return self._destination_of_last_joined_group()
         if kind != ce.RDMA_CM_EVENT_ESTABLISHED:
             return None
         peer = self._native().peer_addr
@@ -317,7 +317,7 @@ class CMID(Posting, Groups):
                 "Failed to resolve address: no destination, or already resolved", errno.EINVAL
             )
         try:
-            self._choose_source(rai._src, dest)
+            self._choose_source_address(rai._src, dest)
         except Error as error:
             if error.errno not in _OF_NETWORK:
                 raise PyverbsRDMAError(str(error.strerror), error.errno or errno.EIO) from error
@@ -368,7 +368,7 @@ class CMID(Posting, Groups):
             )
         return self._addrinfo
 
-    def _choose_source(self, source: Address | None, dest: Address) -> None:
+    def _choose_source_address(self, source: Address | None, dest: Address) -> None:
         if (
             source is not None
             and not self._bound

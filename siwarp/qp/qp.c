@@ -80,7 +80,7 @@ static int qp_create_queues(struct siw_base_qp *base)
 	}
 	queue.depth = cap->max_recv_wr;
 	queue.max_sge = cap->max_recv_sge;
-	return siw_mem_queue_create(&queue, &base->recvs);
+	return siw_mem_buffer_queue_create(&queue, &base->recvs);
 }
 
 /* Frees the QP's queues. Posts are refused by now: the QP is in RESET, or its creation failed. */
@@ -88,7 +88,7 @@ static void qp_free_queues(struct siw_base_qp *base)
 {
 	siw_class_of(base)->close(base);
 	if (base->recvs && !base->qp.srq)
-		siw_mem_queue_destroy(base->recvs);
+		siw_mem_buffer_queue_destroy(base->recvs);
 	free(base->errq);
 	free(base->sq);
 	base->recvs = NULL;
@@ -183,14 +183,16 @@ static void qp_set_initial_attributes(struct siw_base_qp *base, struct siw_pd *p
 	siw_link_init(&base->flow.ready);
 	if (!siw_class_of(base)->many_flows)
 		siw_link_add(&base->flows, &base->flow.busy);
-	siw_device_async_init(&qp->async, qp->ctx, qp, base->user);
+	siw_device_async_events_init(&qp->async, qp->ctx, qp, base->user);
 }
 
-/* Queue pairs that share a socket are in one lane, because one thread at a time receives from it. */
+/*
+ * Queue pairs that share a socket are in one lane, because one thread at a time receives from it.
+ */
 static int qp_choose_lane(const struct siw_qp_init_attr *init, struct siw_lane **out)
 {
 	if (!init->shared_socket_qp)
-		return siw_device_cq_lane(init->recv_cq, out);
+		return siw_device_cq_get_or_choose_lane(init->recv_cq, out);
 	*out = init->shared_socket_qp->lane;
 	return 0;
 }
@@ -286,7 +288,7 @@ static int qp_remove(struct siw_base_qp *base)
 	siw_link_del(&qp->in_lane);
 	if (siw_link_empty(&qp->lane->qps))
 		atomic_fetch_and(&qp->ctx->lanes_with_qps, ~(1u << qp->lane->index));
-	siw_device_busy_list_forget(qp);
+	siw_device_remove_qp_from_busy_list(qp);
 	class->close(base);
 	return 0;
 }
@@ -302,7 +304,7 @@ static void qp_destroy_by_force(struct siw_child *child)
 		siw_qp_leave_mcast_groups(siw_ud_qp_of(base));
 	qp_remove(base);
 	siw_unlock(&qp->lane->lock);
-	siw_device_async_drop_without_acks(&qp->async);
+	siw_device_drop_async_events_without_acks(&qp->async);
 	qp_remove_from_counts(base);
 	qp_release_memory(base);
 }
@@ -315,15 +317,15 @@ static int qp_open_in_lane(struct siw_base_qp *base, struct siw_qp_init_attr *in
 	struct siw_context *ctx = lane->ctx;
 	int err;
 
-	if (!siw_device_increment_below_max(&ctx->n_qp, ctx->attr.max_qp))
-		return siw_device_refuse_full("max_qp", ctx->attr.max_qp);
+	if (!siw_device_increment_count_if_below_max(&ctx->n_qp, ctx->attr.max_qp))
+		return siw_device_refuse_limit_reached("max_qp", ctx->attr.max_qp);
 	siw_lock(&lane->lock);
 	/* A device that was closed by force meanwhile has no port. */
 	err = lane->port ? siw_class_of(base)->create(base, init) : siw_refuse(STALE);
 	if (!err && init->by_qpn)
 		err = pair(siw_rc_qp_of(base));
 	if (!err) {
-		siw_qp_list_qpn(base);
+		siw_qp_enter_qpn_in_list(base);
 		siw_link_add(&lane->qps, &base->qp.in_lane);
 		atomic_fetch_or(&ctx->lanes_with_qps, 1u << lane->index);
 		adjust_qp_counts_of_used_objects(base, 1);
@@ -397,7 +399,7 @@ int siw_qp_create(struct siw_pd *pd, struct siw_qp_init_attr *init,
 		err = qp_create_in_other_lane_with_pair_port(lane, pd, init, pair, &base);
 	if (err)
 		return err;
-	siw_device_child_add(pd->ctx, &base->qp.child, SIW_CHILD_QP, qp_destroy_by_force, -1);
+	siw_device_add_child(pd->ctx, &base->qp.child, SIW_CHILD_QP, qp_destroy_by_force, -1);
 	init->cap = base->cap;
 	*out = &base->qp;
 	return 0;
@@ -415,9 +417,9 @@ int siw_destroy_qp(struct siw_qp *qp)
 	siw_unlock(&qp->lane->lock);
 	if (err)
 		return err;
-	siw_device_child_del(qp->ctx, &qp->child);
+	siw_device_remove_child(qp->ctx, &qp->child);
 	/* Wait until no event handler uses the QP any more. */
-	siw_device_async_drop_and_await_acks(&qp->async);
+	siw_device_drop_async_events_await_acks(&qp->async);
 	qp_remove_from_counts(base);
 	qp_release_memory(base);
 	return 0;
@@ -456,7 +458,7 @@ int siw_qp_weak_ref_set(struct siw_qp_hold *hold, struct siw_qp *qp)
 	int err = 0;
 
 	siw_lock(&qp->ctx->refs_lock);
-	if (siw_qp_has_listed_qpn(siw_base_qp_of(qp))) {
+	if (siw_qp_is_qpn_in_list(siw_base_qp_of(qp))) {
 		siw_link_init(&hold->link);
 		siw_link_add(&siw_base_qp_of(qp)->holds, &hold->link);
 		hold->qp = qp;

@@ -87,14 +87,14 @@ void siw_qp_err_handle_invalid_message(struct siw_base_qp *base,
 	if (base->errs_fatal)
 		siw_qp_abort(base, siw_qp_async_event_of_error(&event->err));
 	else
-		siw_device_async_raise(&base->qp.async, SIW_EVENT_QP_ERR_QUEUED);
+		siw_device_raise_async_event(&base->qp.async, SIW_EVENT_QP_ERR_QUEUED);
 }
 
 void siw_qp_errq_add_access_error(struct siw_base_qp *base, const struct siw_rdmap_event *event)
 {
 	siw_count(SIW_COUNTER_err_found, 1);
 	errq_append_entry(base, event, SIW_ERR_FOUND, 0);
-	siw_device_async_raise(&base->qp.async, SIW_EVENT_QP_ERR_QUEUED);
+	siw_device_raise_async_event(&base->qp.async, SIW_EVENT_QP_ERR_QUEUED);
 }
 
 void siw_qp_errq_add_error_reported_by_peer(struct siw_base_qp *base,
@@ -102,7 +102,7 @@ void siw_qp_errq_add_error_reported_by_peer(struct siw_base_qp *base,
 {
 	siw_count(SIW_COUNTER_err_received, 1);
 	errq_append_entry(base, event, SIW_ERR_REPORTED, wr_id);
-	siw_device_async_raise(&base->qp.async, SIW_EVENT_QP_ERR_QUEUED);
+	siw_device_raise_async_event(&base->qp.async, SIW_EVENT_QP_ERR_QUEUED);
 }
 
 /* ---- the verb -------------------------------------------------------------------------------- */

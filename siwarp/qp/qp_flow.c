@@ -42,7 +42,7 @@ int siw_qp_post_send_request(struct siw_base_qp *base, const struct siw_send_wr 
 
 static uint32_t flow_max_reads(const struct siw_base_qp *base, const struct siw_flow *flow)
 {
-	return flow->peer ? siw_rdmap_rd_ord(flow->stream) : base->reads_max;
+	return flow->peer ? siw_rdmap_rd_max_outstanding_reads(flow->stream) : base->reads_max;
 }
 
 static bool flow_may_begin_next_request(const struct siw_base_qp *base, const struct siw_flow *flow)

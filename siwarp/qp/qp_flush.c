@@ -38,12 +38,12 @@ void siw_qp_flush(struct siw_base_qp *base)
 	 */
 	if (class->take_recv && class->take_recv(base, &wr_id) == 1)
 		siw_qp_flush_recv(base, wr_id);
-	while (!qp->srq && siw_mem_queue_pop_unfilled(base->recvs, &wr_id) == 1)
+	while (!qp->srq && siw_mem_buffer_queue_pop_unfilled(base->recvs, &wr_id) == 1)
 		siw_qp_flush_recv(base, wr_id);
 	siw_unlock(&qp->recv_lock);
 	if (qp->srq) {
 		siw_device_srq_raise_limit_event_if_low(qp->srq);
-		siw_device_async_raise(&base->qp.async, SIW_EVENT_QP_LAST_WQE_REACHED);
+		siw_device_raise_async_event(&base->qp.async, SIW_EVENT_QP_LAST_WQE_REACHED);
 	}
 }
 
@@ -59,7 +59,7 @@ void siw_qp_drop_requests_for_reset(struct siw_base_qp *base)
 	base->draining = false;
 	base->rate_limit = 0;
 	siw_lock(&qp->recv_lock);
-	while (!qp->srq && siw_mem_queue_pop_unfilled(base->recvs, &wr_id) == 1)
+	while (!qp->srq && siw_mem_buffer_queue_pop_unfilled(base->recvs, &wr_id) == 1)
 		;
 	base->rq_done = base->rq_posted;
 	siw_device_cq_remove_completions_of_qp(qp->send_cq, qp);
@@ -127,7 +127,7 @@ void siw_qp_abort(struct siw_base_qp *base, int type)
 	int action = siw_qp_apply_state_event(base, SIW_QPE_FAILED);
 
 	if (action == SIW_QPA_FLUSH)
-		siw_device_async_raise(&base->qp.async, type);
+		siw_device_raise_async_event(&base->qp.async, type);
 	siw_qp_carry_out_transition_action(base, action, false);
 }
 
@@ -137,7 +137,7 @@ void siw_qp_fail(struct siw_qp *qp, int status)
 	siw_qp_abort(siw_base_qp_of(qp), SIW_EVENT_QP_FATAL);
 }
 
-void siw_qp_dgram_send_at_exit(struct siw_qp *qp)
+void siw_qp_dgram_send_delayed_at_exit(struct siw_qp *qp)
 {
 	siw_qp_send_delayed_requests(siw_base_qp_of(qp));
 }
@@ -185,9 +185,9 @@ bool siw_qp_still_uses_object(struct siw_base_qp *base, siw_qp_wqe_uses_fn *uses
 	return busy;
 }
 
-bool siw_qp_uses_key(struct siw_qp *qp, uint32_t lkey)
+bool siw_qp_uses_lkey(struct siw_qp *qp, uint32_t lkey)
 {
-	return siw_qp_still_uses_object(siw_base_qp_of(qp), siw_qp_wqe_uses_key, &lkey);
+	return siw_qp_still_uses_object(siw_base_qp_of(qp), siw_qp_wqe_uses_lkey, &lkey);
 }
 
 bool siw_qp_has_empty_sq(const struct siw_qp *qp)

@@ -30,7 +30,7 @@ enum siw_op_flags {
  * Returns the flags (set of enum siw_op_flags) of an opcode (enum siw_wr_opcode); 0 if the opcode
  * is unknown.
  */
-uint8_t siw_qp_op_flags(int wr_opcode);
+uint8_t siw_qp_flags_of_opcode(int wr_opcode);
 /* Whether the request is completed by a response of the peer (Reads and atomics). */
 static inline bool siw_qp_awaits_response(const struct siw_wqe *wqe)
 {
@@ -152,7 +152,7 @@ bool siw_qp_sq_uses_object(const struct siw_base_qp *base, siw_qp_wqe_uses_fn *u
  * A siw_qp_wqe_uses_fn that returns whether the request uses memory with a given lkey. what:
  * pointer to the lkey, a uint32_t.
  */
-siw_qp_wqe_uses_fn siw_qp_wqe_uses_key;
+siw_qp_wqe_uses_fn siw_qp_wqe_uses_lkey;
 /*
  * Maximum total octets of posts that are delayed for a batch: the octets that one system call sends
  * on a datagram socket, and on a stream socket.
@@ -175,9 +175,9 @@ static inline uint32_t siw_qp_poll_round(const struct siw_lane *lane)
 /*
  * Whether the requests of a list, which are posted with one call, may be delayed to be sent in a
  * batch with later ones. They may be delayed if posts have been dense for some rounds of posts, the
- * list is not a single request that is the first since the last poll; or if a long Read replaces one
- * that has completed, while others are outstanding; and if the queue will be processed soon, by a poll or by the progress thread after its current sleep. The function also
- * counts the requests.
+ * list is not a single request that is the first since the last poll; or if a long Read replaces
+ * one that has completed, while others are outstanding; and if the queue will be processed soon, by
+ * a poll or by the progress thread after its current sleep. The function also counts the requests.
  */
 bool siw_qp_may_delay_posts(struct siw_base_qp *base, const struct siw_send_wr *wr);
 
@@ -363,7 +363,7 @@ enum siw_turn siw_qp_run_result_to_turn_result(enum siw_run left, bool progresse
  * requests use a memory key; return whether there are no requests.
  */
 enum siw_turn siw_qp_make_sending_turn(struct siw_qp *qp, uint64_t round);
-bool siw_qp_uses_key(struct siw_qp *qp, uint32_t lkey);
+bool siw_qp_uses_lkey(struct siw_qp *qp, uint32_t lkey);
 bool siw_qp_has_empty_sq(const struct siw_qp *qp);
 /*
  * Whether requests of the QP use a given object, after the requests that were delayed for a batch
@@ -376,7 +376,7 @@ bool siw_qp_still_uses_object(struct siw_base_qp *base, siw_qp_wqe_uses_fn *uses
  * batch.
  */
 void siw_qp_fail(struct siw_qp *qp, int status);
-void siw_qp_dgram_send_at_exit(struct siw_qp *qp);
+void siw_qp_dgram_send_delayed_at_exit(struct siw_qp *qp);
 
 /* ---- qp_ud_mcast.c; progress lock held ------------------------------------------------------- */
 /* Ends all multicast memberships of the QP. */
@@ -416,8 +416,8 @@ int siw_qp_check_usable(const struct siw_qp *qp);
  * Opens a UDP socket whose events the queue pair handles: a socket bound to addr, or the user's
  * descriptor fd.
  */
-int siw_qp_open_udp(struct siw_base_qp *base, const struct siw_addr *addr, int fd,
-		    struct siw_llp_sock **out);
+int siw_qp_open_udp_socket(struct siw_base_qp *base, const struct siw_addr *addr, int fd,
+			   struct siw_llp_sock **out);
 /* Gives the next free QPN of the RC QPs with connection manager to the QP. */
 void siw_qp_reserve_next_rc_qpn(struct siw_base_qp *base);
 /*
@@ -426,9 +426,9 @@ void siw_qp_reserve_next_rc_qpn(struct siw_base_qp *base);
  */
 bool siw_qp_reserve_qpn(struct siw_base_qp *base, uint32_t qpn);
 /* Lists a QP whose type has set the QPN itself, so that no RC QP gets the same number. */
-void siw_qp_list_qpn(struct siw_base_qp *base);
+void siw_qp_enter_qpn_in_list(struct siw_base_qp *base);
 /* Whether the number of the QP is listed: the QP is not destroyed. Any lock may be held. */
-bool siw_qp_has_listed_qpn(struct siw_base_qp *base);
+bool siw_qp_is_qpn_in_list(struct siw_base_qp *base);
 /* Makes the number of the QP free again. May be called twice; any lock may be held. */
 void siw_qp_release_qpn(struct siw_base_qp *base);
 /*
@@ -466,7 +466,7 @@ static inline void siw_qp_circuit_breaker_note_send(struct siw_uc_qp *uc)
  */
 void siw_qp_circuit_breaker_exchange_reports(struct siw_uc_qp *uc);
 /* Called when the circuit breaker's timer expires (the member tick of struct siw_timed). */
-void siw_qp_circuit_breaker_tick(struct siw_timed *timed, uint64_t now_ns);
+void siw_qp_circuit_breaker_handle_timer(struct siw_timed *timed, uint64_t now_ns);
 
 /* ---- qp_record.c: UD's Write-Records --------------------------------------------------------- */
 /* Returns the RDMAP operation for the WQE of a Write-Record. */
@@ -478,7 +478,8 @@ struct siw_rdmap_record_op siw_qp_write_record_make_op(const struct siw_wqe *wqe
 void siw_qp_write_record_report_completed(struct siw_ud_qp *ud, uint64_t now_ns);
 void siw_qp_write_record_handle_timer(struct siw_timed *timed, uint64_t now_ns);
 /* Records that the program polled the completion of a Write-Record, on UD or RD. */
-void siw_qp_write_record_note_polled(struct siw_base_qp *base, struct siw_records *records);
+void siw_qp_write_record_note_polled_completion(struct siw_base_qp *base,
+						struct siw_records *records);
 /* Drops the unfinished Write-Records that a UD QP is receiving. Progress lock held. */
 void siw_qp_write_record_abandon_all(struct siw_ud_qp *ud);
 

@@ -4,7 +4,7 @@
 
 #include "qp/qp_impl.h"
 
-static int event_of_target_state(int target_state)
+static int transition_event_of_target_state(int target_state)
 {
 	switch (target_state) {
 	case SIW_QPS_RESET:
@@ -26,7 +26,7 @@ static int event_of_target_state(int target_state)
 
 int siw_qp_step_attrs(int qp_type, int from, int to)
 {
-	int event = to < 0 ? SIW_QPE_STAY : event_of_target_state(to);
+	int event = to < 0 ? SIW_QPE_STAY : transition_event_of_target_state(to);
 
 	return siw_qp_attrs_of_transition(qp_type, from, event);
 }
@@ -235,7 +235,8 @@ static int qp_check_transition(const struct siw_base_qp *base, int to, int mask)
 static int qp_modify_locked(struct siw_base_qp *base, const struct siw_qp_attr *attr, int mask)
 {
 	const struct siw_qp_class *class = siw_class_of(base);
-	int event = mask & SIW_QP_STATE ? event_of_target_state(attr->qp_state) : SIW_QPE_STAY;
+	int event = mask & SIW_QP_STATE ? transition_event_of_target_state(attr->qp_state)
+					: SIW_QPE_STAY;
 	int action, err;
 
 	if (siw_teardown_of(base) == SIW_DEAD || siw_link_empty(&base->qp.in_lane))

@@ -86,7 +86,7 @@ static int mw_bind_type_1(struct siw_base_qp *base, struct siw_send_wr *wr)
 	err = siw_mem_stag_reserve(ctx->mem, false, &wr->bind_mw.rkey);
 	if (err) {
 		siw_unlock(&base->qp.send_lock);
-		return siw_device_refuse_full("max_mr", ctx->attr.max_mr);
+		return siw_device_refuse_limit_reached("max_mr", ctx->attr.max_mr);
 	}
 	err = siw_qp_mw_post_request(base, wr, SIW_MW_TYPE_1);
 	if (err)
@@ -177,7 +177,7 @@ void siw_qp_mw_end_replaced_binding(struct siw_base_qp *base, bool last)
 	else
 		ended = siw_device_mw_replaced_binding_has_ended(base->qp.ctx, &revoke.rest);
 	if (!ended && last)
-		siw_device_mw_stop_waiting(base->qp.ctx, &revoke.rest);
+		siw_device_mw_stop_waiting_for_binding_end(base->qp.ctx, &revoke.rest);
 	if (!ended)
 		return;
 	siw_lock(&base->qp.send_lock);

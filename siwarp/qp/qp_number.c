@@ -15,11 +15,12 @@ int siw_qp_check_usable(const struct siw_qp *qp)
 	return siw_device_check_usable(qp ? qp->ctx : NULL, "qp");
 }
 
-int siw_qp_open_udp(struct siw_base_qp *base, const struct siw_addr *addr, int fd,
-		    struct siw_llp_sock **out)
+int siw_qp_open_udp_socket(struct siw_base_qp *base, const struct siw_addr *addr, int fd,
+			   struct siw_llp_sock **out)
 {
 	if (fd >= 0)
-		return siw_llp_udp_adopt(base->qp.lane->port, fd, &base->qp.handler, out);
+		return siw_llp_udp_adopt_program_socket(base->qp.lane->port, fd, &base->qp.handler,
+							out);
 	return siw_llp_udp_open(base->qp.lane->port, addr, &base->qp.handler, out);
 }
 
@@ -48,7 +49,7 @@ static bool qpn_is_taken(const struct siw_base_qp *base, uint32_t qpn)
  * Gives the number to the QP. high: the number lies in the range of the RC QPs with connection
  * manager, and the QP is not one of these. Called with numbers_lock held.
  */
-static void qp_take_qpn(struct siw_base_qp *base, uint32_t qpn, bool high)
+static void qp_assign_qpn(struct siw_base_qp *base, uint32_t qpn, bool high)
 {
 	struct siw_qp *qp = &base->qp;
 	struct siw_context *ctx = qp->ctx;
@@ -71,7 +72,7 @@ void siw_qp_reserve_next_rc_qpn(struct siw_base_qp *base)
 		ctx->next_rc_qpn = qpn == SIW_LAST_RC_QPN ? SIW_FIRST_RC_QPN : qpn + 1;
 		ctx->rc_qpns_recur |= qpn == SIW_LAST_RC_QPN;
 	} while ((ctx->n_high || ctx->rc_qpns_recur) && qpn_is_taken(base, qpn));
-	qp_take_qpn(base, qpn, false);
+	qp_assign_qpn(base, qpn, false);
 	siw_unlock(&ctx->numbers_lock);
 }
 
@@ -84,22 +85,22 @@ bool siw_qp_reserve_qpn(struct siw_base_qp *base, uint32_t qpn)
 	/* Only the number of an RC QP must differ from all others. */
 	is_free = !atomic_load(&ctx->n_rc) || !qpn_is_taken(base, qpn);
 	if (is_free)
-		qp_take_qpn(base, qpn, qpn >= SIW_FIRST_RC_QPN);
+		qp_assign_qpn(base, qpn, qpn >= SIW_FIRST_RC_QPN);
 	siw_unlock(&ctx->numbers_lock);
 	return is_free;
 }
 
-void siw_qp_list_qpn(struct siw_base_qp *base)
+void siw_qp_enter_qpn_in_list(struct siw_base_qp *base)
 {
 	struct siw_context *ctx = base->qp.ctx;
 
 	siw_lock(&ctx->numbers_lock);
 	if (siw_link_empty(&base->qp.in_ctx))
-		qp_take_qpn(base, base->qp.qpn, false);
+		qp_assign_qpn(base, base->qp.qpn, false);
 	siw_unlock(&ctx->numbers_lock);
 }
 
-bool siw_qp_has_listed_qpn(struct siw_base_qp *base)
+bool siw_qp_is_qpn_in_list(struct siw_base_qp *base)
 {
 	struct siw_context *ctx = base->qp.ctx;
 	bool listed;

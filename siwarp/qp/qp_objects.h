@@ -413,9 +413,9 @@ struct siw_base_qp {
 	bool post_reports_success, post_succeeded;
 
 	/* The receive queue. */
-	struct siw_mem_queue *recvs; /* the QP's own receive queue, or the SRQ's */
-	uint32_t rq_posted;	     /* under recv_lock */
-	uint32_t rq_done;	     /* number of receives completed; under the progress lock */
+	struct siw_mem_buffer_queue *recvs; /* the QP's own receive queue, or the SRQ's */
+	uint32_t rq_posted;		    /* under recv_lock */
+	uint32_t rq_done; /* number of receives completed; under the progress lock */
 	/* maximum number of messages to receive in the next turn; under the progress lock */
 	int burst;
 	bool comm_established; /* event COMM_EST was raised since RESET; under the progress lock */

@@ -47,7 +47,7 @@ static const struct {
 						 SIW_WC_FETCH_ADD },
 };
 
-uint8_t siw_qp_op_flags(int wr_opcode)
+uint8_t siw_qp_flags_of_opcode(int wr_opcode)
 {
 	if ((unsigned int)wr_opcode < sizeof(ops) / sizeof(ops[0]))
 		return ops[wr_opcode].flags;
@@ -64,7 +64,7 @@ int siw_qp_wc_opcode_of_wr_opcode(int wr_opcode)
 
 int siw_qp_refuse_opcode(const struct siw_base_qp *base, int opcode)
 {
-	if (!siw_qp_op_flags(opcode) && !siw_qp_is_local(opcode))
+	if (!siw_qp_flags_of_opcode(opcode) && !siw_qp_is_local(opcode))
 		return siw_refuse_value("opcode", opcode, "siw_wr_opcode");
 	switch (siw_class_of(base)->type) {
 	case SIW_QPT_UD:
@@ -130,7 +130,7 @@ int64_t siw_qp_op_check(const struct siw_base_qp *base, const struct siw_send_wr
 {
 	const unsigned int known = SIW_SEND_FENCE | SIW_SEND_SIGNALED | SIW_SEND_SOLICITED |
 				   SIW_SEND_INLINE;
-	uint8_t flags = siw_qp_op_flags(wr->opcode);
+	uint8_t flags = siw_qp_flags_of_opcode(wr->opcode);
 	uint64_t length;
 
 	if (!flags || !op_is_supported(siw_class_of(base), wr->opcode))
@@ -182,7 +182,7 @@ static uint8_t op_rdmap_opcode(int wr_opcode, bool solicited)
 
 void siw_qp_op_store_in_wqe(struct siw_wqe *wqe, const struct siw_send_wr *wr)
 {
-	uint8_t flags = siw_qp_op_flags(wr->opcode);
+	uint8_t flags = siw_qp_flags_of_opcode(wr->opcode);
 	bool solicited = wr->send_flags & SIW_SEND_SOLICITED;
 	struct siw_rdmap_op *op = &wqe->op;
 
@@ -233,8 +233,8 @@ bool siw_qp_is_request_quoted(const struct siw_wqe *wqe, const struct siw_rdmap_
 	if (wqe->state != SIW_WQE_BEGUN)
 		return false;
 	if (ev->quoted_tagged)
-		return (siw_qp_op_flags(wqe->opcode) & SIW_OP_WRITES) &&
+		return (siw_qp_flags_of_opcode(wqe->opcode) & SIW_OP_WRITES) &&
 		       ev->quoted_stag == wqe->op.rkey && ev->quoted_to - wqe->op.remote_to <= last;
-	return (siw_qp_op_flags(wqe->opcode) & (SIW_OP_SENDS | SIW_OP_AWAITS_RESPONSE)) &&
+	return (siw_qp_flags_of_opcode(wqe->opcode) & (SIW_OP_SENDS | SIW_OP_AWAITS_RESPONSE)) &&
 	       ev->quoted_msn == wqe->msn && ev->quoted_qn == siw_qp_awaits_response(wqe);
 }

@@ -183,7 +183,7 @@ static void post_flush_late_receives(struct siw_base_qp *base)
 	siw_lock(&lane->lock);
 	/* The QP may have been reset or destroyed before the lock was acquired. */
 	while (base->qp.state == SIW_QPS_ERR && !base->qp.srq &&
-	       siw_mem_queue_pop_unfilled(base->recvs, &wr_id) == 1)
+	       siw_mem_buffer_queue_pop_unfilled(base->recvs, &wr_id) == 1)
 		siw_qp_flush_recv(base, wr_id);
 	siw_unlock(&lane->lock);
 }
@@ -200,7 +200,7 @@ static int post_one_recv(struct siw_base_qp *base, const struct siw_recv_wr *wr)
 		return siw_refuse(SGE_LIST, (uint64_t)wr->num_sge);
 	if (used >= base->cap.max_recv_wr)
 		return siw_refuse_full(RECV_FULL, base->cap.max_recv_wr);
-	err = siw_mem_queue_post(base->recvs, wr->wr_id, wr->sg_list, wr->num_sge);
+	err = siw_mem_buffer_queue_post(base->recvs, wr->wr_id, wr->sg_list, wr->num_sge);
 	base->rq_posted += !err;
 	return err ? siw_refuse_full(RECV_FULL, base->cap.max_recv_wr) : 0;
 }

@@ -38,7 +38,8 @@ struct siw_rdmap_record_op siw_qp_write_record_make_op(const struct siw_wqe *wqe
 
 /* ---- the target ------------------------------------------------------------------------------ */
 
-void siw_qp_write_record_note_polled(struct siw_base_qp *base, struct siw_records *records)
+void siw_qp_write_record_note_polled_completion(struct siw_base_qp *base,
+						struct siw_records *records)
 {
 	atomic_fetch_add(&records->polled, 1);
 	/*

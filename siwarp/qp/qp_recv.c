@@ -13,7 +13,7 @@ static inline void recv_raise_comm_est(struct siw_base_qp *base)
 			     0) &&
 	    !base->comm_established) {
 		base->comm_established = true;
-		siw_device_async_raise(&base->qp.async, SIW_EVENT_COMM_EST);
+		siw_device_raise_async_event(&base->qp.async, SIW_EVENT_COMM_EST);
 	}
 }
 

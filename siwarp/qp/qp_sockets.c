@@ -99,7 +99,7 @@ int siw_every_addr_open_sockets(struct siw_every_addr *every, struct siw_lane *l
 	return 0;
 }
 
-void siw_every_addr_stop_following(struct siw_every_addr *every)
+void siw_every_addr_stop_handling_addr_changes(struct siw_every_addr *every)
 {
 	siw_link_del(&every->follower.link);
 }
@@ -232,7 +232,7 @@ int siw_addr_socks_open(struct siw_lane *lane, uint16_t port, void *server,
 
 void siw_addr_socks_close(struct siw_addr_socks *ends)
 {
-	siw_every_addr_stop_following(&ends->every);
+	siw_every_addr_stop_handling_addr_changes(&ends->every);
 	addr_socks_close_all(&ends->every);
 	free(ends);
 }

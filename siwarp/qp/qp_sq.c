@@ -267,7 +267,7 @@ static bool wqe_needs_memory(const struct siw_flow *flow, const struct siw_wqe *
 	       wqe->op.stamp.end > flow->memory_released;
 }
 
-bool siw_qp_wqe_uses_key(const struct siw_flow *flow, const struct siw_wqe *wqe, const void *lkey)
+bool siw_qp_wqe_uses_lkey(const struct siw_flow *flow, const struct siw_wqe *wqe, const void *lkey)
 {
 	if (!wqe_needs_memory(flow, wqe))
 		return false;

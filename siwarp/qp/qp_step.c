@@ -42,7 +42,7 @@ void siw_qp_raise_event_if_drained(struct siw_base_qp *base)
 		return;
 	base->draining = false;
 	if (base->sqd_notify)
-		siw_device_async_raise(&base->qp.async, SIW_EVENT_SQ_DRAINED);
+		siw_device_raise_async_event(&base->qp.async, SIW_EVENT_SQ_DRAINED);
 }
 
 int siw_qp_async_event_of_error(const struct siw_wire_err *err)

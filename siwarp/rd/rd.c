@@ -118,10 +118,10 @@ int siw_rd_open(struct siw_llp_port *port, const struct siw_rd_attr *attr, struc
 		return r;
 	init_rd_endpoint(rd, port, attr);
 	rd->rx_buf = malloc(SIW_RD_BUF);
-	if (!rd->rx_buf || siw_rd_table_init(rd))
+	if (!rd->rx_buf || siw_rd_peer_table_init(rd))
 		goto free_rd;
 	if (attr->fd >= 0)
-		r = siw_llp_udp_adopt(port, attr->fd, attr->handler, &rd->sock);
+		r = siw_llp_udp_adopt_program_socket(port, attr->fd, attr->handler, &rd->sock);
 	else
 		r = siw_llp_udp_open(port, &attr->local, attr->handler, &rd->sock);
 	if (r)
@@ -131,7 +131,7 @@ int siw_rd_open(struct siw_llp_port *port, const struct siw_rd_attr *attr, struc
 		goto close_sock;
 	rd->ipv6 = local.family == AF_INET6;
 	rd->window_units = rd_max_credit_units(rd->sock);
-	siw_llp_udp_allow_fragments(rd->sock, false);
+	siw_llp_udp_set_fragmentation_allowed(rd->sock, false);
 	siw_llp_sock_enable_timer(rd->sock);
 	*out = rd;
 	return 0;
@@ -140,7 +140,7 @@ close_sock:
 	siw_llp_close(rd->sock);
 free_rd:
 	if (rd->table)
-		siw_rd_table_fini(rd);
+		siw_rd_peer_table_fini(rd);
 	free(rd->rx_buf);
 	free(rd);
 	return r;
@@ -152,7 +152,7 @@ void siw_rd_close(struct siw_rd *rd)
 		return;
 	if (siw_llp_port_opened_by_this_process(rd->port))
 		siw_rd_send_final_byes(rd);
-	siw_rd_table_fini(rd);
+	siw_rd_peer_table_fini(rd);
 	siw_llp_close(rd->sock);
 	free(rd->rx_buf);
 	free(rd);
@@ -296,7 +296,7 @@ bool siw_rd_abandon_peer(struct siw_rd *rd, const struct siw_addr *addr)
 	return found;
 }
 
-uint32_t siw_rd_n_peers(struct siw_rd *rd)
+uint32_t siw_rd_peer_count(struct siw_rd *rd)
 {
 	uint32_t n;
 
@@ -306,7 +306,7 @@ uint32_t siw_rd_n_peers(struct siw_rd *rd)
 	return n;
 }
 
-size_t siw_rd_peer_size(void)
+size_t siw_rd_peer_record_size(void)
 {
 	return sizeof(struct siw_rd_peer);
 }
@@ -427,7 +427,7 @@ static void rd_handle_datagram(struct siw_rd *rd, struct siw_rd_wire *wire, uint
 			siw_rd_handle_hello(rd, from, wire, len);
 		return;
 	case SIW_DGRAM_RD_VERSIONS:
-		siw_rd_handle_versions(rd, from, wire, len);
+		siw_rd_handle_versions_datagram(rd, from, wire, len);
 		return;
 	case SIW_DGRAM_RD_CHALLENGE:
 		siw_rd_handle_challenge(rd, from, wire, len, now);

@@ -159,11 +159,11 @@ void *siw_rd_upper_layer_data(struct siw_rd_peer *peer);
  */
 uint8_t siw_rd_peer_ird(const struct siw_rd_peer *peer);
 /*
- * For tests and benchmarks: the number of peer records (siw_rd_n_peers), and the size of one peer
- * record in octets (siw_rd_peer_size).
+ * For tests and benchmarks: the number of peer records (siw_rd_peer_count), and the size of one
+ * peer record in octets (siw_rd_peer_record_size).
  */
-uint32_t siw_rd_n_peers(struct siw_rd *rd);
-size_t siw_rd_peer_size(void);
+uint32_t siw_rd_peer_count(struct siw_rd *rd);
+size_t siw_rd_peer_record_size(void);
 /*
  * Ends this incarnation of the pair: drops segments that were not sent yet and sends the peer a BYE
  * with this reason. The record is kept.

@@ -41,7 +41,7 @@ static void build_bye_datagram(struct siw_rd_peer *peer, enum siw_rd_reason reas
 
 static void send_bye_datagram(struct siw_rd_peer *peer, uint8_t *bye)
 {
-	siw_rd_send(peer->rd, &peer->addr, bye, SIW_RD_LEN);
+	siw_rd_send_datagram(peer->rd, &peer->addr, bye, SIW_RD_LEN);
 }
 
 /* ---- BYEs sent by this end ------------------------------------------------------------------- */
@@ -128,14 +128,15 @@ static void send_bye_for_unknown_epochs(struct siw_rd *rd, const struct siw_addr
 	} out;
 
 	siw_drop(SIW_COUNTER_drop_rd_epoch);
-	if (!sources || !siw_source_consume_token(&sources->bye, siw_source_index(sources->key, to),
-						  &byes, &byes_each, rd->now))
+	if (!sources ||
+	    !siw_source_consume_token(&sources->bye, siw_source_table_index(sources->key, to),
+				      &byes, &byes_each, rd->now))
 		return;
 	siw_rd_write_bare_header(rd, SIW_DGRAM_RD_BYE, ntohl(wire->dest_epoch),
 				 ntohl(wire->source_epoch), &out.wire);
 	out.wire.reason = reason;
 	out.wire.flags = flags;
-	siw_rd_send(rd, to, (uint8_t *)&out, SIW_RD_LEN);
+	siw_rd_send_datagram(rd, to, (uint8_t *)&out, SIW_RD_LEN);
 }
 
 static bool is_bye_datagram(const struct siw_rd_wire *wire)
@@ -229,7 +230,7 @@ void siw_rd_shutdown(struct siw_rd *rd)
 		struct siw_rd_peer *peer = peer_of_lru_link(l);
 
 		for (int i = 0; i < SIW_RD_SPACES; i++)
-			siw_rd_rx_free(peer, &peer->seq[i]);
+			siw_rd_free_receive_window(peer, &peer->seq[i]);
 		siw_link_del(&peer->ready);
 	}
 	siw_unlock(&rd->lock);

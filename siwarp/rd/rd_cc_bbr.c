@@ -29,7 +29,7 @@ const struct siw_rd_bbr_gain siw_rd_bbr_gains[] = {
  * Returns the initial pacing rate: the congestion window per round trip, or per 1 ms before a round
  * trip was measured, times the gain of Startup.
  */
-static uint64_t initial_rate(const struct siw_rd_cc *cc)
+static uint64_t initial_pacing_rate(const struct siw_rd_cc *cc)
 {
 	return (uint64_t)((double)cc->cwnd * (double)SECOND / (double)(cc->srtt ? cc->srtt : MS) *
 			  siw_rd_bbr_gains[STARTUP].pace / 100);
@@ -43,7 +43,7 @@ void siw_rd_bbr_init(struct siw_rd_cc *cc)
 	bbr->probe_rtt_min_delay = NO_LIMIT;
 	bbr->random = siw_random();
 	reset_short_term(bbr);
-	siw_rd_cc_set_rate(cc, initial_rate(cc));
+	siw_rd_cc_set_rate(cc, initial_pacing_rate(cc));
 }
 
 /* ---- the model ------------------------------------------------------------------------------- */
@@ -156,7 +156,7 @@ static void bbr_set_rate(struct siw_rd_cc *cc, uint32_t gain)
 	if (!bbr->paced && cc->srtt) {
 		bbr->paced = true;
 		cc->rate = 0; /* the first measured round trip replaces the initial rate */
-		rate = greater(rate, initial_rate(cc));
+		rate = greater(rate, initial_pacing_rate(cc));
 	}
 	if (bbr->full_bw_reached || rate > cc->rate)
 		siw_rd_cc_set_rate(cc, rate);

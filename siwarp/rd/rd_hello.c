@@ -198,7 +198,7 @@ static void send_hello(struct siw_rd_peer *peer, uint64_t now)
 		siw_rd_write_bare_header(peer->rd, SIW_DGRAM_RD_HELLO, peer->epoch, 0, &out.wire);
 		len = SIW_RD_HELLO_LEAST;
 	}
-	siw_rd_send(peer->rd, &peer->addr, (uint8_t *)&out, SIW_RD_LEN + len);
+	siw_rd_send_datagram(peer->rd, &peer->addr, (uint8_t *)&out, SIW_RD_LEN + len);
 	peer->last_sent_ns = now;
 	peer->timer_ns = now + hello_interval_ns(peer);
 	siw_rd_set_timer(peer, peer->timer_ns);
@@ -263,8 +263,8 @@ void siw_rd_handle_challenge(struct siw_rd *rd, const struct siw_addr *from,
 	send_hello(peer, now);
 }
 
-void siw_rd_handle_versions(struct siw_rd *rd, const struct siw_addr *from,
-			    const struct siw_rd_wire *wire, uint32_t len)
+void siw_rd_handle_versions_datagram(struct siw_rd *rd, const struct siw_addr *from,
+				     const struct siw_rd_wire *wire, uint32_t len)
 {
 	struct siw_rd_peer *peer = siw_rd_peer_find(rd, from);
 	const struct siw_rd_head *head = (const void *)(wire + 1);
@@ -339,7 +339,7 @@ static bool is_hello_answer_allowed(struct siw_rd *rd, const struct siw_addr *fr
 	struct siw_rd_sources *sources = siw_rd_get_source_table(rd);
 
 	return sources &&
-	       siw_source_consume_token(&sources->hello, siw_source_index(sources->key, from),
+	       siw_source_consume_token(&sources->hello, siw_source_table_index(sources->key, from),
 					&challenges, &challenges_each, now);
 }
 
@@ -367,7 +367,7 @@ void siw_rd_handle_hello(struct siw_rd *rd, const struct siw_addr *from,
 	siw_rd_write_bare_header(rd, SIW_DGRAM_RD_CHALLENGE, epoch, its_epoch, &out.wire);
 	octets = build_own_handshake_parameters(rd, out.body).octets;
 	memcpy(out.body + octets, &cookie, sizeof(cookie));
-	siw_rd_send(rd, from, (uint8_t *)&out, SIW_RD_LEN + octets + sizeof(cookie));
+	siw_rd_send_datagram(rd, from, (uint8_t *)&out, SIW_RD_LEN + octets + sizeof(cookie));
 }
 
 void siw_rd_handle_hello_of_other_version(struct siw_rd *rd, const struct siw_addr *from,
@@ -384,7 +384,7 @@ void siw_rd_handle_hello_of_other_version(struct siw_rd *rd, const struct siw_ad
 		return;
 	siw_rd_write_bare_header(rd, SIW_DGRAM_RD_VERSIONS, 0, ntohl(wire->source_epoch),
 				 &out.wire);
-	siw_rd_send(rd, from, (uint8_t *)&out, SIW_RD_LEN + sizeof(out.head));
+	siw_rd_send_datagram(rd, from, (uint8_t *)&out, SIW_RD_LEN + sizeof(out.head));
 }
 
 /*
@@ -415,7 +415,7 @@ static bool cookie_may_belong_to_evicted_peer(struct siw_rd *rd, const struct si
 {
 	const struct siw_rd_sources *sources = rd->sources;
 
-	return sources && made <= sources->not_before[siw_source_index(sources->key, from)];
+	return sources && made <= sources->not_before[siw_source_table_index(sources->key, from)];
 }
 
 /* Opens the pair of epochs: both ends know both epochs, and queued segments may be sent. */

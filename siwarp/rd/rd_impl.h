@@ -32,9 +32,14 @@
 /* ---- unacknowledged datagrams ---------------------------------------------------------------- */
 
 struct siw_rd_slot {
-	uint8_t *buf;  /* header, segment and CRC */
-	uint32_t len;  /* number of octets of buf that are in use */
-	uint32_t crc;  /* CRC of a long segment without the header, see has_segment_crc() */
+	uint8_t *buf; /* header, segment and CRC */
+	uint32_t len; /* number of octets of buf that are in use */
+	uint32_t
+		/*
+		 * CRC of a long segment without the header, see
+		 * computes_segment_crc_while_copying()
+		 */
+		crc;
 	uint8_t class; /* size class of buf, see siw_rd_size_class */
 	bool sacked;   /* the peer received the datagram */
 	bool lost;     /* presumed lost, must be retransmitted */
@@ -399,8 +404,8 @@ _Static_assert(sizeof(struct siw_rd_peer) + sizeof(void *) <= 640, "size of an i
 
 /* ---- rd_peer.c ------------------------------------------------------------------------------- */
 
-int siw_rd_table_init(struct siw_rd *rd);
-void siw_rd_table_fini(struct siw_rd *rd);
+int siw_rd_peer_table_init(struct siw_rd *rd);
+void siw_rd_peer_table_fini(struct siw_rd *rd);
 struct siw_rd_peer *siw_rd_peer_find(struct siw_rd *rd, const struct siw_addr *addr);
 /* Does the same as siw_rd_peer, with the endpoint's lock held. */
 int siw_rd_find_or_create_peer(struct siw_rd *rd, const struct siw_addr *addr,
@@ -465,7 +470,7 @@ bool siw_rd_send_queued_datagrams(struct siw_rd_peer *peer, uint64_t now);
 /* Retransmits the datagram with this index, regardless of the congestion window. */
 void siw_rd_resend_datagram(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64_t index,
 			    uint64_t now);
-void siw_rd_tx_free(struct siw_rd_peer *peer, struct siw_rd_seq *seq);
+void siw_rd_free_send_window(struct siw_rd_peer *peer, struct siw_rd_seq *seq);
 /*
  * Returns whether the credit covers all datagrams from una to this index. A datagram that the
  * credit does not cover is neither sent nor retransmitted.
@@ -494,7 +499,7 @@ void siw_rd_acknowledge_accepted_segment(struct siw_rd *rd);
 /* Handles a DATA datagram in rx_buf. */
 void siw_rd_handle_data(struct siw_rd_peer *peer, struct siw_rd_wire *wire, uint32_t len,
 			uint64_t now);
-void siw_rd_rx_free(struct siw_rd_peer *peer, struct siw_rd_seq *seq);
+void siw_rd_free_receive_window(struct siw_rd_peer *peer, struct siw_rd_seq *seq);
 void siw_rd_send_ack(struct siw_rd_peer *peer, uint8_t flags, uint32_t psn, uint64_t now);
 /* Called when the socket is empty: returns whether the pending acknowledgement must be sent now. */
 bool siw_rd_must_ack_now(const struct siw_rd_peer *peer, uint64_t now);
@@ -557,8 +562,8 @@ void siw_rd_handle_cookie_echo(struct siw_rd *rd, const struct siw_addr *from,
  */
 void siw_rd_handle_hello_of_other_version(struct siw_rd *rd, const struct siw_addr *from,
 					  const struct siw_rd_wire *wire, uint32_t len);
-void siw_rd_handle_versions(struct siw_rd *rd, const struct siw_addr *from,
-			    const struct siw_rd_wire *wire, uint32_t len);
+void siw_rd_handle_versions_datagram(struct siw_rd *rd, const struct siw_addr *from,
+				     const struct siw_rd_wire *wire, uint32_t len);
 /* Fills the header of a datagram that carries no acknowledgement. */
 void siw_rd_write_bare_header(const struct siw_rd *rd, enum siw_dgram_type type, uint32_t epoch,
 			      uint32_t its_epoch, struct siw_rd_wire *out);
@@ -606,7 +611,8 @@ void siw_rd_write_header(struct siw_rd_peer *peer, enum siw_dgram_type type, uin
 /*
  * Appends the CRC to a datagram of len octets and sends it. Returns the result of siw_llp_udp_send.
  */
-int siw_rd_send(struct siw_rd *rd, const struct siw_addr *to, uint8_t *datagram, size_t len);
+int siw_rd_send_datagram(struct siw_rd *rd, const struct siw_addr *to, uint8_t *datagram,
+			 size_t len);
 
 /* ---- rd_mtu.c -------------------------------------------------------------------------------- */
 
@@ -622,7 +628,7 @@ void siw_rd_mtu_handle_handshake_done(struct siw_rd_peer *peer);
  */
 void siw_rd_mtu_handle_incarnation_end(struct siw_rd_peer *peer);
 /* Called when a datagram of this length did not pass the path: reduces the datagram length. */
-void siw_rd_mtu_lower(struct siw_rd_peer *peer, uint32_t octets, uint64_t now);
+void siw_rd_mtu_reduce_datagram_len(struct siw_rd_peer *peer, uint32_t octets, uint64_t now);
 /* Handles one more consecutive time-out (peer->rtos); octets: the longest outstanding datagram. */
 void siw_rd_mtu_handle_timeout(struct siw_rd_peer *peer, uint32_t octets, uint64_t now);
 /*
@@ -631,13 +637,16 @@ void siw_rd_mtu_handle_timeout(struct siw_rd_peer *peer, uint32_t octets, uint64
  */
 void siw_rd_mtu_check_losses(struct siw_rd_peer *peer, uint32_t lost, uint32_t passed,
 			     uint64_t now);
-/* Sends a datagram longer than the path MTU in IP fragments. Returns the result of siw_rd_send. */
+/*
+ * Sends a datagram longer than the path MTU in IP fragments. Returns the result of
+ * siw_rd_send_datagram.
+ */
 int siw_rd_mtu_send_fragmented(struct siw_rd_peer *peer, uint8_t *datagram, size_t len);
 /*
  * Called when a longer datagram could have been filled: probes the path for a longer datagram,
  * unless a probe was sent recently.
  */
-void siw_rd_mtu_search(struct siw_rd_peer *peer, uint64_t now);
+void siw_rd_mtu_probe_longer_datagram(struct siw_rd_peer *peer, uint64_t now);
 void siw_rd_mtu_handle_lost_probe(struct siw_rd_peer *peer, uint64_t now);
 void siw_rd_mtu_handle_probe_ack(struct siw_rd_peer *peer, uint32_t psn);
 
@@ -664,7 +673,7 @@ int siw_rd_probe_peer_before_send(struct siw_rd_peer *peer, uint64_t now);
 /*
  * Called when the peer owes a response from now on: the peer is declared lost if it stays silent.
  */
-void siw_rd_expect_response(struct siw_rd_peer *peer, uint64_t now);
+void siw_rd_note_peer_owes_response(struct siw_rd_peer *peer, uint64_t now);
 /* Services expired timers, and the peers that waited for space in the socket. */
 void siw_rd_service_timers(struct siw_rd *rd, uint64_t now);
 

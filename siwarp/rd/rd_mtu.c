@@ -115,7 +115,7 @@ static uint32_t next_common_datagram_len(const struct siw_rd_peer *peer, uint32_
 
 /* ---- shorter datagrams ----------------------------------------------------------------------- */
 
-void siw_rd_mtu_lower(struct siw_rd_peer *peer, uint32_t octets, uint64_t now)
+void siw_rd_mtu_reduce_datagram_len(struct siw_rd_peer *peer, uint32_t octets, uint64_t now)
 {
 	uint32_t to = SIW_RD_MIN_DATAGRAM, known;
 
@@ -139,7 +139,7 @@ void siw_rd_mtu_handle_timeout(struct siw_rd_peer *peer, uint32_t octets, uint64
 		return;
 	if (peer->rtos > PATH_RTOS ||
 	    (octets > SIW_RD_MIN_DATAGRAM && datagram_len_for_route(peer) < octets))
-		siw_rd_mtu_lower(peer, octets, now);
+		siw_rd_mtu_reduce_datagram_len(peer, octets, now);
 }
 
 void siw_rd_mtu_check_losses(struct siw_rd_peer *peer, uint32_t lost, uint32_t passed, uint64_t now)
@@ -148,7 +148,7 @@ void siw_rd_mtu_check_losses(struct siw_rd_peer *peer, uint32_t lost, uint32_t p
 		peer->long_losses = 0;
 	else if (lost > SIW_RD_MIN_DATAGRAM && lost <= peer->fragmented_len &&
 		 ++peer->long_losses >= RELOST)
-		siw_rd_mtu_lower(peer, lost, now);
+		siw_rd_mtu_reduce_datagram_len(peer, lost, now);
 }
 
 int siw_rd_mtu_send_fragmented(struct siw_rd_peer *peer, uint8_t *datagram, size_t len)
@@ -156,9 +156,9 @@ int siw_rd_mtu_send_fragmented(struct siw_rd_peer *peer, uint8_t *datagram, size
 	struct iovec iov = { datagram, len };
 	int r;
 
-	siw_llp_udp_allow_fragments(peer->rd->sock, true);
+	siw_llp_udp_set_fragmentation_allowed(peer->rd->sock, true);
 	r = siw_llp_udp_send(peer->rd->sock, &peer->addr, &iov, 1);
-	siw_llp_udp_allow_fragments(peer->rd->sock, false);
+	siw_llp_udp_set_fragmentation_allowed(peer->rd->sock, false);
 	return r;
 }
 
@@ -194,12 +194,12 @@ static int send_mtu_probe(struct siw_rd_peer *peer, uint32_t size, uint64_t now)
 	siw_rd_write_header(peer, SIW_DGRAM_RD_PROBE, peer->probe_psn, 0, now,
 			    (struct siw_rd_wire *)out);
 	siw_count(SIW_COUNTER_rd_probes, 1);
-	r = siw_rd_send(rd, &peer->addr, out, size - SIW_DGRAM_CRC_LEN);
+	r = siw_rd_send_datagram(rd, &peer->addr, out, size - SIW_DGRAM_CRC_LEN);
 	siw_rd_buf_free(rd, out, class);
 	return r == -EMSGSIZE ? r : 0;
 }
 
-static void mtu_probe_next(struct siw_rd_peer *peer, uint64_t now)
+static void mtu_send_next_probe(struct siw_rd_peer *peer, uint64_t now)
 {
 	uint32_t size;
 
@@ -213,12 +213,12 @@ static void mtu_probe_next(struct siw_rd_peer *peer, uint64_t now)
 	peer->probe_ns = now + SEARCH_AGAIN;
 }
 
-void siw_rd_mtu_search(struct siw_rd_peer *peer, uint64_t now)
+void siw_rd_mtu_probe_longer_datagram(struct siw_rd_peer *peer, uint64_t now)
 {
 	if (peer->state != SIW_RD_OPEN || peer->probe || now < peer->probe_ns)
 		return;
 	peer->probe_limit = UINT16_MAX;
-	mtu_probe_next(peer, now);
+	mtu_send_next_probe(peer, now);
 }
 
 void siw_rd_mtu_handle_lost_probe(struct siw_rd_peer *peer, uint64_t now)
@@ -228,7 +228,7 @@ void siw_rd_mtu_handle_lost_probe(struct siw_rd_peer *peer, uint64_t now)
 		return;
 	}
 	peer->probe_limit = peer->probe;
-	mtu_probe_next(peer, now);
+	mtu_send_next_probe(peer, now);
 }
 
 void siw_rd_mtu_handle_probe_ack(struct siw_rd_peer *peer, uint32_t psn)
@@ -236,5 +236,5 @@ void siw_rd_mtu_handle_probe_ack(struct siw_rd_peer *peer, uint32_t psn)
 	if (!peer->probe || psn != peer->probe_psn)
 		return;
 	mtu_set_datagram_len(peer, peer->probe);
-	mtu_probe_next(peer, peer->rd->now);
+	mtu_send_next_probe(peer, peer->rd->now);
 }

@@ -92,7 +92,7 @@ static void release_peer_record(struct siw_rd *rd, struct siw_rd_peer *peer)
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
-int siw_rd_table_init(struct siw_rd *rd)
+int siw_rd_peer_table_init(struct siw_rd *rd)
 {
 	siw_link_init(&rd->lru);
 	siw_link_init(&rd->starved);
@@ -117,7 +117,7 @@ bool siw_rd_cc_alloc_for_peer(struct siw_rd_peer *peer)
 	if (peer->rtt)
 		siw_rd_cc_add_rtt_sample(cc, peer->rtt);
 	peer->cc = cc;
-	siw_trim_group_add(&peer->rd->busy);
+	siw_trim_group_note_added(&peer->rd->busy);
 	return true;
 }
 
@@ -128,7 +128,7 @@ void siw_rd_cc_free_of_peer(struct siw_rd_peer *peer)
 	peer->rtt = peer->cc->srtt;
 	free(peer->cc);
 	peer->cc = &peer->rd->initial_cc;
-	siw_trim_group_remove(&peer->rd->busy);
+	siw_trim_group_note_removed(&peer->rd->busy);
 }
 
 static void peer_table_remove(struct siw_rd_peer *peer)
@@ -144,8 +144,8 @@ static void peer_table_remove(struct siw_rd_peer *peer)
 static void free_send_and_receive_windows(struct siw_rd_peer *peer)
 {
 	for (int i = 0; i < SIW_RD_SPACES; i++) {
-		siw_rd_tx_free(peer, &peer->seq[i]);
-		siw_rd_rx_free(peer, &peer->seq[i]);
+		siw_rd_free_send_window(peer, &peer->seq[i]);
+		siw_rd_free_receive_window(peer, &peer->seq[i]);
 	}
 }
 
@@ -200,7 +200,7 @@ static void peer_record_free(struct siw_rd_peer *peer)
 	release_peer_record(rd, peer);
 }
 
-void siw_rd_table_fini(struct siw_rd *rd)
+void siw_rd_peer_table_fini(struct siw_rd *rd)
 {
 	while (!siw_link_empty(&rd->lru))
 		peer_record_free(siw_container(rd->lru.next, struct siw_rd_peer, lru));
@@ -431,7 +431,7 @@ int siw_rd_find_or_create_peer(struct siw_rd *rd, const struct siw_addr *addr,
 	sources = siw_rd_get_source_table(rd);
 	if (!sources)
 		return -ENOMEM;
-	place = siw_source_index(sources->key, addr);
+	place = siw_source_table_index(sources->key, addr);
 	now = siw_now_ns();
 	if (rd->n_peers >= rd->max_peers && !evict_for_new_peer(rd, place, now))
 		return -ENOBUFS;

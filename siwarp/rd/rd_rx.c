@@ -18,7 +18,7 @@
  * Returns a quarter of the remaining memory, in units, so that peers that use all of their share
  * leave some for the next peer; at least `least` units, at most window_units.
  */
-static uint32_t memory_share_in_units(const struct siw_rd *rd, uint32_t least)
+static uint32_t receive_memory_share_in_units(const struct siw_rd *rd, uint32_t least)
 {
 	uint64_t left = rd->rx_limit > rd->rx_octets ? rd->rx_limit - rd->rx_octets : 0;
 	uint64_t units = left / SIW_RD_SHARE / SIW_RD_UNIT;
@@ -33,8 +33,8 @@ static uint32_t max_units_stored_for_peer(const struct siw_rd_peer *peer,
 					  const struct siw_rd_seq *seq)
 {
 	if (seq->rx)
-		return memory_share_in_units(peer->rd, seq->rx->units);
-	return memory_share_in_units(peer->rd, seq->held ? 0 : LONGEST_UNITS);
+		return receive_memory_share_in_units(peer->rd, seq->rx->units);
+	return receive_memory_share_in_units(peer->rd, seq->held ? 0 : LONGEST_UNITS);
 }
 
 /*
@@ -47,8 +47,8 @@ uint16_t siw_rd_credit_to_grant(const struct siw_rd_peer *peer, const struct siw
 {
 	uint32_t stored = seq->rx ? seq->rx->units : 0;
 
-	return (uint16_t)memory_share_in_units(peer->rd,
-					       seq->held ? stored : stored + LONGEST_UNITS);
+	return (uint16_t)receive_memory_share_in_units(peer->rd,
+						       seq->held ? stored : stored + LONGEST_UNITS);
 }
 
 /* ---- stored datagrams ------------------------------------------------------------------------ */
@@ -79,7 +79,7 @@ static void rx_ring_free(struct siw_rd *rd, struct siw_rd_seq *seq)
 	seq->rx = NULL;
 }
 
-void siw_rd_rx_free(struct siw_rd_peer *peer, struct siw_rd_seq *seq)
+void siw_rd_free_receive_window(struct siw_rd_peer *peer, struct siw_rd_seq *seq)
 {
 	struct siw_rd_rx *rx = seq->rx;
 
@@ -249,7 +249,7 @@ void siw_rd_handle_data(struct siw_rd_peer *peer, struct siw_rd_wire *wire, uint
 	if (ahead == 0)
 		siw_rd_schedule_delivery(peer);
 	else if (siw_rd_awaits_more(peer))
-		siw_rd_expect_response(peer, now);
+		siw_rd_note_peer_owes_response(peer, now);
 	/*
 	 * A new gap is acknowledged immediately, so that the sender detects the loss early. In a
 	 * stream without pauses, datagrams after a known gap are acknowledged several at a time.
@@ -343,7 +343,7 @@ void siw_rd_resume_delivery(struct siw_rd_peer *peer, enum siw_rd_space space)
 		peer->seq[space].held = false;
 		siw_rd_schedule_delivery(peer);
 		if (siw_rd_awaits_more(peer))
-			siw_rd_expect_response(peer, now);
+			siw_rd_note_peer_owes_response(peer, now);
 		/*
 		 * Datagrams dropped for lack of memory were not acknowledged: announce the new
 		 * credit.
@@ -416,7 +416,7 @@ void siw_rd_send_ack(struct siw_rd_peer *peer, uint8_t flags, uint32_t psn, uint
 	peer->last_sent_ns = now;
 	siw_count(SIW_COUNTER_rd_acks, 1);
 	/* A failed send counts as a loss: the peer retransmits and is acknowledged again. */
-	siw_rd_send(peer->rd, &peer->addr, out, SIW_RD_LEN + octets);
+	siw_rd_send_datagram(peer->rd, &peer->addr, out, SIW_RD_LEN + octets);
 }
 
 bool siw_rd_must_ack_now(const struct siw_rd_peer *peer, uint64_t now)

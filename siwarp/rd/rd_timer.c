@@ -93,7 +93,7 @@ void siw_rd_send_liveness_probe(struct siw_rd_peer *peer, uint64_t now)
 	siw_rd_write_header(peer, SIW_DGRAM_RD_PROBE, ~peer->probe_psn, 0, now,
 			    (struct siw_rd_wire *)out);
 	siw_count(SIW_COUNTER_rd_probes, 1);
-	siw_rd_send(peer->rd, &peer->addr, out, SIW_RD_LEN);
+	siw_rd_send_datagram(peer->rd, &peer->addr, out, SIW_RD_LEN);
 	peer->last_sent_ns = now;
 }
 
@@ -188,7 +188,7 @@ static void service_idle_peer(struct siw_rd_peer *peer, uint64_t now)
 	uint64_t every = peer->rd->timeout / 8;
 
 	for (int i = 0; i < SIW_RD_SPACES && now - peer->last_sent_ns >= 100 * SIW_RD_MS; i++)
-		siw_rd_tx_free(peer, &peer->seq[i]);
+		siw_rd_free_send_window(peer, &peer->seq[i]);
 	if (!siw_rd_has_window(peer) && now >= path_state_expiry_time(peer))
 		siw_rd_cc_free_of_peer(peer);
 	if (peer->verify) {
@@ -289,7 +289,7 @@ void siw_rd_service_timers(struct siw_rd *rd, uint64_t now)
 		siw_llp_sock_set_timer(rd->sock, rd->due);
 }
 
-void siw_rd_expect_response(struct siw_rd_peer *peer, uint64_t now)
+void siw_rd_note_peer_owes_response(struct siw_rd_peer *peer, uint64_t now)
 {
 	if (peer->state != SIW_RD_OPEN)
 		return;
@@ -311,7 +311,7 @@ void siw_rd_set_response_expected(struct siw_rd_peer *peer, bool expected)
 		peer->last_progress_ns = now;
 	peer->expect = expected;
 	if (expected)
-		siw_rd_expect_response(peer, now);
+		siw_rd_note_peer_owes_response(peer, now);
 	else if (!siw_rd_has_outstanding_segment(peer) && !peer->verify &&
 		 !siw_rd_awaits_more(peer))
 		peer->awaited_since_ns = 0;

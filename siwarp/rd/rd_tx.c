@@ -49,7 +49,7 @@ static void free_tx_slot(struct siw_rd *rd, struct siw_rd_tx *tx, struct siw_rd_
 	slot->buf = NULL;
 }
 
-void siw_rd_tx_free(struct siw_rd_peer *peer, struct siw_rd_seq *seq)
+void siw_rd_free_send_window(struct siw_rd_peer *peer, struct siw_rd_seq *seq)
 {
 	if (!seq->tx)
 		return;
@@ -163,7 +163,7 @@ static int send_built_datagram(struct siw_rd_peer *peer, struct siw_rd_slot *slo
 	else
 		r = siw_llp_udp_send(peer->rd->sock, &peer->addr, &iov, 1);
 	if (r == -EMSGSIZE) {
-		siw_rd_mtu_lower(peer, slot->len, now);
+		siw_rd_mtu_reduce_datagram_len(peer, slot->len, now);
 		r = siw_rd_mtu_send_fragmented(peer, slot->buf, slot->len);
 	}
 	if (r == -EAGAIN) {
@@ -178,7 +178,7 @@ static int send_built_datagram(struct siw_rd_peer *peer, struct siw_rd_slot *slo
  * datagram of len octets. The CRC of the datagram is then computed from it and from the CRC of the
  * header. For a short datagram a second pass over the octets takes less time.
  */
-static bool has_segment_crc(const struct siw_rd *rd, uint32_t len)
+static bool computes_segment_crc_while_copying(const struct siw_rd *rd, uint32_t len)
 {
 	return rd->crc && len >= SEGMENT_CRC_MIN;
 }
@@ -190,7 +190,7 @@ static uint32_t compute_datagram_crc(struct siw_rd *rd, const struct siw_rd_slot
 
 	if (!rd->crc)
 		return 0;
-	if (!has_segment_crc(rd, slot->len))
+	if (!computes_segment_crc_while_copying(rd, slot->len))
 		return siw_crc32c(0, slot->buf, len);
 	if (rd->crc_shift_octets != len - SIW_RD_LEN) {
 		rd->crc_shift_octets = len - SIW_RD_LEN;
@@ -452,8 +452,8 @@ void siw_rd_resend_datagram(struct siw_rd_peer *peer, struct siw_rd_seq *seq, ui
  * before it. A short segment after unacknowledged segments waits for the flush, to be sent in a
  * batch.
  */
-static bool can_send_when_built(struct siw_rd_peer *peer, const struct siw_rd_seq *seq,
-				uint32_t len, uint64_t now)
+static bool can_send_segment_when_built(struct siw_rd_peer *peer, const struct siw_rd_seq *seq,
+					uint32_t len, uint64_t now)
 {
 	return peer->state == SIW_RD_OPEN && seq->tx->sent == seq->nxt && !seq->tx->n_lost &&
 	       (!peer->in_flight || !can_join_batch(peer, len)) &&
@@ -522,7 +522,7 @@ static int build_segment(struct siw_rd_peer *peer, struct siw_rd_seq *seq, struc
 			 const struct segment *seg, bool at_once, uint64_t now)
 {
 	uint8_t *at = slot->buf + SIW_RD_LEN, *summed_from = at;
-	bool segment_crc = has_segment_crc(peer->rd, slot->len);
+	bool segment_crc = computes_segment_crc_while_copying(peer->rd, slot->len);
 	bool sum = segment_crc || (at_once && peer->rd->crc);
 	uint32_t crc = 0;
 
@@ -542,7 +542,7 @@ static int build_segment(struct siw_rd_peer *peer, struct siw_rd_seq *seq, struc
 		 * would free it.
 		 */
 		if (seq->una == seq->nxt)
-			siw_rd_tx_free(peer, seq);
+			siw_rd_free_send_window(peer, seq);
 		if (!siw_rd_has_window(peer))
 			siw_rd_cc_free_of_peer(peer);
 		return -EFAULT;
@@ -565,7 +565,7 @@ static int build_segment(struct siw_rd_peer *peer, struct siw_rd_seq *seq, struc
 static void start_timers_after_segment_queued(struct siw_rd_peer *peer, uint32_t len, uint64_t now)
 {
 	if (__builtin_expect(len >= peer->mtu_search_len, 0))
-		siw_rd_mtu_search(peer, now);
+		siw_rd_mtu_probe_longer_datagram(peer, now);
 	if (!peer->awaited_since_ns)
 		peer->awaited_since_ns = now;
 	if (peer->state == SIW_RD_OPEN && peer->timer_ns == SIW_RD_NEVER)
@@ -610,7 +610,7 @@ int64_t siw_rd_tx(struct siw_rd_peer *peer, enum siw_rd_space space, const void 
 	if (r == 1) {
 		slot = prepare_next_tx_slot(peer, seq, (uint32_t)len);
 		at_once = slot && !(more && can_join_batch(peer, slot->len)) &&
-			  can_send_when_built(peer, seq, slot->len, now);
+			  can_send_segment_when_built(peer, seq, slot->len, now);
 		r = slot ? build_segment(peer, seq, slot, &seg, at_once, now) : 0;
 	}
 	if (r == 1) {

@@ -40,7 +40,8 @@ void siw_rd_write_header(struct siw_rd_peer *peer, enum siw_dgram_type type, uin
 	out->flags = flags;
 }
 
-int siw_rd_send(struct siw_rd *rd, const struct siw_addr *to, uint8_t *datagram, size_t len)
+int siw_rd_send_datagram(struct siw_rd *rd, const struct siw_addr *to, uint8_t *datagram,
+			 size_t len)
 {
 	struct iovec iov = { datagram, len + SIW_DGRAM_CRC_LEN };
 

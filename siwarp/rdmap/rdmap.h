@@ -56,7 +56,7 @@ int siw_rdmap_refuse_with_terminate(struct siw_rdmap_stream *stream,
 
 /* The parameters with which a started connection becomes an RDMAP stream. */
 struct siw_rdmap_start {
-	struct siw_mem_queue *recvs; /* receives for queue 0 (Sends) */
+	struct siw_mem_buffer_queue *recvs; /* receives for queue 0 (Sends) */
 	uint32_t pd;
 	uint16_t ird, ord; /* negotiated values, at most SIW_RDMAP_MAX_READS */
 	/*
@@ -176,8 +176,9 @@ struct siw_rdmap_op {
 	bool solicited; /* the Send is solicited; used only for PRIVATE */
 	bool internal;	/* sgl is library memory (inline data) */
 	/*
-	 * Used only on RD: the caller will begin another operation before it flushes. Short segments
-	 * then wait for the flush, so that several are sent in one system call (rd.h, siw_rd_tx).
+	 * Used only on RD: the caller will begin another operation before it flushes. Short
+	 * segments then wait for the flush, so that several are sent in one system call (rd.h,
+	 * siw_rd_tx).
 	 */
 	bool more;
 	/*
@@ -228,7 +229,7 @@ void siw_rdmap_announce_counts_and_rnr_retry(struct siw_rdmap_stream *stream, bo
  * received. The count is sent before the next message of this end, or separately by
  * siw_rdmap_send_delivery_count(). Progress lock held.
  */
-bool siw_rdmap_delivery_count_pending(const struct siw_rdmap_stream *stream);
+bool siw_rdmap_is_delivery_count_pending(const struct siw_rdmap_stream *stream);
 /* Whether the peer has requested delivery counts. Progress lock held. */
 bool siw_rdmap_peer_wants_delivery_counts(const struct siw_rdmap_stream *stream);
 /*
@@ -259,7 +260,7 @@ uint32_t siw_rdmap_sent_request_count(const struct siw_rdmap_stream *stream);
  * 1: all data is sent.
  *
  * 0: TCP is full, or the turn's budget (about 1 MiB) is used up: call again at the next progress,
- * after siw_rdmap_begin_op(), so that the user's operations get their turn. siw_ddp_tx_blocked()
+ * after siw_rdmap_begin_op(), so that the user's operations get their turn. siw_ddp_is_tx_blocked()
  * then returns whether the stream waits for TCP (or the peer's first FPDU) rather than for another
  * turn.
  *
@@ -278,7 +279,7 @@ void siw_rdmap_frame_responses(struct siw_rdmap_stream *stream);
  * Whether siw_rdmap_flush_tx() has responses to the peer's Read Requests to send. May be called by
  * any thread.
  */
-bool siw_rdmap_responses_pending(const struct siw_rdmap_stream *stream);
+bool siw_rdmap_has_responses_to_send(const struct siw_rdmap_stream *stream);
 
 enum siw_rdmap_event_kind {
 	SIW_RDMAP_NONE = 0,
@@ -353,10 +354,10 @@ enum siw_rdmap_event_kind {
 	SIW_RDMAP_PAUSED,
 	/*
 	 * a message of the peer does not have the next MSN: err, quoted...; call
-	 * siw_rdmap_rd_stream_end()
+	 * siw_rdmap_rd_end_stream()
 	 */
 	SIW_RDMAP_SEQUENCE,
-	/* the peer is lost or has restarted: status; call siw_rdmap_rd_stream_end() */
+	/* the peer is lost or has restarted: status; call siw_rdmap_rd_end_stream() */
 	SIW_RDMAP_LOST,
 };
 
@@ -427,7 +428,7 @@ int siw_rdmap_recv(struct siw_rdmap_stream *stream, struct siw_rdmap_event *even
  * previous message. The request has not been checked, and siw_rdmap_recv() may return an error
  * instead of REQUESTED. Progress lock held.
  */
-bool siw_rdmap_next_is_read_request(const struct siw_rdmap_stream *stream);
+bool siw_rdmap_is_next_message_read_request(const struct siw_rdmap_stream *stream);
 
 /* Whether Sends wait for receives, or Read Requests wait for Sends without receives. */
 bool siw_rdmap_has_unexpected_messages(const struct siw_rdmap_stream *stream);
@@ -437,7 +438,7 @@ bool siw_rdmap_has_waiting_send(const struct siw_rdmap_stream *stream, uint32_t 
  * Expires the oldest Send that waits for a receive: unless a receive is posted, siw_rdmap_recv()
  * now returns ERROR ("no buffer").
  */
-void siw_rdmap_expire_waiting_send(struct siw_rdmap_stream *stream);
+void siw_rdmap_fail_waiting_send_for_no_buffer(struct siw_rdmap_stream *stream);
 /*
  * Sends the Terminate for the last ERROR, once. Returns 1 if the Terminate is sent, and the caller
  * must shut down the sending side; 0 if the caller must call again; -errno.
@@ -486,8 +487,9 @@ int siw_rdmap_dgram_query_drops_by_source(const struct siw_rdmap_dgram *dgram,
  * Sets the receive queue of a datagram endpoint, its PD, and the Q_Key that a received message must
  * carry.
  */
-void siw_rdmap_dgram_configure_receiving(struct siw_rdmap_dgram *dgram, struct siw_mem_queue *recvs,
-					 uint32_t pd, uint32_t qkey);
+void siw_rdmap_dgram_configure_receiving(struct siw_rdmap_dgram *dgram,
+					 struct siw_mem_buffer_queue *recvs, uint32_t pd,
+					 uint32_t qkey);
 /*
  * Enables the GRH: from now on each received message is preceded by a GRH; see siw_ddp_grh_put().
  */
@@ -592,8 +594,8 @@ int siw_rdmap_mcast_group_deliver_to_next_member(struct siw_rdmap_group *group,
  */
 /*
  * Opens an RDMAP endpoint on a DDP endpoint of reliable datagrams, which the RDMAP endpoint owns
- * from then on. user_octets: size of the memory returned by siw_rdmap_rd_user_memory(). Returns 0 or
- * -ENOMEM; after -ENOMEM the caller still owns ddp.
+ * from then on. user_octets: size of the memory returned by siw_rdmap_rd_user_memory(). Returns 0
+ * or -ENOMEM; after -ENOMEM the caller still owns ddp.
  */
 int siw_rdmap_rd_open(struct siw_mem *mem, struct siw_ddp_rd *ddp, uint32_t user_octets,
 		      struct siw_rdmap_rd **out);
@@ -633,7 +635,7 @@ const struct siw_addr *siw_rdmap_rd_peer_addr(const struct siw_rdmap_stream *str
 /*
  * Returns the number of Reads and atomics that may be outstanding to the peer now. Send lock held.
  */
-uint32_t siw_rdmap_rd_ord(const struct siw_rdmap_stream *stream);
+uint32_t siw_rdmap_rd_max_outstanding_reads(const struct siw_rdmap_stream *stream);
 /* Returns the MSN of the last Send begun on the stream. Send lock held. */
 uint32_t siw_rdmap_rd_last_send_msn(const struct siw_rdmap_stream *stream);
 /*
@@ -643,7 +645,7 @@ uint32_t siw_rdmap_rd_last_send_msn(const struct siw_rdmap_stream *stream);
 bool siw_rdmap_rd_has_more_to_send(const struct siw_rdmap_stream *stream);
 /*
  * Whether a message of the stream cannot be finished because of a local error. If so,
- * siw_rdmap_rd_stream_end() with RESET must be called; until then siw_rdmap_begin_op() returns
+ * siw_rdmap_rd_end_stream() with RESET must be called; until then siw_rdmap_begin_op() returns
  * -EPIPE and siw_rdmap_flush_tx() returns -EACCES. Send lock held.
  */
 bool siw_rdmap_rd_has_unfinishable_message(const struct siw_rdmap_stream *stream);
@@ -661,7 +663,7 @@ enum siw_rdmap_rd_ending {
  * Ends the stream with all messages in progress. The receive of a partially received message
  * becomes the first of its queue again. Both locks held.
  */
-void siw_rdmap_rd_stream_end(struct siw_rdmap_stream *stream, enum siw_rdmap_rd_ending how);
+void siw_rdmap_rd_end_stream(struct siw_rdmap_stream *stream, enum siw_rdmap_rd_ending how);
 /*
  * Ends every stream of the endpoint; a BYE is sent to the peers with which messages are in
  * progress.

@@ -17,7 +17,7 @@ static const struct siw_wire_err UNEXPECTED = { SIW_LAYER_RDMAP, SIW_RDMAP_REMOT
 
 /* ---- requester ------------------------------------------------------------------------------- */
 
-int siw_rdmap_atomic_begin(struct siw_rdmap_stream *stream, struct siw_rdmap_op *op)
+int siw_rdmap_begin_atomic(struct siw_rdmap_stream *stream, struct siw_rdmap_op *op)
 {
 	const struct siw_rdmap_atomic *atomic = op->atomic;
 	struct siw_rdmap_read *read = siw_rdmap_next_read_slot(stream);
@@ -55,10 +55,10 @@ int siw_rdmap_atomic_begin(struct siw_rdmap_stream *stream, struct siw_rdmap_op 
 		.compare_mask = htobe64(atomic->kind == SIW_RDMAP_CMP_SWAP ? atomic->compare_mask
 									   : UINT64_MAX),
 	};
-	return siw_rdmap_read_issue(stream, read, op, SIW_RDMAP_ATOMIC_LEN);
+	return siw_rdmap_send_read_or_atomic_request(stream, read, op, SIW_RDMAP_ATOMIC_LEN);
 }
 
-bool siw_rdmap_atomic_check_response(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
+bool siw_rdmap_check_atomic_response(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
 				     struct siw_wire_err *err)
 {
 	const struct siw_rdmap_read *read = siw_rdmap_oldest_outstanding_read(stream);
@@ -84,7 +84,7 @@ bool siw_rdmap_complete_atomic(struct siw_rdmap_stream *stream, uint32_t length,
 	 * next response is placed. The buffer is posted again even if the response is invalid,
 	 * because on reliable datagrams further responses follow.
 	 */
-	siw_mem_queue_post(stream->q_atomic, 0, &sge, 1);
+	siw_mem_buffer_queue_post(stream->q_atomic, 0, &sge, 1);
 	*err = UNSPECIFIED;
 	if (length != SIW_RDMAP_ATOMIC_RESPONSE_LEN || wire->request != read->wire.atomic.request)
 		return false;
@@ -113,12 +113,13 @@ bool siw_rdmap_atomic_is_allowed(struct siw_rdmap_stream *stream,
 		return false;
 	}
 	return siw_mem_atomic(stream->mem, be32toh(wire->stag), stream->pd,
-			      siw_ddp_stream_identity(stream->ddp), be64toh(wire->to), NULL, NULL,
-			      err) == 0;
+			      siw_ddp_stream_get_stag_identity(stream->ddp), be64toh(wire->to),
+			      NULL, NULL, err) == 0;
 }
 
-int siw_rdmap_atomic_respond(struct siw_rdmap_stream *stream, struct siw_rdmap_request *request,
-			     struct siw_wire_err *err)
+int siw_rdmap_execute_atomic_and_respond(struct siw_rdmap_stream *stream,
+					 struct siw_rdmap_request *request,
+					 struct siw_wire_err *err)
 {
 	const struct siw_rdmap_wire_atomic *wire = &request->wire.atomic;
 	struct siw_mem_atomic op = {
@@ -136,8 +137,8 @@ int siw_rdmap_atomic_respond(struct siw_rdmap_stream *stream, struct siw_rdmap_r
 		return -EBUSY;
 	if (!request->carried_out) {
 		r = siw_mem_atomic(stream->mem, be32toh(wire->stag), stream->pd,
-				   siw_ddp_stream_identity(stream->ddp), be64toh(wire->to), &op,
-				   &original, err);
+				   siw_ddp_stream_get_stag_identity(stream->ddp), be64toh(wire->to),
+				   &op, &original, err);
 		if (r)
 			return r;
 		request->carried_out = true;

@@ -38,7 +38,7 @@ static int connection_end_with_error_event(struct siw_rdmap_stream *stream,
 	return connection_end_receiving(stream, event, SIW_RDMAP_ERROR);
 }
 
-int siw_rdmap_fill_fault_event(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event)
+int siw_rdmap_fill_first_error_event(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event)
 {
 	/*
 	 * If no fault is set yet, the sending side is just setting one, which then counts as the
@@ -51,8 +51,8 @@ static int connection_handle_invalid_segment(struct siw_rdmap_stream *stream,
 					     struct siw_rdmap_event *event, struct siw_wire_err err,
 					     const struct siw_ddp_seg *seg)
 {
-	siw_rdmap_fault_set(stream, err, seg, NULL);
-	return siw_rdmap_fill_fault_event(stream, event);
+	siw_rdmap_record_first_error(stream, err, seg, NULL);
+	return siw_rdmap_fill_first_error_event(stream, event);
 }
 
 static void connection_handle_failed_delivery(struct siw_rdmap_stream *stream,
@@ -61,7 +61,7 @@ static void connection_handle_failed_delivery(struct siw_rdmap_stream *stream,
 					      const struct siw_ddp_seg *seg)
 {
 	(void)event;
-	siw_rdmap_fault_set(stream, err, seg, NULL);
+	siw_rdmap_record_first_error(stream, err, seg, NULL);
 }
 
 static bool connection_handle_invalid_request(struct siw_rdmap_stream *stream,
@@ -69,7 +69,7 @@ static bool connection_handle_invalid_request(struct siw_rdmap_stream *stream,
 					      struct siw_wire_err err,
 					      const struct siw_rdmap_wire_read *wire)
 {
-	siw_rdmap_fault_set(stream, err, &request->seg, wire);
+	siw_rdmap_record_first_error(stream, err, &request->seg, wire);
 	return false;
 }
 
@@ -171,14 +171,15 @@ static int connection_get_next_segment(struct siw_rdmap_stream *stream,
 		return r;
 	if (!rx->first_fpdu_seen && rx->want_rtr) {
 		if (!segment_is_rtr(rx, &rx->seg))
-			return siw_ddp_rx_refuse(stream->ddp, siw_rdmap_no_rtr_match);
+			return siw_ddp_rx_refuse_for_upper_layer(stream->ddp,
+								 siw_rdmap_no_rtr_match);
 		rx->first_fpdu_seen = rx->rtr = true;
 		/* After the RTR, an empty Send is an ordinary message. */
 		if (siw_rdmap_opcode_of(&rx->seg) != SIW_RDMAP_SEND)
 			siw_ddp_stream_accept_empty_rtr(stream->ddp, SIW_RDMAP_QN_SEND, false);
 	}
 	if (!siw_rdmap_rx_check_segment(stream, &err))
-		return siw_ddp_rx_refuse(stream->ddp, err);
+		return siw_ddp_rx_refuse_for_upper_layer(stream->ddp, err);
 	rx->seg_pending = true;
 	if (rx->first_fpdu_seen)
 		return 1;
@@ -209,7 +210,7 @@ connection_place_unexpected(struct siw_rdmap_stream *stream, struct siw_rdmap_ev
 		event->kind = SIW_RDMAP_REQUESTED;
 		return 1;
 	}
-	r = siw_ddp_rx_place_unexpected(stream->ddp, &seg, &delivery);
+	r = siw_ddp_rx_place_unexpected_segment(stream->ddp, &seg, &delivery);
 	if (r < 0)
 		return connection_handle_invalid_segment(stream, event,
 							 siw_ddp_last_rx_error(stream->ddp), &seg);
@@ -233,21 +234,22 @@ bool siw_rdmap_has_waiting_send(const struct siw_rdmap_stream *stream, uint32_t 
 {
 	struct siw_ddp_seg seg;
 
-	if (stream->rx.over || !siw_ddp_rx_awaits_buffer(stream->ddp, &seg))
+	if (stream->rx.over || !siw_ddp_rx_unexpected_segment_awaits_buffer(stream->ddp, &seg))
 		return false;
 	*msn = seg.msn;
 	return true;
 }
 
-void siw_rdmap_expire_waiting_send(struct siw_rdmap_stream *stream)
+void siw_rdmap_fail_waiting_send_for_no_buffer(struct siw_rdmap_stream *stream)
 {
 	struct siw_ddp_seg seg;
 
-	if (siw_ddp_rx_awaits_buffer(stream->ddp, &seg))
-		siw_rdmap_fault_set(stream,
-				    (struct siw_wire_err){ SIW_LAYER_DDP, SIW_DDP_UNTAGGED_BUFFER,
-							   SIW_DDP_NO_BUFFER },
-				    &seg, NULL);
+	if (siw_ddp_rx_unexpected_segment_awaits_buffer(stream->ddp, &seg))
+		siw_rdmap_record_first_error(stream,
+					     (struct siw_wire_err){ SIW_LAYER_DDP,
+								    SIW_DDP_UNTAGGED_BUFFER,
+								    SIW_DDP_NO_BUFFER },
+					     &seg, NULL);
 }
 
 /* ---- receiving ------------------------------------------------------------------------------- */
@@ -276,12 +278,12 @@ int siw_rdmap_recv(struct siw_rdmap_stream *stream, struct siw_rdmap_event *even
 	return r < 0 ? connection_handle_rx_end(stream, event, r) : r;
 }
 
-bool siw_rdmap_next_is_read_request(const struct siw_rdmap_stream *stream)
+bool siw_rdmap_is_next_message_read_request(const struct siw_rdmap_stream *stream)
 {
 	struct siw_ddp_seg seg;
 
-	return !stream->rx.over && siw_ddp_rx_staged_segment(stream->ddp, &seg) && !seg.tagged &&
-	       siw_rdmap_opcode_of(&seg) == SIW_RDMAP_READ_REQUEST;
+	return !stream->rx.over && siw_ddp_rx_peek_already_read_segment(stream->ddp, &seg) &&
+	       !seg.tagged && siw_rdmap_opcode_of(&seg) == SIW_RDMAP_READ_REQUEST;
 }
 
 /* On a connection, a tagged segment may have any tagged opcode. */
@@ -311,14 +313,14 @@ static void connection_handle_placed_private_segment(struct siw_rdmap_stream *st
 	siw_rdmap_handle_tagged_private_msg(stream, &stream->rx.seg, event);
 }
 
-static void connection_ignore_request_received(struct siw_rdmap_stream *stream,
-					       struct siw_rdmap_event *event)
+static void connection_do_nothing_on_received_request(struct siw_rdmap_stream *stream,
+						      struct siw_rdmap_event *event)
 {
 	(void)stream;
 	(void)event;
 }
 
-static void connection_ignore_response_received(struct siw_rdmap_stream *stream)
+static void connection_do_nothing_on_received_response(struct siw_rdmap_stream *stream)
 {
 	(void)stream;
 }
@@ -343,9 +345,9 @@ static int connection_send_request(struct siw_rdmap_stream *stream, struct siw_r
 	int r = siw_ddp_tx(stream->ddp, msg, &err);
 
 	if (r < 0)
-		siw_rdmap_read_free_sink(stream, read);
+		siw_rdmap_free_read_sink(stream, read);
 	else /* the response cannot arrive earlier: a later flush passes the request to TCP */
-		siw_rdmap_read_publish(stream);
+		siw_rdmap_publish_read(stream);
 	return r;
 }
 
@@ -354,7 +356,7 @@ static int connection_handle_failed_send(struct siw_rdmap_stream *stream)
 {
 	siw_ddp_tx_abandon(stream->ddp);
 	stream->tx.active = stream->tx.imm_due = false;
-	siw_rdmap_fault_set(
+	siw_rdmap_record_first_error(
 		stream, (struct siw_wire_err){ SIW_LAYER_RDMAP, SIW_RDMAP_LOCAL_CATASTROPHIC, 0 },
 		NULL, NULL);
 	return -EACCES;
@@ -369,8 +371,8 @@ static int connection_handle_failed_response(struct siw_rdmap_stream *stream,
 	uint64_t sent = siw_ddp_tx_abandon(stream->ddp);
 
 	siw_rdmap_skip_octets_of_read_request(&wire, sent);
-	siw_rdmap_fault_set(stream, siw_rdmap_map_ddp_to_rdmap_error(err), &request->seg,
-			    request->atomic ? NULL : &wire);
+	siw_rdmap_record_first_error(stream, siw_rdmap_map_ddp_to_rdmap_error(err), &request->seg,
+				     request->atomic ? NULL : &wire);
 	return -EACCES;
 }
 
@@ -395,7 +397,7 @@ static int connection_begin_response(struct siw_rdmap_stream *stream)
 {
 	struct siw_rdmap_tx *tx = &stream->tx;
 	struct siw_wire_err err;
-	int r = siw_rdmap_response_begin(stream, &err);
+	int r = siw_rdmap_begin_oldest_response(stream, &err);
 
 	if (r == -EACCES)
 		return connection_handle_failed_response(stream, err);
@@ -423,7 +425,7 @@ static int connection_frame_messages(struct siw_rdmap_stream *stream)
 					 : siw_rdmap_tx_continue(stream);
 		if (r != 1)
 			return r;
-		if (!siw_rdmap_responses_pending(stream) ||
+		if (!siw_rdmap_has_responses_to_send(stream) ||
 		    atomic_load_explicit(&stream->closing, memory_order_relaxed))
 			return 1;
 		/*
@@ -437,7 +439,7 @@ static int connection_frame_messages(struct siw_rdmap_stream *stream)
 		r = siw_rdmap_send_tagged_private_msgs(stream);
 		if (r != 1)
 			return r;
-		turn += siw_rdmap_response_size(stream);
+		turn += siw_rdmap_oldest_response_octets(stream);
 		r = connection_begin_response(stream);
 		if (r != 1)
 			return r;
@@ -452,9 +454,9 @@ const struct siw_rdmap_stream_type siw_rdmap_connection = {
 	.segment_failed = connection_handle_invalid_segment,
 	.delivery_failed = connection_handle_failed_delivery,
 	.request_failed = connection_handle_invalid_request,
-	.request_received = connection_ignore_request_received,
+	.request_received = connection_do_nothing_on_received_request,
 	.terminate_received = connection_handle_terminate,
-	.response_received = connection_ignore_response_received,
+	.response_received = connection_do_nothing_on_received_response,
 	.begin_private = connection_refuse_private_op,
 	.request_send = connection_send_request,
 	.frame = connection_frame_messages,

@@ -69,7 +69,7 @@ void siw_rdmap_announce_counts_and_rnr_retry(struct siw_rdmap_stream *stream, bo
 	stream->tx.announce = stream->counts;
 }
 
-bool siw_rdmap_delivery_count_pending(const struct siw_rdmap_stream *stream)
+bool siw_rdmap_is_delivery_count_pending(const struct siw_rdmap_stream *stream)
 {
 	return __builtin_expect(stream->rx.counting, 0) && siw_rdmap_count_is_pending(stream);
 }
@@ -122,7 +122,10 @@ void siw_rdmap_handle_tagged_private_msg(struct siw_rdmap_stream *stream,
 		event->kind = SIW_RDMAP_RNR_RETRY;
 		event->rnr_retry = seg->to & SIW_RDMAP_RNR_MASK;
 		stream->rx.counting = seg->to & SIW_RDMAP_WANTS_COUNTS;
-		/* The first count includes the messages that arrived before the peer requested counts. */
+		/*
+		 * The first count includes the messages that arrived before the peer requested
+		 * counts.
+		 */
 		siw_rdmap_count_update(stream);
 		return;
 	}
@@ -153,5 +156,5 @@ void siw_rdmap_handle_delivery_counts_request(struct siw_rdmap_stream *stream,
 
 void siw_rdmap_refuse_delivery_count(struct siw_rdmap_stream *stream)
 {
-	siw_rdmap_fault_set(stream, WRONG, &stream->rx.seg, NULL);
+	siw_rdmap_record_first_error(stream, WRONG, &stream->rx.seg, NULL);
 }

@@ -142,8 +142,9 @@ int siw_rdmap_dgram_query_drops_by_source(const struct siw_rdmap_dgram *dgram,
 	return siw_rdmap_sources_query_drops(dgram->dropped, out, max);
 }
 
-void siw_rdmap_dgram_configure_receiving(struct siw_rdmap_dgram *dgram, struct siw_mem_queue *recvs,
-					 uint32_t pd, uint32_t qkey)
+void siw_rdmap_dgram_configure_receiving(struct siw_rdmap_dgram *dgram,
+					 struct siw_mem_buffer_queue *recvs, uint32_t pd,
+					 uint32_t qkey)
 {
 	dgram->recvs = recvs;
 	dgram->pd = pd;
@@ -236,7 +237,7 @@ static __attribute__((cold, noinline)) bool dgram_is_send_imm(const struct siw_r
 
 	if (seg->payload < sizeof(head))
 		return false;
-	memcpy(&head, siw_ddp_dgram_payload(dgram->ddp), sizeof(head));
+	memcpy(&head, siw_ddp_dgram_get_rx_payload(dgram->ddp), sizeof(head));
 	return siw_rdmap_is_send_imm(&head);
 }
 
@@ -283,7 +284,7 @@ dgram_read_imm_header(const struct siw_rdmap_dgram *dgram, struct siw_rdmap_even
 {
 	struct siw_rdmap_wire_send_imm head;
 
-	memcpy(&head, siw_ddp_dgram_payload(dgram->ddp), sizeof(head));
+	memcpy(&head, siw_ddp_dgram_get_rx_payload(dgram->ddp), sizeof(head));
 	event->with_imm = true;
 	event->imm = head.data;
 	event->solicited = head.subcode == SIW_RDMAP_SEND_IMM_SE;
@@ -379,7 +380,7 @@ int siw_rdmap_dgram_recv(struct siw_rdmap_dgram *any, struct siw_rdmap_event *ev
 		event->dest = siw_ddp_dgram_dest_addr(any->ddp);
 		if (!dgram->recvs) { /* the endpoint has no receive queue before RTR and in ERR */
 			siw_drop(SIW_COUNTER_drop_no_buffer);
-			siw_rdmap_sources_count_drop(&dgram->dropped, &event->source);
+			siw_rdmap_count_dropped_message_of_source(&dgram->dropped, &event->source);
 			continue;
 		}
 		if (__builtin_expect(seg.tagged, 0)) {
@@ -399,7 +400,7 @@ int siw_rdmap_dgram_recv(struct siw_rdmap_dgram *any, struct siw_rdmap_event *ev
 		}
 		r = siw_rdmap_dgram_place(dgram, any->ddp, &seg, verdict, event);
 		if (r == -ENOBUFS) {
-			siw_rdmap_sources_count_drop(&dgram->dropped, &event->source);
+			siw_rdmap_count_dropped_message_of_source(&dgram->dropped, &event->source);
 			continue;
 		}
 		if (__builtin_expect(r < 0, 0)) {

@@ -30,7 +30,8 @@ _Static_assert(SIW_DDP_MAX_ERROR >= SIW_RDMAP_TERM_MAX, "SIW_DDP_MAX_ERROR holds
 
 /* ---- errors found by this end ---------------------------------------------------------------- */
 
-void siw_rdmap_quote_segment(struct siw_rdmap_event *event, const struct siw_ddp_seg *seg)
+void siw_rdmap_copy_quoted_header_to_event(struct siw_rdmap_event *event,
+					   const struct siw_ddp_seg *seg)
 {
 	event->quoted = true;
 	event->quoted_tagged = seg->tagged;
@@ -65,7 +66,7 @@ void siw_rdmap_dgram_fill_bad_message_event(const struct siw_ddp_seg *seg, struc
 {
 	dgram_err_fill_event(seg, SIW_RDMAP_BAD_MSG, event);
 	event->err = err;
-	siw_rdmap_quote_segment(event, seg);
+	siw_rdmap_copy_quoted_header_to_event(event, seg);
 	/* quoted_qn is set for a tagged segment, too, whose indexes are in the LLP header */
 	event->quoted_qn = seg->qn;
 }
@@ -135,12 +136,12 @@ static bool dgram_err_parse(const uint8_t *buf, size_t len, struct siw_rdmap_eve
 		return false;
 	buf += sizeof(head) + sizeof(seg_len);
 	len -= sizeof(head) + sizeof(seg_len);
-	if (!siw_ddp_head_parse(buf, len, &seg))
+	if (!siw_ddp_parse_quoted_header(buf, len, &seg))
 		return false;
 	event->err =
 		(struct siw_wire_err){ head.layer_etype >> 4, head.layer_etype & 15, head.code };
 	seg.seg_len = be16toh(seg_len);
-	siw_rdmap_quote_segment(event, &seg);
+	siw_rdmap_copy_quoted_header_to_event(event, &seg);
 	if (seg.tagged && head.hdrct & SIW_RDMAP_TERM_R)
 		siw_rdmap_write_record_quote_header(buf + seg.head_len, len - seg.head_len, event);
 	return true;
@@ -149,7 +150,7 @@ static bool dgram_err_parse(const uint8_t *buf, size_t len, struct siw_rdmap_eve
 int siw_rdmap_dgram_parse_error(struct siw_rdmap_dgram *dgram, const struct siw_ddp_seg *seg,
 				struct siw_rdmap_event *event)
 {
-	if (!dgram_err_parse(siw_ddp_dgram_payload(dgram->ddp), seg->payload, event))
+	if (!dgram_err_parse(siw_ddp_dgram_get_rx_payload(dgram->ddp), seg->payload, event))
 		return siw_drop(SIW_COUNTER_err_malformed);
 	dgram_err_fill_event(seg, SIW_RDMAP_PEER_ERR, event);
 	return 1;
@@ -188,10 +189,10 @@ bool siw_rdmap_dgram_match_error_to_sent(struct siw_rdmap_dgram *dgram,
 	struct siw_ddp_seg seg;
 
 	if (event->quoted_tagged)
-		return siw_rdmap_write_record_was_sent(dgram, event, user_data);
+		return siw_rdmap_match_error_to_sent_write_record(dgram, event, user_data);
 	if (!s || ago - 1 > s->mask)
 		return false;
-	siw_ddp_head_parse(event->quoted_head, event->quoted_head_len, &seg);
+	siw_ddp_parse_quoted_header(event->quoted_head, event->quoted_head_len, &seg);
 	sent = &s->sent[event->quoted_msn & s->mask];
 	if (seg.ulp_word != event->ulp_word || !sent->tag ||
 	    sent->tag != siw_rdmap_sent_tag(&event->source, seg.ulp_word, seg.qn))

@@ -90,8 +90,8 @@ bool siw_rdmap_mcast_group_recv_next(struct siw_rdmap_group *group)
  * Returns how to handle the group's message for one member. A message that violates the protocol is
  * dropped, as a message with a wrong Q_Key is.
  */
-static enum siw_rdmap_dgram_action mcast_member_check(const struct siw_rdmap_group *group,
-						      const struct siw_rdmap_dgram *dgram)
+static enum siw_rdmap_dgram_action mcast_member_check_message(const struct siw_rdmap_group *group,
+							      const struct siw_rdmap_dgram *dgram)
 {
 	struct siw_wire_err unused;
 	enum siw_rdmap_dgram_action verdict;
@@ -130,13 +130,13 @@ static int mcast_member_deliver(const struct siw_rdmap_group *group, struct siw_
 	if (!dgram->recvs) { /* the endpoint has no receive queue before RTR and in ERR */
 		siw_drop(SIW_COUNTER_drop_no_buffer);
 	} else {
-		verdict = mcast_member_check(group, dgram);
+		verdict = mcast_member_check_message(group, dgram);
 		if (verdict == SIW_RDMAP_DROP)
 			return 0;
 		r = siw_rdmap_dgram_place(dgram, group->ddp, &group->seg, verdict, event);
 	}
 	if (r == -ENOBUFS) {
-		siw_rdmap_sources_count_drop(&dgram->dropped, &group->source);
+		siw_rdmap_count_dropped_message_of_source(&dgram->dropped, &group->source);
 		return 0;
 	}
 	if (r < 0) {

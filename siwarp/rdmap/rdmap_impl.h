@@ -86,8 +86,8 @@ static inline void siw_rdmap_traffic_report(struct siw_rdmap_traffic *t)
 struct siw_rdmap_sources;
 
 /* Counts a dropped message of a source. Allocates *sources for the first dropped message. */
-void siw_rdmap_sources_count_drop(struct siw_rdmap_sources **sources,
-				  const struct siw_addr *source);
+void siw_rdmap_count_dropped_message_of_source(struct siw_rdmap_sources **sources,
+					       const struct siw_addr *source);
 /*
  * Returns the numbers of dropped messages by source, as siw_rdmap_dgram_query_drops_by_source()
  * does.
@@ -143,7 +143,7 @@ struct siw_rdmap_dgram {
 	 * Written by siw_rdmap_dgram_configure_receiving() under the QP's send lock and the
 	 * progress lock.
 	 */
-	struct siw_mem_queue *recvs;
+	struct siw_mem_buffer_queue *recvs;
 	uint32_t pd;
 	uint32_t qkey;
 	struct siw_rdmap_sents *sents;	   /* send lock; allocated with the first message */
@@ -175,8 +175,9 @@ void siw_rdmap_write_record_quote_header(const uint8_t *head, size_t len,
  * Does what siw_rdmap_dgram_match_error_to_sent() does, for an error message that quotes a tagged
  * header (of a Write-Record).
  */
-bool siw_rdmap_write_record_was_sent(struct siw_rdmap_dgram *dgram,
-				     const struct siw_rdmap_event *event, uint64_t *user_data);
+bool siw_rdmap_match_error_to_sent_write_record(struct siw_rdmap_dgram *dgram,
+						const struct siw_rdmap_event *event,
+						uint64_t *user_data);
 
 /*
  * Returns a hash of a message's destination, Q_Key and queue number. An attacker that does not know
@@ -262,7 +263,8 @@ static inline void siw_rdmap_add_sent(struct siw_rdmap_dgram *dgram, uint32_t ms
 int siw_rdmap_dgram_parse_error(struct siw_rdmap_dgram *dgram, const struct siw_ddp_seg *seg,
 				struct siw_rdmap_event *event);
 /* Copies the header of the segment to *event as the quoted header. */
-void siw_rdmap_quote_segment(struct siw_rdmap_event *event, const struct siw_ddp_seg *seg);
+void siw_rdmap_copy_quoted_header_to_event(struct siw_rdmap_event *event,
+					   const struct siw_ddp_seg *seg);
 /* Fills *event as event BAD_MSG for a message that violated the protocol. */
 void siw_rdmap_dgram_fill_bad_message_event(const struct siw_ddp_seg *seg, struct siw_wire_err err,
 					    struct siw_rdmap_event *event);
@@ -483,7 +485,7 @@ struct siw_rdmap_stream {
 	uint32_t read_mask, request_mask;
 	struct siw_rdmap_read *reads;
 	struct siw_rdmap_request *requests;
-	struct siw_mem_queue *q_read, *q_term, *q_atomic;
+	struct siw_mem_buffer_queue *q_read, *q_term, *q_atomic;
 	/* the receive buffers of queue 1 */
 	union siw_rdmap_wire_atomic_request *read_bufs;
 	/* the receive buffer of queue 2 */
@@ -501,8 +503,8 @@ struct siw_rdmap_stream {
 	_Atomic bool closing;
 
 	/*
-	 * Positions in the rings `reads` and `requests`. Entries are added to `reads` under the send
-	 * lock and removed under the progress lock; with `requests` it is the other way round.
+	 * Positions in the rings `reads` and `requests`. Entries are added to `reads` under the
+	 * send lock and removed under the progress lock; with `requests` it is the other way round.
 	 */
 	_Alignas(64) _Atomic uint32_t
 		reads_begun;		/* position in `reads`; stored under the send lock */
@@ -623,7 +625,8 @@ extern const struct siw_wire_err siw_rdmap_no_rtr_match;
  * Returns 1 and fills *event from the stream's fault, or returns 0 if no fault is set yet. Progress
  * lock held.
  */
-int siw_rdmap_fill_fault_event(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event);
+int siw_rdmap_fill_first_error_event(struct siw_rdmap_stream *stream,
+				     struct siw_rdmap_event *event);
 
 /* ---- rdmap_tx.c ------------------------------------------------------------------------------ */
 
@@ -636,12 +639,13 @@ int siw_rdmap_tx_continue(struct siw_rdmap_stream *stream);
 /* ---- the other files ------------------------------------------------------------------------- */
 
 /* Records the first error of a connection (rdmap_terminate.c); seg and wire may be NULL. */
-void siw_rdmap_fault_set(struct siw_rdmap_stream *stream, struct siw_wire_err err,
-			 const struct siw_ddp_seg *seg, const struct siw_rdmap_wire_read *wire);
+void siw_rdmap_record_first_error(struct siw_rdmap_stream *stream, struct siw_wire_err err,
+				  const struct siw_ddp_seg *seg,
+				  const struct siw_rdmap_wire_read *wire);
 /* Whether a fault of the stream is set; if so, stream->fault may be read. */
 static inline bool siw_rdmap_fault_is_set(const struct siw_rdmap_stream *stream)
 {
-	/* Memory ordering: pairs with the store in siw_rdmap_fault_set(). */
+	/* Memory ordering: pairs with the store in siw_rdmap_record_first_error(). */
 	return atomic_load_explicit(&stream->fault_state, memory_order_acquire) ==
 	       SIW_RDMAP_FAULT_SET;
 }
@@ -679,14 +683,14 @@ static inline bool siw_rdmap_is_immediate(uint8_t opcode)
  * Begins a Read of this end (rdmap_read.c). Returns the same values as siw_ddp_tx(). Send lock
  * held.
  */
-int siw_rdmap_read_begin(struct siw_rdmap_stream *stream, struct siw_rdmap_op *op,
+int siw_rdmap_begin_read(struct siw_rdmap_stream *stream, struct siw_rdmap_op *op,
 			 enum siw_rdmap_read_kind kind);
 /*
- * siw_rdmap_read_check_response() checks a segment of a Read Response, and returns false with *err
- * if it is invalid. siw_rdmap_read_count_placed() counts a placed segment; the last segment ends
+ * siw_rdmap_check_read_response() checks a segment of a Read Response, and returns false with *err
+ * if it is invalid. siw_rdmap_count_read_octets() counts a placed segment; the last segment ends
  * the oldest Read. Progress lock held.
  */
-bool siw_rdmap_read_check_response(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
+bool siw_rdmap_check_read_response(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
 				   struct siw_wire_err *err);
 /*
  * Ends the oldest request, whose response has arrived, and fills *event if the request has a
@@ -694,18 +698,19 @@ bool siw_rdmap_read_check_response(struct siw_rdmap_stream *stream, const struct
  */
 void siw_rdmap_complete_read(struct siw_rdmap_stream *stream, struct siw_rdmap_read *read,
 			     struct siw_rdmap_event *event);
-void siw_rdmap_read_count_placed(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
+void siw_rdmap_count_read_octets(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
 				 struct siw_rdmap_event *event);
 /* Ends all outstanding Reads and frees their sinks. Both locks held. */
-void siw_rdmap_read_free_all(struct siw_rdmap_stream *stream);
+void siw_rdmap_free_all_reads(struct siw_rdmap_stream *stream);
 /* Returns the slot for the next Read or Atomic Request, or NULL if the limit is reached. */
 struct siw_rdmap_read *siw_rdmap_next_read_slot(struct siw_rdmap_stream *stream);
 /*
  * Sends the Read or Atomic Request of length octets in read->wire. Returns the same values as
  * siw_ddp_tx().
  */
-int siw_rdmap_read_issue(struct siw_rdmap_stream *stream, struct siw_rdmap_read *read,
-			 struct siw_rdmap_op *op, uint32_t length);
+int siw_rdmap_send_read_or_atomic_request(struct siw_rdmap_stream *stream,
+					  struct siw_rdmap_read *read, struct siw_rdmap_op *op,
+					  uint32_t length);
 /*
  * siw_rdmap_oldest_outstanding_read() returns the oldest outstanding request, or NULL;
  * siw_rdmap_pop_oldest_read() ends the request. Progress lock held.
@@ -713,12 +718,12 @@ int siw_rdmap_read_issue(struct siw_rdmap_stream *stream, struct siw_rdmap_read 
 struct siw_rdmap_read *siw_rdmap_oldest_outstanding_read(struct siw_rdmap_stream *stream);
 void siw_rdmap_pop_oldest_read(struct siw_rdmap_stream *stream, struct siw_rdmap_read *read);
 /*
- * Functions for the member request_send of struct siw_rdmap_stream_type. siw_rdmap_read_publish()
+ * Functions for the member request_send of struct siw_rdmap_stream_type. siw_rdmap_publish_read()
  * makes the next request visible to the receiving side, which then expects a response;
- * siw_rdmap_read_free_sink() frees the sink of a request that cannot be sent.
+ * siw_rdmap_free_read_sink() frees the sink of a request that cannot be sent.
  */
-void siw_rdmap_read_publish(struct siw_rdmap_stream *stream);
-void siw_rdmap_read_free_sink(struct siw_rdmap_stream *stream, struct siw_rdmap_read *read);
+void siw_rdmap_publish_read(struct siw_rdmap_stream *stream);
+void siw_rdmap_free_read_sink(struct siw_rdmap_stream *stream, struct siw_rdmap_read *read);
 /*
  * Translates the DDP error codes for the memory that a request of the peer accesses to RDMAP error
  * codes.
@@ -729,12 +734,12 @@ struct siw_wire_err siw_rdmap_map_ddp_to_rdmap_error(struct siw_wire_err err);
  * Begins an atomic of this end (rdmap_atomic.c). Returns the same values as siw_ddp_tx(). Send lock
  * held.
  */
-int siw_rdmap_atomic_begin(struct siw_rdmap_stream *stream, struct siw_rdmap_op *op);
+int siw_rdmap_begin_atomic(struct siw_rdmap_stream *stream, struct siw_rdmap_op *op);
 /*
  * Checks a segment of an Atomic Response, and returns false with *err if it is invalid. Progress
  * lock held.
  */
-bool siw_rdmap_atomic_check_response(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
+bool siw_rdmap_check_atomic_response(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
 				     struct siw_wire_err *err);
 /*
  * Ends the oldest request with the response of length octets in stream->atomic_response_in. Returns
@@ -750,8 +755,9 @@ bool siw_rdmap_atomic_is_allowed(struct siw_rdmap_stream *stream,
  * Executes an atomic of the peer, and begins the response. Returns the same values as siw_ddp_tx().
  * Send lock held.
  */
-int siw_rdmap_atomic_respond(struct siw_rdmap_stream *stream, struct siw_rdmap_request *request,
-			     struct siw_wire_err *err);
+int siw_rdmap_execute_atomic_and_respond(struct siw_rdmap_stream *stream,
+					 struct siw_rdmap_request *request,
+					 struct siw_wire_err *err);
 
 /*
  * Whether a delivery count has to be sent to the peer (rdmap_counts.c). One of the two locks held.
@@ -772,7 +778,7 @@ static inline void siw_rdmap_count_update(struct siw_rdmap_stream *stream)
 
 	if (__builtin_expect(!stream->rx.counting, 1))
 		return;
-	sends = siw_ddp_rx_delivered_msn(stream->ddp);
+	sends = siw_ddp_last_delivered_msn(stream->ddp);
 	atomic_store_explicit(&stream->deliverable,
 			      sends << SIW_RDMAP_SENDS_SHIFT | stream->rx.writes,
 			      memory_order_release);
@@ -821,9 +827,9 @@ bool siw_rdmap_release_waiting_responses(struct siw_rdmap_stream *stream);
  * Begins the response to the oldest request of the peer. Returns the same values as siw_ddp_tx().
  * Send lock held.
  */
-int siw_rdmap_response_begin(struct siw_rdmap_stream *stream, struct siw_wire_err *err);
+int siw_rdmap_begin_oldest_response(struct siw_rdmap_stream *stream, struct siw_wire_err *err);
 /* Returns the length of the response to the oldest request of the peer, in octets. */
-uint32_t siw_rdmap_response_size(struct siw_rdmap_stream *stream);
+uint32_t siw_rdmap_oldest_response_octets(struct siw_rdmap_stream *stream);
 void siw_rdmap_finish_oldest_response(struct siw_rdmap_stream *stream);
 struct siw_rdmap_request *siw_rdmap_oldest_request(struct siw_rdmap_stream *stream);
 /*
@@ -874,27 +880,27 @@ int siw_rdmap_rd_handle_peer_error(struct siw_rdmap_stream *stream, struct siw_r
 int siw_rdmap_rd_write_record_begin_send(struct siw_rdmap_stream *stream, struct siw_rdmap_op *op);
 /*
  * siw_rdmap_rd_write_record_check_segment() checks a segment of a Write-Record on RD, and returns
- * false with *err if it is invalid; siw_rdmap_rd_write_record_count_placed() counts a placed
+ * false with *err if it is invalid; siw_rdmap_rd_count_placed_write_record() counts a placed
  * segment. done: whether the segment is the last of its message. Progress lock held.
  */
 bool siw_rdmap_rd_write_record_check_segment(struct siw_rdmap_stream *stream,
 					     const struct siw_ddp_seg *seg,
 					     struct siw_wire_err *err);
-void siw_rdmap_rd_write_record_count_placed(struct siw_rdmap_stream *stream, bool done,
+void siw_rdmap_rd_count_placed_write_record(struct siw_rdmap_stream *stream, bool done,
 					    struct siw_rdmap_event *event);
 /* Returns the first id of an endpoint's Write-Records (DGRAM-REC-2). */
 uint32_t siw_rdmap_write_record_choose_first_id(void);
 /*
- * siw_rdmap_write_records_new() allocates a table of reported Write-Records;
- * siw_rdmap_write_records_add() adds a Write-Record and returns its number.
+ * siw_rdmap_write_record_table_new() allocates a table of reported Write-Records;
+ * siw_rdmap_write_record_table_add() adds a Write-Record and returns its number.
  */
-struct siw_rdmap_records *siw_rdmap_write_records_new(uint32_t max);
-uint64_t siw_rdmap_write_records_add(struct siw_rdmap_records *r,
-				     const struct siw_rdmap_record *rec);
+struct siw_rdmap_records *siw_rdmap_write_record_table_new(uint32_t max);
+uint64_t siw_rdmap_write_record_table_add(struct siw_rdmap_records *r,
+					  const struct siw_rdmap_record *rec);
 /* Whether the table of Write-Records is full of reports that were not polled. */
-bool siw_rdmap_write_records_full(const struct siw_rdmap_records *r, uint32_t polled);
-const struct siw_rdmap_record *siw_rdmap_write_records_find(const struct siw_rdmap_records *r,
-							    uint64_t number);
+bool siw_rdmap_is_write_record_table_full(const struct siw_rdmap_records *r, uint32_t polled);
+const struct siw_rdmap_record *siw_rdmap_write_record_table_find(const struct siw_rdmap_records *r,
+								 uint64_t number);
 /*
  * The header at the start of each segment of a Write-Record. siw_rdmap_write_record_put_header()
  * writes the header; siw_rdmap_write_record_parse_header() parses a header, and returns false if it
@@ -920,11 +926,11 @@ bool siw_rdmap_write_record_segment_fits(const struct siw_ddp_seg *seg,
  * Marks the request with the given MSN as refused: it will not get a response (rdmap_read.c).
  * Progress lock held.
  */
-void siw_rdmap_read_mark_refused(struct siw_rdmap_stream *stream, uint32_t msn);
+void siw_rdmap_mark_read_refused(struct siw_rdmap_stream *stream, uint32_t msn);
 /*
  * Ends the oldest request. Returns true and the user_data of the request, or false if there is no
  * request.
  */
-bool siw_rdmap_read_cancel(struct siw_rdmap_stream *stream, uint64_t *user_data);
+bool siw_rdmap_cancel_read(struct siw_rdmap_stream *stream, uint64_t *user_data);
 
 #endif

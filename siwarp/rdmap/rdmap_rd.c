@@ -30,7 +30,7 @@ int siw_rdmap_rd_open(struct siw_mem *mem, struct siw_ddp_rd *ddp, uint32_t user
 	rd->record_id = siw_rdmap_write_record_choose_first_id();
 	siw_lock_init(&rd->lock);
 	siw_link_init(&rd->streams);
-	siw_ddp_rd_set_receiving(ddp, false);
+	siw_ddp_rd_set_receiving_enabled(ddp, false);
 	*out = rd;
 	return 0;
 }
@@ -38,7 +38,7 @@ int siw_rdmap_rd_open(struct siw_mem *mem, struct siw_ddp_rd *ddp, uint32_t user
 void siw_rdmap_rd_close(struct siw_rdmap_rd *rd)
 {
 	while (!siw_link_empty(&rd->streams))
-		siw_rdmap_rd_stream_end(siw_container(rd->streams.next, struct siw_rdmap_stream,
+		siw_rdmap_rd_end_stream(siw_container(rd->streams.next, struct siw_rdmap_stream,
 						      of_rd.in_rd),
 					SIW_RDMAP_RD_RESET);
 	siw_ddp_rd_close(rd->ddp);
@@ -52,7 +52,7 @@ void siw_rdmap_rd_configure_receiving(struct siw_rdmap_rd *rd, enum siw_rdmap_rd
 {
 	siw_lock(&rd->lock);
 	rd->mode = mode;
-	siw_ddp_rd_set_receiving(rd->ddp, mode == SIW_RDMAP_RD_ON);
+	siw_ddp_rd_set_receiving_enabled(rd->ddp, mode == SIW_RDMAP_RD_ON);
 	rd->start = *start;
 	/* on reliable datagrams, no end waits for a first FPDU of the other end */
 	rd->start.initiator = true;
@@ -95,7 +95,7 @@ static int rd_stream_create(struct siw_rdmap_rd *rd, struct siw_ddp_rd_peer *pee
 	}
 	r = siw_rdmap_start(stream, &rd->start);
 	if (r) {
-		siw_ddp_rd_stream_end(stream->ddp, SIW_DDP_RD_KEEP);
+		siw_ddp_rd_end_stream(stream->ddp, SIW_DDP_RD_KEEP);
 		siw_rdmap_stream_free(stream);
 		return r;
 	}
@@ -128,7 +128,7 @@ static int rd_get_or_create_stream(struct siw_rdmap_rd *rd, struct siw_ddp_rd_pe
 		r = rd_stream_create(rd, peer, out);
 	if (r)
 		/* without this release, the record of the peer could never be evicted */
-		siw_ddp_rd_peer_release(peer);
+		siw_ddp_rd_release_unused_peer(peer);
 	siw_unlock(&rd->lock);
 	return r;
 }
@@ -171,7 +171,7 @@ const struct siw_addr *siw_rdmap_rd_peer_addr(const struct siw_rdmap_stream *str
 	return stream->of_rd.peer;
 }
 
-uint32_t siw_rdmap_rd_ord(const struct siw_rdmap_stream *stream)
+uint32_t siw_rdmap_rd_max_outstanding_reads(const struct siw_rdmap_stream *stream)
 {
 	uint32_t ird = siw_ddp_rd_peer_ird(stream->ddp);
 
@@ -190,7 +190,7 @@ uint32_t siw_rdmap_rd_last_send_msn(const struct siw_rdmap_stream *stream)
 	 * Immediate Data that will follow the current Write is also a message on the Send queue, so
 	 * its MSN is included.
 	 */
-	return siw_ddp_tx_msn(stream->ddp, SIW_RDMAP_QN_SEND) + stream->tx.imm_due;
+	return siw_ddp_last_tx_msn(stream->ddp, SIW_RDMAP_QN_SEND) + stream->tx.imm_due;
 }
 
 bool siw_rdmap_rd_has_unfinishable_message(const struct siw_rdmap_stream *stream)
@@ -210,7 +210,7 @@ struct siw_rdmap_stream *siw_rdmap_rd_first_unfinishable_stream(struct siw_rdmap
 	return NULL;
 }
 
-static void rd_stream_end(struct siw_rdmap_stream *stream, enum siw_ddp_rd_ending how)
+static void rd_end_rdmap_stream(struct siw_rdmap_stream *stream, enum siw_ddp_rd_ending how)
 {
 	struct siw_rdmap_rd *rd = stream->of_rd.rd;
 
@@ -224,15 +224,15 @@ static void rd_stream_end(struct siw_rdmap_stream *stream, enum siw_ddp_rd_endin
 		rd->last = NULL;
 	if (rd->served == stream)
 		rd->served = NULL;
-	siw_rdmap_read_free_all(stream);
+	siw_rdmap_free_all_reads(stream);
 	if (how == SIW_DDP_RD_KEEP)
 		siw_ddp_rd_set_upper_layer_value(
 			stream->ddp, stream->rx.write_refused ? WRITE_REFUSED : stream->rx.written);
-	siw_ddp_rd_stream_end(stream->ddp, how);
+	siw_ddp_rd_end_stream(stream->ddp, how);
 	siw_rdmap_stream_free(stream);
 }
 
-void siw_rdmap_rd_stream_end(struct siw_rdmap_stream *stream, enum siw_rdmap_rd_ending how)
+void siw_rdmap_rd_end_stream(struct siw_rdmap_stream *stream, enum siw_rdmap_rd_ending how)
 {
 	static const enum siw_ddp_rd_ending as[] = {
 		[SIW_RDMAP_RD_LOST_PEER] = SIW_DDP_RD_LOST_PEER,
@@ -240,7 +240,7 @@ void siw_rdmap_rd_stream_end(struct siw_rdmap_stream *stream, enum siw_rdmap_rd_
 		[SIW_RDMAP_RD_SEQUENCE] = SIW_DDP_RD_SEQUENCE,
 	};
 
-	rd_stream_end(stream, as[how]);
+	rd_end_rdmap_stream(stream, as[how]);
 }
 
 static bool rd_stream_is_idle(struct siw_rdmap_stream *stream)
@@ -292,7 +292,7 @@ uint32_t siw_rdmap_rd_end_idle_streams(struct siw_rdmap_rd *rd, bool (*busy)(voi
 		if (atomic_exchange_explicit(&stream->of_rd.used, false, memory_order_relaxed))
 			continue;
 		if (!busy(stream->user) && rd_stream_is_idle(stream))
-			rd_stream_end(stream, SIW_DDP_RD_KEEP);
+			rd_end_rdmap_stream(stream, SIW_DDP_RD_KEEP);
 	}
 	return siw_rdmap_rd_stream_count(rd);
 }
@@ -306,8 +306,8 @@ void siw_rdmap_rd_end_all_streams(struct siw_rdmap_rd *rd)
 			siw_container(l, struct siw_rdmap_stream, of_rd.in_rd);
 
 		next = l->next;
-		rd_stream_end(stream,
-			      rd_stream_is_idle(stream) ? SIW_DDP_RD_KEEP : SIW_DDP_RD_RESET);
+		rd_end_rdmap_stream(stream,
+				    rd_stream_is_idle(stream) ? SIW_DDP_RD_KEEP : SIW_DDP_RD_RESET);
 	}
 }
 
@@ -323,8 +323,8 @@ void siw_rdmap_rd_resume_paused_streams(struct siw_rdmap_rd *rd)
 	if (!rd->paused)
 		return;
 	rd->paused = false;
-	siw_ddp_rd_resume(rd->ddp);
-	siw_ddp_rd_reschedule(rd->ddp);
+	siw_ddp_rd_resume_paused_streams(rd->ddp);
+	siw_ddp_rd_schedule_receiving_again(rd->ddp);
 }
 
 /*
@@ -352,7 +352,7 @@ static int rd_handle_segment(struct siw_rdmap_stream *stream, struct siw_rdmap_e
 	struct siw_wire_err err;
 
 	if (!siw_rdmap_rx_check_segment(stream, &err)) {
-		siw_ddp_rx_refuse(stream->ddp, err);
+		siw_ddp_rx_refuse_for_upper_layer(stream->ddp, err);
 		return rd_handle_refused_segment(stream, event);
 	}
 	if (siw_rdmap_rx_place_segment(stream, event) < 0)
@@ -424,7 +424,7 @@ int siw_rdmap_rd_recv(struct siw_rdmap_rd *rd, struct siw_rdmap_stream **out,
 	 * Segments without an event must not starve other sockets, so the remaining segments are
 	 * handled later.
 	 */
-	siw_ddp_rd_reschedule(rd->ddp);
+	siw_ddp_rd_schedule_receiving_again(rd->ddp);
 	return 0;
 }
 
@@ -432,7 +432,8 @@ int siw_rdmap_rd_recv(struct siw_rdmap_rd *rd, struct siw_rdmap_stream **out,
 
 static bool rd_accepts_tagged_opcode(const struct siw_rdmap_stream *stream, uint8_t opcode)
 {
-	return (opcode == SIW_RDMAP_READ_RESPONSE) == siw_ddp_rd_is_in_response_space(stream->ddp);
+	return (opcode == SIW_RDMAP_READ_RESPONSE) ==
+	       siw_ddp_rd_is_segment_in_response_space(stream->ddp);
 }
 
 /*
@@ -463,7 +464,7 @@ static int rd_publish_and_send_request(struct siw_rdmap_stream *stream, struct s
 	struct siw_wire_err err;
 
 	(void)read;
-	siw_rdmap_read_publish(stream);
+	siw_rdmap_publish_read(stream);
 	siw_ddp_rd_set_datagram_expected(stream->ddp, true);
 	return siw_ddp_tx(stream->ddp, msg, &err);
 }
@@ -498,7 +499,7 @@ const struct siw_rdmap_stream_type siw_rdmap_rd_type = {
 	.tagged_expects = rd_accepts_tagged_opcode,
 	.knows_private = rd_accepts_private_subcode,
 	.private_expects = siw_rdmap_rd_write_record_check_segment,
-	.private_placed = siw_rdmap_rd_write_record_count_placed,
+	.private_placed = siw_rdmap_rd_count_placed_write_record,
 	.segment_failed = siw_rdmap_rd_handle_refusal,
 	.delivery_failed = siw_rdmap_rd_handle_failed_delivery,
 	.request_failed = siw_rdmap_rd_handle_failed_request,

@@ -120,7 +120,7 @@ int siw_rdmap_rd_report_refused_request(struct siw_rdmap_stream *stream,
 static int rd_replace_response_by_error(struct siw_rdmap_stream *stream, struct siw_wire_err err)
 {
 	struct siw_rdmap_request *request = siw_rdmap_oldest_request(stream);
-	uint64_t sent = siw_ddp_rd_response_abandon(stream->ddp);
+	uint64_t sent = siw_ddp_rd_abandon_response(stream->ddp);
 
 	request->err = siw_rdmap_map_ddp_to_rdmap_error(err);
 	request->refused = true;
@@ -139,7 +139,7 @@ static int rd_replace_response_by_error(struct siw_rdmap_stream *stream, struct 
 static int rd_continue_response(struct siw_rdmap_stream *stream)
 {
 	struct siw_wire_err err;
-	int r = siw_ddp_rd_response_continue(stream->ddp, &err);
+	int r = siw_ddp_rd_continue_response(stream->ddp, &err);
 
 	if (r == 0 || (r < 0 && r != -EACCES && r != -EMSGSIZE))
 		return r;
@@ -155,7 +155,7 @@ static int rd_continue_response(struct siw_rdmap_stream *stream)
 static int rd_begin_response(struct siw_rdmap_stream *stream)
 {
 	struct siw_wire_err err;
-	int r = siw_rdmap_response_begin(stream, &err);
+	int r = siw_rdmap_begin_oldest_response(stream, &err);
 
 	if (r == -EACCES)
 		return rd_replace_response_by_error(stream, err);
@@ -178,12 +178,12 @@ static int rd_frame_responses(struct siw_rdmap_stream *stream)
 			r = rd_send_error_reports(stream);
 		if (r != 1)
 			return r;
-		if (!siw_rdmap_responses_pending(stream) ||
+		if (!siw_rdmap_has_responses_to_send(stream) ||
 		    atomic_load_explicit(&stream->closing, memory_order_relaxed))
 			return 1;
 		if (turn >= TURN)
 			return 0;
-		turn += siw_rdmap_response_size(stream);
+		turn += siw_rdmap_oldest_response_octets(stream);
 		r = rd_begin_response(stream);
 		if (r != 1)
 			return r;
@@ -203,7 +203,7 @@ int siw_rdmap_rd_frame_messages(struct siw_rdmap_stream *stream)
 
 bool siw_rdmap_rd_has_more_to_send(const struct siw_rdmap_stream *stream)
 {
-	bool responses = stream->of_rd.responding || siw_rdmap_responses_pending(stream) ||
+	bool responses = stream->of_rd.responding || siw_rdmap_has_responses_to_send(stream) ||
 			 atomic_load_explicit(&stream->of_rd.n_reports, memory_order_relaxed);
 
 	return siw_ddp_rd_has_tx_room(stream->ddp, stream->tx.active, responses);
@@ -218,7 +218,7 @@ static int rd_fill_refused_event(struct siw_rdmap_event *event, struct siw_wire_
 	event->quoted = seg && seg->head_len;
 	event->quoted_msn = event->quoted_head_len = event->quoted_seg_len = 0;
 	if (event->quoted)
-		siw_rdmap_quote_segment(event, seg);
+		siw_rdmap_copy_quoted_header_to_event(event, seg);
 	return 1;
 }
 
@@ -291,7 +291,7 @@ int siw_rdmap_rd_handle_refusal(struct siw_rdmap_stream *stream, struct siw_rdma
 		 * No error message is sent about a response, because the response shows that the
 		 * peer has processed the request.
 		 */
-		event->of_response = siw_rdmap_read_cancel(stream, &event->user_data);
+		event->of_response = siw_rdmap_cancel_read(stream, &event->user_data);
 		return 1;
 	}
 	event->receive_consumed =
@@ -329,8 +329,8 @@ int siw_rdmap_rd_handle_peer_error(struct siw_rdmap_stream *stream, struct siw_r
 		memcpy(event->quoted_head, head, event->quoted_head_len);
 	}
 	/* The error message has been parsed, so the only buffer of queue 2 can be posted again. */
-	siw_mem_queue_post(stream->q_term, 0, &sge, 1);
+	siw_mem_buffer_queue_post(stream->q_term, 0, &sge, 1);
 	if (event->quoted && !event->quoted_tagged && event->quoted_qn == SIW_RDMAP_QN_READ)
-		siw_rdmap_read_mark_refused(stream, event->quoted_msn);
+		siw_rdmap_mark_read_refused(stream, event->quoted_msn);
 	return 1;
 }

@@ -27,7 +27,7 @@ static int create_read_sink(struct siw_rdmap_stream *stream, const struct siw_rd
 		.nsge = op->nsge,
 		.rights = SIW_MEM_READ_SINK,
 		.pd = stream->pd,
-		.stream = siw_ddp_stream_identity(stream->ddp),
+		.stream = siw_ddp_stream_get_stag_identity(stream->ddp),
 	};
 	struct iovec iov[SIW_MEM_MAX_SGE];
 	int n = siw_mem_sgl_resolve(stream->mem, op->sgl, op->nsge, false, stream->pd, true, 0,
@@ -38,7 +38,7 @@ static int create_read_sink(struct siw_rdmap_stream *stream, const struct siw_rd
 	return siw_mem_stag_alloc(stream->mem, &region, stag);
 }
 
-void siw_rdmap_read_free_sink(struct siw_rdmap_stream *stream, struct siw_rdmap_read *read)
+void siw_rdmap_free_read_sink(struct siw_rdmap_stream *stream, struct siw_rdmap_read *read)
 {
 	if (read->stag)
 		siw_mem_stag_free(stream->mem, read->stag);
@@ -65,15 +65,16 @@ struct siw_rdmap_read *siw_rdmap_next_read_slot(struct siw_rdmap_stream *stream)
 	return next_read_slot_within_limit(stream, stream->ord);
 }
 
-void siw_rdmap_read_publish(struct siw_rdmap_stream *stream)
+void siw_rdmap_publish_read(struct siw_rdmap_stream *stream)
 {
 	/* Memory ordering: pairs with the load in siw_rdmap_oldest_outstanding_read(). */
 	atomic_store_explicit(&stream->reads_begun, siw_rdmap_sent_request_count(stream) + 1,
 			      memory_order_release);
 }
 
-int siw_rdmap_read_issue(struct siw_rdmap_stream *stream, struct siw_rdmap_read *read,
-			 struct siw_rdmap_op *op, uint32_t length)
+int siw_rdmap_send_read_or_atomic_request(struct siw_rdmap_stream *stream,
+					  struct siw_rdmap_read *read, struct siw_rdmap_op *op,
+					  uint32_t length)
 {
 	struct siw_ddp_msg *msg = siw_ddp_tx_get_msg_to_fill(stream->ddp, false);
 
@@ -92,7 +93,7 @@ int siw_rdmap_read_issue(struct siw_rdmap_stream *stream, struct siw_rdmap_read 
 	return stream->type->request_send(stream, read, msg);
 }
 
-int siw_rdmap_read_begin(struct siw_rdmap_stream *stream, struct siw_rdmap_op *op,
+int siw_rdmap_begin_read(struct siw_rdmap_stream *stream, struct siw_rdmap_op *op,
 			 enum siw_rdmap_read_kind kind)
 {
 	/* A Read that is an RTR is the first message, and is allowed even if ORD is 0. */
@@ -125,7 +126,7 @@ int siw_rdmap_read_begin(struct siw_rdmap_stream *stream, struct siw_rdmap_op *o
 		.src_stag = htobe32(op->rkey),
 		.src_to = htobe64(op->remote_to),
 	};
-	return siw_rdmap_read_issue(stream, read, op, SIW_RDMAP_READ_LEN);
+	return siw_rdmap_send_read_or_atomic_request(stream, read, op, SIW_RDMAP_READ_LEN);
 }
 
 struct siw_rdmap_read *siw_rdmap_oldest_outstanding_read(struct siw_rdmap_stream *stream)
@@ -142,7 +143,7 @@ void siw_rdmap_pop_oldest_read(struct siw_rdmap_stream *stream, struct siw_rdmap
 {
 	uint32_t done = atomic_load_explicit(&stream->reads_done, memory_order_relaxed);
 
-	siw_rdmap_read_free_sink(stream, read);
+	siw_rdmap_free_read_sink(stream, read);
 	atomic_store_explicit(&stream->reads_done, done + 1, memory_order_release);
 	stream->type->response_received(stream);
 	read = siw_rdmap_oldest_outstanding_read(stream);
@@ -154,7 +155,7 @@ void siw_rdmap_pop_oldest_read(struct siw_rdmap_stream *stream, struct siw_rdmap
 		siw_rdmap_pop_oldest_read(stream, read);
 }
 
-void siw_rdmap_read_mark_refused(struct siw_rdmap_stream *stream, uint32_t msn)
+void siw_rdmap_mark_read_refused(struct siw_rdmap_stream *stream, uint32_t msn)
 {
 	uint32_t done = atomic_load_explicit(&stream->reads_done, memory_order_relaxed);
 	struct siw_rdmap_read *oldest = siw_rdmap_oldest_outstanding_read(stream);
@@ -168,7 +169,7 @@ void siw_rdmap_read_mark_refused(struct siw_rdmap_stream *stream, uint32_t msn)
 		siw_rdmap_pop_oldest_read(stream, oldest);
 }
 
-bool siw_rdmap_read_cancel(struct siw_rdmap_stream *stream, uint64_t *user_data)
+bool siw_rdmap_cancel_read(struct siw_rdmap_stream *stream, uint64_t *user_data)
 {
 	struct siw_rdmap_read *read = siw_rdmap_oldest_outstanding_read(stream);
 
@@ -184,7 +185,7 @@ bool siw_rdmap_read_cancel(struct siw_rdmap_stream *stream, uint64_t *user_data)
  * since the segments arrive in order. The error code for a wrong STag depends on whether the STag
  * is valid at all (RFC5040-5.2.2-07).
  */
-bool siw_rdmap_read_check_response(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
+bool siw_rdmap_check_read_response(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
 				   struct siw_wire_err *err)
 {
 	struct siw_rdmap_read *read = siw_rdmap_oldest_outstanding_read(stream);
@@ -204,8 +205,9 @@ bool siw_rdmap_read_check_response(struct siw_rdmap_stream *stream, const struct
 		return true;
 	if (seg->payload && seg->stag != read->stag) {
 		if (siw_mem_stag_acquire(stream->mem, seg->stag, stream->pd,
-					 siw_ddp_stream_identity(stream->ddp), SIW_MEM_READ_SINK,
-					 seg->to, seg->payload, NULL, 0, err) < 0)
+					 siw_ddp_stream_get_stag_identity(stream->ddp),
+					 SIW_MEM_READ_SINK, seg->to, seg->payload, NULL, 0,
+					 err) < 0)
 			return false;
 		siw_mem_stag_release(stream->mem, seg->stag);
 		*err = (struct siw_wire_err){ SIW_LAYER_DDP, SIW_DDP_TAGGED_BUFFER,
@@ -243,7 +245,7 @@ void siw_rdmap_complete_read(struct siw_rdmap_stream *stream, struct siw_rdmap_r
 	siw_rdmap_pop_oldest_read(stream, read);
 }
 
-void siw_rdmap_read_count_placed(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
+void siw_rdmap_count_read_octets(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
 				 struct siw_rdmap_event *event)
 {
 	struct siw_rdmap_read *read = siw_rdmap_oldest_outstanding_read(stream);
@@ -254,7 +256,7 @@ void siw_rdmap_read_count_placed(struct siw_rdmap_stream *stream, const struct s
 		siw_rdmap_complete_read(stream, read, event);
 }
 
-void siw_rdmap_read_free_all(struct siw_rdmap_stream *stream)
+void siw_rdmap_free_all_reads(struct siw_rdmap_stream *stream)
 {
 	struct siw_rdmap_read *read;
 
@@ -298,7 +300,7 @@ static bool request_source_is_readable(struct siw_rdmap_stream *stream,
 		return false;
 	}
 	r = siw_mem_stag_acquire(stream->mem, stag, stream->pd,
-				 siw_ddp_stream_identity(stream->ddp), SIW_MEM_REMOTE_READ,
+				 siw_ddp_stream_get_stag_identity(stream->ddp), SIW_MEM_REMOTE_READ,
 				 be64toh(wire->src_to), size, NULL, 0, err);
 	if (r > 0)
 		siw_mem_stag_release(stream->mem, stag);
@@ -346,7 +348,7 @@ bool siw_rdmap_store_request(struct siw_rdmap_stream *stream, const struct siw_d
 		siw_rdmap_handle_delivery_counts_request(stream, &request->wire.read);
 	request->held = rx->unexpected && (atomic || !request->wire.read.rdmardsz);
 	if (request->held)
-		request->behind = siw_ddp_rx_arrived_msn(stream->ddp);
+		request->behind = siw_ddp_newest_arrived_msn(stream->ddp);
 	rx->requests_in++;
 	return true;
 }
@@ -354,7 +356,7 @@ bool siw_rdmap_store_request(struct siw_rdmap_stream *stream, const struct siw_d
 bool siw_rdmap_release_waiting_responses(struct siw_rdmap_stream *stream)
 {
 	uint32_t released = atomic_load_explicit(&stream->requests_released, memory_order_relaxed);
-	uint32_t before = released, delivered = siw_ddp_rx_delivered_msn(stream->ddp);
+	uint32_t before = released, delivered = siw_ddp_last_delivered_msn(stream->ddp);
 
 	for (; released != stream->rx.requests_in; released++) {
 		const struct siw_rdmap_request *r =
@@ -366,12 +368,12 @@ bool siw_rdmap_release_waiting_responses(struct siw_rdmap_stream *stream)
 	}
 	if (released == before)
 		return false;
-	/* Memory ordering: pairs with the load in siw_rdmap_responses_pending(). */
+	/* Memory ordering: pairs with the load in siw_rdmap_has_responses_to_send(). */
 	atomic_store_explicit(&stream->requests_released, released, memory_order_release);
 	return true;
 }
 
-bool siw_rdmap_responses_pending(const struct siw_rdmap_stream *stream)
+bool siw_rdmap_has_responses_to_send(const struct siw_rdmap_stream *stream)
 {
 	return atomic_load_explicit(&stream->requests_released, memory_order_acquire) !=
 	       atomic_load_explicit(&stream->requests_done, memory_order_relaxed);
@@ -390,7 +392,7 @@ static uint32_t response_octets(const struct siw_rdmap_request *request)
 			       : be32toh(request->wire.read.rdmardsz);
 }
 
-uint32_t siw_rdmap_response_size(struct siw_rdmap_stream *stream)
+uint32_t siw_rdmap_oldest_response_octets(struct siw_rdmap_stream *stream)
 {
 	return response_octets(siw_rdmap_oldest_request(stream));
 }
@@ -419,13 +421,13 @@ static int begin_read_response(struct siw_rdmap_stream *stream,
 	return siw_ddp_tx(stream->ddp, msg, err);
 }
 
-int siw_rdmap_response_begin(struct siw_rdmap_stream *stream, struct siw_wire_err *err)
+int siw_rdmap_begin_oldest_response(struct siw_rdmap_stream *stream, struct siw_wire_err *err)
 {
 	struct siw_rdmap_request *request = siw_rdmap_oldest_request(stream);
 
 	if (__builtin_expect(request->refused, 0))
 		return siw_rdmap_rd_report_refused_request(stream, request, err);
-	return request->atomic ? siw_rdmap_atomic_respond(stream, request, err)
+	return request->atomic ? siw_rdmap_execute_atomic_and_respond(stream, request, err)
 			       : begin_read_response(stream, &request->wire.read, err);
 }
 
@@ -442,9 +444,9 @@ void siw_rdmap_finish_oldest_response(struct siw_rdmap_stream *stream)
 	/*
 	 * The buffer is posted last, because after the post the peer's next request may use the
 	 * slot just freed. The ring is as large as the queue, so there is room. The post pairs with
-	 * siw_mem_queue_peek().
+	 * siw_mem_buffer_queue_peek().
 	 */
-	siw_mem_queue_post(stream->q_read, buffer, &sge, 1);
+	siw_mem_buffer_queue_post(stream->q_read, buffer, &sge, 1);
 }
 
 void siw_rdmap_skip_octets_of_read_request(struct siw_rdmap_wire_read *wire, uint64_t octets)

@@ -74,7 +74,7 @@ uint32_t siw_rdmap_write_record_choose_first_id(void)
 	return siw_random();
 }
 
-struct siw_rdmap_records *siw_rdmap_write_records_new(uint32_t max)
+struct siw_rdmap_records *siw_rdmap_write_record_table_new(uint32_t max)
 {
 	struct siw_rdmap_records *r;
 
@@ -91,7 +91,7 @@ int siw_rdmap_write_record_enable_rx(struct siw_rdmap_dgram *dgram, uint32_t max
 {
 	if (!max)
 		return 0;
-	dgram->records = siw_rdmap_write_records_new(max);
+	dgram->records = siw_rdmap_write_record_table_new(max);
 	return dgram->records ? 0 : -ENOMEM;
 }
 
@@ -309,8 +309,8 @@ static void write_record_fill_error_event(const struct siw_rdmap_dgram *dgram,
 {
 	siw_rdmap_dgram_fill_bad_message_event(seg, err, event);
 	if ((seg->ulp_octet & SIW_RDMAP_OP_MASK) == SIW_RDMAP_PRIVATE)
-		siw_rdmap_write_record_quote_header(siw_ddp_dgram_payload(dgram->ddp), seg->payload,
-						    event);
+		siw_rdmap_write_record_quote_header(siw_ddp_dgram_get_rx_payload(dgram->ddp),
+						    seg->payload, event);
 }
 
 /* Reports in *event that a sender with the correct Q_Key has violated the protocol. */
@@ -356,8 +356,8 @@ bool siw_rdmap_handle_write_record_segment(struct siw_rdmap_dgram *dgram,
 	if (seg->ulp_word != dgram->qkey)
 		return siw_drop(SIW_COUNTER_drop_qkey);
 	if (!r || (seg->ulp_octet & SIW_RDMAP_OP_MASK) != SIW_RDMAP_PRIVATE ||
-	    !siw_rdmap_write_record_parse_header(siw_ddp_dgram_payload(dgram->ddp), seg->payload,
-						 &wire))
+	    !siw_rdmap_write_record_parse_header(siw_ddp_dgram_get_rx_payload(dgram->ddp),
+						 seg->payload, &wire))
 		return write_record_report_violation(dgram, seg, SIW_COUNTER_drop_opcode,
 						     SIW_RDMAP_OPCODE, event);
 	if (!siw_rdmap_write_record_segment_fits(seg, &wire))
@@ -445,8 +445,8 @@ const struct siw_rdmap_record *siw_rdmap_write_record_next_report(struct siw_rdm
 	return &first->rec;
 }
 
-const struct siw_rdmap_record *siw_rdmap_write_records_find(const struct siw_rdmap_records *r,
-							    uint64_t number)
+const struct siw_rdmap_record *siw_rdmap_write_record_table_find(const struct siw_rdmap_records *r,
+								 uint64_t number)
 {
 	for (uint32_t i = 0; r && i < 2 * r->max; i++)
 		if (r->slots[i].state == REPORTED && r->slots[i].rec.number == number)
@@ -457,11 +457,11 @@ const struct siw_rdmap_record *siw_rdmap_write_records_find(const struct siw_rdm
 const struct siw_rdmap_record *siw_rdmap_write_record_find_report(struct siw_rdmap_dgram *dgram,
 								  uint64_t number)
 {
-	return siw_rdmap_write_records_find(dgram->records, number);
+	return siw_rdmap_write_record_table_find(dgram->records, number);
 }
 
-uint64_t siw_rdmap_write_records_add(struct siw_rdmap_records *r,
-				     const struct siw_rdmap_record *rec)
+uint64_t siw_rdmap_write_record_table_add(struct siw_rdmap_records *r,
+					  const struct siw_rdmap_record *rec)
 {
 	struct slot *s = &r->slots[r->reported % (2 * r->max)];
 
@@ -470,7 +470,7 @@ uint64_t siw_rdmap_write_records_add(struct siw_rdmap_records *r,
 	return r->reported;
 }
 
-bool siw_rdmap_write_records_full(const struct siw_rdmap_records *r, uint32_t polled)
+bool siw_rdmap_is_write_record_table_full(const struct siw_rdmap_records *r, uint32_t polled)
 {
 	return (int32_t)((uint32_t)r->reported - polled) >= (int32_t)siw_rdmap_record_kept(r->max);
 }

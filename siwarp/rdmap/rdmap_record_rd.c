@@ -11,14 +11,15 @@ int siw_rdmap_rd_write_record_enable_rx(struct siw_rdmap_rd *rd, uint32_t max)
 {
 	if (!max)
 		return 0;
-	rd->records = siw_rdmap_write_records_new(max);
+	rd->records = siw_rdmap_write_record_table_new(max);
 	return rd->records ? 0 : -ENOMEM;
 }
 
 /* Makes the next Write-Record wait if too many Write-Records are reported and not polled. */
-static void write_record_update_pause(struct siw_rdmap_rd *rd)
+static void write_record_pause_if_table_full(struct siw_rdmap_rd *rd)
 {
-	bool full = rd->records && siw_rdmap_write_records_full(rd->records, rd->records_polled);
+	bool full = rd->records &&
+		    siw_rdmap_is_write_record_table_full(rd->records, rd->records_polled);
 
 	siw_ddp_rd_set_pause_at_ulp_header(rd->ddp, full);
 }
@@ -26,18 +27,19 @@ static void write_record_update_pause(struct siw_rdmap_rd *rd)
 void siw_rdmap_rd_write_record_set_polled(struct siw_rdmap_rd *rd, uint32_t polled)
 {
 	rd->records_polled = polled;
-	write_record_update_pause(rd);
+	write_record_pause_if_table_full(rd);
 }
 
 bool siw_rdmap_rd_write_record_has_room(const struct siw_rdmap_rd *rd)
 {
-	return rd->records && !siw_rdmap_write_records_full(rd->records, rd->records_polled);
+	return rd->records &&
+	       !siw_rdmap_is_write_record_table_full(rd->records, rd->records_polled);
 }
 
 const struct siw_rdmap_record *siw_rdmap_rd_write_record_find_report(const struct siw_rdmap_rd *rd,
 								     uint64_t number)
 {
-	return siw_rdmap_write_records_find(rd->records, number);
+	return siw_rdmap_write_record_table_find(rd->records, number);
 }
 
 /* ---- sending --------------------------------------------------------------------------------- */
@@ -72,7 +74,7 @@ int siw_rdmap_rd_write_record_begin_send(struct siw_rdmap_stream *stream, struct
 	};
 	r = siw_ddp_tx(stream->ddp, msg, &err);
 	/* A Write-Record that failed after its first segment has used up its id. */
-	rd->record_id += r >= 0 || siw_ddp_tx_active(stream->ddp);
+	rd->record_id += r >= 0 || siw_ddp_has_tx_message_in_progress(stream->ddp);
 	return r;
 }
 
@@ -105,7 +107,7 @@ bool siw_rdmap_rd_write_record_check_segment(struct siw_rdmap_stream *stream,
 	struct siw_rdmap_recording *rec = &stream->of_rd.recording;
 	struct siw_rdmap_record_head head;
 
-	if (!stream->of_rd.rd->records || siw_ddp_rd_is_in_response_space(stream->ddp) ||
+	if (!stream->of_rd.rd->records || siw_ddp_rd_is_segment_in_response_space(stream->ddp) ||
 	    !siw_rdmap_write_record_parse_header(siw_ddp_rd_segment_payload(stream->ddp),
 						 seg->payload, &head))
 		return rd_write_record_set_error(err, SIW_RDMAP_OPCODE);
@@ -129,7 +131,7 @@ bool siw_rdmap_rd_write_record_check_segment(struct siw_rdmap_stream *stream,
 	return true;
 }
 
-void siw_rdmap_rd_write_record_count_placed(struct siw_rdmap_stream *stream, bool done,
+void siw_rdmap_rd_count_placed_write_record(struct siw_rdmap_stream *stream, bool done,
 					    struct siw_rdmap_event *event)
 {
 	struct siw_rdmap_recording *in = &stream->of_rd.recording;
@@ -150,7 +152,7 @@ void siw_rdmap_rd_write_record_count_placed(struct siw_rdmap_stream *stream, boo
 		return;
 	in->on = false;
 	event->kind = SIW_RDMAP_RECORD;
-	event->user_data = siw_rdmap_write_records_add(stream->of_rd.rd->records, &rec);
-	write_record_update_pause(stream->of_rd.rd);
+	event->user_data = siw_rdmap_write_record_table_add(stream->of_rd.rd->records, &rec);
+	write_record_pause_if_table_full(stream->of_rd.rd);
 	siw_rdmap_traffic_count(&stream->traffic.received, 1, in->length);
 }

@@ -70,8 +70,9 @@ static void write_record_note_begun(struct siw_rdmap_dgram *dgram,
 	};
 }
 
-bool siw_rdmap_write_record_was_sent(struct siw_rdmap_dgram *dgram,
-				     const struct siw_rdmap_event *event, uint64_t *user_data)
+bool siw_rdmap_match_error_to_sent_write_record(struct siw_rdmap_dgram *dgram,
+						const struct siw_rdmap_event *event,
+						uint64_t *user_data)
 {
 	struct siw_rdmap_record_sents *s = dgram->record_sents;
 	uint32_t index = event->src_qpn >> SIW_RDMAP_INDEX_SHIFT;

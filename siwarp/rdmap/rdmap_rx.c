@@ -59,7 +59,7 @@ static __attribute__((cold, noinline)) bool rx_check_extension(struct siw_rdmap_
 	uint64_t end = (uint64_t)seg->mo + seg->payload;
 
 	if (op == SIW_RDMAP_ATOMIC_RESPONSE)
-		return siw_rdmap_atomic_check_response(stream, seg, err);
+		return siw_rdmap_check_atomic_response(stream, seg, err);
 	if (op == SIW_RDMAP_PRIVATE &&
 	    (!stream->private || !stream->type->knows_private(stream, seg)))
 		/* the peer does not use the experimental opcode as siwarp does */
@@ -101,7 +101,7 @@ bool siw_rdmap_rx_check_segment(struct siw_rdmap_stream *stream, struct siw_wire
 		return false;
 	}
 	if (op == SIW_RDMAP_READ_RESPONSE)
-		return siw_rdmap_read_check_response(stream, seg, err);
+		return siw_rdmap_check_read_response(stream, seg, err);
 	/*
 	 * The length of a Read Request must be checked, because the buffers of the Read queue have
 	 * the size of an Atomic Request, which is longer.
@@ -120,7 +120,7 @@ bool siw_rdmap_rx_check_segment(struct siw_rdmap_stream *stream, struct siw_wire
 	 */
 	if (op_is_send_with_invalidate(op) &&
 	    !siw_mem_peer_may_invalidate_stag(stream->mem, seg->ulp_word,
-					      siw_ddp_stream_identity(stream->ddp))) {
+					      siw_ddp_stream_get_stag_identity(stream->ddp))) {
 		*err = CANNOT_INVALIDATE;
 		return false;
 	}
@@ -139,7 +139,7 @@ rx_complete_send_with_invalidate(struct siw_rdmap_stream *stream, const struct s
 				 struct siw_rdmap_event *event)
 {
 	if (siw_mem_stag_invalidate(stream->mem, seg->ulp_word,
-				    siw_ddp_stream_identity(stream->ddp)) == 0) {
+				    siw_ddp_stream_get_stag_identity(stream->ddp)) == 0) {
 		event->invalidated = true;
 		event->inv_stag = seg->ulp_word;
 		return;
@@ -222,7 +222,7 @@ static int rx_handle_received_request(struct siw_rdmap_stream *stream,
 	if (rx->rtr && delivery->length == SIW_RDMAP_READ_LEN && size)
 		return stream->type->segment_failed(stream, event, siw_rdmap_no_rtr_match, NULL);
 	if (!siw_rdmap_store_request(stream, &rx->seg, delivery))
-		return siw_rdmap_fill_fault_event(stream, event);
+		return siw_rdmap_fill_first_error_event(stream, event);
 	if (siw_rdmap_release_waiting_responses(stream))
 		event->kind = SIW_RDMAP_REQUESTED;
 	stream->type->request_received(stream, event);
@@ -266,7 +266,7 @@ static int rx_handle_placed_segment(struct siw_rdmap_stream *stream, bool done,
 		}
 		break;
 	case SIW_RDMAP_READ_RESPONSE:
-		siw_rdmap_read_count_placed(stream, &rx->seg, event);
+		siw_rdmap_count_read_octets(stream, &rx->seg, event);
 		break;
 	case SIW_RDMAP_READ_REQUEST:
 	case SIW_RDMAP_ATOMIC_REQUEST:

@@ -36,7 +36,8 @@ static struct siw_source_drops *find_or_replace_drops_of_source(struct siw_rdmap
 	return least;
 }
 
-void siw_rdmap_sources_count_drop(struct siw_rdmap_sources **sources, const struct siw_addr *source)
+void siw_rdmap_count_dropped_message_of_source(struct siw_rdmap_sources **sources,
+					       const struct siw_addr *source)
 {
 	struct siw_addr who = *source;
 

@@ -21,11 +21,11 @@ struct siw_rdmap_stream *siw_rdmap_stream_new(uint32_t user_octets)
 void siw_rdmap_stream_free(struct siw_rdmap_stream *stream)
 {
 	if (stream->q_read)
-		siw_mem_queue_destroy(stream->q_read);
+		siw_mem_buffer_queue_destroy(stream->q_read);
 	if (stream->q_term)
-		siw_mem_queue_destroy(stream->q_term);
+		siw_mem_buffer_queue_destroy(stream->q_term);
 	if (stream->q_atomic)
-		siw_mem_queue_destroy(stream->q_atomic);
+		siw_mem_buffer_queue_destroy(stream->q_atomic);
 	free(stream->reads);
 	free(stream);
 }
@@ -48,7 +48,7 @@ int siw_rdmap_refuse_with_terminate(struct siw_rdmap_stream *stream, const struc
 	if (stream->started)
 		return -EINVAL;
 	stream->started = true;
-	siw_rdmap_fault_set(stream, *err, NULL, NULL);
+	siw_rdmap_record_first_error(stream, *err, NULL, NULL);
 	return siw_rdmap_terminate(stream);
 }
 
@@ -101,31 +101,31 @@ static int stream_create_read_queue(struct siw_rdmap_stream *stream, uint32_t n)
 	uint32_t i;
 	int r;
 
-	r = siw_mem_queue_create(&attr, &stream->q_read);
+	r = siw_mem_buffer_queue_create(&attr, &stream->q_read);
 	if (r)
 		return r;
 	for (i = 0; i < n; i++) {
 		struct siw_sge sge = { (uintptr_t)&stream->read_bufs[i], sizeof(*stream->read_bufs),
 				       0 };
 
-		siw_mem_queue_post(stream->q_read, i, &sge, 1);
+		siw_mem_buffer_queue_post(stream->q_read, i, &sge, 1);
 	}
-	siw_ddp_stream_set_queue(stream->ddp, SIW_RDMAP_QN_READ, stream->q_read);
+	siw_ddp_stream_set_buffer_queue(stream->ddp, SIW_RDMAP_QN_READ, stream->q_read);
 	return 0;
 }
 
 /* Creates a queue with one buffer, whose memory is part of the stream. */
 static int stream_create_queue(struct siw_rdmap_stream *stream, uint32_t qn, void *buffer,
-			       size_t size, struct siw_mem_queue **out)
+			       size_t size, struct siw_mem_buffer_queue **out)
 {
 	struct siw_mem_queue_attr attr = { .depth = 1, .max_sge = 1, .internal = true };
 	struct siw_sge sge = { (uintptr_t)buffer, (uint32_t)size, 0 };
-	int r = siw_mem_queue_create(&attr, out);
+	int r = siw_mem_buffer_queue_create(&attr, out);
 
 	if (r)
 		return r;
-	siw_mem_queue_post(*out, 0, &sge, 1);
-	siw_ddp_stream_set_queue(stream->ddp, qn, *out);
+	siw_mem_buffer_queue_post(*out, 0, &sge, 1);
+	siw_ddp_stream_set_buffer_queue(stream->ddp, qn, *out);
 	return 0;
 }
 
@@ -174,7 +174,7 @@ static int stream_send_rtr(struct siw_rdmap_stream *stream, uint8_t rtr)
 	else if (rtr == SIW_MPA_RTR_WRITE)
 		r = stream_send_empty_write(stream);
 	else
-		r = siw_rdmap_read_begin(stream, &read, SIW_RDMAP_READ_RTR);
+		r = siw_rdmap_begin_read(stream, &read, SIW_RDMAP_READ_RTR);
 	if (r < 0)
 		return r;
 	r = siw_ddp_tx_flush(stream->ddp, &accepted);
@@ -206,26 +206,26 @@ int siw_rdmap_start(struct siw_rdmap_stream *stream, const struct siw_rdmap_star
 	if (r)
 		return r;
 	/* Reads are numbered by their MSNs, so the ring positions start with the last MSN. */
-	reads = siw_ddp_tx_msn(stream->ddp, SIW_RDMAP_QN_READ);
+	reads = siw_ddp_last_tx_msn(stream->ddp, SIW_RDMAP_QN_READ);
 	atomic_store_explicit(&stream->reads_begun, reads, memory_order_relaxed);
 	atomic_store_explicit(&stream->reads_done, reads, memory_order_relaxed);
 	/* No message was received yet, so there is no delivery count to report. */
-	taken = (uint64_t)siw_ddp_rx_delivered_msn(stream->ddp) << SIW_RDMAP_SENDS_SHIFT;
+	taken = (uint64_t)siw_ddp_last_delivered_msn(stream->ddp) << SIW_RDMAP_SENDS_SHIFT;
 	atomic_store_explicit(&stream->deliverable, taken, memory_order_relaxed);
 	atomic_store_explicit(&stream->tx.reported, taken, memory_order_relaxed);
 	stream->denied = start->denied;
 	siw_ddp_stream_set_pd(stream->ddp, start->pd);
 	if (start->owner)
-		siw_ddp_stream_set_identity(stream->ddp, start->owner);
+		siw_ddp_stream_set_stag_identity(stream->ddp, start->owner);
 	stream->private = start->private;
 	stream->counts = start->counts;
 	stream->offers = start->offers && !start->counts;
 	siw_ddp_stream_set_opcodes_with_ulp_header(
 		stream->ddp,
 		1 << SIW_RDMAP_IMMEDIATE | 1 << SIW_RDMAP_IMMEDIATE_SE | 1 << SIW_RDMAP_PRIVATE);
-	siw_ddp_stream_enable_unexpected(stream->ddp, start->unexpected_octets,
-					 start->deliver_before_end);
-	siw_ddp_stream_set_queue(stream->ddp, SIW_RDMAP_QN_SEND, start->recvs);
+	siw_ddp_stream_enable_unexpected_segments(stream->ddp, start->unexpected_octets,
+						  start->deliver_before_end);
+	siw_ddp_stream_set_buffer_queue(stream->ddp, SIW_RDMAP_QN_SEND, start->recvs);
 	stream->started = true;
 	if (!start->initiator) {
 		stream->rx.want_rtr = start->rtr;
@@ -247,7 +247,7 @@ void siw_rdmap_deny_access_rights(struct siw_rdmap_stream *stream, uint32_t deni
 void siw_rdmap_close(struct siw_rdmap_stream *stream)
 {
 	siw_rdmap_traffic_report(&stream->traffic);
-	siw_rdmap_read_free_all(stream);
+	siw_rdmap_free_all_reads(stream);
 	siw_ddp_stream_close(stream->ddp);
 	siw_rdmap_stream_free(stream);
 }

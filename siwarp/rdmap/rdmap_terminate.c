@@ -9,8 +9,9 @@
 #include "base/counters.h"
 #include "rdmap/rdmap_impl.h"
 
-void siw_rdmap_fault_set(struct siw_rdmap_stream *stream, struct siw_wire_err err,
-			 const struct siw_ddp_seg *seg, const struct siw_rdmap_wire_read *wire)
+void siw_rdmap_record_first_error(struct siw_rdmap_stream *stream, struct siw_wire_err err,
+				  const struct siw_ddp_seg *seg,
+				  const struct siw_rdmap_wire_read *wire)
 {
 	uint32_t none = SIW_RDMAP_FAULT_NONE;
 	struct siw_rdmap_fault *fault = &stream->fault;
@@ -229,7 +230,7 @@ static void terminate_parse_quoted_header(const uint8_t *at, size_t len,
 {
 	struct siw_ddp_seg seg;
 
-	if (!siw_ddp_head_parse(at, len, &seg))
+	if (!siw_ddp_parse_quoted_header(at, len, &seg))
 		return;
 	event->quoted = true;
 	event->quoted_tagged = seg.tagged;

@@ -115,9 +115,9 @@ static int tx_begin_read_atomic_or_private(struct siw_rdmap_stream *stream, stru
 	case SIW_RDMAP_PRIVATE:
 		return stream->type->begin_private(stream, op);
 	case SIW_RDMAP_READ_REQUEST:
-		return siw_rdmap_read_begin(stream, op, SIW_RDMAP_READ_USERS);
+		return siw_rdmap_begin_read(stream, op, SIW_RDMAP_READ_USERS);
 	case SIW_RDMAP_ATOMIC_REQUEST:
-		return siw_rdmap_atomic_begin(stream, op);
+		return siw_rdmap_begin_atomic(stream, op);
 	default:
 		return -EINVAL;
 	}
@@ -174,7 +174,8 @@ int siw_rdmap_begin_op(struct siw_rdmap_stream *stream, struct siw_rdmap_op *op)
 		 * If the message is active, a key became invalid after the first segments were
 		 * framed; otherwise the message has not begun.
 		 */
-		if ((r == -EACCES || r == -EMSGSIZE) && siw_ddp_tx_active(stream->ddp))
+		if ((r == -EACCES || r == -EMSGSIZE) &&
+		    siw_ddp_has_tx_message_in_progress(stream->ddp))
 			return stream->type->send_failed(stream);
 		return r;
 	}
@@ -204,7 +205,7 @@ int siw_rdmap_send_confirming_read(struct siw_rdmap_stream *stream, uint64_t use
 	int r = tx_check_message_can_begin(tx, stream);
 
 	if (!r)
-		r = siw_rdmap_read_begin(stream, &read, SIW_RDMAP_READ_CONFIRM);
+		r = siw_rdmap_begin_read(stream, &read, SIW_RDMAP_READ_CONFIRM);
 	if (r < 0)
 		return r;
 	tx_note_message_begun(tx, r);

@@ -26,7 +26,7 @@ struct siw_rdmap_uc {
 	struct siw_ddp_uc *ddp;
 	struct siw_rdmap_traffic traffic;
 	/* The receive queue and the denied rights are written with both locks held. */
-	struct siw_mem_queue *recvs;
+	struct siw_mem_buffer_queue *recvs;
 	uint32_t denied;
 	/*
 	 * The members from op to octets describe the operation that is being received; under the
@@ -318,7 +318,7 @@ static int uc_handle_immediate(struct siw_rdmap_uc *uc, const struct siw_ddp_uc_
 	if (s->seg.payload != sizeof(wire) || !s->seg.last || s->seg.mo)
 		return uc_drop_operation(uc, SIW_COUNTER_drop_header);
 	siw_ddp_uc_peek_payload(uc->ddp, &wire, sizeof(wire));
-	if (siw_ddp_uc_consume_buffer(uc->ddp, uc->recvs, &delivery) < 0)
+	if (siw_ddp_uc_use_up_receive_buffer(uc->ddp, uc->recvs, &delivery) < 0)
 		return uc_drop_operation(uc, SIW_COUNTER_drop_no_buffer);
 	memset(event, 0, sizeof(*event));
 	event->kind = SIW_RDMAP_RECV;

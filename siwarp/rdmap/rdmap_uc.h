@@ -30,7 +30,7 @@ void siw_rdmap_uc_close(struct siw_rdmap_uc *uc);
 int siw_rdmap_uc_connect(struct siw_rdmap_uc *uc, const struct siw_addr *peer, uint32_t psn,
 			 uint32_t payload);
 struct siw_rdmap_uc_start {
-	struct siw_mem_queue *recvs; /* NULL: incoming messages are dropped */
+	struct siw_mem_buffer_queue *recvs; /* NULL: incoming messages are dropped */
 	uint32_t pd;
 	uint32_t qkey;
 	uint32_t denied;   /* rights denied to the peer, as in siw_rdmap_deny_access_rights() */

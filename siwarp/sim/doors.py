@@ -103,7 +103,7 @@ def _is_readable_now(fd: int) -> bool:
 
 class _Waker:
     def __init__(self) -> None:
-        self._fd = int(lib.siw_sim_event_open())
+        self._fd = int(lib.siw_sim_event_fd_open())
         if self._fd < 0:
             raise OSError(-self._fd, f"{os.strerror(-self._fd)}: close other descriptors first")
 
@@ -111,10 +111,10 @@ class _Waker:
         return self._fd
 
     def wake(self) -> None:
-        lib.siw_sim_event_set(self._fd)
+        lib.siw_sim_event_fd_set(self._fd)
 
     def close(self) -> None:
-        lib.siw_sim_event_close(self._fd)
+        lib.siw_sim_event_fd_close(self._fd)
 
 
 def _wait_until_readable(fds: list[int], deadline: float | None) -> None:

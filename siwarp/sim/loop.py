@@ -62,7 +62,7 @@ class _Selector:
         if timeout is not None:
             end = lib.siw_sim_now() + nanoseconds(max(0.0, timeout))
         n = lib.siw_sim_fd_set_wait(self._set, end, self._ready, self._MAX_REPORTED)
-        lib.siw_sim_event_clear(self._waker.fileno())
+        lib.siw_sim_event_fd_clear(self._waker.fileno())
         if self.check is not None:
             self.check()
         fds = self._ready[0:n]

@@ -28,9 +28,10 @@
  *
  * TCP. Segments are subject to the links' fault plans, like datagrams: a lost segment is
  * retransmitted, and the data after the lost segment waits. The seed decides where a stream is
- * split into segments and how many octets one call moves. As with Linux's defaults, a connection whose
- * peer does not answer ends after 924.6 s (ETIMEDOUT), and a connect attempt after 127 s. corrupt=
- * causes damage that TCP's checksum does not detect. reset= and short= apply to each connection.
+ * split into segments and how many octets one call moves. As with Linux's defaults, a connection
+ * whose peer does not answer ends after 924.6 s (ETIMEDOUT), and a connect attempt after 127 s.
+ * corrupt= causes damage that TCP's checksum does not detect. reset= and short= apply to each
+ * connection.
  *
  * Rates. Packets that are queued for the sender's interface, or for a link whose plan has a rate,
  * occupy the socket's send buffer (setting sndbuf). A full send buffer refuses datagrams (-EAGAIN)
@@ -269,23 +270,23 @@ int siw_sim_park(uint64_t until);
 void siw_sim_unpark(int task);
 /*
  * Blocks until at least one of n descriptors is readable, the task is unparked, or the time is
- * `until`. The descriptors must have been created by siw_llp_event_open, as those of completion
+ * `until`. The descriptors must have been created by siw_llp_event_fd_open, as those of completion
  * channels, asynchronous events and connection events are. Sets ready[i] to 1 for each readable
  * descriptor. Returns the number of readable descriptors, which is 0 on time-out and after an
  * unpark; -EBADF: a descriptor is not of this world.
  */
 int siw_sim_poll_fds(const int *fds, int n, uint64_t until, uint8_t *ready);
 /*
- * Event descriptors for siw_sim_poll_fds() that only the program sets. siw_sim_event_open returns a
- * descriptor, or -errno. A descriptor is readable from siw_sim_event_set until
- * siw_sim_event_clear.
+ * Event descriptors for siw_sim_poll_fds() that only the program sets. siw_sim_event_fd_open
+ * returns a descriptor, or -errno. A descriptor is readable from siw_sim_event_fd_set until
+ * siw_sim_event_fd_clear.
  */
-int siw_sim_event_open(void);
+int siw_sim_event_fd_open(void);
 /* Returns whether siw_sim_poll_fds() accepts the descriptor. */
 int siw_sim_is_event_fd(int fd);
-void siw_sim_event_set(int fd);
-void siw_sim_event_clear(int fd);
-void siw_sim_event_close(int fd);
+void siw_sim_event_fd_set(int fd);
+void siw_sim_event_fd_clear(int fd);
+void siw_sim_event_fd_close(int fd);
 /*
  * A set of event descriptors, for waits whose cost does not grow with the number of descriptors.
  * siw_sim_fd_set_open returns NULL if no world is open. A descriptor leaves the set when the

@@ -160,7 +160,7 @@ struct sim_packet {
 };
 
 struct sim_host *sim_host_by_addr(const struct siw_addr *addr);
-struct sim_path *sim_path_get(struct sim_host *from, struct sim_host *to);
+struct sim_path *sim_path_find_or_create(struct sim_host *from, struct sim_host *to);
 /* Returns the path MTU in octets that the sender knows. */
 uint32_t sim_path_known_mtu(const struct sim_path *path);
 /*
@@ -177,15 +177,16 @@ bool sim_path_apply_fault_plan(struct sim_path *path, const struct siw_addr *pee
  */
 struct sim_plan *sim_fault_plan_parse(const char *text, enum siw_faults_place place);
 /* Sends a datagram, or a copy to each host with a member of the group. Returns 0 or -errno. */
-int sim_net_send(struct siw_llp_sock *sock, const struct siw_addr *dest, const struct iovec *iov,
-		 int n);
+int sim_send_datagram(struct siw_llp_sock *sock, const struct siw_addr *dest,
+		      const struct iovec *iov, int n);
 struct sim_packet *sim_packet_new(struct sim_path *path, const struct siw_addr *from,
 				  const struct siw_addr *to, uint32_t length);
 void sim_packet_free(struct sim_packet *packet);
 /* Sends a TCP segment. The network takes ownership of the packet. */
-void sim_segment_send(struct sim_packet *packet);
-void sim_segment_trace(enum sim_event what, const struct sim_packet *packet);
-void sim_segment_capture(const struct sim_host *host, bool sent, const struct sim_packet *packet);
+void sim_send_tcp_segment(struct sim_packet *packet);
+void sim_trace_tcp_segment(enum sim_event what, const struct sim_packet *packet);
+void sim_capture_tcp_segment(const struct sim_host *host, bool sent,
+			     const struct sim_packet *packet);
 /* How far a connection has used up the random numbers of the path's fault plan */
 struct sim_flow {
 	uint32_t number; /* number of the connection */
@@ -201,8 +202,8 @@ size_t sim_path_allowed_stream_octets(struct sim_path *path, struct sim_flow *fl
 				      const struct siw_addr *peer, size_t length,
 				      uint64_t *reset_at);
 /* Writes a datagram to the capture file, if a capture is running. */
-void sim_net_capture(const struct sim_host *host, bool sent, const struct siw_addr *from,
-		     const struct siw_addr *to, const uint8_t *octets, uint32_t length);
+void sim_capture_datagram(const struct sim_host *host, bool sent, const struct siw_addr *from,
+			  const struct siw_addr *to, const uint8_t *octets, uint32_t length);
 /* Frees hosts, paths and packets in flight. */
 void sim_net_free(void);
 
@@ -223,7 +224,7 @@ struct siw_llp_port {
 	/* host, or NULL until the port has a watch or a socket, unless a sibling has a host */
 	struct sim_host *host;
 	struct siw_link waiters; /* tasks that wait on the port */
-	struct siw_link loops;	 /* descriptors for event loops: struct siw_llp_loop_fd */
+	struct siw_link loops;	 /* descriptors for event loops: struct siw_llp_event_loop_fd */
 	/* The fields below belong to the scheduler, which makes the lane's progress rounds. */
 	struct siw_lane *lane; /* lane of the port, or NULL until the device is opened */
 	bool served;	       /* whether the scheduler makes the lane's progress rounds */
@@ -542,7 +543,7 @@ static inline uint64_t sim_monotonic_ns(void)
 	return sim.now + SIW_SIM_MONOTONIC;
 }
 
-uint32_t sim_addr_bucket(const struct siw_addr *addr, uint64_t more);
+uint32_t sim_addr_hash_bucket(const struct siw_addr *addr, uint64_t more);
 bool sim_addr_is_any(const struct siw_addr *addr);
 
 #endif

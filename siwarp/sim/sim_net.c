@@ -63,7 +63,7 @@ void sim_trace_event(enum sim_event what, const struct siw_addr *from, const str
 
 /* ---- addresses ------------------------------------------------------------------------------- */
 
-uint32_t sim_addr_bucket(const struct siw_addr *addr, uint64_t more)
+uint32_t sim_addr_hash_bucket(const struct siw_addr *addr, uint64_t more)
 {
 	const uint8_t *at = addr->family == AF_INET ? addr->v4 : addr->v6;
 	uint64_t hash = 14695981039346656037u ^ more ^ addr->port_be;
@@ -87,7 +87,7 @@ struct sim_host *sim_host_by_addr(const struct siw_addr *addr)
 	struct sim_host_addr *a;
 
 	alone.port_be = 0;
-	for (a = sim.addrs[sim_addr_bucket(&alone, 0)]; a; a = a->next)
+	for (a = sim.addrs[sim_addr_hash_bucket(&alone, 0)]; a; a = a->next)
 		if (siw_addr_same(&a->addr, &alone))
 			return a->host;
 	return NULL;
@@ -128,7 +128,7 @@ static void host_add_addr(struct sim_host *host, const struct siw_addr *addr)
 	a->addr = *addr;
 	a->addr.port_be = 0;
 	a->host = host;
-	bucket = sim_addr_bucket(&a->addr, 0);
+	bucket = sim_addr_hash_bucket(&a->addr, 0);
 	a->next = sim.addrs[bucket];
 	sim.addrs[bucket] = a;
 	host->netif.addrs[host->netif.n_addrs++] = a->addr;
@@ -214,23 +214,23 @@ int siw_sim_set_host_link_state(int number, int up)
 
 /* ---- paths ----------------------------------------------------------------------------------- */
 
-static struct sim_path **path_bucket(const struct sim_host *from, const struct sim_host *to)
+static struct sim_path **path_hash_bucket(const struct sim_host *from, const struct sim_host *to)
 {
 	return &sim.paths[(from->number * 2654435761u ^ to->number * 40503u) % SIM_PATH_BUCKETS];
 }
 
 static struct sim_path *path_find(const struct sim_host *from, const struct sim_host *to)
 {
-	struct sim_path *path = *path_bucket(from, to);
+	struct sim_path *path = *path_hash_bucket(from, to);
 
 	while (path && (path->from != from || path->to != to))
 		path = path->next;
 	return path;
 }
 
-struct sim_path *sim_path_get(struct sim_host *from, struct sim_host *to)
+struct sim_path *sim_path_find_or_create(struct sim_host *from, struct sim_host *to)
 {
-	struct sim_path **bucket = path_bucket(from, to), *path = path_find(from, to);
+	struct sim_path **bucket = path_hash_bucket(from, to), *path = path_find(from, to);
 
 	if (path)
 		return path;
@@ -247,7 +247,7 @@ struct sim_path *sim_path_get(struct sim_host *from, struct sim_host *to)
 
 static struct sim_path *path_get_reverse(const struct sim_path *path)
 {
-	return sim_path_get(path->to, path->from);
+	return sim_path_find_or_create(path->to, path->from);
 }
 
 int siw_sim_set_path_cut(int a, int b, int cut)
@@ -257,7 +257,7 @@ int siw_sim_set_path_cut(int a, int b, int cut)
 
 	if (!from || !to)
 		return -ENOENT;
-	path = sim_path_get(from, to);
+	path = sim_path_find_or_create(from, to);
 	path->cuts += cut && !path->cut;
 	path->cut = cut != 0;
 	return 0;
@@ -272,8 +272,8 @@ int siw_sim_set_path_mtu(int a, int b, uint32_t mtu, int reports_icmp)
 		return -ENOENT;
 	if (mtu && mtu < LEAST_MTU)
 		return -EINVAL;
-	both[0] = sim_path_get(from, to);
-	both[1] = sim_path_get(to, from);
+	both[0] = sim_path_find_or_create(from, to);
+	both[1] = sim_path_find_or_create(to, from);
 	for (int i = 0; i < 2; i++) {
 		both[i]->mtu = mtu;
 		both[i]->reports_icmp = reports_icmp != 0;
@@ -450,7 +450,7 @@ static struct sim_line *first_rate_limited_transmission_line(const struct siw_ll
 
 	if (sock->host->plan && to != sock->host)
 		return &sock->host->sends;
-	return to ? &sim_path_get(sock->host, to)->line : NULL;
+	return to ? &sim_path_find_or_create(sock->host, to)->line : NULL;
 }
 
 static uint64_t send_buffer_capacity(void)
@@ -592,7 +592,7 @@ static bool datagram_apply_fault_plan(struct sim_packet *packet, enum stage stag
 static void packet_discard_already_counted(struct sim_packet *packet)
 {
 	if (packet->tcp)
-		sim_segment_trace(SIM_SEGMENT_LOST, packet);
+		sim_trace_tcp_segment(SIM_SEGMENT_LOST, packet);
 	else
 		sim_trace_event(SIM_LOST, &packet->from, &packet->to, packet->length,
 				packet->octets);
@@ -603,7 +603,7 @@ static void packet_discard_and_count(struct sim_packet *packet)
 {
 	sim.stats.lost++;
 	if (packet->tcp)
-		sim_segment_trace(SIM_SEGMENT_LOST, packet);
+		sim_trace_tcp_segment(SIM_SEGMENT_LOST, packet);
 	else
 		sim_trace_event(SIM_LOST, &packet->from, &packet->to, packet->length, NULL);
 	sim_packet_free(packet);
@@ -694,7 +694,7 @@ static void path_release_overtaken_packets(struct sim_path *path, uint64_t arriv
 	struct siw_fault_aside *aside;
 
 	siw_fault_note_overtaking_packet(&path->aside);
-	while ((aside = siw_fault_pop_overtaken(&path->aside))) {
+	while ((aside = siw_fault_pop_overtaken_packet(&path->aside))) {
 		struct sim_packet *packet = siw_container(aside, struct sim_packet, aside);
 
 		if (arrives < packet->timer.at)
@@ -904,13 +904,14 @@ static int datagram_check_size(const struct siw_llp_sock *sock, struct sim_path 
 	return 0;
 }
 
-static void sim_capture_write(const struct sim_host *host, struct siw_capture_packet packet,
-			      const uint8_t *octets, uint32_t length)
+static void sim_write_packet_to_capture_file(const struct sim_host *host,
+					     struct siw_capture_packet packet,
+					     const uint8_t *octets, uint32_t length)
 {
 	struct iovec iov = { (void *)octets, length };
 
 	packet.when_ns = siw_capture_lock();
-	if (siw_capture_generation()) {
+	if (siw_capture_current_file_number()) {
 		packet.interface = siw_capture_find_or_add_interface(host->netif.name);
 		packet.iov = &iov;
 		packet.length = length;
@@ -919,11 +920,11 @@ static void sim_capture_write(const struct sim_host *host, struct siw_capture_pa
 	siw_capture_unlock();
 }
 
-void sim_net_capture(const struct sim_host *host, bool sent, const struct siw_addr *from,
-		     const struct siw_addr *to, const uint8_t *octets, uint32_t length)
+void sim_capture_datagram(const struct sim_host *host, bool sent, const struct siw_addr *from,
+			  const struct siw_addr *to, const uint8_t *octets, uint32_t length)
 {
 	if (siw_capture_on())
-		sim_capture_write(
+		sim_write_packet_to_capture_file(
 			host,
 			(struct siw_capture_packet){ .sent = sent, .source = *from, .dest = *to },
 			octets, length);
@@ -947,7 +948,8 @@ static void send_to_group_members(struct siw_llp_sock *sock, const struct siw_ad
 
 		if (!sim_sock_find(SIM_UDP, dest, host, NULL) || (host != sock->host && !sock->ttl))
 			continue;
-		datagram_send(sock, sim_path_get(sock->host, host), from, dest, octets, length);
+		datagram_send(sock, sim_path_find_or_create(sock->host, host), from, dest, octets,
+			      length);
 	}
 }
 
@@ -963,8 +965,8 @@ static int datagram_gather(uint8_t *to, const struct iovec *iov, int n, uint32_t
 	return siw_fault_copy_from_iov(to, iov, 0, octets);
 }
 
-int sim_net_send(struct siw_llp_sock *sock, const struct siw_addr *dest, const struct iovec *iov,
-		 int n)
+int sim_send_datagram(struct siw_llp_sock *sock, const struct siw_addr *dest,
+		      const struct iovec *iov, int n)
 {
 	static uint8_t octets[SIW_LLP_ROOM];
 	struct siw_addr from = sock->local, to = *dest;
@@ -992,20 +994,22 @@ int sim_net_send(struct siw_llp_sock *sock, const struct siw_addr *dest, const s
 	}
 	if (siw_addr_is_group(dest)) {
 		sim.stats.sent++;
-		sim_net_capture(sock->host, true, &from, &to, octets, length);
+		sim_capture_datagram(sock->host, true, &from, &to, octets, length);
 		sim_trace_event(SIM_SENT, &from, &to, length, octets);
 		send_to_group_members(sock, &from, &to, octets, length);
 		return 0;
 	}
 	if (host)
-		rv = datagram_check_size(sock, sim_path_get(sock->host, host), dest, length, &lost);
+		rv = datagram_check_size(sock, sim_path_find_or_create(sock->host, host), dest,
+					 length, &lost);
 	if (rv)
 		return rv;
 	sim.stats.sent++;
-	sim_net_capture(sock->host, true, &from, &to, octets, length);
+	sim_capture_datagram(sock->host, true, &from, &to, octets, length);
 	sim_trace_event(SIM_SENT, &from, &to, length, octets);
 	if (host && !lost) {
-		datagram_send(sock, sim_path_get(sock->host, host), &from, &to, octets, length);
+		datagram_send(sock, sim_path_find_or_create(sock->host, host), &from, &to, octets,
+			      length);
 	} else { /* too long for the path, or no host has the address */
 		sim.stats.lost++;
 		sim_trace_event(SIM_LOST, &from, &to, length, NULL);
@@ -1015,7 +1019,7 @@ int sim_net_send(struct siw_llp_sock *sock, const struct siw_addr *dest, const s
 
 /* ---- TCP segments ---------------------------------------------------------------------------- */
 
-void sim_segment_trace(enum sim_event what, const struct sim_packet *packet)
+void sim_trace_tcp_segment(enum sim_event what, const struct sim_packet *packet)
 {
 	const struct sim_segment *segment = &packet->segment;
 
@@ -1029,7 +1033,8 @@ static uint32_t initial_seq_in_capture_file(uint64_t connection)
 	return (uint32_t)connection * 2654435761u;
 }
 
-void sim_segment_capture(const struct sim_host *host, bool sent, const struct sim_packet *packet)
+void sim_capture_tcp_segment(const struct sim_host *host, bool sent,
+			     const struct sim_packet *packet)
 {
 	const struct sim_segment *segment = &packet->segment;
 	struct siw_capture_packet shown = {
@@ -1043,17 +1048,17 @@ void sim_segment_capture(const struct sim_host *host, bool sent, const struct si
 	};
 
 	if (siw_capture_on())
-		sim_capture_write(host, shown, packet->octets, packet->length);
+		sim_write_packet_to_capture_file(host, shown, packet->octets, packet->length);
 }
 
-void sim_segment_send(struct sim_packet *packet)
+void sim_send_tcp_segment(struct sim_packet *packet)
 {
 	struct sim_path *path = packet->path;
 	uint32_t octets = packet->length + TCP_HEAD + ip_header_octets(&packet->to);
 
 	sim.stats.segments++;
-	sim_segment_trace(SIM_SEGMENT_SENT, packet);
-	sim_segment_capture(path->from, true, packet);
+	sim_trace_tcp_segment(SIM_SEGMENT_SENT, packet);
+	sim_capture_tcp_segment(path->from, true, packet);
 	if (octets > path_usable_mtu(path)) {
 		if (path->reports_icmp)
 			path->known = path_usable_mtu(path);
@@ -1081,8 +1086,8 @@ size_t sim_path_allowed_stream_octets(struct sim_path *path, struct sim_flow *fl
 	at = siw_fault_planned_reset_time(faults, &flow->state, peer);
 	if (at != UINT64_MAX)
 		*reset_at = at - SIW_SIM_MONOTONIC;
-	return siw_fault_stream_allowed_octets(faults, &flow->state, peer, length,
-					       sim_monotonic_ns());
+	return siw_fault_stream_octets_for_next_call(faults, &flow->state, peer, length,
+						     sim_monotonic_ns());
 }
 
 void sim_net_free(void)

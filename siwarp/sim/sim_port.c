@@ -30,15 +30,15 @@ void sim_port_request_schedule_update(struct siw_llp_port *port)
 }
 
 /* A descriptor for an event loop: an event descriptor, set while the port has work. */
-struct siw_llp_loop_fd {
+struct siw_llp_event_loop_fd {
 	struct siw_llp_port *port;
 	struct siw_link of_port;
 	int fd;
-	bool set; /* by siw_llp_loop_fd_set() */
+	bool set; /* by siw_llp_event_loop_fd_set() */
 	bool readable;
 };
 
-static void loop_fd_update(struct siw_llp_loop_fd *loop)
+static void event_loop_fd_update(struct siw_llp_event_loop_fd *loop)
 {
 	bool work = loop->port->n_ring || loop->port->woken, readable = work || loop->set;
 
@@ -46,7 +46,7 @@ static void loop_fd_update(struct siw_llp_loop_fd *loop)
 		return;
 	loop->readable = readable;
 	if (readable)
-		siw_llp_event_set(loop->fd);
+		siw_llp_event_fd_set(loop->fd);
 	else
 		siw_llp_event_fd_clear(loop->fd);
 	/* The progress thread of a real device naps once before it serves the port. */
@@ -57,7 +57,7 @@ static void loop_fd_update(struct siw_llp_loop_fd *loop)
 static void port_update_loop_fds(struct siw_llp_port *port)
 {
 	for (struct siw_link *l = port->loops.next; l != &port->loops; l = l->next)
-		loop_fd_update(siw_container(l, struct siw_llp_loop_fd, of_port));
+		event_loop_fd_update(siw_container(l, struct siw_llp_event_loop_fd, of_port));
 }
 
 void sim_port_wake(struct siw_llp_port *port)
@@ -330,7 +330,7 @@ struct sim_fd *sim_fd_find(int fd)
 	return fd >= 0 && fd < n_fds ? fds[fd] : NULL;
 }
 
-int siw_llp_event_open(void)
+int siw_llp_event_fd_open(void)
 {
 	int fd = eventfd(0, EFD_CLOEXEC);
 
@@ -354,7 +354,7 @@ int siw_llp_event_open(void)
 	return fd;
 }
 
-bool siw_llp_event_is_nonblocking(int fd)
+bool siw_llp_event_fd_is_nonblocking(int fd)
 {
 	return fcntl(fd, F_GETFL) & O_NONBLOCK;
 }
@@ -410,7 +410,7 @@ static void event_report_closed(struct sim_fd *event)
 	}
 }
 
-void siw_llp_event_set(int fd)
+void siw_llp_event_fd_set(int fd)
 {
 	struct sim_fd *event = sim_fd_find(fd);
 	uint64_t one = 1;
@@ -438,7 +438,7 @@ void siw_llp_event_fd_clear(int fd)
 		perror("siwarp.sim: reading an event descriptor");
 }
 
-void siw_llp_event_close(int fd)
+void siw_llp_event_fd_close(int fd)
 {
 	struct sim_fd *event = sim_fd_find(fd);
 
@@ -453,10 +453,10 @@ void siw_llp_event_close(int fd)
 
 /* ---- descriptors for event loops ------------------------------------------------------------- */
 
-int siw_llp_loop_fd_open(struct siw_llp_port *port, struct siw_llp_loop_fd **out)
+int siw_llp_event_loop_fd_open(struct siw_llp_port *port, struct siw_llp_event_loop_fd **out)
 {
-	struct siw_llp_loop_fd *loop;
-	int fd = siw_llp_event_open();
+	struct siw_llp_event_loop_fd *loop;
+	int fd = siw_llp_event_fd_open();
 
 	if (fd < 0)
 		return fd;
@@ -465,39 +465,39 @@ int siw_llp_loop_fd_open(struct siw_llp_port *port, struct siw_llp_loop_fd **out
 	loop->fd = fd;
 	siw_link_add(&port->loops, &loop->of_port);
 	atomic_fetch_add(&siw_counters_event_loops, 1);
-	loop_fd_update(loop);
+	event_loop_fd_update(loop);
 	*out = loop;
 	return 0;
 }
 
-void siw_llp_loop_fd_close(struct siw_llp_loop_fd *loop)
+void siw_llp_event_loop_fd_close(struct siw_llp_event_loop_fd *loop)
 {
 	if (!loop)
 		return;
 	siw_link_del(&loop->of_port);
 	atomic_fetch_sub(&siw_counters_event_loops, 1);
-	siw_llp_event_close(loop->fd);
+	siw_llp_event_fd_close(loop->fd);
 	free(loop);
 }
 
-int siw_llp_loop_fd_number(const struct siw_llp_loop_fd *loop)
+int siw_llp_event_loop_fd_number(const struct siw_llp_event_loop_fd *loop)
 {
 	return loop->fd;
 }
 
-void siw_llp_loop_fd_set(struct siw_llp_loop_fd *loop)
+void siw_llp_event_loop_fd_set(struct siw_llp_event_loop_fd *loop)
 {
 	loop->set = true;
-	loop_fd_update(loop);
+	event_loop_fd_update(loop);
 }
 
-void siw_llp_loop_fd_clear(struct siw_llp_loop_fd *loop)
+void siw_llp_event_loop_fd_clear(struct siw_llp_event_loop_fd *loop)
 {
 	loop->set = false;
-	loop_fd_update(loop);
+	event_loop_fd_update(loop);
 }
 
-void siw_llp_loop_fd_set_timer(struct siw_llp_loop_fd *loop, uint64_t due_ns)
+void siw_llp_event_loop_fd_set_timer(struct siw_llp_event_loop_fd *loop, uint64_t due_ns)
 {
 	/* The scheduler makes a round at that time. */
 	(void)loop;
@@ -540,9 +540,9 @@ int siw_sim_poll_fds(const int *which, int n, uint64_t until, uint8_t *ready)
 	}
 }
 
-int siw_sim_event_open(void)
+int siw_sim_event_fd_open(void)
 {
-	return siw_llp_event_open();
+	return siw_llp_event_fd_open();
 }
 
 int siw_sim_is_event_fd(int fd)
@@ -550,19 +550,19 @@ int siw_sim_is_event_fd(int fd)
 	return sim_fd_find(fd) != NULL;
 }
 
-void siw_sim_event_set(int fd)
+void siw_sim_event_fd_set(int fd)
 {
-	siw_llp_event_set(fd);
+	siw_llp_event_fd_set(fd);
 }
 
-void siw_sim_event_clear(int fd)
+void siw_sim_event_fd_clear(int fd)
 {
 	siw_llp_event_fd_clear(fd);
 }
 
-void siw_sim_event_close(int fd)
+void siw_sim_event_fd_close(int fd)
 {
-	siw_llp_event_close(fd);
+	siw_llp_event_fd_close(fd);
 }
 
 struct siw_sim_set *siw_sim_fd_set_open(void)
@@ -728,9 +728,9 @@ int siw_llp_join_port(struct siw_llp_sock *sock, struct siw_llp_port *port)
 	return 0;
 }
 
-static uint32_t sock_bucket(const struct siw_addr *addr, const struct sim_host *host)
+static uint32_t sock_hash_bucket(const struct siw_addr *addr, const struct sim_host *host)
 {
-	return sim_addr_bucket(addr, sim_addr_is_any(addr) ? host->number + 1 : 0);
+	return sim_addr_hash_bucket(addr, sim_addr_is_any(addr) ? host->number + 1 : 0);
 }
 
 static bool is_not_udp(enum sim_kind kind)
@@ -751,7 +751,7 @@ static struct siw_llp_sock *sock_find_exact(enum sim_kind kind, const struct siw
 					    const struct sim_host *host,
 					    const struct siw_llp_sock *after)
 {
-	struct siw_llp_sock *sock = after ? after->next : sim.socks[sock_bucket(addr, host)];
+	struct siw_llp_sock *sock = after ? after->next : sim.socks[sock_hash_bucket(addr, host)];
 
 	while (sock && !is_sock_bound_to(sock, kind, addr, host))
 		sock = sock->next;
@@ -862,7 +862,7 @@ int sim_sock_bind(struct siw_llp_sock *sock, struct siw_addr *local, bool shares
 	sock->open = true;
 	if (!sock->port->host)
 		sock->port->host = host;
-	bucket = sock_bucket(local, host);
+	bucket = sock_hash_bucket(local, host);
 	sock->next = sim.socks[bucket];
 	sim.socks[bucket] = sock;
 	siw_link_add(&host->socks, &sock->of_host);
@@ -875,7 +875,7 @@ void sim_sock_unbind(struct siw_llp_sock *sock)
 
 	if (!sock->open)
 		return;
-	at = &sim.socks[sock_bucket(&sock->local, sock->host)];
+	at = &sim.socks[sock_hash_bucket(&sock->local, sock->host)];
 	while (*at != sock)
 		at = &(*at)->next;
 	*at = sock->next;
@@ -1082,7 +1082,7 @@ int sim_reserve_port(enum sim_kind kind, struct siw_addr *local, bool v6_only)
 	kept.addr = *local;
 	if (kept.host && is_port_unreservable(&kept))
 		return -EADDRINUSE;
-	fd = siw_llp_event_open();
+	fd = siw_llp_event_fd_open();
 	if (fd >= 0) {
 		fds[fd]->keeps = true;
 		fds[fd]->kept = kept;

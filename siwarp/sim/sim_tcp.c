@@ -3,8 +3,8 @@
  * sim/sim_tcp.c - the functions of llp.h for TCP, on segments that sim_net.c carries.
  *
  * The sender splits its stream into segments, which the path's fault plan delays, loses, reorders
- * or duplicates like any packet. The receiver acknowledges every segment together with the number of
- * its transmission, which serves as selective acknowledgement. A segment is considered lost once
+ * or duplicates like any packet. The receiver acknowledges every segment together with the number
+ * of its transmission, which serves as selective acknowledgement. A segment is considered lost once
  * three segments sent after it have arrived, or after a retransmission time-out (RFC 6298, with
  * Linux's bounds). Data that arrives after a lost segment waits at the receiver, so that loss
  * causes delay and head-of-line blocking. A congestion window (RFC 5681) and the receiver's window
@@ -142,16 +142,17 @@ static size_t random_part_length(size_t length, uint64_t n)
 
 /* ---- lookup of connections by address -------------------------------------------------------- */
 
-static struct sim_stream **stream_bucket(const struct siw_addr *local, const struct siw_addr *peer)
+static struct sim_stream **stream_hash_bucket(const struct siw_addr *local,
+					      const struct siw_addr *peer)
 {
-	uint64_t more = (uint64_t)sim_addr_bucket(peer, 1) << 16;
+	uint64_t more = (uint64_t)sim_addr_hash_bucket(peer, 1) << 16;
 
-	return &sim.streams_at[sim_addr_bucket(local, more)];
+	return &sim.streams_at[sim_addr_hash_bucket(local, more)];
 }
 
 static struct sim_stream *stream_find(const struct siw_addr *local, const struct siw_addr *peer)
 {
-	struct sim_stream *s = *stream_bucket(local, peer);
+	struct sim_stream *s = *stream_hash_bucket(local, peer);
 
 	while (s && !(siw_addr_same(&s->local, local) && siw_addr_same(&s->peer, peer)))
 		s = s->next;
@@ -160,7 +161,7 @@ static struct sim_stream *stream_find(const struct siw_addr *local, const struct
 
 static void stream_add_to_bucket(struct sim_stream *s)
 {
-	struct sim_stream **at = stream_bucket(&s->local, &s->peer);
+	struct sim_stream **at = stream_hash_bucket(&s->local, &s->peer);
 
 	s->next = *at;
 	*at = s;
@@ -169,7 +170,7 @@ static void stream_add_to_bucket(struct sim_stream *s)
 
 static void stream_remove_from_bucket(struct sim_stream *s)
 {
-	struct sim_stream **at = stream_bucket(&s->local, &s->peer);
+	struct sim_stream **at = stream_hash_bucket(&s->local, &s->peer);
 
 	if (!s->listed)
 		return;
@@ -252,7 +253,7 @@ static bool is_stream_writable(const struct sim_stream *s)
 	return s->state == CLOSED || (s->state == OPEN && s->end - s->una <= SEND_ROOM / 3 * 2);
 }
 
-static void stream_notify(struct sim_stream *s)
+static void stream_mark_sock_ready(struct sim_stream *s)
 {
 	if (s->sock)
 		siw_llp_sock_mark_ready(s->sock);
@@ -268,7 +269,7 @@ static void notify_if_writable(struct sim_stream *s)
  * Ends a connection after a reset or a time-out. Frees s if s belongs neither to a socket nor to a
  * listener's queue of established connections.
  */
-static void stream_fail(struct sim_stream *s, int error)
+static void stream_end_with_error(struct sim_stream *s, int error)
 {
 	bool owned = s->sock || (s->listener && s->state != ANSWERING);
 
@@ -276,7 +277,7 @@ static void stream_fail(struct sim_stream *s, int error)
 	stream_remove_from_bucket(s);
 	s->error = error;
 	if (owned)
-		stream_notify(s);
+		stream_mark_sock_ready(s);
 	else
 		stream_free(s);
 }
@@ -287,7 +288,8 @@ static uint32_t stream_mss(const struct sim_stream *s)
 {
 	struct sim_host *to = sim_host_by_addr(&s->peer);
 	uint32_t heads = s->local.family == AF_INET6 ? HEADS_IPV6 : HEADS_IPV4;
-	uint32_t mtu = to ? sim_path_known_mtu(sim_path_get(s->host, to)) : s->host->netif.mtu;
+	uint32_t mtu = to ? sim_path_known_mtu(sim_path_find_or_create(s->host, to))
+			  : s->host->netif.mtu;
 
 	/* the MSS in the peer's SYN limits the segment size */
 	if (to && to != s->host && mtu > to->netif.mtu)
@@ -330,11 +332,11 @@ static void stream_send_segment(struct sim_stream *s, struct sim_segment segment
 		sim.stats.segments++;
 		return;
 	}
-	packet = sim_packet_new(sim_path_get(s->host, to), &s->local, &s->peer, length);
+	packet = sim_packet_new(sim_path_find_or_create(s->host, to), &s->local, &s->peer, length);
 	packet->tcp = true;
 	packet->segment = segment;
 	ring_copy(s, segment.seq, packet->octets, length, false);
-	sim_segment_send(packet);
+	sim_send_tcp_segment(packet);
 }
 
 static void send_ack(struct sim_stream *s, uint64_t number)
@@ -354,8 +356,8 @@ static void refuse_segment(const struct sim_packet *packet, struct sim_host *hos
 
 	if (packet->segment.flags & SIW_TCP_RST)
 		return;
-	reset = sim_packet_new(sim_path_get(host, packet->path->from), &packet->to, &packet->from,
-			       0);
+	reset = sim_packet_new(sim_path_find_or_create(host, packet->path->from), &packet->to,
+			       &packet->from, 0);
 	reset->tcp = true;
 	reset->segment = (struct sim_segment){
 		.flags = SIW_TCP_RST | SIW_TCP_ACK,
@@ -364,7 +366,7 @@ static void refuse_segment(const struct sim_packet *packet, struct sim_host *hos
 		.seq = packet->segment.ack,
 		.ack = packet->segment.seq,
 	};
-	sim_segment_send(reset);
+	sim_send_tcp_segment(reset);
 }
 
 static void sent_segment_transmit(struct sim_stream *s, struct sent *sent)
@@ -529,7 +531,7 @@ static void stream_timer_fire(struct sim_timer *timer)
 	} else if (siw_link_empty(&s->flight) && s->nxt >= s->end) {
 		stream_free(s);
 	} else if (sim.now - s->progress >= stream_timeout_ns(s)) {
-		stream_fail(s, ETIMEDOUT);
+		stream_end_with_error(s, ETIMEDOUT);
 	} else {
 		stream_rto_expired(s);
 	}
@@ -654,7 +656,7 @@ static void stream_set_established(struct sim_stream *s)
 	s->cwnd = FIRST_CWND * (uint64_t)stream_mss(s);
 	sim_trace_event(SIM_CONNECTED, &s->local, &s->peer, s->id, NULL);
 	sim.stats.connections += s->active;
-	stream_notify(s);
+	stream_mark_sock_ready(s);
 	if (!listener)
 		return;
 	siw_link_del(&s->queue);
@@ -735,7 +737,9 @@ static void handle_reset(struct sim_stream *s)
 		sim_timer_set(&s->timer, sim.now);
 		return;
 	}
-	stream_fail(s, s->state == CONNECTING ? ECONNREFUSED : s->ended ? EPIPE : ECONNRESET);
+	stream_end_with_error(s, s->state == CONNECTING ? ECONNREFUSED
+				 : s->ended		? EPIPE
+							: ECONNRESET);
 }
 
 /* ---- receiving ------------------------------------------------------------------------------- */
@@ -802,7 +806,7 @@ static bool handle_data(struct sim_stream *s, struct sim_packet *packet)
 	/* Data for a closed socket resets the connection. */
 	if (!s->sock && !s->listener && packet->length) {
 		send_reset(s);
-		stream_fail(s, ECONNRESET);
+		stream_end_with_error(s, ECONNRESET);
 		return false;
 	}
 	add_out_of_order_packet(s, packet);
@@ -856,8 +860,8 @@ void sim_tcp_deliver(struct sim_packet *packet, struct sim_host *host)
 	struct sim_stream *s = stream_find(&packet->to, &packet->from);
 	bool syn = segment->flags & SIW_TCP_SYN, ours;
 
-	sim_segment_trace(SIM_SEGMENT_DELIVERED, packet);
-	sim_segment_capture(host, false, packet);
+	sim_trace_tcp_segment(SIM_SEGMENT_DELIVERED, packet);
+	sim_capture_tcp_segment(host, false, packet);
 	/* A SYN of a new connection replaces a connection in TIME-WAIT. */
 	if (s && syn && s->state == CLOSED && segment->from != s->peer_id) {
 		sim_timer_stop(&s->timer);
@@ -896,7 +900,7 @@ static void connection_reset_timer_fire(struct sim_timer *timer)
 	send_reset(s);
 	free_packets(&s->inbox);
 	s->unread = 0;
-	stream_fail(s, ECONNRESET);
+	stream_end_with_error(s, ECONNRESET);
 }
 
 /* ---- listeners ------------------------------------------------------------------------------- */
@@ -1129,8 +1133,8 @@ static size_t stream_octets_allowed_by_fault_plan(struct sim_stream *s, bool sen
 
 	if (!peer || !length || s->state != OPEN)
 		return length;
-	planned = sim_path_allowed_stream_octets(sends ? sim_path_get(s->host, peer)
-						       : sim_path_get(peer, s->host),
+	planned = sim_path_allowed_stream_octets(sends ? sim_path_find_or_create(s->host, peer)
+						       : sim_path_find_or_create(peer, s->host),
 						 sends ? &s->out_flow : &s->in_flow,
 						 sends ? &s->peer : &s->local, length, &reset_at);
 	if (planned && (!s->reset.place || s->reset.at > reset_at) && reset_at != SIM_NEVER)
@@ -1313,7 +1317,7 @@ int siw_llp_tcp_shutdown(struct siw_llp_sock *sock)
 	if (s->state == CLOSED)
 		return -ENOTCONN;
 	if (s->state == CONNECTING) { /* as in Linux, shutdown ends the connection attempt */
-		stream_fail(s, 0);
+		stream_end_with_error(s, 0);
 		return 0;
 	}
 	s->shut = true;
@@ -1412,7 +1416,7 @@ void sim_tcp_close_host_streams(const struct sim_host *host)
 			close_stream_of_killed_process(s);
 		} else if (s->listener) {
 			send_reset(s);
-			stream_fail(s, ECONNRESET);
+			stream_end_with_error(s, ECONNRESET);
 		}
 	}
 }

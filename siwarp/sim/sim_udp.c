@@ -37,8 +37,8 @@ int siw_llp_udp_reserve_port(struct siw_addr *local, bool v6_only)
 }
 
 /* Always fails, because a descriptor of the program is not a simulated socket. */
-int siw_llp_udp_adopt(struct siw_llp_port *port, int fd, struct siw_io_handler *handler,
-		      struct siw_llp_sock **out)
+int siw_llp_udp_adopt_program_socket(struct siw_llp_port *port, int fd,
+				     struct siw_io_handler *handler, struct siw_llp_sock **out)
 {
 	(void)port, (void)fd, (void)handler, (void)out;
 	return -ENOTSOCK;
@@ -116,7 +116,7 @@ int siw_llp_udp_send(struct siw_llp_sock *sock, const struct siw_addr *dest,
 
 	if (rv)
 		return rv;
-	rv = sim_net_send(sock, dest, iov, n);
+	rv = sim_send_datagram(sock, dest, iov, n);
 	if (rv)
 		siw_count(SIW_COUNTER_send_errors, 1);
 	sock->want_write = false;
@@ -135,8 +135,8 @@ static bool batch_fits_path_mtu(const struct siw_llp_sock *sock, const struct si
 
 	if (!sock->open)
 		return true;
-	return seg + head <=
-	       (host ? sim_path_known_mtu(sim_path_get(sock->host, host)) : sock->host->netif.mtu);
+	return seg + head <= (host ? sim_path_known_mtu(sim_path_find_or_create(sock->host, host))
+				   : sock->host->netif.mtu);
 }
 
 int siw_llp_udp_send_batchv(struct siw_llp_sock *sock, const struct siw_addr *dest,
@@ -150,7 +150,7 @@ int siw_llp_udp_send_batchv(struct siw_llp_sock *sock, const struct siw_addr *de
 	if (rv)
 		return rv;
 	for (int i = 0; i < n; i++) {
-		rv = sim_net_send(sock, dest, &iov[i], 1);
+		rv = sim_send_datagram(sock, dest, &iov[i], 1);
 		if (rv)
 			return rv;
 	}
@@ -171,7 +171,7 @@ int siw_llp_udp_send_batch(struct siw_llp_sock *sock, const struct siw_addr *des
 	for (size_t at = 0; at < len; at += seg) {
 		struct iovec iov = { (uint8_t *)buf + at, len - at < seg ? len - at : seg };
 
-		rv = sim_net_send(sock, dest, &iov, 1);
+		rv = sim_send_datagram(sock, dest, &iov, 1);
 		if (rv)
 			return rv;
 	}
@@ -301,7 +301,7 @@ static ssize_t udp_dequeue(struct siw_llp_sock *sock, struct siw_addr *source, v
 	*source = packet->from;
 	memcpy(buf, packet->octets, length < size ? length : size);
 	sock->got_ecn = packet->ecn;
-	sim_net_capture(sock->host, false, &packet->from, &packet->to, packet->octets, length);
+	sim_capture_datagram(sock->host, false, &packet->from, &packet->to, packet->octets, length);
 	siw_link_del(&packet->link);
 	sock->n_inbox--;
 	sock->inbox_octets -= length;
@@ -407,13 +407,13 @@ bool siw_llp_udp_ce_received(const struct siw_llp_sock *sock)
 	return sock->got_ecn == SIM_ECN_CE;
 }
 
-int siw_llp_udp_dont_fragment(struct siw_llp_sock *sock)
+int siw_llp_udp_disable_fragmentation(struct siw_llp_sock *sock)
 {
 	sock->cut = SIM_CUT_NONE;
 	return 0;
 }
 
-int siw_llp_udp_allow_fragments(struct siw_llp_sock *sock, bool may)
+int siw_llp_udp_set_fragmentation_allowed(struct siw_llp_sock *sock, bool may)
 {
 	sock->cut = may ? SIM_CUT_ALL : SIM_CUT_PROBE;
 	return 0;
@@ -430,7 +430,7 @@ int siw_llp_udp_path_max_payload(struct siw_llp_sock *sock, const struct siw_add
 		return -EAFNOSUPPORT;
 	if (!sock->host)
 		return -ENETUNREACH;
-	mtu = host ? (int)sim_path_known_mtu(sim_path_get(sock->host, host))
+	mtu = host ? (int)sim_path_known_mtu(sim_path_find_or_create(sock->host, host))
 		   : (int)sock->host->netif.mtu;
 	return mtu - head < most ? mtu - head : most;
 }
@@ -444,7 +444,8 @@ uint32_t siw_llp_udp_route_mtu(struct siw_llp_sock *sock, const struct siw_addr 
 		return 0;
 	if (host == sock->host)
 		return SIW_LLP_LOOPBACK_MTU;
-	mtu = host ? sim_path_known_mtu(sim_path_get(sock->host, host)) : sock->host->netif.mtu;
+	mtu = host ? sim_path_known_mtu(sim_path_find_or_create(sock->host, host))
+		   : sock->host->netif.mtu;
 	return mtu < SIW_LLP_LOOPBACK_MTU ? mtu : SIW_LLP_LOOPBACK_MTU - 1;
 }
 

@@ -438,7 +438,7 @@ static pthread_mutex_t tasks_lock = PTHREAD_MUTEX_INITIALIZER;
  * hash buckets for the private futexes of a process, so that waking one task would search a
  * sixteenth of all waiting tasks.
  */
-static void request_futex_buckets(void)
+static void request_futex_hash_buckets(void)
 {
 	if (sim.n_tasks >= 64 && !(sim.n_tasks & (sim.n_tasks - 1)))
 		prctl(PR_FUTEX_HASH, PR_FUTEX_HASH_SET_SLOTS, 4ul * sim.n_tasks, 0ul, 0ul);
@@ -458,7 +458,7 @@ int siw_sim_task_new(void)
 		sim_grow_array(sim.tasks, sim.n_tasks, &sim.tasks_room, sizeof(struct sim_task *));
 	sim.tasks[sim.n_tasks++] = task;
 	pthread_mutex_unlock(&tasks_lock);
-	request_futex_buckets();
+	request_futex_hash_buckets();
 	if (task->number)
 		task_make_ready(task);
 	return task->number;
@@ -774,8 +774,8 @@ int siw_sim_set_link_fault_plan(int a, int b, const char *faults)
 	plan = faults ? sim_fault_plan_parse(faults, SIW_FAULTS_LINK) : NULL;
 	if (faults && !plan)
 		return -EINVAL;
-	there = sim_path_get(sim.hosts[a], sim.hosts[b]);
-	back = sim_path_get(sim.hosts[b], sim.hosts[a]);
+	there = sim_path_find_or_create(sim.hosts[a], sim.hosts[b]);
+	back = sim_path_find_or_create(sim.hosts[b], sim.hosts[a]);
 	back->own = there->own = plan;
 	there->receives = false;
 	back->receives = a != b;

@@ -22,7 +22,12 @@ from siwarp.sim.sockets import TCPListener, TCPSocket, UDPSocket
 from siwarp.sim.tasks import Task
 from siwarp.sim.units import NEVER, Duration, nanoseconds
 from siwarp.verbs import Context, Error, StateError, Timeout, capture
-from siwarp.verbs._ffi import Handle, addr_to_c, list_open_root_handles, reap_dropped_handles
+from siwarp.verbs._ffi import (
+    Handle,
+    addr_to_c,
+    destroy_objects_of_dropped_handles,
+    list_open_root_handles,
+)
 
 __all__ = ["Deadlock", "Stats", "World"]
 
@@ -671,7 +676,7 @@ class World:
         for made in self._sockets:
             made.close()
         gc.collect()
-        reap_dropped_handles()
+        destroy_objects_of_dropped_handles()
         doors.set_task_starter(None)
         doors.set_address_functions(None, None)
         doors.set_qkey_function(None)

@@ -45,7 +45,7 @@ def open_ends(
         qkey = _QKEY if world is not None and kind in ("ud", "rd") else None
 
         def open_end(opened: Context) -> End:
-            addr = None if kind == "rc" else (_host_of(opened, device), 0)
+            addr = None if kind == "rc" else (_host_address_of_device(opened, device), 0)
             init = QPInitAttr(qp_type, persona=persona, addr=addr, qkey=qkey)
             end = End(opened, init, size=size, receives=receives, recv_size=recv_size)
             return stack.enter_context(end)
@@ -54,7 +54,7 @@ def open_ends(
         ends.a.peer, ends.b.peer = ends.b, ends.a
         ends.a.world = ends.b.world = world
         if kind == "rc":
-            _connect_rc(ends, _host_of(ends.b.device, device), stack)
+            _connect_rc(ends, _host_address_of_device(ends.b.device, device), stack)
         elif kind == "uc":
             _connect_uc(ends)
         else:
@@ -73,7 +73,7 @@ def _add_device(world: World) -> Context:
     raise AssertionError("unreachable")
 
 
-def _host_of(opened: Context, wanted: Context | str | None) -> str:
+def _host_address_of_device(opened: Context, wanted: Context | str | None) -> str:
     """Return the address of the device that the caller has named, or of the first device."""
     if isinstance(wanted, str) and wanted in opened.device.addresses:
         return wanted

@@ -31,10 +31,10 @@ __all__ = [
     "check_return_code",
     "clamp_to_int",
     "clamp_to_uint",
+    "destroy_objects_of_dropped_handles",
     "ffi",
     "lib",
     "list_open_root_handles",
-    "reap_dropped_handles",
     "register_exit_callback",
 ]
 
@@ -152,7 +152,7 @@ _ending = system.rlock()
 _watching = system.rlock()
 
 
-def reap_dropped_handles() -> None:
+def destroy_objects_of_dropped_handles() -> None:
     """Destroy the C objects of handles that were dropped without ``close()``.
 
     Opening and closing a handle calls this; polling and posting do not.
@@ -237,7 +237,7 @@ class Handle(Closing):
             StateError: a handle created from this one is still open; the message names it (EBUSY).
 
         """
-        reap_dropped_handles()
+        destroy_objects_of_dropped_handles()
         if self.closed:
             return
         users = self._list_open_children()
@@ -277,7 +277,7 @@ class Handle(Closing):
         for handle in handles:
             handle._wake_all_waiters()
         for handle in handles:
-            handle._wait_until_unused()
+            handle._wait_until_descriptor_unused()
         rc = destroy(c) if self._pid == os.getpid() else 0
         for handle in handles:
             handle._on_forced_close()
@@ -292,7 +292,7 @@ class Handle(Closing):
     def _wake_all_waiters(self) -> None:
         """Wake the threads and tasks that wait for the handle's events."""
 
-    def _wait_until_unused(self) -> None:
+    def _wait_until_descriptor_unused(self) -> None:
         """Wait until no thread uses the descriptor, whose number may be reused afterwards."""
 
     def _on_forced_close(self) -> None:
@@ -308,7 +308,7 @@ class Handle(Closing):
         if c is None:
             return  # another thread is already closing the handle
         self._before_destroy(c)
-        self._wait_until_unused()
+        self._wait_until_descriptor_unused()
         # In a forked child the object belongs to the parent, and a thread that does not exist in
         # the child may hold the object's locks forever.
         rc = type(self)._destroy(c) if self._pid == os.getpid() else 0
@@ -316,14 +316,14 @@ class Handle(Closing):
         # crashed.
         if rc < 0 and rc != -errno.ESTALE:
             self._c = c
-            busy = self._busy_advice() if rc == -errno.EBUSY else ""
+            busy = self._advice_after_ebusy() if rc == -errno.EBUSY else ""
             check_return_code(rc, f"closing {self!r}", {errno.EBUSY: busy} if busy else None)
         for parent in self._parents:
             parent._children.discard(self)
         self._parents = ()
         self._release_memory()
 
-    def _busy_advice(self) -> str:
+    def _advice_after_ebusy(self) -> str:
         """Return the object's users and advice as text, if the C library reports EBUSY."""
         return ""
 
@@ -364,7 +364,7 @@ class Handle(Closing):
         self._c_object()
 
     def _close_at_block_end(self) -> None:
-        reap_dropped_handles()
+        destroy_objects_of_dropped_handles()
         if not self.closed:
             self._close_with_children()
 
@@ -378,11 +378,11 @@ class Handle(Closing):
             self._c = None
             _dropped.append((self._destroy_function(), c, (self._parents, self._keep), self._pid))
 
-    def _description(self) -> str:
+    def _description_for_repr(self) -> str:
         return ""
 
     def __repr__(self) -> str:
-        name = self._description() if not self.closed else "closed"
+        name = self._description_for_repr() if not self.closed else "closed"
         serial = getattr(self, "_serial", 0)
         return f"<{type(self).__name__} #{serial}{' ' + name if name else ''}>"
 
@@ -520,7 +520,7 @@ class Waitable(Handle):
     def _wake_all_waiters(self) -> None:
         self._wake_waiters()
 
-    def _wait_until_unused(self) -> None:
+    def _wait_until_descriptor_unused(self) -> None:
         # The wait is limited, because the event loop of a waiting task may be busy or stopped.
         end = system.monotonic() + _LEAVING_S
         while self._watchers and system.monotonic() < end:
@@ -577,7 +577,7 @@ def _close_at_exit() -> None:
             root._close_with_children()
         except (Error, KeyboardInterrupt):
             continue  # a daemon thread still waits on the handle; the process exits anyway
-    reap_dropped_handles()
+    destroy_objects_of_dropped_handles()
 
 
 atexit.register(_close_at_exit)

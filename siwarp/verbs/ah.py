@@ -15,9 +15,9 @@ from siwarp.verbs._ffi import (
     addr_from_c,
     addr_to_c,
     check_pointer,
+    destroy_objects_of_dropped_handles,
     ffi,
     lib,
-    reap_dropped_handles,
 )
 from siwarp.verbs.errors import Error
 from siwarp.verbs.pd import PD
@@ -32,7 +32,7 @@ __all__ = ["AH", "AHAttr"]
 class _User(Protocol):
     """An object that stores the C objects of address handles: a SendWR or an AHList."""
 
-    def _replace_ah(self, ah: AH, handle: Any) -> None: ...
+    def _replace_c_address_handle(self, ah: AH, handle: Any) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class AH(Handle):
         wc: WC | None = None,
         source: str | Address | None = None,
     ) -> None:
-        reap_dropped_handles()
+        destroy_objects_of_dropped_handles()
         require_instance(
             pd, PD, "an AH is created in a PD, for example AH(pd, ('127.0.0.1', 4791))"
         )
@@ -147,16 +147,16 @@ class AH(Handle):
         handle.
         """
         for user in list(self._users):
-            user._replace_ah(self, handle)
+            user._replace_c_address_handle(self, handle)
 
     def _on_forced_close(self) -> None:
         self._replace_in_users(ffi.NULL)
 
-    def _busy_advice(self) -> str:
+    def _advice_after_ebusy(self) -> str:
         return (
             "a send to this address handle is still posted on one of "
             f"{self.pd._queue_pair_names()}: poll for its completion, or close that QP, first"
         )
 
-    def _description(self) -> str:
+    def _description_for_repr(self) -> str:
         return f"to {self.dest[0]} port {self.dest[1]}"

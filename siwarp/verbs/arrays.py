@@ -159,7 +159,7 @@ class AHList:
     def __getitem__(self, index: int) -> AH:
         return self._ahs[index]
 
-    def _replace_ah(self, ah: AH, handle: Any) -> None:
+    def _replace_c_address_handle(self, ah: AH, handle: Any) -> None:
         """Store the C object of an address handle; NULL after the handle was closed."""
         for i, mine in enumerate(self._ahs):
             if mine is ah:

@@ -19,9 +19,9 @@ from siwarp.verbs._ffi import (
     check_pointer,
     check_return_code,
     clamp_to_int,
+    destroy_objects_of_dropped_handles,
     ffi,
     lib,
-    reap_dropped_handles,
 )
 from siwarp.verbs.device import Context
 from siwarp.verbs.enums import WCFlag, WCOpcode, WCStatus
@@ -250,7 +250,7 @@ class CompChannel(Waitable):
     context: Context
 
     def __init__(self, context: Context) -> None:
-        reap_dropped_handles()
+        destroy_objects_of_dropped_handles()
         c = check_pointer(
             lib.siw_create_comp_channel(context._c_object()), f"making a channel on {context!r}"
         )
@@ -350,7 +350,7 @@ class CQ(Handle):
         channel: CompChannel | None = None,
         comp_vector: int = 0,
     ) -> None:
-        reap_dropped_handles()
+        destroy_objects_of_dropped_handles()
         require_instance(
             context, Context, "a CQ is created on an open device, for example CQ(Context())"
         )
@@ -385,7 +385,7 @@ class CQ(Handle):
 
         """
         if num_entries != 1:
-            return self._poll_many(num_entries)
+            return self._poll_completions_as_list(num_entries)
         free = self._one
         try:
             buffer = free.pop()
@@ -430,9 +430,11 @@ class CQ(Handle):
             Error: ``wait_fileno`` was not called before (EINVAL).
 
         """
-        return self._poll_many(num_entries, _poll_and_arm)
+        return self._poll_completions_as_list(num_entries, _poll_and_arm)
 
-    def _poll_many(self, num_entries: int, poll: Callable[..., int] = _poll) -> list[WC]:
+    def _poll_completions_as_list(
+        self, num_entries: int, poll: Callable[..., int] = _poll
+    ) -> list[WC]:
         if num_entries < 1:
             raise ValueError(f"cannot poll for {num_entries} completions")
         if num_entries > _MANY_ENTRIES:  # allocate no more memory than there can be completions
@@ -603,5 +605,5 @@ class CQ(Handle):
 
         return ack_and_destroy
 
-    def _description(self) -> str:
+    def _description_for_repr(self) -> str:
         return f"of {lib.siw_cq_capacity(self._c)}"

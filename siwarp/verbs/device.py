@@ -18,9 +18,9 @@ from siwarp.verbs._ffi import (
     addr_to_c,
     check_pointer,
     check_return_code,
+    destroy_objects_of_dropped_handles,
     ffi,
     lib,
-    reap_dropped_handles,
 )
 from siwarp.verbs.errors import Error
 from siwarp.verbs.events import AsyncEvent
@@ -154,7 +154,7 @@ class Context(Waitable):
     device: Device
 
     def __init__(self, name: str | None = None) -> None:
-        reap_dropped_handles()
+        destroy_objects_of_dropped_handles()
         name = require_instance(
             name or "", str, "a device name is a string, for example 'siw_eth0'"
         )
@@ -205,7 +205,7 @@ class Context(Waitable):
 
         """
         if force:
-            reap_dropped_handles()
+            destroy_objects_of_dropped_handles()
             self._force_close(lib.siw_close_device_forced)
         else:
             super().close()
@@ -296,5 +296,5 @@ class Context(Waitable):
             drop=process_event_that_wait_did_not_return,
         )
 
-    def _description(self) -> str:
+    def _description_for_repr(self) -> str:
         return self.device.name

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from siwarp.base.buffer import Buffer, octets
-from siwarp.verbs._ffi import Handle, check_pointer, ffi, lib, reap_dropped_handles
+from siwarp.verbs._ffi import Handle, check_pointer, destroy_objects_of_dropped_handles, ffi, lib
 from siwarp.verbs.enums import AccessFlag
 from siwarp.verbs.errors import Error, error_from_errno
 from siwarp.verbs.pd import PD
@@ -143,7 +143,7 @@ class MR(Handle):
         qp: QP | None = None,
         iova: int | None = None,
     ) -> None:
-        reap_dropped_handles()
+        destroy_objects_of_dropped_handles()
         require_instance(
             pd, PD, "memory is registered in a PD, for example MR(pd, bytearray(64))"
         )._c_object()
@@ -219,7 +219,7 @@ class MR(Handle):
             number = ffi.errno
             what = f"re-registering {self!r}"
             if number == errno.EBUSY:
-                raise error_from_errno(number, what, self._busy_advice())
+                raise error_from_errno(number, what, self._advice_after_ebusy())
             raise refusal_error(number, what)
         old_view, old_free = self.view, self._free
         if buffer is None:
@@ -291,7 +291,7 @@ class MR(Handle):
         offset, count = self._checked_range(offset, source.nbytes)
         self.view[offset : offset + count] = source
 
-    def _busy_advice(self) -> str:
+    def _advice_after_ebusy(self) -> str:
         windows = [repr(user) for user in self.pd._list_open_children() if user._what == "MW"]
         if self.access & AccessFlag.MW_BIND and windows:
             return (
@@ -303,5 +303,5 @@ class MR(Handle):
             "for its completion, or close that QP, first"
         )
 
-    def _description(self) -> str:
+    def _description_for_repr(self) -> str:
         return f"{self.length} octets rkey={self.rkey:#x}"

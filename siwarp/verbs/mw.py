@@ -7,7 +7,7 @@ import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from siwarp.verbs._ffi import Handle, check_pointer, lib, reap_dropped_handles
+from siwarp.verbs._ffi import Handle, check_pointer, destroy_objects_of_dropped_handles, lib
 from siwarp.verbs.enums import AccessFlag, MWType, SendFlag, WROpcode
 from siwarp.verbs.mr import MR, RemoteBuffer
 from siwarp.verbs.pd import PD
@@ -70,7 +70,7 @@ class MW(Handle):
     type: MWType
 
     def __init__(self, pd: PD, mw_type: int = MWType.TYPE_2) -> None:
-        reap_dropped_handles()
+        destroy_objects_of_dropped_handles()
         c = check_pointer(lib.siw_alloc_mw(pd._c_object(), int(mw_type)), "making a memory window")
         self.pd = pd
         self.type = MWType(mw_type)
@@ -143,11 +143,11 @@ class MW(Handle):
         self._on_forced_close()
         super()._destroy_c_object()
 
-    def _busy_advice(self) -> str:
+    def _advice_after_ebusy(self) -> str:
         return (
             f"a bind of this window is outstanding on one of {self.pd._queue_pair_names()}: poll "
             "for its completion, or close that QP, first"
         )
 
-    def _description(self) -> str:
+    def _description_for_repr(self) -> str:
         return f"{self.type.name} rkey={self.rkey:#x}"

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from siwarp.verbs._ffi import Handle, check_pointer, lib, reap_dropped_handles
+from siwarp.verbs._ffi import Handle, check_pointer, destroy_objects_of_dropped_handles, lib
 from siwarp.verbs.device import Context
 from siwarp.verbs.wanted import require_instance
 
@@ -25,7 +25,7 @@ class PD(Handle):
         return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
 
     def __init__(self, context: Context) -> None:
-        reap_dropped_handles()
+        destroy_objects_of_dropped_handles()
         require_instance(
             context, Context, "a PD is created on an open device, for example PD(Context())"
         )

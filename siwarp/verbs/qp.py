@@ -17,9 +17,9 @@ from siwarp.verbs._ffi import (
     addr_from_c,
     addr_to_c,
     check_return_code,
+    destroy_objects_of_dropped_handles,
     ffi,
     lib,
-    reap_dropped_handles,
 )
 from siwarp.verbs.ah import AHAttr
 from siwarp.verbs.cq import CQ, WC
@@ -119,7 +119,7 @@ class QP(Handle):
     qp_context: Any
 
     def __init__(self, pd: PD, init_attr: QPInitAttr) -> None:
-        reap_dropped_handles()
+        destroy_objects_of_dropped_handles()
         require_instance(pd, PD, "a QP is created in a PD, for example QP(pd, QPInitAttr(scq=cq))")
         require_instance(
             init_attr,
@@ -536,7 +536,7 @@ class QP(Handle):
             self._c_object()
             if isinstance(wr, SendWR):
                 raise
-            self._post_list(_post_send, "struct siw_send_wr *", wr, SendWR)
+            self._post_requests(_post_send, "struct siw_send_wr *", wr, SendWR)
         else:
             if rc:
                 raise self._posting_error(rc, one)
@@ -565,7 +565,7 @@ class QP(Handle):
             Error: as in ``post_send``; no request was posted.
 
         """
-        self._post_list(lib.siw_post_send_all, "struct siw_send_wr *", wrs, SendWR)
+        self._post_requests(lib.siw_post_send_all, "struct siw_send_wr *", wrs, SendWR)
 
     def post_recv(self, wr: RecvWR | Iterable[RecvWR]) -> None:
         """Post one receive request, or several in one call of the library, in order.
@@ -585,7 +585,7 @@ class QP(Handle):
             self._c_object()
             if isinstance(wr, RecvWR):
                 raise
-            self._post_list(_post_recv, "struct siw_recv_wr *", wr, RecvWR)
+            self._post_requests(_post_recv, "struct siw_recv_wr *", wr, RecvWR)
         else:
             if rc:
                 raise self._posting_error(rc, one)
@@ -655,7 +655,7 @@ class QP(Handle):
             lib.siw_bind_mw(self._c_object(), mw._c_object(), c), f"binding {mw!r} by {self!r}"
         )
 
-    def _post_list(self, post: Any, pointer: str, many: Any, kind: type) -> None:
+    def _post_requests(self, post: Any, pointer: str, many: Any, kind: type) -> None:
         wrs = list(many) if isinstance(many, Iterable) else [many]
         for wr in wrs:
             if not isinstance(wr, kind):
@@ -696,7 +696,7 @@ class QP(Handle):
 
         return detach_and_destroy
 
-    def _description(self) -> str:
+    def _description_for_repr(self) -> str:
         return f"{self.qp_type.name} {self.qp_num}"
 
 

@@ -12,9 +12,9 @@ from siwarp.verbs._ffi import (
     check_pointer,
     check_return_code,
     clamp_to_uint,
+    destroy_objects_of_dropped_handles,
     ffi,
     lib,
-    reap_dropped_handles,
 )
 from siwarp.verbs.enums import SrqAttrMask
 from siwarp.verbs.events import wait_until_acked
@@ -81,7 +81,7 @@ class SRQ(Handle):
     srq_context: Any
 
     def __init__(self, pd: PD, init_attr: SrqInitAttr | SrqAttr | None = None) -> None:
-        reap_dropped_handles()
+        destroy_objects_of_dropped_handles()
         if init_attr is None or isinstance(init_attr, SrqAttr):
             init_attr = SrqInitAttr(init_attr or SrqAttr())
         c_init = ffi.new("struct siw_srq_init_attr *")
@@ -175,5 +175,5 @@ class SRQ(Handle):
         wait_until_acked(self)
         super()._destroy_c_object()
 
-    def _description(self) -> str:
+    def _description_for_repr(self) -> str:
         return f"of {self.attr.max_wr}"

@@ -21,8 +21,8 @@ _Static_assert(sizeof(struct siw_array_recv_wr) == 24, "");
  * Checks the arguments of a call that posts n requests to a queue, whose device is ctx, or NULL if
  * the queue is. Returns 0 or -errno.
  */
-static int check_args(const struct siw_context *ctx, const char *name, const void *wrs, size_t n,
-		      const size_t *posted)
+static int check_array_post_args(const struct siw_context *ctx, const char *name, const void *wrs,
+				 size_t n, const size_t *posted)
 {
 	int err = siw_device_check_usable(ctx, name);
 
@@ -33,7 +33,7 @@ static int check_args(const struct siw_context *ctx, const char *name, const voi
 	return posted ? 0 : siw_refuse_null("posted");
 }
 
-static uint32_t next_list_length(size_t left)
+static uint32_t length_of_next_wr_list(size_t left)
 {
 	return left < MAX_LIST ? (uint32_t)left : MAX_LIST;
 }
@@ -42,8 +42,8 @@ static uint32_t next_list_length(size_t left)
  * Stores the members of *wr that opcode uses, and no others, because members of different opcodes
  * share memory and some are pointers. Returns 0 or -errno.
  */
-static int store_operands(struct siw_send_wr *wr, const struct siw_array_send_wr *from,
-			  struct siw_ah *ah, uint32_t qpn)
+static int store_operands_of_opcode(struct siw_send_wr *wr, const struct siw_array_send_wr *from,
+				    struct siw_ah *ah, uint32_t qpn)
 {
 	wr->imm_data = from->imm_data;
 	wr->rd.ah = ah;
@@ -78,9 +78,9 @@ static int store_operands(struct siw_send_wr *wr, const struct siw_array_send_wr
 }
 
 /* Converts a request of an array to a request with one element. Returns 0 or -errno. */
-static int store_send(struct siw_send_wr *wr, struct siw_sge *sge,
-		      const struct siw_array_send_wr *from, const struct siw_array_ah *ahs,
-		      size_t n_ahs)
+static int convert_array_send_request(struct siw_send_wr *wr, struct siw_sge *sge,
+				      const struct siw_array_send_wr *from,
+				      const struct siw_array_ah *ahs, size_t n_ahs)
 {
 	struct siw_ah *ah = NULL;
 	uint32_t qpn = from->remote_qpn;
@@ -102,7 +102,7 @@ static int store_send(struct siw_send_wr *wr, struct siw_sge *sge,
 		.opcode = (int)from->opcode,
 		.send_flags = from->send_flags,
 	};
-	return store_operands(wr, from, ah, qpn);
+	return store_operands_of_opcode(wr, from, ah, qpn);
 }
 
 int siw_post_send_array(struct siw_qp *qp, const struct siw_array_send_wr *wrs, size_t n,
@@ -111,18 +111,18 @@ int siw_post_send_array(struct siw_qp *qp, const struct siw_array_send_wr *wrs, 
 	struct siw_send_wr list[MAX_LIST], *bad = list;
 	struct siw_sge sges[MAX_LIST];
 	struct siw_array_send_wr one;
-	int err = check_args(qp ? qp->ctx : NULL, "qp", wrs, n, posted);
+	int err = check_array_post_args(qp ? qp->ctx : NULL, "qp", wrs, n, posted);
 
 	if (err)
 		return err;
 	*posted = 0;
 	while (!err && *posted < n) {
-		uint32_t most = next_list_length(n - *posted), k = 0;
+		uint32_t most = length_of_next_wr_list(n - *posted), k = 0;
 		int post_err = 0;
 
 		for (; k < most; k++) {
 			memcpy(&one, (const char *)wrs + (*posted + k) * sizeof(one), sizeof(one));
-			err = store_send(&list[k], &sges[k], &one, ahs, n_ahs);
+			err = convert_array_send_request(&list[k], &sges[k], &one, ahs, n_ahs);
 			if (err)
 				break;
 			if (k)
@@ -148,7 +148,7 @@ static int post_recvs(struct siw_qp *qp, struct siw_srq *srq, const struct siw_a
 
 	*posted = 0;
 	while (!err && *posted < n) {
-		uint32_t k = next_list_length(n - *posted);
+		uint32_t k = length_of_next_wr_list(n - *posted);
 
 		for (uint32_t i = 0; i < k; i++) {
 			memcpy(&one, (const char *)wrs + (*posted + i) * sizeof(one), sizeof(one));
@@ -169,7 +169,7 @@ static int post_recvs(struct siw_qp *qp, struct siw_srq *srq, const struct siw_a
 int siw_post_recv_array(struct siw_qp *qp, const struct siw_array_recv_wr *wrs, size_t n,
 			size_t *posted)
 {
-	int err = check_args(qp ? qp->ctx : NULL, "qp", wrs, n, posted);
+	int err = check_array_post_args(qp ? qp->ctx : NULL, "qp", wrs, n, posted);
 
 	return err ? err : post_recvs(qp, NULL, wrs, n, posted);
 }
@@ -177,7 +177,7 @@ int siw_post_recv_array(struct siw_qp *qp, const struct siw_array_recv_wr *wrs, 
 int siw_post_srq_recv_array(struct siw_srq *srq, const struct siw_array_recv_wr *wrs, size_t n,
 			    size_t *posted)
 {
-	int err = check_args(srq ? srq->ctx : NULL, "srq", wrs, n, posted);
+	int err = check_array_post_args(srq ? srq->ctx : NULL, "srq", wrs, n, posted);
 
 	return err ? err : post_recvs(NULL, srq, wrs, n, posted);
 }

@@ -305,7 +305,7 @@ class SendWR(_WR):
         self._to = to
         self._store_union_fields()
 
-    def _replace_ah(self, ah: AH, handle: Any) -> None:
+    def _replace_c_address_handle(self, ah: AH, handle: Any) -> None:
         """Store the C object of the address handle; NULL after the handle was closed."""
         if ah is not self._ah:
             return

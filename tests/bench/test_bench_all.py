@@ -164,11 +164,13 @@ def test_labels_of_curves_that_end_at_one_point_do_not_overlap() -> None:
 # ---- rounds
 
 
-def make_figure(series: str, run: Callable[[], dict[str, float]], floor: str = "") -> report.Figure:
+def make_latency_figure(
+    series: str, run: Callable[[], dict[str, float]], floor: str = ""
+) -> report.Figure:
     return report.Figure("latency", "UDP", series, 64, "us", run, floor)
 
 
-def make_scope(rounds: int) -> report.Scope:
+def make_report_scope(rounds: int) -> report.Scope:
     return report.Scope(rounds, 0.1, (64,), (64,), (1,))
 
 
@@ -178,7 +180,7 @@ FLOOR = "latency/UDP/raw/64"
 def test_rounds_alternate_in_order_and_ratios_are_those_of_one_round() -> None:
     order: list[str] = []
 
-    def measure_as(name: str, *values: float) -> Callable[[], dict[str, float]]:
+    def make_run_that_records_order(name: str, *values: float) -> Callable[[], dict[str, float]]:
         left = list(values)
 
         def run() -> dict[str, float]:
@@ -188,11 +190,13 @@ def test_rounds_alternate_in_order_and_ratios_are_those_of_one_round() -> None:
         return run
 
     figures = [
-        make_figure("raw", measure_as("raw", 1.0, 10.0, 100.0)),
-        make_figure("UD", measure_as("UD", 2.0, 20.0, 200.0), FLOOR),
+        make_latency_figure("raw", make_run_that_records_order("raw", 1.0, 10.0, 100.0)),
+        make_latency_figure("UD", make_run_that_records_order("UD", 2.0, 20.0, 200.0), FLOOR),
     ]
     steps: list[tuple[int, int]] = []
-    found = report.measure(make_scope(3), figures, lambda done, total: steps.append((done, total)))
+    found = report.measure(
+        make_report_scope(3), figures, lambda done, total: steps.append((done, total))
+    )
     assert order == ["raw", "UD", "UD", "raw", "raw", "UD"]
     assert steps[-1] == (6, 6)
     raw, ours = found["figures"]
@@ -209,21 +213,23 @@ def test_the_spread_of_a_floor_makes_its_ratios_unreliable() -> None:
     for spread, unreliable in ((1.1, False), (1.3, True)):
         values = [1.0, spread] * 10
         figures = [
-            make_figure("raw", lambda values=values: {"value": values.pop()}),
-            make_figure("UD", lambda: {"value": 2.0}, FLOOR),
+            make_latency_figure("raw", lambda values=values: {"value": values.pop()}),
+            make_latency_figure("UD", lambda: {"value": 2.0}, FLOOR),
         ]
-        raw, ours = report.measure(make_scope(20), figures)["figures"]
+        raw, ours = report.measure(make_report_scope(20), figures)["figures"]
         assert bool(raw["unreliable"]) == bool(ours["unreliable"]) == unreliable
 
 
 def test_the_spread_of_the_kernels_best_makes_the_figure_unreliable_too() -> None:
     values = [1.0, 1.3] * 10
     figures = [
-        make_figure("raw", lambda: {"value": 1.0}),
-        make_figure("raw, GSO", lambda: {"value": values.pop()}),
-        replace(make_figure("UD", lambda: {"value": 2.0}, FLOOR), best="latency/UDP/raw, GSO/64"),
+        make_latency_figure("raw", lambda: {"value": 1.0}),
+        make_latency_figure("raw, GSO", lambda: {"value": values.pop()}),
+        replace(
+            make_latency_figure("UD", lambda: {"value": 2.0}, FLOOR), best="latency/UDP/raw, GSO/64"
+        ),
     ]
-    found = report.measure(make_scope(20), figures)
+    found = report.measure(make_report_scope(20), figures)
     raw, best, ours = found["figures"]
     assert not raw["unreliable"] and best["unreliable"]
     assert "the kernel's best as the floor: the floor's interquartile" in ours["unreliable"]
@@ -235,12 +241,15 @@ def test_the_spread_of_the_kernels_best_makes_the_figure_unreliable_too() -> Non
 def test_a_figure_that_fails_twice_is_left_out_and_the_report_is_partial() -> None:
     tries: list[int] = []
 
-    def fail() -> dict[str, float]:
+    def raise_bench_error() -> dict[str, float]:
         tries.append(1)
         raise BenchError("a cable was pulled")
 
-    figures = [make_figure("raw", lambda: {"value": 1.0}), make_figure("UD", fail, FLOOR)]
-    found = report.measure(make_scope(5), figures)
+    figures = [
+        make_latency_figure("raw", lambda: {"value": 1.0}),
+        make_latency_figure("UD", raise_bench_error, FLOOR),
+    ]
+    found = report.measure(make_report_scope(5), figures)
     assert len(tries) == 2
     assert found["partial"] == "latency/UDP/UD/64: a cable was pulled"
     raw, ours = found["figures"]
@@ -260,8 +269,11 @@ def test_an_interrupted_run_reports_what_was_measured(
             raise interruption
         return {"value": left.pop()}
 
-    figures = [make_figure("raw", lambda: {"value": 1.0}), make_figure("UD", run, FLOOR)]
-    found = report.measure(make_scope(5), figures)
+    figures = [
+        make_latency_figure("raw", lambda: {"value": 1.0}),
+        make_latency_figure("UD", run, FLOOR),
+    ]
+    found = report.measure(make_report_scope(5), figures)
     assert found["partial"] == "interrupted in round 3 of 5"
     assert found["figures"][0]["values"] == [1.0, 1.0, 1.0]
     assert found["figures"][1]["values"] == [2.0, 2.0, None]
@@ -279,12 +291,12 @@ def test_no_round_begins_that_would_end_after_the_time_limit(
         return {"value": 1.0}
 
     monkeypatch.setattr(report.time, "monotonic", lambda: now[0])
-    found = report.measure(make_scope(20), [make_figure("raw", run)], limit=35.0)
+    found = report.measure(make_report_scope(20), [make_latency_figure("raw", run)], limit=35.0)
     assert found["partial"] == "3 of 20 rounds: the time limit was reached"
     assert found["seconds"] == 30
     # A round that takes longer than all before it is ended.
-    figures = [make_figure(name, run) for name in ("raw", "other", "third")]
-    found = report.measure(make_scope(20), figures, limit=15.0)
+    figures = [make_latency_figure(name, run) for name in ("raw", "other", "third")]
+    found = report.measure(make_report_scope(20), figures, limit=15.0)
     assert found["partial"] == "the time limit was reached in round 1 of 20"
     assert [figure["median"] for figure in found["figures"]] == [1.0, 1.0, None]
 
@@ -296,7 +308,7 @@ def test_no_round_begins_that_would_end_after_the_time_limit(
 def test_every_figure_has_a_key_of_its_own_and_a_measured_floor(
     scope: report.Scope, tmp_path: Path
 ) -> None:
-    figures = report.define_figures(scope, tmp_path)
+    figures = report.define_measurements(scope, tmp_path)
     keys = [figure.key for figure in figures]
     assert len(set(keys)) == len(keys)
     for figure in figures:
@@ -313,19 +325,23 @@ def test_every_figure_has_a_key_of_its_own_and_a_measured_floor(
     ("pair", "said", "figure"),
     [
         (
-            stacks.make_libfabric_pair("lat"),
+            stacks.make_libfabric_program_pair("lat"),
             "bytes   #sent   #ack     total       time     MB/sec    usec/xfer   Mxfers/sec\n"
             "64      10k     =10k     1.2m        0.10s     13.02       4.91       0.20\n",
             4.91,
         ),
         (
-            stacks.make_libfabric_pair("bw"),
+            stacks.make_libfabric_program_pair("bw"),
             "1m      500     =500     1000m       0.21s   4901.40     213.93       0.00\n",
             4.9014,
         ),
-        (stacks.make_ucx_pair("lat"), "10000,4.390,4.458,4.458,13.69,13.69,224310,224310\n", 4.39),
         (
-            stacks.make_ucx_pair("bw"),
+            stacks.make_ucx_program_pair("lat"),
+            "10000,4.390,4.458,4.458,13.69,13.69,224310,224310\n",
+            4.39,
+        ),
+        (
+            stacks.make_ucx_program_pair("bw"),
             " 500,6.896,204.166,204.166,4897.97,4898.97,4898,4898\n",
             4898.97 * 1.048576 / 1e3,
         ),

@@ -77,8 +77,8 @@ def test_a_loss_is_an_interval_worse_by_2_percent_latency_or_5_percent_bandwidth
 ) -> None:
     what = compare.FIGURES[figure]
     assert what.unit == ("us" if figure == 0 else "GB/s")
-    assert compare.verdict_of_figure(what, Interval(1, low, high, 0.95)) == verdict
-    assert compare.verdict_of_figure(what, Interval(1, low, high, 0.94)) == "open"
+    assert compare.verdict_of_measurement(what, Interval(1, low, high, 0.95)) == verdict
+    assert compare.verdict_of_measurement(what, Interval(1, low, high, 0.94)) == "open"
 
 
 # ---- both programs

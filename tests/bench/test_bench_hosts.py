@@ -22,11 +22,19 @@ from harness.siwarp_process import COMMAND, SiwarpProcess
 from pace import limit_exceeded, scale_limit
 
 from siwarp.bench import hosts_points
-from siwarp.bench.hosts import CTL_MAGIC, GREETING, MAGIC, VERSION, Load, Request, make_greeting
-from siwarp.bench.hosts_points import Point
+from siwarp.bench.hosts import (
+    CTL_MAGIC,
+    GREETING,
+    MAGIC,
+    VERSION,
+    Load,
+    MeasurementRequest,
+    make_greeting,
+)
+from siwarp.bench.hosts_points import MeasuredPoint
 from siwarp.bench.plan import make_plan
 
-GOOD = Request("bw", "ud", "send", 64, 100, 10, 1, 1, "poll", 1, False, 20, 5)
+GOOD = MeasurementRequest("bw", "ud", "send", 64, 100, 10, 1, 1, "poll", 1, False, 20, 5)
 
 
 @pytest.fixture(scope="module")
@@ -260,9 +268,9 @@ def test_an_idle_client_is_disconnected_after_the_visit_limit() -> None:
 def test_a_request_for_a_run_with_invalid_values_is_refused(
     change: dict[str, object], why: str
 ) -> None:
-    assert Request.unpack(GOOD.pack()) == GOOD
+    assert MeasurementRequest.unpack(GOOD.pack()) == GOOD
     with pytest.raises(ValueError, match=why):
-        Request.unpack(json.dumps({**json.loads(GOOD.pack()), **change}).encode())
+        MeasurementRequest.unpack(json.dumps({**json.loads(GOOD.pack()), **change}).encode())
 
 
 def _output_at_exit(process: subprocess.Popen[str], seconds: float) -> str:
@@ -270,7 +278,7 @@ def _output_at_exit(process: subprocess.Popen[str], seconds: float) -> str:
     return out + err
 
 
-def _wait_until_busy(server: subprocess.Popen[str]) -> None:
+def _wait_until_server_measures(server: subprocess.Popen[str]) -> None:
     """Wait until a server measures, that is, until its process has a child process."""
     began = time.monotonic()
     children = Path(f"/proc/{server.pid}/task/{server.pid}/children")
@@ -285,7 +293,7 @@ def test_a_client_ends_when_its_server_is_killed() -> None:
         with SiwarpProcess(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         ) as client:
-            _wait_until_busy(server)
+            _wait_until_server_measures(server)
             server.kill()
             said = _output_at_exit(client, 15)
     assert "closed the connection, or was killed" in said or "Connection reset" in said
@@ -295,7 +303,7 @@ def test_a_server_serves_further_clients_after_a_client_was_killed() -> None:
     with run_bench_server() as (server_port, server):
         command = [*COMMAND, "bench", "lat", "127.0.0.1", "-p", str(server_port), "-D", "60"]
         with SiwarpProcess(command, stdout=subprocess.DEVNULL) as client:
-            _wait_until_busy(server)
+            _wait_until_server_measures(server)
             client.send_signal(signal.SIGKILL)
         began = time.monotonic()
         while (done := run_bench_client(server_port, "lat", "-n", 10)).returncode:
@@ -308,7 +316,7 @@ def test_a_server_serves_further_clients_after_a_client_was_killed() -> None:
 def test_the_longest_row_of_a_point_fits_into_80_columns(kind: str, value: float) -> None:
     plan = make_plan(kind, "rc", "write", size=1 << 20, iters=1)
     samples = array("d", [value] * 9) if kind == "lat" else array("d")
-    point = Point(plan, Load(), [value] * 3, 99_999_999, samples, "it was lost")
+    point = MeasuredPoint(plan, Load(), [value] * 3, 99_999_999, samples, "it was lost")
     row = hosts_points.format_point_line(point)
     assert row.endswith(" partial")
     assert len(row) <= 80 and len(hosts_points.format_table_heading(kind)) <= 80

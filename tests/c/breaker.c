@@ -69,7 +69,7 @@ static void simulate_sends(uint32_t n)
 }
 
 /* Simulates a report of the peer: `came` more datagrams have arrived. */
-static void simulate_peer_report(uint32_t came)
+static void simulate_loss_report_of_peer(uint32_t came)
 {
 	told.datagrams += came;
 	told.next = psn;
@@ -97,15 +97,15 @@ static void check_rate_restored_after_10s(uint32_t kbits)
 	for (int i = 0; i < 3; i++) {
 		simulate_sends(ROUND);
 		must(current_send_rate() != LEAST);
-		simulate_peer_report(ROUND / 2);
+		simulate_loss_report_of_peer(ROUND / 2);
 	}
 	must(current_send_rate() == LEAST);
 	until = uc->breaker.last_ns + 10 * SECOND;
 	for (int s = 9; s > 0; s--)
-		siw_qp_circuit_breaker_tick(&uc->base.timed, until - (uint64_t)s * SECOND);
-	siw_qp_circuit_breaker_tick(&uc->base.timed, until - 1);
+		siw_qp_circuit_breaker_handle_timer(&uc->base.timed, until - (uint64_t)s * SECOND);
+	siw_qp_circuit_breaker_handle_timer(&uc->base.timed, until - 1);
 	must(current_send_rate() == LEAST && is_breaker_timer_armed());
-	siw_qp_circuit_breaker_tick(&uc->base.timed, until);
+	siw_qp_circuit_breaker_handle_timer(&uc->base.timed, until);
 	must(current_send_rate() == kbits);
 	unlock_progress_and_destroy_qp();
 }
@@ -121,11 +121,11 @@ static void check_idle_stops_timer(void)
 	create_qp_and_lock_progress(0);
 	must(!is_breaker_timer_armed());
 	simulate_sends(ROUND);
-	simulate_peer_report(ROUND);
+	simulate_loss_report_of_peer(ROUND);
 	must(is_breaker_timer_armed());
-	siw_qp_circuit_breaker_tick(&uc->base.timed, now += SECOND);
+	siw_qp_circuit_breaker_handle_timer(&uc->base.timed, now += SECOND);
 	must(is_breaker_timer_armed());
-	siw_qp_circuit_breaker_tick(&uc->base.timed, now += SECOND);
+	siw_qp_circuit_breaker_handle_timer(&uc->base.timed, now += SECOND);
 	must(!is_breaker_timer_armed());
 	siw_qp_circuit_breaker_exchange_reports(uc);
 	must(!is_breaker_timer_armed());
@@ -134,7 +134,7 @@ static void check_idle_stops_timer(void)
 		simulate_sends(ROUND);
 		siw_qp_circuit_breaker_exchange_reports(uc);
 		must(is_breaker_timer_armed());
-		siw_qp_circuit_breaker_tick(&uc->base.timed, now += SECOND);
+		siw_qp_circuit_breaker_handle_timer(&uc->base.timed, now += SECOND);
 	}
 	must(current_send_rate() == LEAST);
 	unlock_progress_and_destroy_qp();
@@ -149,9 +149,9 @@ static void check_send_restarts_interval(void)
 
 	create_qp_and_lock_progress(0);
 	simulate_sends(ROUND);
-	simulate_peer_report(ROUND);
-	siw_qp_circuit_breaker_tick(&uc->base.timed, now += SECOND);
-	siw_qp_circuit_breaker_tick(&uc->base.timed, now += SECOND);
+	simulate_loss_report_of_peer(ROUND);
+	siw_qp_circuit_breaker_handle_timer(&uc->base.timed, now += SECOND);
+	siw_qp_circuit_breaker_handle_timer(&uc->base.timed, now += SECOND);
 	must(!is_breaker_timer_armed());
 	simulate_sends(ROUND);
 	while (sends && now_ms() < deadline) {
@@ -174,16 +174,16 @@ static void check_late_reports_open_breaker(void)
 
 	create_qp_and_lock_progress(0);
 	simulate_sends(ROUND);
-	simulate_peer_report(ROUND);
-	siw_qp_circuit_breaker_tick(&uc->base.timed, now += SECOND);
+	simulate_loss_report_of_peer(ROUND);
+	siw_qp_circuit_breaker_handle_timer(&uc->base.timed, now += SECOND);
 	siw_ddp_uc_set_tx_psn(uc->ddp, 4 * ROUND);
 	uc->breaker.sent = 4 * ROUND;
-	siw_qp_circuit_breaker_tick(&uc->base.timed, now += SECOND);
+	siw_qp_circuit_breaker_handle_timer(&uc->base.timed, now += SECOND);
 	must(!is_breaker_timer_armed());
 	for (psn = 2 * ROUND; psn <= 4 * ROUND; psn += ROUND)
-		simulate_peer_report(0);
+		simulate_loss_report_of_peer(0);
 	must(current_send_rate() == LEAST && is_breaker_timer_armed());
-	siw_qp_circuit_breaker_tick(&uc->base.timed, now + 20 * SECOND);
+	siw_qp_circuit_breaker_handle_timer(&uc->base.timed, now + 20 * SECOND);
 	must(current_send_rate() == 0);
 	unlock_progress_and_destroy_qp();
 }

@@ -31,7 +31,7 @@ static void cancel_own_thread(void)
 
 /* ---- calls that are not cancellation points -------------------------------------------------- */
 
-static void check_device_list(void)
+static void get_and_free_device_list(void)
 {
 	struct siw_device **list = siw_get_device_list(NULL);
 
@@ -39,7 +39,7 @@ static void check_device_list(void)
 	siw_free_device_list(list);
 }
 
-static void read_events(struct end *end)
+static void cause_and_read_events(struct end *end)
 {
 	struct siw_async_event async;
 	struct siw_cm_event event;
@@ -83,7 +83,7 @@ static void *call_all_functions_with_cancel_pending(void *unused)
 
 	(void)unused;
 	cancel_own_thread();
-	check_device_list();
+	get_and_free_device_list();
 	rig_open(&own);
 	rig_open(&other);
 	open_ud_endpoint(&u, &own, SLOTS, NULL);
@@ -95,7 +95,7 @@ static void *call_all_functions_with_cancel_pending(void *unused)
 	}
 	check(post_write(&c, 0, SLOT, 9, &d, 2));
 	await_completions(&c, &wc, 1);
-	read_events(&u);
+	cause_and_read_events(&u);
 	bind_and_free_memory_window(&own, &c);
 	close_endpoint(&u);
 	close_endpoint(&c);

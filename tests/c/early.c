@@ -35,7 +35,7 @@ struct end {
 	struct siw_mem *mem;
 	struct siw_rd *lower;
 	struct siw_ddp_rd *ddp;
-	struct siw_mem_queue *queue;
+	struct siw_mem_buffer_queue *queue;
 	struct siw_rdmap_rd *rd;
 	struct siw_addr addr;
 	uint32_t stag;
@@ -68,7 +68,7 @@ static void open_rdmap_endpoint(struct end *e)
 	CHECK(siw_addr_parse("127.0.0.1", 0, &attr.local) == 0);
 	CHECK(siw_llp_poll_port_open(NULL, &e->port) == 0);
 	CHECK(siw_mem_stag_table_create(&e->mem) == 0);
-	CHECK(siw_mem_queue_create(&queue, &e->queue) == 0);
+	CHECK(siw_mem_buffer_queue_create(&queue, &e->queue) == 0);
 	CHECK(siw_mem_stag_alloc(e->mem, &region, &e->stag) == 0);
 	CHECK(siw_rd_open(e->port, &attr, &e->lower) == 0);
 	CHECK(siw_ddp_rd_open(e->mem, e->lower, &e->ddp) == 0);
@@ -82,7 +82,7 @@ static void close_rdmap_endpoint(struct end *e)
 {
 	siw_rdmap_rd_close(e->rd);
 	siw_rd_close(e->lower);
-	siw_mem_queue_destroy(e->queue);
+	siw_mem_buffer_queue_destroy(e->queue);
 	CHECK(siw_mem_stag_free(e->mem, e->stag) == 0);
 	siw_mem_stag_table_free(e->mem);
 	siw_llp_poll_port_close(e->port);

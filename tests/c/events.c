@@ -31,7 +31,7 @@ static void await_event(struct siw_cm_channel *channel)
 }
 
 /* Reads the event that the connection of one of the two ids has ended, and returns the id. */
-static struct siw_cm_id *read_end_of_connection(struct siw_cm_channel *channel)
+static struct siw_cm_id *read_disconnected_event(struct siw_cm_channel *channel)
 {
 	struct siw_cm_event event;
 
@@ -47,13 +47,13 @@ static void read_event_with_progress_lock_held(void)
 	check(siw_cm_disconnect(a.id));
 	await_event(rig.cm);
 	siw_lock(&rig.ctx->lane0.lock);
-	read_end_of_connection(rig.cm);
+	read_disconnected_event(rig.cm);
 	siw_unlock(&rig.ctx->lane0.lock);
 	close_endpoint(&a);
 	close_endpoint(&b);
 }
 
-static void *move_ids(void *unused)
+static void *migrate_ids(void *unused)
 {
 	(void)unused;
 	for (int i = 0; i < CONNECTIONS; i++) {
@@ -65,13 +65,13 @@ static void *move_ids(void *unused)
 	return NULL;
 }
 
-static void move_ids_whose_connection_ends(void)
+static void migrate_ids_whose_connection_ends(void)
 {
 	struct siw_cm_event event;
 	pthread_t mover;
 
 	must(pthread_barrier_init(&both, NULL, 2) == 0);
-	must(pthread_create(&mover, NULL, move_ids, NULL) == 0);
+	must(pthread_create(&mover, NULL, migrate_ids, NULL) == 0);
 	for (int i = 0; i < CONNECTIONS; i++) {
 		struct siw_cm_id *first;
 
@@ -79,8 +79,8 @@ static void move_ids_whose_connection_ends(void)
 		pthread_barrier_wait(&both);
 		check(siw_cm_disconnect(a.id));
 		pthread_barrier_wait(&both);
-		first = read_end_of_connection(other);
-		must(first != read_end_of_connection(other));
+		first = read_disconnected_event(other);
+		must(first != read_disconnected_event(other));
 		must(siw_cm_get_event(rig.cm, &event, 0) < 0);
 		close_endpoint(&a);
 		close_endpoint(&b);
@@ -92,7 +92,7 @@ static void move_ids_whose_connection_ends(void)
 static atomic_bool moving;
 
 /* Moves both ids to and fro: the threads begin with different channels. */
-static void *move_ids_to_and_fro(void *begins_with_other)
+static void *migrate_ids_to_and_fro(void *begins_with_other)
 {
 	bool to_other = begins_with_other != NULL;
 
@@ -105,7 +105,7 @@ static void *move_ids_to_and_fro(void *begins_with_other)
 }
 
 /* Returns the id of the next event of either channel; the events are ends of connections. */
-static struct siw_cm_id *read_end_of_connection_from_either_channel(void)
+static struct siw_cm_id *read_disconnected_event_from_either_channel(void)
 {
 	struct siw_cm_event event;
 
@@ -118,7 +118,7 @@ static struct siw_cm_id *read_end_of_connection_from_either_channel(void)
 	die("no event arrives");
 }
 
-static void move_ids_with_two_threads(void)
+static void migrate_ids_with_two_threads(void)
 {
 	pthread_t movers[2];
 
@@ -129,11 +129,11 @@ static void move_ids_with_two_threads(void)
 		connect_rc_endpoints(&a, &rig, &b, &rig, 1);
 		moving = true;
 		for (int j = 0; j < 2; j++)
-			must(pthread_create(&movers[j], NULL, move_ids_to_and_fro,
+			must(pthread_create(&movers[j], NULL, migrate_ids_to_and_fro,
 					    j ? &moving : NULL) == 0);
 		check(siw_cm_disconnect(a.id));
-		first = read_end_of_connection_from_either_channel();
-		must(first != read_end_of_connection_from_either_channel());
+		first = read_disconnected_event_from_either_channel();
+		must(first != read_disconnected_event_from_either_channel());
 		moving = false;
 		for (int j = 0; j < 2; j++)
 			must(pthread_join(movers[j], NULL) == 0);
@@ -153,9 +153,9 @@ int main(int argc, char **argv)
 	if (strcmp(argv[1], "read") == 0)
 		read_event_with_progress_lock_held();
 	else if (strcmp(argv[1], "move") == 0)
-		move_ids_whose_connection_ends();
+		migrate_ids_whose_connection_ends();
 	else
-		move_ids_with_two_threads();
+		migrate_ids_with_two_threads();
 	check(siw_cm_destroy_channel(other));
 	rig_close(&rig);
 	return 0;

@@ -259,7 +259,7 @@ static void *query_repeatedly(void *arg)
 
 /* ---- all threads ----------------------------------------------------------------------------- */
 
-static void open_lanes(void)
+static void create_cq_and_shared_qp_in_each_lane(void)
 {
 	/*
 	 * The first queue pair chooses the lane of its CQ. Completion vector 0 stands for the lane
@@ -277,7 +277,7 @@ static void open_lanes(void)
 	}
 }
 
-static void open_traffic(void)
+static void open_endpoints_for_traffic(void)
 {
 	unsigned int used = 0;
 
@@ -292,7 +292,7 @@ static void open_traffic(void)
 	}
 }
 
-static void wait_until_done(long ms)
+static void wait_until_each_thread_has_made_progress(long ms)
 {
 	const struct timespec rest = { .tv_nsec = 10000000 };
 	long end = now_ms() + ms, last = now_ms() + LIMIT_MS;
@@ -316,7 +316,7 @@ static void run_threads(long ms)
 	}
 	for (uintptr_t i = 0; i < 2; i++)
 		check(-pthread_create(&queriers[i], NULL, query_repeatedly, (void *)(i + 1)));
-	wait_until_done(ms);
+	wait_until_each_thread_has_made_progress(ms);
 	for (int i = 0; i < LANES; i++) {
 		check(-pthread_join(creators[i].thread, NULL));
 		check(-pthread_join(senders[i], NULL));
@@ -333,11 +333,11 @@ int main(int argc, char **argv)
 	in_use = calloc(QPNS, sizeof(*in_use));
 	must(in_use);
 	rig_open(&rig);
-	open_lanes();
+	create_cq_and_shared_qp_in_each_lane();
 	check_recurring_rc_qpns(creators[0].cq);
 	while (!check_udp_and_tcp_port_with_one_number(creators[0].cq))
 		must(++tries < TRIES);
-	open_traffic();
+	open_endpoints_for_traffic();
 	max_live = live + MAX_KEPT;
 	rig.ctx->attr.max_qp = (uint32_t)(max_live + LANES);
 	run_threads(argc > 1 ? atol(argv[1]) : 1000);

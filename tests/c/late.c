@@ -32,7 +32,7 @@ int clock_gettime(clockid_t clock, struct timespec *t)
 	return 0;
 }
 
-static void check_wait_expired(int r, const char *what)
+static void check_wait_timed_out(int r, const char *what)
 {
 	if (r != -EAGAIN)
 		die("%s: %d", what, r);
@@ -53,11 +53,11 @@ int main(void)
 	must(channel);
 	step_ns = STEP_NS;
 	for (int i = 0; i < 20; i++) {
-		check_wait_expired(siw_get_async_event(rig.ctx, &async, WAIT_MS),
-				   "asynchronous event");
-		check_wait_expired(siw_cm_get_event(rig.cm, &event, WAIT_MS), "connection event");
-		check_wait_expired(siw_get_cq_event(channel, &cq, &user, WAIT_MS),
-				   "completion event");
+		check_wait_timed_out(siw_get_async_event(rig.ctx, &async, WAIT_MS),
+				     "asynchronous event");
+		check_wait_timed_out(siw_cm_get_event(rig.cm, &event, WAIT_MS), "connection event");
+		check_wait_timed_out(siw_get_cq_event(channel, &cq, &user, WAIT_MS),
+				     "completion event");
 	}
 	/* proves that the library has read this file's clock */
 	must(ahead_ns >= 100 * (uint64_t)STEP_NS);

@@ -277,21 +277,21 @@ static void script_recv_all(struct side *side, size_t n)
 	printf("%s received %s\n", endpoint_name(side), octets);
 }
 
-static void print_try_recv(struct side *side)
+static void try_recv_and_print_result(struct side *side)
 {
 	char octets[64];
 
 	print_step_result(side, "receives", try_recv(side, octets, sizeof(octets)));
 }
 
-static void print_recv_at_end_of_stream(struct side *side)
+static void recv_end_of_stream_and_print_result(struct side *side)
 {
 	char octets[64];
 
 	print_step_result(side, "at its end", await_recv(side, octets, sizeof(octets)));
 }
 
-static void print_try_send(struct side *side)
+static void try_send_and_print_result(struct side *side)
 {
 	long sent = try_send(side, "xy", 2);
 
@@ -306,7 +306,7 @@ static void print_peer_address(struct side *side)
 	print_step_result(side, "peer", siw_llp_peer_addr(side->sock, &peer));
 }
 
-static void print_shutdown(struct side *side)
+static void shut_down_and_print_result(struct side *side)
 {
 	print_step_result(side, "shutdown", siw_llp_tcp_shutdown(side->sock));
 }
@@ -342,7 +342,7 @@ static void connect_a_to_b(void)
 }
 
 /* Accepts until no connection is waiting, so that the poller stops returning the listener. */
-static void accept_on_b(void)
+static void accept_connection_on_b(void)
 {
 	struct siw_llp_sock *more;
 
@@ -354,7 +354,7 @@ static void accept_on_b(void)
 static void connect_endpoints_tcp(void)
 {
 	connect_a_to_b();
-	accept_on_b();
+	accept_connection_on_b();
 }
 
 /* ---- the script ------------------------------------------------------------------------------ */
@@ -392,10 +392,10 @@ static void scenario_socket_addresses(void)
 	print_step_result(&a, "connects",
 			  start_connect_from(&a, &b.addr, &one, &a.handler, &second));
 	print_step_result(&a, "connects", siw_llp_tcp_connect_result(a.sock));
-	print_try_recv(&a);
-	print_try_recv(&b);
+	try_recv_and_print_result(&a);
+	try_recv_and_print_result(&b);
 	close_endpoint_socket(&a);
-	print_recv_at_end_of_stream(&b);
+	recv_end_of_stream_and_print_result(&b);
 	close_endpoint_socket(&b);
 }
 
@@ -403,40 +403,40 @@ static void scenario_half_closed_connection(void)
 {
 	connect_endpoints_tcp();
 	script_send_all(&a, "to b");
-	print_shutdown(&a);
-	print_try_send(&a);
+	shut_down_and_print_result(&a);
+	try_send_and_print_result(&a);
 	script_recv_all(&b, 4);
-	print_recv_at_end_of_stream(&b);
-	print_try_recv(&b);
+	recv_end_of_stream_and_print_result(&b);
+	try_recv_and_print_result(&b);
 	script_send_all(&b, "to a");
 	script_recv_all(&a, 4);
-	print_try_recv(&a);
+	try_recv_and_print_result(&a);
 	print_step_result(&a, "gone", siw_llp_tcp_is_closed(a.sock));
-	print_shutdown(&a);
-	print_shutdown(&b);
-	print_recv_at_end_of_stream(&a);
-	print_try_recv(&a);
+	shut_down_and_print_result(&a);
+	shut_down_and_print_result(&b);
+	recv_end_of_stream_and_print_result(&a);
+	try_recv_and_print_result(&a);
 	await_closed(&a);
 	await_closed(&b);
-	print_shutdown(&a);
-	print_shutdown(&b);
-	print_try_send(&a);
-	print_try_send(&b);
-	print_try_recv(&a);
-	print_try_recv(&b);
+	shut_down_and_print_result(&a);
+	shut_down_and_print_result(&b);
+	try_send_and_print_result(&a);
+	try_send_and_print_result(&b);
+	try_recv_and_print_result(&a);
+	try_recv_and_print_result(&b);
 	print_peer_address(&a);
 	print_peer_address(&b);
 	close_endpoint_socket(&a);
 	close_endpoint_socket(&b);
 }
 
-static void print_socket_calls_after_tcp_reset(struct side *side)
+static void make_calls_after_tcp_reset_and_print_results(struct side *side)
 {
 	print_step_result(side, "gone", siw_llp_tcp_is_closed(side->sock));
-	print_try_recv(side);
-	print_try_send(side);
+	try_recv_and_print_result(side);
+	try_send_and_print_result(side);
 	print_peer_address(side);
-	print_shutdown(side);
+	shut_down_and_print_result(side);
 	close_endpoint_socket(side);
 }
 
@@ -447,8 +447,8 @@ static void scenario_close_with_unread_octets(void)
 	script_send_all(&a, "unread");
 	wait_until_handler_ready(&b, &b.handler);
 	close_endpoint_socket(&b);
-	print_recv_at_end_of_stream(&a);
-	print_socket_calls_after_tcp_reset(&a);
+	recv_end_of_stream_and_print_result(&a);
+	make_calls_after_tcp_reset_and_print_results(&a);
 }
 
 /* Checks that octets that arrived before a reset can still be read. */
@@ -460,8 +460,8 @@ static void scenario_read_after_reset(void)
 	close_endpoint_socket(&b);
 	await_closed(&a);
 	script_recv_all(&a, 6);
-	print_recv_at_end_of_stream(&a);
-	print_socket_calls_after_tcp_reset(&a);
+	recv_end_of_stream_and_print_result(&a);
+	make_calls_after_tcp_reset_and_print_results(&a);
 }
 
 static void scenario_send_after_abort(void)
@@ -470,9 +470,9 @@ static void scenario_send_after_abort(void)
 	siw_llp_tcp_set_abortive_close(b.sock);
 	close_endpoint_socket(&b);
 	await_closed(&a);
-	print_try_send(&a);
-	print_try_send(&a);
-	print_socket_calls_after_tcp_reset(&a);
+	try_send_and_print_result(&a);
+	try_send_and_print_result(&a);
+	make_calls_after_tcp_reset_and_print_results(&a);
 }
 
 /* Sends octets to a socket that the peer has closed. */
@@ -480,12 +480,12 @@ static void scenario_send_to_closed_peer(void)
 {
 	connect_endpoints_tcp();
 	close_endpoint_socket(&b);
-	print_recv_at_end_of_stream(&a);
+	recv_end_of_stream_and_print_result(&a);
 	script_send_all(&a, "late");
 	await_closed(&a);
-	print_try_send(&a);
-	print_try_send(&a);
-	print_socket_calls_after_tcp_reset(&a);
+	try_send_and_print_result(&a);
+	try_send_and_print_result(&a);
+	make_calls_after_tcp_reset_and_print_results(&a);
 }
 
 static void scenario_connection_never_accepted(void)
@@ -494,8 +494,8 @@ static void scenario_connection_never_accepted(void)
 	script_send_all(&a, "nobody reads it");
 	wait_until_handler_ready(&b, &b.of_listener);
 	siw_llp_close(b.listener);
-	print_recv_at_end_of_stream(&a);
-	print_socket_calls_after_tcp_reset(&a);
+	recv_end_of_stream_and_print_result(&a);
+	make_calls_after_tcp_reset_and_print_results(&a);
 	start_listener(&b);
 }
 
@@ -505,10 +505,10 @@ static void scenario_accept_after_client_closed(void)
 	connect_a_to_b();
 	script_send_all(&a, "early");
 	close_endpoint_socket(&a);
-	accept_on_b();
+	accept_connection_on_b();
 	script_recv_all(&b, 5);
-	print_recv_at_end_of_stream(&b);
-	print_try_send(&b);
+	recv_end_of_stream_and_print_result(&b);
+	try_send_and_print_result(&b);
 	close_endpoint_socket(&b);
 }
 
@@ -530,9 +530,9 @@ static void scenario_send_octet_by_octet(void)
 		print_step_result(&a, "received", await_recv(&a, got + i, 1));
 	printf("a received %s\n", got);
 	print_step_result(&a, "receives", try_recv(&a, got, 0));
-	print_try_recv(&a);
+	try_recv_and_print_result(&a);
 	close_endpoint_socket(&a);
-	print_recv_at_end_of_stream(&b);
+	recv_end_of_stream_and_print_result(&b);
 	close_endpoint_socket(&b);
 }
 
@@ -558,7 +558,7 @@ static void scenario_full_listen_backlog(void)
 			wait_until_handler_ready(&a, &handlers[i]);
 		must(!rv);
 		a.sock = connecting[i];
-		print_try_recv(
+		try_recv_and_print_result(
 			&a); /* read until EAGAIN, so that the poller stops returning the handler */
 	}
 	for (int i = 0; i < 3; i++)
@@ -588,9 +588,9 @@ static void scenario_socket_connects_to_itself(void)
 	print_step_result(&a, "connects", await_connected(&a));
 	script_send_all(&a, "to itself");
 	script_recv_all(&a, 9);
-	print_shutdown(&a);
-	print_recv_at_end_of_stream(&a);
-	print_try_recv(&a);
+	shut_down_and_print_result(&a);
+	recv_end_of_stream_and_print_result(&a);
+	try_recv_and_print_result(&a);
 	close_endpoint_socket(&a);
 }
 
@@ -624,9 +624,9 @@ static void scenario_full_socket_buffers(void)
 	siw_llp_update_want_write(a.sock, false);
 	print_step_result(&a, "was blocked", blocked);
 	print_step_result(&b, "received all", received == BIG);
-	print_try_recv(&b);
+	try_recv_and_print_result(&b);
 	close_endpoint_socket(&a);
-	print_recv_at_end_of_stream(&b);
+	recv_end_of_stream_and_print_result(&b);
 	close_endpoint_socket(&b);
 }
 
@@ -634,7 +634,7 @@ static void scenario_full_socket_buffers(void)
 static void scenario_paused_socket(void)
 {
 	connect_endpoints_tcp();
-	print_try_recv(&b);
+	try_recv_and_print_result(&b);
 	siw_llp_sock_pause(b.sock);
 	script_send_all(&a, "later");
 	for (int i = 0; i < 3; i++) {
@@ -643,17 +643,17 @@ static void scenario_paused_socket(void)
 	}
 	siw_llp_sock_resume(b.sock);
 	script_recv_all(&b, 5);
-	print_try_recv(&b);
+	try_recv_and_print_result(&b);
 	siw_llp_sock_pause(b.sock);
-	print_shutdown(&a);
+	shut_down_and_print_result(&a);
 	wait_until_handler_ready(&b, &b.handler);
-	print_recv_at_end_of_stream(&b);
+	recv_end_of_stream_and_print_result(&b);
 	close_endpoint_socket(&b);
-	print_recv_at_end_of_stream(&a);
+	recv_end_of_stream_and_print_result(&a);
 	close_endpoint_socket(&a);
 }
 
-static struct siw_llp_port *open_sibling_port(const struct side *side)
+static struct siw_llp_port *open_sibling_poll_port(const struct side *side)
 {
 	struct siw_llp_port *port;
 
@@ -662,14 +662,16 @@ static struct siw_llp_port *open_sibling_port(const struct side *side)
 	return port;
 }
 
-static void move_to_port(struct side *side, struct siw_llp_port *port)
+static void move_socket_to_poll_port(struct side *side, struct siw_llp_port *port)
 {
 	siw_llp_leave_port(side->sock);
 	must(!siw_llp_join_port(side->sock, port));
 	side->port = port;
 }
 
-/* Connects a new socket, which belongs to the llp port of `side`, to a's listener, and closes both. */
+/*
+ * Connects a new socket, which belongs to the llp port of `side`, to a's listener, and closes both.
+ */
 static void connect_to_listener_of_a(struct side *side)
 {
 	struct siw_io_handler handler = side->handler;
@@ -691,45 +693,46 @@ static void connect_to_listener_of_a(struct side *side)
 /* Checks that a socket that moves to another port of its host loses no octet and no event. */
 static void scenario_move_to_another_port(void)
 {
-	struct siw_llp_port *first = b.port, *second = open_sibling_port(&b);
+	struct siw_llp_port *first = b.port, *second = open_sibling_poll_port(&b);
 
 	connect_endpoints_tcp();
 	script_send_all(&a, "unread");
 	wait_until_handler_ready(&b, &b.handler);
-	move_to_port(&b, second);
+	move_socket_to_poll_port(&b, second);
 	wait_until_handler_ready(&b, &b.handler);
 	script_recv_all(&b, 6);
-	print_try_recv(&b);
-	move_to_port(&b, first);
+	try_recv_and_print_result(&b);
+	move_socket_to_poll_port(&b, first);
 	print_step_result(&b, "is returned", is_handler_ready(&b, &b.handler));
 	siw_llp_sock_pause(b.sock);
 	script_send_all(&a, "paused");
-	move_to_port(&b, second);
+	move_socket_to_poll_port(&b, second);
 	for (int i = 0; i < 3; i++) {
 		print_step_result(&b, "is returned", is_handler_ready(&b, &b.handler));
 		wait_for_poll_port_event(&b);
 	}
 	siw_llp_sock_resume(b.sock);
 	script_recv_all(&b, 6);
-	print_try_recv(&b);
+	try_recv_and_print_result(&b);
 	siw_llp_sock_enable_timer(b.sock);
 	siw_llp_sock_set_timer(b.sock, 1);
-	move_to_port(&b, first);
+	move_socket_to_poll_port(&b, first);
 	print_step_result(&b, "timer is pending", siw_llp_sock_timer_is_pending(b.sock));
 	wait_until_handler_ready(&b, &b.handler);
 	print_step_result(&b, "timer is pending", siw_llp_sock_timer_is_pending(b.sock));
-	print_try_recv(&b);
+	try_recv_and_print_result(&b);
 	siw_llp_leave_port(b.sock);
 	script_send_all(&a, "between");
 	must(!siw_llp_join_port(b.sock, second));
 	b.port = second;
 	wait_until_handler_ready(&b, &b.handler);
 	script_recv_all(&b, 7);
-	print_try_recv(&a); /* a socket that stays ready would end each wait while b connects */
-	print_try_recv(&b);
+	try_recv_and_print_result(
+		&a); /* a socket that stays ready would end each wait while b connects */
+	try_recv_and_print_result(&b);
 	connect_to_listener_of_a(&b);
-	print_shutdown(&a);
-	print_recv_at_end_of_stream(&b);
+	shut_down_and_print_result(&a);
+	recv_end_of_stream_and_print_result(&b);
 	close_endpoint_socket(&b);
 	close_endpoint_socket(&a);
 	b.port = first;
@@ -740,7 +743,7 @@ static void scenario_move_to_another_port(void)
 static void scenario_move_full_socket(void)
 {
 	static uint8_t octets[65536];
-	struct siw_llp_port *first = a.port, *second = open_sibling_port(&a);
+	struct siw_llp_port *first = a.port, *second = open_sibling_poll_port(&a);
 	size_t sent = 0, received = 0;
 	long n;
 
@@ -748,13 +751,13 @@ static void scenario_move_full_socket(void)
 	while ((n = try_send(&a, octets, sizeof(octets))) > 0)
 		sent += (size_t)n;
 	print_step_result(&a, "sends", n);
-	move_to_port(&a, second);
+	move_socket_to_poll_port(&a, second);
 	for (; received < sent; received += (size_t)n) {
 		n = await_recv(&b, octets, sizeof(octets));
 		must(n > 0);
 	}
 	wait_until_handler_ready(&a, &a.handler);
-	print_try_send(&a);
+	try_send_and_print_result(&a);
 	siw_llp_update_want_write(a.sock, false);
 	close_endpoint_socket(&b);
 	close_endpoint_socket(&a);
@@ -781,7 +784,7 @@ static void scenario_simultaneous_open(void)
 	script_recv_all(&a, 4);
 	script_recv_all(&b, 4);
 	close_endpoint_socket(&a);
-	print_recv_at_end_of_stream(&b);
+	recv_end_of_stream_and_print_result(&b);
 	close_endpoint_socket(&b);
 }
 
@@ -851,12 +854,12 @@ static void scenario_lossy_link(void)
 	}
 	print_step_result(&a, "received all", flows[1].received == LOSSY);
 	print_step_result(&b, "received all", flows[0].received == LOSSY);
-	print_shutdown(&a);
-	print_recv_at_end_of_stream(&b);
+	shut_down_and_print_result(&a);
+	recv_end_of_stream_and_print_result(&b);
 	script_send_all(&b, "still open");
 	script_recv_all(&a, 10);
-	print_shutdown(&b);
-	print_recv_at_end_of_stream(&a);
+	shut_down_and_print_result(&b);
+	recv_end_of_stream_and_print_result(&a);
 	close_endpoint_socket(&a);
 	close_endpoint_socket(&b);
 }
@@ -878,7 +881,7 @@ static struct siw_addr parse_addr_and_set_port(const char *addr)
  * Returns the text to print for an address, because the host's addresses differ between the two
  * builds.
  */
-static const char *address_label(const char *addr)
+static const char *text_for_address(const char *addr)
 {
 	return !strcmp(addr, ADDR_A) ? "IPv4" : !strcmp(addr, ADDR_V6) ? "IPv6" : addr;
 }
@@ -890,7 +893,7 @@ static int reserve_port(bool udp, const char *addr, bool v6_only)
 	int fd = udp ? siw_llp_udp_reserve_port(&at, v6_only)
 		     : siw_llp_tcp_reserve_port(&at, v6_only);
 
-	printf("%s keep %s%s: %s\n", udp ? "udp" : "tcp", address_label(addr),
+	printf("%s keep %s%s: %s\n", udp ? "udp" : "tcp", text_for_address(addr),
 	       v6_only ? " alone" : "", result_text(fd < 0 ? fd : 0));
 	return fd < 0 ? -1 : fd;
 }
@@ -900,7 +903,7 @@ static void reserve_and_release_port(bool udp, const char *addr, bool v6_only)
 	int fd = reserve_port(udp, addr, v6_only);
 
 	if (fd >= 0)
-		siw_llp_event_close(fd);
+		siw_llp_event_fd_close(fd);
 }
 
 /*
@@ -918,7 +921,7 @@ static void open_and_close_socket(bool udp, const char *addr, bool between)
 	int rv = udp ? siw_llp_udp_open(a.port, &at, &a.of_listener, &sock)
 		     : siw_llp_tcp_listen(a.port, &at, 4, &a.of_listener, &sock);
 
-	printf("%s open %s: %s\n", udp ? "udp" : "tcp", address_label(addr), result_text(rv));
+	printf("%s open %s: %s\n", udp ? "udp" : "tcp", text_for_address(addr), result_text(rv));
 	if (rv)
 		return;
 	for (size_t i = 0; between && i < sizeof(kept) / sizeof(kept[0]); i++)
@@ -935,7 +938,7 @@ static void check_port_reservations(bool udp)
 	must(fd >= 0);
 	must(any.port_be);
 	the_port_be = any.port_be;
-	siw_llp_event_close(fd);
+	siw_llp_event_fd_close(fd);
 	open_and_close_socket(udp, "0.0.0.0", false);
 	open_and_close_socket(udp, "::", false);
 	for (int alone = 0; alone < 2; alone++) {
@@ -944,14 +947,14 @@ static void check_port_reservations(bool udp)
 		reserve_and_release_port(udp, "::", true);
 		open_and_close_socket(udp, ADDR_A, true);
 		open_and_close_socket(udp, ADDR_V6, true);
-		siw_llp_event_close(fd);
+		siw_llp_event_fd_close(fd);
 	}
 	fd = reserve_port(udp, "0.0.0.0", false);
 	reserve_and_release_port(udp, "::", false);
 	reserve_and_release_port(udp, "::", true);
 	open_and_close_socket(udp, ADDR_A, false);
 	open_and_close_socket(udp, ADDR_V6, true);
-	siw_llp_event_close(fd);
+	siw_llp_event_fd_close(fd);
 	reserve_and_release_port(udp, "192.0.2.1", false);
 }
 

@@ -43,7 +43,7 @@ static struct lane {
 static _Atomic bool over; /* the threads have to end */
 
 /* Makes a progress round, and fills the wait set. Returns how many octets were received. */
-static int make_round_and_fill_wait_set(struct lane *lane, struct siw_llp_waitset *set)
+static int make_progress_round_and_fill_wait_set(struct lane *lane, struct siw_llp_waitset *set)
 {
 	struct siw_io_handler *handlers[STREAMS];
 	int n, moved = 0;
@@ -63,7 +63,7 @@ static void start_threads(pthread_t *threads, int n, void *(*run)(void *arg))
 		must(!pthread_create(&threads[i], NULL, run, (void *)(intptr_t)i));
 }
 
-static void end_threads(const pthread_t *threads, int n)
+static void wake_and_join_threads(const pthread_t *threads, int n)
 {
 	over = true;
 	for (int i = 0; i < PORTS; i++)
@@ -85,7 +85,7 @@ static void *wait_for_socket_or_wake_up(void *arg)
 		unsigned int now;
 
 		for (int i = 0; i < PORTS; i++)
-			make_round_and_fill_wait_set(&lanes[i], &sets[i]);
+			make_progress_round_and_fill_wait_set(&lanes[i], &sets[i]);
 		now = news; /* read after the polls, which clear a wake-up */
 		if (*mine == now && !over) {
 			sched_yield(); /* to the threads for which the wake-up is still pending */
@@ -108,7 +108,7 @@ static void run_wake_test(void)
 			while (seen[j] != i + 1)
 				sched_yield();
 	}
-	end_threads(threads, WAITERS);
+	wake_and_join_threads(threads, WAITERS);
 }
 
 /* ---- move ------------------------------------------------------------------------------------ */
@@ -124,7 +124,7 @@ static struct stream {
 
 static struct siw_llp_port *outside; /* the port of the peers, which only the main thread uses */
 
-static int serve_stream(struct siw_io_handler *self)
+static int receive_from_stream(struct siw_io_handler *self)
 {
 	struct stream *stream = siw_container(self, struct stream, handler);
 	char octets[4096];
@@ -137,20 +137,20 @@ static int serve_stream(struct siw_io_handler *self)
 	return got > 0;
 }
 
-static int ignore_peer(struct siw_io_handler *self)
+static int ignore_events_of_peer(struct siw_io_handler *self)
 {
 	(void)self;
 	return 0;
 }
 
-static struct siw_io_handler peer_handler = { ignore_peer };
+static struct siw_io_handler peer_handler = { ignore_events_of_peer };
 
 static void connect_stream(struct siw_llp_sock *listener, const struct siw_addr *at,
 			   struct stream *stream)
 {
 	int rv;
 
-	stream->handler.serve = serve_stream;
+	stream->handler.serve = receive_from_stream;
 	must(!siw_llp_tcp_connect(outside, at, NULL, &peer_handler, &stream->peer));
 	while ((rv = siw_llp_tcp_connect_result(stream->peer)) == -EAGAIN)
 		sched_yield();
@@ -177,7 +177,7 @@ static void open_streams(void)
 }
 
 /* Serves one lane, or, as thread number PORTS, all of them. */
-static void *serve_lanes(void *arg)
+static void *make_progress_on_lanes_until_over(void *arg)
 {
 	int first = (int)(intptr_t)arg, n = 1;
 	struct siw_llp_waitset sets[PORTS];
@@ -190,7 +190,7 @@ static void *serve_lanes(void *arg)
 		int moved = 0;
 
 		for (int i = 0; i < n; i++)
-			moved += make_round_and_fill_wait_set(&lanes[first + i], &sets[i]);
+			moved += make_progress_round_and_fill_wait_set(&lanes[first + i], &sets[i]);
 		if (!moved && !over) {
 			sched_yield(); /* to the threads for which the wake-up is still pending */
 			must(siw_llp_wait_any(sets, n, -1, LIMIT_US) == 1);
@@ -199,7 +199,7 @@ static void *serve_lanes(void *arg)
 	return NULL;
 }
 
-static void move_stream(struct stream *stream, unsigned int to)
+static void move_stream_to_lane(struct stream *stream, unsigned int to)
 {
 	struct lane *first = &lanes[stream->lane < to ? stream->lane : to];
 	struct lane *second = &lanes[stream->lane < to ? to : stream->lane];
@@ -213,7 +213,7 @@ static void move_stream(struct stream *stream, unsigned int to)
 	pthread_mutex_unlock(&first->lock);
 }
 
-static void run_move_test(void)
+static void run_test_of_moving_streams(void)
 {
 	pthread_t threads[PORTS + 1];
 	char octets[64] = { 0 };
@@ -221,7 +221,7 @@ static void run_move_test(void)
 
 	open_streams();
 	/* Thread i serves lane i. The additional thread serves all lanes. */
-	start_threads(threads, PORTS + 1, serve_lanes);
+	start_threads(threads, PORTS + 1, make_progress_on_lanes_until_over);
 	for (unsigned int i = 0; i < SENDS; i++) {
 		struct stream *stream = &streams[i % STREAMS];
 		ssize_t sent = siw_llp_tcp_sendv(stream->peer, &iov, 1);
@@ -229,7 +229,7 @@ static void run_move_test(void)
 		must(sent > 0);
 		stream->sent += (size_t)sent;
 		if (i % 3 == 0)
-			move_stream(stream, (stream->lane + 1 + i % (PORTS - 1)) % PORTS);
+			move_stream_to_lane(stream, (stream->lane + 1 + i % (PORTS - 1)) % PORTS);
 		/* In half of the turns, the threads are given time to go to sleep. */
 		while (i % 2 && stream->received != stream->sent)
 			sched_yield();
@@ -237,7 +237,7 @@ static void run_move_test(void)
 	for (int i = 0; i < STREAMS; i++)
 		while (streams[i].received != streams[i].sent)
 			sched_yield();
-	end_threads(threads, PORTS + 1);
+	wake_and_join_threads(threads, PORTS + 1);
 	for (int i = 0; i < STREAMS; i++) {
 		siw_llp_close(streams[i].sock);
 		siw_llp_close(streams[i].peer);
@@ -281,7 +281,7 @@ static void run_cancel_test(void)
 		struct siw_llp_waitset set;
 
 		siw_llp_port_wake(lanes[i].port);
-		make_round_and_fill_wait_set(&lanes[i], &set);
+		make_progress_round_and_fill_wait_set(&lanes[i], &set);
 		must(siw_llp_wait(&set, -1, 0) == 0);
 	}
 }
@@ -296,7 +296,7 @@ int main(int argc, char **argv)
 	if (!strcmp(argv[1], "wake"))
 		run_wake_test();
 	else if (!strcmp(argv[1], "move"))
-		run_move_test();
+		run_test_of_moving_streams();
 	else
 		run_cancel_test();
 	for (int i = 0; i < PORTS; i++)

@@ -132,7 +132,7 @@ static bool is_late_echo_accepted(uint64_t ns)
 	advance_clock(ns);
 	SEND_FROM_PEER(SIW_DGRAM_RD_ECHO, .rest = build_echo_body(), .len = ECHO);
 	process_endpoint_events();
-	return siw_rd_n_peers(rd) == 1;
+	return siw_rd_peer_count(rd) == 1;
 }
 
 static void check_cookie_lifetime(void)

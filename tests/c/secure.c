@@ -36,8 +36,9 @@ int main(void)
 		return 1;
 	printf("secure %lu\n", getauxval(AT_SECURE));
 	printf("crc %lld\n", (long long)siw_settings()->crc);
-	printf("capture %s %d\n", text_or_placeholder(siw_setting_capture()), siw_capture_on());
-	printf("faults %s\n", text_or_placeholder(siw_setting_faults()));
+	printf("capture %s %d\n", text_or_placeholder(siw_setting_get_capture_path()),
+	       siw_capture_on());
+	printf("faults %s\n", text_or_placeholder(siw_setting_get_fault_plan()));
 	printf("counters %s\n", text_or_placeholder(siw_counters_path()));
 	siw_close_device(context);
 	siw_free_device_list(devices);

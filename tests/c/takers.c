@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * Four threads remove receive buffers from one shared queue, while one thread posts buffers and
- * changes the depth of the queue. Some of the threads put buffers back. Every buffer is used exactly
- * once, and its elements are those that were posted. The argument is the number of buffers.
+ * changes the depth of the queue. Some of the threads put buffers back. Every buffer is used
+ * exactly once, and its elements are those that were posted. The argument is the number of buffers.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -26,7 +26,7 @@
 		}                                                                  \
 	} while (0)
 
-static struct siw_mem_queue *queue;
+static struct siw_mem_buffer_queue *queue;
 static uint64_t n_buffers;
 static _Atomic uint64_t n_used;
 static _Atomic uint8_t *uses; /* for each buffer, how often it was used */
@@ -38,7 +38,7 @@ struct taker {
 };
 
 /* The elements of a buffer, which follow from its number. */
-static int elements_of(uint64_t number, struct siw_sge *sgl)
+static int make_sges_of_buffer(uint64_t number, struct siw_sge *sgl)
 {
 	int n = (int)(number % (MAX_SGE + 1));
 
@@ -48,12 +48,12 @@ static int elements_of(uint64_t number, struct siw_sge *sgl)
 	return n;
 }
 
-static void check_elements(const struct siw_mem_taken *buf)
+static void check_sges_of_taken_buffer(const struct siw_mem_taken *buf)
 {
 	struct siw_sge sgl[MAX_SGE];
 	uint64_t length = 0;
 
-	CHECK(buf->user_data < n_buffers && buf->nsge == elements_of(buf->user_data, sgl));
+	CHECK(buf->user_data < n_buffers && buf->nsge == make_sges_of_buffer(buf->user_data, sgl));
 	for (int i = 0; i < buf->nsge; i++) {
 		CHECK(buf->sgl[i].addr == sgl[i].addr && buf->sgl[i].length == sgl[i].length &&
 		      buf->sgl[i].lkey == sgl[i].lkey);
@@ -62,52 +62,52 @@ static void check_elements(const struct siw_mem_taken *buf)
 	CHECK(buf->length == length);
 }
 
-static void use_buffer(struct taker *taker, uint64_t number)
+static void count_use_of_buffer(struct taker *taker, uint64_t number)
 {
 	CHECK(number < n_buffers && atomic_fetch_add(&uses[number], 1) == 0);
 	taker->used++;
 	atomic_fetch_add(&n_used, 1);
 }
 
-static void take_or_pop_one(struct taker *taker)
+static void take_or_pop_one_buffer(struct taker *taker)
 {
 	unsigned int how = (unsigned int)rand_r(&taker->seed) % 8;
 	struct siw_mem_taken buf;
 	uint64_t number;
 
 	if (how == 0) {
-		if (siw_mem_queue_pop_unfilled(queue, &number) == 1)
-			use_buffer(taker, number);
+		if (siw_mem_buffer_queue_pop_unfilled(queue, &number) == 1)
+			count_use_of_buffer(taker, number);
 		else
 			sched_yield();
 		return;
 	}
-	if (siw_mem_queue_is_empty(queue) || !siw_mem_queue_take(queue, &buf)) {
+	if (siw_mem_queue_is_empty(queue) || !siw_mem_buffer_queue_take(queue, &buf)) {
 		sched_yield();
 		return;
 	}
-	check_elements(&buf);
+	check_sges_of_taken_buffer(&buf);
 	if (how == 1) {
-		CHECK(siw_mem_queue_put_back(queue, &buf) == 0);
+		CHECK(siw_mem_buffer_queue_put_back(queue, &buf) == 0);
 		taker->put_back++;
 		return;
 	}
-	use_buffer(taker, buf.user_data);
+	count_use_of_buffer(taker, buf.user_data);
 }
 
 static void *take_buffers(void *arg)
 {
 	while (atomic_load(&n_used) < n_buffers)
-		take_or_pop_one(arg);
+		take_or_pop_one_buffer(arg);
 	return NULL;
 }
 
 static void post_buffer(uint64_t number)
 {
 	struct siw_sge sgl[MAX_SGE];
-	int n = elements_of(number, sgl), r;
+	int n = make_sges_of_buffer(number, sgl), r;
 
-	while ((r = siw_mem_queue_post(queue, number, sgl, n)) != 0) {
+	while ((r = siw_mem_buffer_queue_post(queue, number, sgl, n)) != 0) {
 		CHECK(r == -ENOMEM); /* the queue is full */
 		sched_yield();
 	}
@@ -117,10 +117,10 @@ static void post_buffers_and_resize(void)
 {
 	for (uint64_t i = 0; i < n_buffers; i++) {
 		post_buffer(i);
-		CHECK(siw_mem_queue_posted_count(queue) <= DEPTH + TAKERS);
+		CHECK(siw_mem_buffer_queue_posted_count(queue) <= DEPTH + TAKERS);
 		/* fails if more buffers are posted than the new depth */
 		if (i % 64 == 0)
-			(void)siw_mem_queue_resize(queue, i % 128 ? DEPTH / 2 : DEPTH);
+			(void)siw_mem_buffer_queue_resize(queue, i % 128 ? DEPTH / 2 : DEPTH);
 	}
 }
 
@@ -133,7 +133,7 @@ int main(int argc, char **argv)
 	CHECK(argc == 2);
 	n_buffers = strtoull(argv[1], NULL, 10);
 	uses = calloc(n_buffers, sizeof(*uses));
-	CHECK(uses && siw_mem_queue_create(&attr, &queue) == 0);
+	CHECK(uses && siw_mem_buffer_queue_create(&attr, &queue) == 0);
 	for (unsigned int i = 0; i < TAKERS; i++) {
 		takers[i].seed = i + 1;
 		CHECK(!pthread_create(&takers[i].thread, NULL, take_buffers, &takers[i]));
@@ -147,9 +147,9 @@ int main(int argc, char **argv)
 	CHECK(used == n_buffers && put_back > 0);
 	for (uint64_t i = 0; i < n_buffers; i++)
 		CHECK(uses[i] == 1);
-	CHECK(siw_mem_queue_is_empty(queue) && !siw_mem_queue_has_returned(queue) &&
-	      siw_mem_queue_exact_count(queue) == 0);
-	siw_mem_queue_destroy(queue);
+	CHECK(siw_mem_queue_is_empty(queue) && !siw_mem_buffer_queue_has_returned_buffers(queue) &&
+	      siw_mem_buffer_queue_exact_count(queue) == 0);
+	siw_mem_buffer_queue_destroy(queue);
 	free((void *)uses);
 	return 0;
 }

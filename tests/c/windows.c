@@ -420,7 +420,7 @@ static void close_endpoint_pair(struct pair *pair)
  * Waits until no bind uses the handle of a queue pair that has been closed. A new queue pair may
  * get the same memory, and a failing bind would end it while it connects.
  */
-static void wait_until_old_binds_are_over(void)
+static void wait_until_binds_to_closed_qp_are_over(void)
 {
 	const struct timespec rest = { .tv_nsec = 3000000 };
 
@@ -437,7 +437,7 @@ static void *replace_queue_pairs(void *unused)
 	for (; !stop; opened++) {
 		int i = opened % 2;
 
-		wait_until_old_binds_are_over();
+		wait_until_binds_to_closed_qp_are_over();
 		old = pairs[i];
 		connect_endpoint_pair(&pairs[i], i);
 		close_endpoint_pair(&old);

@@ -147,7 +147,7 @@ def test_devices_and_doctor_give_advice_if_no_interface_has_an_address(
     monkeypatch.setattr(verbs, "Context", fail_to_open_device)
     devices.devices(as_json=False)
     assert "`sudo ip link set lo up`" in capsys.readouterr().out
-    finding = doctor._check_device()
+    finding = doctor._check_siwarp_devices()
     assert finding.state == "bad"
     assert finding.advice.endswith("is lo up? sudo ip link set lo up")
 
@@ -217,17 +217,22 @@ def test_a_removed_setting_is_refused_with_the_name_of_its_successor(arguments: 
     assert done.stderr.strip().endswith("is no longer a setting: use SIWARP_BATCHING")
 
 
-def value_of_row(name: str, done: subprocess.CompletedProcess[str]) -> int:
+def value_of_counter_row(name: str, done: subprocess.CompletedProcess[str]) -> int:
     return next(row["value"] for row in json.loads(done.stdout) if row["name"] == name)
 
 
 def test_an_option_overrides_the_environment_and_the_environment_the_default() -> None:
     default = run_siwarp("config", "--json")
-    assert value_of_row("budget", default) == 64
+    assert value_of_counter_row("budget", default) == 64
     env = {"SIWARP_BUDGET": "7"}
-    assert value_of_row("budget", run_siwarp("config", "--json", env=env)) == 7
-    assert value_of_row("budget", run_siwarp("--budget", "9", "config", "--json", env=env)) == 9
-    assert value_of_row("budget", run_siwarp("--budget=9", "config", "--json", env=env)) == 9
+    assert value_of_counter_row("budget", run_siwarp("config", "--json", env=env)) == 7
+    assert (
+        value_of_counter_row("budget", run_siwarp("--budget", "9", "config", "--json", env=env))
+        == 9
+    )
+    assert (
+        value_of_counter_row("budget", run_siwarp("--budget=9", "config", "--json", env=env)) == 9
+    )
 
 
 @pytest.mark.parametrize(
@@ -384,9 +389,9 @@ def test_doctor_treats_a_tcp_port_with_only_time_wait_connections_as_free(
             accepted.close()
             assert client.recv(1) == b""
         monkeypatch.setattr(doctor, "PORT", port)
-        taken = doctor._check_ports()
+        taken = doctor._check_default_port_is_free()
         assert taken.state == "fair" and f"TCP port {port} is in use" in taken.advice
-    assert f"TCP port {port} is in use" not in doctor._check_ports().advice
+    assert f"TCP port {port} is in use" not in doctor._check_default_port_is_free().advice
 
 
 def test_doctor_tests_socket_buffers_if_proc_does_not_provide_the_limits(
@@ -500,7 +505,7 @@ def test_a_demo_that_fails_reports_the_failure_in_json(
 ) -> None:
     def fail_after_heading(octets: int, lossy: bool) -> None:
         show.print_heading("Something")
-        demo._report_check(False, f"{octets} octets came back")
+        demo._report_demo_check(False, f"{octets} octets came back")
 
     monkeypatch.setattr(demo, "_demonstrate_transfers", fail_after_heading)
     with pytest.raises(typer.Exit) as end:

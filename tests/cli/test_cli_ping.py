@@ -181,7 +181,7 @@ def test_a_ping_server_serves_several_clients_at_the_same_time(qp: str) -> None:
             assert run.result()["received"] == 200
 
 
-def exchange_uc_start_up(sock: socket.socket, server_port: int, port: int) -> bytes:
+def send_uc_start_up_and_return_answer(sock: socket.socket, server_port: int, port: int) -> bytes:
     """Send a UC client's start-up message with the given port, and return the server's answer."""
     segment = DDPDatagram(q_key=QKEY) / Raw(pack_hello(port))
     sock.sendto(bytes(UDDatagram(segment=segment)), ("127.0.0.1", server_port))
@@ -195,11 +195,12 @@ def test_a_uc_ping_server_admits_a_limited_number_of_clients_and_repeats_its_ans
     ):
         s.settimeout(10)
         ports = {
-            int.from_bytes(exchange_uc_start_up(s, port, i)[-6:-4], "big") for i in range(1, 65)
+            int.from_bytes(send_uc_start_up_and_return_answer(s, port, i)[-6:-4], "big")
+            for i in range(1, 65)
         }
         assert len(ports) == 64 and 0 not in ports
-        assert int.from_bytes(exchange_uc_start_up(s, port, 1)[-6:-4], "big") in ports
-        full = exchange_uc_start_up(s, port, 100)
+        assert int.from_bytes(send_uc_start_up_and_return_answer(s, port, 1)[-6:-4], "big") in ports
+        full = send_uc_start_up_and_return_answer(s, port, 100)
         assert pack_hello(0) in full
         # The answer of a full server is not longer than the client's start-up message.
         assert len(full) == len(bytes(UDDatagram(segment=DDPDatagram() / Raw(pack_hello(100)))))
@@ -347,7 +348,7 @@ def _count_voluntary_context_switches(pid: int) -> int:
     )
 
 
-def assert_falls_asleep(pid: int) -> None:
+def assert_process_falls_asleep(pid: int) -> None:
     """Assert that within six seconds there is a second in which a process wakes at most once."""
     woken: list[int] = []
     while not woken or (woken[-1] > 1 and len(woken) < 6):
@@ -367,7 +368,7 @@ def test_an_idle_ping_server_sleeps_and_exits_after_a_signal(qp: str) -> None:
             "ping", "127.0.0.1", "-p", port, "-n", 5, "--qp", qp, *qkey_options(qp)
         )
         assert asked["received"] == 5
-        assert_falls_asleep(process.pid)
+        assert_process_falls_asleep(process.pid)
         process.send_signal(signal.SIGINT)
         assert process.wait(10) == 0
 
@@ -387,7 +388,7 @@ def test_the_echo_process_of_the_demo_sleeps_while_idle_and_ends_on_request() ->
     ) as process:
         assert process.stdin is not None and process.stdout is not None
         assert "port" in json.loads(process.stdout.readline())
-        assert_falls_asleep(process.pid)
+        assert_process_falls_asleep(process.pid)
         process.stdin.write('"enough"\n')
         process.stdin.flush()
         assert json.loads(process.stdout.readline()) == "closed"

@@ -455,7 +455,7 @@ def test_a_preloaded_jemalloc_remains_active_under_siwarp_run(tmp_path: Path) ->
 def test_a_device_whose_interface_was_just_removed_gets_no_link(tmp_path: Path) -> None:
     # The device was listed, but its interface was removed before the interface's name was read.
     for name in ("", "gone0"):
-        run_view._link_to_interface(tmp_path, name)
+        run_view._link_device_to_interface(tmp_path, name)
     assert not list(tmp_path.iterdir())
-    run_view._link_to_interface(tmp_path, "lo")
+    run_view._link_device_to_interface(tmp_path, "lo")
     assert (tmp_path / "net" / "lo").is_symlink()

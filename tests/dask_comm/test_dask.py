@@ -98,7 +98,7 @@ def test_received_arrays_are_writable_and_independent() -> None:
 
 
 def test_both_ends_send_large_messages_at_the_same_time() -> None:
-    async def exchange() -> None:
+    async def exchange_arrays_both_ways_at_once() -> None:
         a, b = await comm_pair()
         array = to_serialize(np.ones(3_000_000, dtype="u1"))
 
@@ -113,7 +113,7 @@ def test_both_ends_send_large_messages_at_the_same_time() -> None:
         await asyncio.gather(send_many(a), send_many(b), read_many(a), read_many(b))
         await asyncio.gather(a.close(), b.close())
 
-    run(exchange)
+    run(exchange_arrays_both_ways_at_once)
 
 
 def test_a_message_written_before_close_arrives() -> None:
@@ -200,15 +200,15 @@ def test_a_cancelled_read_closes_the_comm() -> None:
 
 
 def test_connecting_without_a_listener_is_an_oserror() -> None:
-    async def connect_to_nobody() -> None:
+    async def connect_without_listener() -> None:
         with pytest.raises(OSError, match="no listener at this address"):
             await siw.Backend().get_connector().connect("127.0.0.1:9")
 
-    run(connect_to_nobody)
+    run(connect_without_listener)
 
 
 def test_a_listener_without_a_host_is_reached_over_ipv4_and_ipv6() -> None:
-    async def connect_to_both() -> None:
+    async def connect_over_ipv4_and_ipv6() -> None:
         accepted: asyncio.Queue[Any] = asyncio.Queue()
         async with listen("siw://", accepted.put) as listener:
             port = listener.get_host_port()[1]
@@ -219,21 +219,21 @@ def test_a_listener_without_a_host_is_reached_over_ipv4_and_ipv6() -> None:
                 ours.abort()
                 theirs.abort()
 
-    run(connect_to_both)
+    run(connect_over_ipv4_and_ipv6)
 
 
 @pytest.mark.parametrize("end", ["listener", "connector"])
 def test_a_security_object_that_requires_encryption_is_refused(end: str) -> None:
     options = Security(require_encryption=True).get_connection_args("worker")
 
-    async def start() -> None:
+    async def listen_or_connect_with_encryption() -> None:
         with pytest.raises(RuntimeError, match="requires encryption, which siw:// does not have"):
             if end == "listener":
                 listen(LOOPBACK, lambda comm: None, **options)
             else:
                 await connect("siw://127.0.0.1:9", **options)
 
-    run(start)
+    run(listen_or_connect_with_encryption)
 
 
 # ---- lying peers
@@ -242,7 +242,7 @@ HEADER = struct.Struct("!B3xIQ")
 WHOLE, INDEX, REMOTE_INDEX, COMPLETE = 1, 2, 3, 4
 
 
-def size_of(octets: int) -> bytes:
+def encode_size(octets: int) -> bytes:
     return struct.pack("!Q", octets)
 
 
@@ -252,13 +252,13 @@ def size_of(octets: int) -> bytes:
         (b"short", "a message of 5 octets, at least 16 expected"),
         (HEADER.pack(9, 0, 0), "a message of type 9"),
         (HEADER.pack(COMPLETE, 0, 0), "must only report messages that were sent"),
-        (HEADER.pack(WHOLE, 5, 8) + size_of(1), "8 octets expected for the index of 5 frames"),
-        (HEADER.pack(WHOLE, 1, 80) + size_of(1), "8 octets where 80 are expected"),
-        (HEADER.pack(WHOLE, 1, 8) + size_of(1), "whose parts must have this size"),
-        (HEADER.pack(WHOLE, 1, 10) + size_of(1) + b"xy", "whose parts must have this size"),
-        (HEADER.pack(WHOLE, 1, 8) + size_of(1 << 63), "half of the memory"),
-        (HEADER.pack(INDEX, 1, 8) + size_of(siw.LARGE), "whose parts must have this size"),
-        (HEADER.pack(INDEX, 1, 28) + size_of(siw.LARGE) + bytes(20), "a remote buffer of"),
+        (HEADER.pack(WHOLE, 5, 8) + encode_size(1), "8 octets expected for the index of 5 frames"),
+        (HEADER.pack(WHOLE, 1, 80) + encode_size(1), "8 octets where 80 are expected"),
+        (HEADER.pack(WHOLE, 1, 8) + encode_size(1), "whose parts must have this size"),
+        (HEADER.pack(WHOLE, 1, 10) + encode_size(1) + b"xy", "whose parts must have this size"),
+        (HEADER.pack(WHOLE, 1, 8) + encode_size(1 << 63), "half of the memory"),
+        (HEADER.pack(INDEX, 1, 8) + encode_size(siw.LARGE), "whose parts must have this size"),
+        (HEADER.pack(INDEX, 1, 28) + encode_size(siw.LARGE) + bytes(20), "a remote buffer of"),
         (HEADER.pack(REMOTE_INDEX, 1, 100), "a remote buffer of 100 octets expected"),
         (HEADER.pack(REMOTE_INDEX, 1, 1 << 62) + bytes(20), "for the index of 1 frames"),
         (
@@ -269,20 +269,20 @@ def size_of(octets: int) -> bytes:
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_lying_peer_ends_its_comm_only(message: bytes, error: str) -> None:
-    async def lie() -> None:
+    async def send_invalid_message() -> None:
         failed: asyncio.Queue[BaseException] = asyncio.Queue()
 
-        async def read_one(comm: Any) -> None:
+        async def read_one_message(comm: Any) -> None:
             try:
                 await comm.read()
             except CommClosedError as closed:
                 await failed.put(closed)
 
-        async with listen(LOOPBACK, read_one) as listener:
+        async with listen(LOOPBACK, read_one_message) as listener:
             honest = await connect(listener.contact_address)
             liar = await aio.connect(listener.get_host_port())
             await liar.recv()  # the handshake of the listener
-            await liar.send(whole_message({"compression": None, "pickle-protocol": 5}))
+            await liar.send(encode_whole_message({"compression": None, "pickle-protocol": 5}))
             await liar.send(message)
             assert error in str(await failed.get())
             with pytest.raises(OSError, match=r"ended|refused|broke"):
@@ -292,10 +292,10 @@ def test_a_lying_peer_ends_its_comm_only(message: bytes, error: str) -> None:
             honest.abort()
             await liar.close()
 
-    run(lie)
+    run(send_invalid_message)
 
 
-def whole_message(message: Any) -> bytes:
+def encode_whole_message(message: Any) -> bytes:
     """Return a message as one Send of the type WHOLE."""
     frames = [bytes(frame) for frame in dumps(message)]
     content = b"".join([struct.pack(f"!{len(frames)}Q", *map(len, frames)), *frames])
@@ -303,7 +303,7 @@ def whole_message(message: Any) -> bytes:
 
 
 def test_the_peer_cannot_read_memory_other_than_that_of_its_messages() -> None:
-    async def read_elsewhere() -> None:
+    async def read_memory_of_other_comm() -> None:
         accepted: asyncio.Queue[Any] = asyncio.Queue()
         async with listen(LOOPBACK, accepted.put) as listener:
             honest = await connect(listener.contact_address)
@@ -320,7 +320,7 @@ def test_the_peer_cannot_read_memory_other_than_that_of_its_messages() -> None:
             honest.abort()
             await stranger.close()
 
-    run(read_elsewhere)
+    run(read_memory_of_other_comm)
 
 
 # ---- clusters

@@ -191,7 +191,7 @@ def make_certificate(folder: Path) -> tuple[Path, Path]:
     return files
 
 
-def quarter_for_ud(kind: str, count: int) -> int:
+def quarter_octets_for_ud(kind: str, count: int) -> int:
     """Return a quarter of a number of octets on UD, where a unit is a thousandth of other units.
 
     A quarter of some megabytes is still more than the window of UD.

@@ -26,16 +26,16 @@ def start_server(tmp_path: Path) -> Iterator[ServerProcess]:
     """Return a server with one worker, so that the honest client shares it with the attacker."""
     (tmp_path / "file").write_bytes(b"content")
     with run_server(tmp_path, "--workers", "1") as server:
-        check_honest_client(server)
+        check_good_client_is_served(server)
         yield server
 
 
-def check_honest_client(server: ServerProcess) -> None:
+def check_good_client_is_served(server: ServerProcess) -> None:
     with server.log_in() as ftp:
         assert read_file(ftp, "file") == b"content"
 
 
-def worker_memory(server: ServerProcess) -> int:
+def resident_octets_of_worker(server: ServerProcess) -> int:
     """Return the resident memory of the server's worker in octets."""
     (pid,) = server.worker_pids()
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
@@ -45,12 +45,12 @@ def worker_memory(server: ServerProcess) -> int:
 def test_a_thousand_silent_connections_leave_room_for_an_honest_client(
     server: ServerProcess,
 ) -> None:
-    descriptors, octets = server.count_descriptors(), worker_memory(server)
+    descriptors, octets = server.count_descriptors(), resident_octets_of_worker(server)
     with contextlib.ExitStack() as stack:
         silent = [stack.enter_context(server.connect()) for _ in range(1000)]
-        check_honest_client(server)
+        check_good_client_is_served(server)
         assert server.count_descriptors() <= descriptors + MAX_WAITING + 8
-        assert worker_memory(server) - octets < GROWTH
+        assert resident_octets_of_worker(server) - octets < GROWTH
         # The oldest connections were closed, with a reason.
         silent[0].settimeout(LIMIT)
         said = b"".join(iter(lambda: silent[0].recv(4096), b""))
@@ -59,26 +59,26 @@ def test_a_thousand_silent_connections_leave_room_for_an_honest_client(
 
 
 def test_replies_that_are_not_read_are_bounded(server: ServerProcess) -> None:
-    octets = worker_memory(server)
+    octets = resident_octets_of_worker(server)
     with server.connect() as flood:
         flood.settimeout(LIMIT)
         flood.recv(100)
         with pytest.raises((ConnectionError, BrokenPipeError)):
             for _ in range(10_000):
                 flood.sendall(b"HELP\r\n" * 1000)
-    check_honest_client(server)
-    assert worker_memory(server) - octets < GROWTH
+    check_good_client_is_served(server)
+    assert resident_octets_of_worker(server) - octets < GROWTH
 
 
 def test_a_command_without_end_is_dropped(server: ServerProcess) -> None:
-    octets = worker_memory(server)
+    octets = resident_octets_of_worker(server)
     with server.connect() as endless:
         endless.settimeout(LIMIT)
         for _ in range(64):
             endless.sendall(b"A" * 65_536)
             endless.recv(65_536)
-        check_honest_client(server)
-    assert worker_memory(server) - octets < GROWTH
+        check_good_client_is_served(server)
+    assert resident_octets_of_worker(server) - octets < GROWTH
 
 
 def test_many_clients_with_half_a_command_delay_nobody(server: ServerProcess) -> None:
@@ -86,7 +86,7 @@ def test_many_clients_with_half_a_command_delay_nobody(server: ServerProcess) ->
     with contextlib.ExitStack() as stack:
         for _ in range(100):
             stack.enter_context(server.connect()).sendall(b"USER si")
-        check_honest_client(server)
+        check_good_client_is_served(server)
     wait_until(lambda: server.count_descriptors() <= descriptors, server.count_descriptors)
 
 
@@ -95,14 +95,14 @@ def test_clients_that_do_not_read_their_files_delay_nobody(
 ) -> None:
     with (tmp_path / "large").open("wb") as file:
         file.truncate(1 << 30)
-    descriptors, octets = server.count_descriptors(), worker_memory(server)
+    descriptors, octets = server.count_descriptors(), resident_octets_of_worker(server)
     with contextlib.ExitStack() as stack:
         for _ in range(20):
             ftp = stack.enter_context(contextlib.closing(server.log_in()))
             ftp.voidcmd("TYPE I")
             stack.enter_context(ftp.transfercmd("RETR large"))
-        check_honest_client(server)
-        assert worker_memory(server) - octets < GROWTH
+        check_good_client_is_served(server)
+        assert resident_octets_of_worker(server) - octets < GROWTH
     wait_until(lambda: server.count_descriptors() <= descriptors, server.count_descriptors)
 
 
@@ -125,16 +125,16 @@ def test_clients_that_do_not_read_from_their_channels_delay_nobody(
 
     with contextlib.ExitStack() as stack:
         start_download_without_reading(stack)  # makes the server open its device
-    descriptors, octets = server.count_descriptors(), worker_memory(server)
+    descriptors, octets = server.count_descriptors(), resident_octets_of_worker(server)
     with contextlib.ExitStack() as stack:
         # More sessions would have small units, for which the server opens another queue pair.
         for _ in range(7):
             start_download_without_reading(stack)
-        check_honest_client(server)
+        check_good_client_is_served(server)
         # The server has one pool of units for all its channels.
-        assert worker_memory(server) - octets < POOL_SIZE + GROWTH
+        assert resident_octets_of_worker(server) - octets < POOL_SIZE + GROWTH
     wait_until(lambda: server.count_descriptors() <= descriptors, server.count_descriptors)
-    check_honest_client(server)
+    check_good_client_is_served(server)
 
 
 def test_a_client_that_is_logged_out_again_counts_as_a_stranger(server: ServerProcess) -> None:
@@ -144,7 +144,7 @@ def test_a_client_that_is_logged_out_again_counts_as_a_stranger(server: ServerPr
             assert ftp.sendcmd("REIN").startswith("230")
         for _ in range(MAX_WAITING):
             stack.enter_context(server.connect())
-        check_honest_client(server)
+        check_good_client_is_served(server)
         with pytest.raises((ftplib.Error, EOFError, OSError)):
             clients[0].sendcmd("NOOP")
 
@@ -156,4 +156,4 @@ def test_what_is_no_ftp_at_all_ends_with_an_error_reply(server: ServerProcess) -
         web.shutdown(socket.SHUT_WR)
         said = b"".join(iter(lambda: web.recv(4096), b""))
     assert said.count(b"\r\n500 ") >= 2
-    check_honest_client(server)
+    check_good_client_is_served(server)

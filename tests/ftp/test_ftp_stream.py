@@ -99,11 +99,11 @@ def encode_unit(*write_data_record: Callable[[memoryview, int], int]) -> bytes:
     return bytes(view[:at])
 
 
-def record_writer(what: Message, transfer: int = 1) -> Callable[[memoryview, int], int]:
+def make_record_writer(what: Message, transfer: int = 1) -> Callable[[memoryview, int], int]:
     return lambda view, at: what.put(view, at, transfer)
 
 
-def data_record_writer(
+def make_data_record_writer(
     octets: bytes, offset: int, transfer: int = 1
 ) -> Callable[[memoryview, int], int]:
     def write_data_record(view: memoryview, at: int) -> int:
@@ -114,8 +114,8 @@ def data_record_writer(
     return write_data_record
 
 
-def end_record_writer(octets: bytes) -> Callable[[memoryview, int], int]:
-    return record_writer(End(size=len(octets), digest=crc32c(octets).to_bytes(4, "big")))
+def make_end_record_writer(octets: bytes) -> Callable[[memoryview, int], int]:
+    return make_record_writer(End(size=len(octets), digest=crc32c(octets).to_bytes(4, "big")))
 
 
 async def receive_all_octets(channel: Any) -> bytes:
@@ -145,12 +145,12 @@ def test_a_transfer_is_sent_received_and_confirmed() -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        encode_unit(data_record_writer(b"abc", 1)),
-        encode_unit(data_record_writer(b"abc", 0), data_record_writer(b"abc", 0)),
-        encode_unit(data_record_writer(b"abc", 0, transfer=2)),
-        encode_unit(data_record_writer(b"abc", 0), end_record_writer(b"abd")),
-        encode_unit(data_record_writer(b"abc", 0), end_record_writer(b"abcd")),
-        encode_unit(record_writer(Pause())),
+        encode_unit(make_data_record_writer(b"abc", 1)),
+        encode_unit(make_data_record_writer(b"abc", 0), make_data_record_writer(b"abc", 0)),
+        encode_unit(make_data_record_writer(b"abc", 0, transfer=2)),
+        encode_unit(make_data_record_writer(b"abc", 0), make_end_record_writer(b"abd")),
+        encode_unit(make_data_record_writer(b"abc", 0), make_end_record_writer(b"abcd")),
+        encode_unit(make_record_writer(Pause())),
         b"ADTS" + bytes(60),
     ],
     ids=["offset", "repeated", "transfer", "digest", "size", "type", "unit"],
@@ -170,7 +170,7 @@ def test_a_sender_that_violates_the_protocol_ends_the_transfer(wrong: bytes) -> 
 def test_a_channel_that_ends_before_the_end_is_no_end_of_the_file() -> None:
     async def main() -> None:
         channel = FakeChannel()
-        channel.queue_messages(encode_unit(data_record_writer(b"abc", 0)))
+        channel.queue_messages(encode_unit(make_data_record_writer(b"abc", 0)))
         channel.queue.put_nowait(ChannelEnded("the peer crashed", Cause.LOST))
         with pytest.raises(ChannelEnded, match="the peer crashed"):
             await receive_all_octets(channel)
@@ -181,7 +181,9 @@ def test_a_channel_that_ends_before_the_end_is_no_end_of_the_file() -> None:
 def test_the_receiver_learns_that_the_sender_has_cancelled() -> None:
     async def main() -> None:
         channel = FakeChannel()
-        channel.queue_messages(encode_unit(data_record_writer(b"abc", 0), record_writer(Cancel())))
+        channel.queue_messages(
+            encode_unit(make_data_record_writer(b"abc", 0), make_record_writer(Cancel()))
+        )
         with pytest.raises(ChannelEnded, match="has cancelled the transfer"):
             await receive_all_octets(channel)
 
@@ -193,7 +195,7 @@ def test_the_sender_learns_that_the_receiver_has_cancelled(credit: int) -> None:
     async def main() -> None:
         channel: Any = FakeChannel(credit)
         source = stream.Sender(channel)
-        channel.queue_messages(encode_unit(record_writer(Cancel())))
+        channel.queue_messages(encode_unit(make_record_writer(Cancel())))
         with pytest.raises(ChannelEnded, match="has cancelled the transfer"):
             while True:
                 await source.fill()
@@ -207,7 +209,7 @@ def test_another_answer_to_end_than_bye_is_no_confirmation() -> None:
     async def main() -> None:
         channel: Any = FakeChannel()
         source = stream.Sender(channel)
-        channel.queue_messages(encode_unit(record_writer(Bye()), record_writer(Bye())))
+        channel.queue_messages(encode_unit(make_record_writer(Bye()), make_record_writer(Bye())))
         with pytest.raises(ChannelEnded, match="has violated the protocol"):
             await source.finish()
         await source.close()
@@ -219,7 +221,7 @@ def test_cancel_is_sent_if_the_peer_takes_it_and_ends_the_channel() -> None:
     async def main() -> None:
         channel: Any = FakeChannel()
         await stream.cancel(channel, "the reason")
-        assert channel.sent == [encode_unit(record_writer(Cancel()))]
+        assert channel.sent == [encode_unit(make_record_writer(Cancel()))]
         assert channel.ended.reason == "the reason"
         peer: Any = FakeChannel()
         peer.queue_messages(*channel.sent)

@@ -26,16 +26,16 @@ static void create_port_and_buffers(void)
 	CHECK(siw_mem_stag_alloc(mem, &r, &buffers_key) == 0);
 }
 
-static struct siw_mem_queue *create_receive_queue(void)
+static struct siw_mem_buffer_queue *create_receive_queue(void)
 {
 	struct siw_mem_queue_attr attr = { .depth = 8, .max_sge = 2, .pd = 1 };
 	struct siw_sge sge[2] = { { (uintptr_t)buffers, 20, buffers_key },
 				  { (uintptr_t)buffers + 20, 180, buffers_key } };
-	struct siw_mem_queue *q;
+	struct siw_mem_buffer_queue *q;
 
-	CHECK(siw_mem_queue_create(&attr, &q) == 0);
+	CHECK(siw_mem_buffer_queue_create(&attr, &q) == 0);
 	for (uint64_t i = 0; i < 8; i++)
-		CHECK(siw_mem_queue_post(q, i, sge, 2) == 0);
+		CHECK(siw_mem_buffer_queue_post(q, i, sge, 2) == 0);
 	return q;
 }
 
@@ -122,7 +122,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	struct siw_llp_sock *sock;
 	struct siw_ddp_dgram *ddp;
 	struct siw_rdmap_dgram *dgram;
-	struct siw_mem_queue *q;
+	struct siw_mem_buffer_queue *q;
 	struct siw_rdmap_event event;
 	struct siw_source_drops drops[32];
 	struct fuzz_input in;
@@ -148,7 +148,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	CHECK(siw_rdmap_dgram_query_drops_by_source(dgram, drops, 32) <= 1);
 	siw_rdmap_dgram_close(dgram);
 	siw_llp_close(sock);
-	siw_mem_queue_destroy(q);
+	siw_mem_buffer_queue_destroy(q);
 	fuzz_input_free(&in);
 	return 0;
 }

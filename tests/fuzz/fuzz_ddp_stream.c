@@ -31,16 +31,16 @@ static void create_port_and_buffers(void)
 	CHECK(siw_mem_stag_alloc(mem, &r, &stag) == 0);
 }
 
-static struct siw_mem_queue *create_receive_queue(void)
+static struct siw_mem_buffer_queue *create_receive_queue(void)
 {
 	struct siw_mem_queue_attr attr = { .depth = 4, .max_sge = 2, .internal = true };
 	struct siw_sge sge[2] = { { (uintptr_t)buffers, 100, 0 },
 				  { (uintptr_t)buffers + 100, 300, 0 } };
-	struct siw_mem_queue *q;
+	struct siw_mem_buffer_queue *q;
 
-	CHECK(siw_mem_queue_create(&attr, &q) == 0);
+	CHECK(siw_mem_buffer_queue_create(&attr, &q) == 0);
 	for (uint64_t i = 0; i < 4; i++)
-		CHECK(siw_mem_queue_post(q, i, sge, 2) == 0);
+		CHECK(siw_mem_buffer_queue_post(q, i, sge, 2) == 0);
 	return q;
 }
 
@@ -53,7 +53,7 @@ static int receive_one_ddp_segment(struct siw_ddp_stream *stream)
 	if (r != 1)
 		return r;
 	if (seg.ulp_octet == 0x77) {
-		siw_ddp_rx_refuse(stream, (struct siw_wire_err){ 0, 2, 6 });
+		siw_ddp_rx_refuse_for_upper_layer(stream, (struct siw_wire_err){ 0, 2, 6 });
 		return 1;
 	}
 	r = siw_ddp_rx_place(stream, &seg, SIW_MEM_REMOTE_WRITE, &delivery);
@@ -68,7 +68,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	struct siw_llp_sock *listener;
 	struct siw_mpa_stream *mpa;
 	struct siw_ddp_stream *stream;
-	struct siw_mem_queue *q[2];
+	struct siw_mem_buffer_queue *q[2];
 	struct fuzz_input in;
 	uint8_t request[64];
 	uint64_t user_data;
@@ -82,11 +82,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	reply.markers = !!(in.flags & FUZZ_MARKERS);
 	CHECK(siw_llp_tcp_listen(port, &fuzz_addr, 1, NULL, &listener) == 0);
 	CHECK(siw_mpa_accept_connection(listener, NULL, &mpa) == 0);
-	CHECK(siw_mpa_startup(mpa, &peer) == 1 && siw_mpa_reply(mpa, &reply) == 0);
+	CHECK(siw_mpa_startup(mpa, &peer) == 1 && siw_mpa_send_startup_reply(mpa, &reply) == 0);
 	CHECK(siw_ddp_stream_open(mem, mpa, &stream) == 0);
 	siw_ddp_stream_set_pd(stream, 1);
 	for (uint32_t i = 0; i < 2; i++)
-		siw_ddp_stream_set_queue(stream, i, q[i] = create_receive_queue());
+		siw_ddp_stream_set_buffer_queue(stream, i, q[i] = create_receive_queue());
 	for (int idle = 0; idle < 4;) {
 		int r = receive_one_ddp_segment(stream);
 
@@ -100,7 +100,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	siw_mpa_close(mpa, false);
 	siw_llp_close(listener);
 	for (uint32_t i = 0; i < 2; i++)
-		siw_mem_queue_destroy(q[i]);
+		siw_mem_buffer_queue_destroy(q[i]);
 	fuzz_input_free(&in);
 	return 0;
 }

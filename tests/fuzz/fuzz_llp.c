@@ -189,7 +189,7 @@ bool siw_llp_udp_ce_received(const struct siw_llp_sock *sock)
 	return false;
 }
 
-int siw_llp_udp_dont_fragment(struct siw_llp_sock *sock)
+int siw_llp_udp_disable_fragmentation(struct siw_llp_sock *sock)
 {
 	(void)sock;
 	return 0;

@@ -61,7 +61,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	CHECK(siw_llp_tcp_listen(NULL, &fuzz_addr, 1, NULL, &listener) == 0);
 	CHECK(siw_mpa_accept_connection(listener, NULL, &stream) == 0);
 	CHECK(siw_mpa_startup(stream, &peer) == SIW_MPA_REQUEST);
-	CHECK(siw_mpa_reply(stream, &reply) == 0);
+	CHECK(siw_mpa_send_startup_reply(stream, &reply) == 0);
 	for (int idle = 0; idle < 4;) {
 		int r = receive_one_fpdu(stream, in.flags);
 

@@ -49,7 +49,7 @@ static bool complete_mpa_startup(struct siw_mpa_stream *stream, const struct fuz
 		reply.rejected = !!(in->flags & FUZZ_REFUSE);
 		reply.markers = !reply.rejected && in->flags & FUZZ_MARKERS;
 		reply.rtr = peer.rtr & -peer.rtr;
-		r = siw_mpa_reply(stream, &reply);
+		r = siw_mpa_send_startup_reply(stream, &reply);
 		CHECK(r == 0 || r == -EINVAL);
 		return r == 0 && !reply.rejected;
 	}

@@ -362,7 +362,7 @@ static void fuzz_rd_check_accounting(int i)
 
 /* ---- strangers ------------------------------------------------------------------------------- */
 
-static uint32_t number_near(uint32_t base, uint32_t by)
+static uint32_t number_at_fuzzed_distance(uint32_t base, uint32_t by)
 {
 	static const int32_t far[8] = { 0, 1, 15, 16, 300, 4095, 4096, -1 };
 
@@ -422,9 +422,12 @@ static void fuzz_rd_send_from_stranger(struct input *in)
 		d.wire.source_epoch = htonl(next_input_uint32(in));
 	if (what & 0x20)
 		d.wire.dest_epoch = htonl(next_input_uint32(in));
-	d.wire.llp.psn = htonl(number_near(ntohl(d.wire.source_epoch), next_input_byte(in)));
-	d.wire.acknowledged[0] = htonl(number_near(ntohl(d.wire.dest_epoch), next_input_byte(in)));
-	d.wire.acknowledged[1] = htonl(number_near(ntohl(d.wire.dest_epoch), next_input_byte(in)));
+	d.wire.llp.psn =
+		htonl(number_at_fuzzed_distance(ntohl(d.wire.source_epoch), next_input_byte(in)));
+	d.wire.acknowledged[0] =
+		htonl(number_at_fuzzed_distance(ntohl(d.wire.dest_epoch), next_input_byte(in)));
+	d.wire.acknowledged[1] =
+		htonl(number_at_fuzzed_distance(ntohl(d.wire.dest_epoch), next_input_byte(in)));
 	d.wire.credit[0] = d.wire.credit[1] = htons((uint16_t)(next_input_byte(in) * 257));
 	d.wire.flags = (uint8_t)next_input_byte(in);
 	switch (what % 8 + SIW_DGRAM_RD_DATA) {

@@ -141,8 +141,8 @@ int siw_llp_udp_open(struct siw_llp_port *port, const struct siw_addr *local,
 	return 0;
 }
 
-int siw_llp_udp_adopt(struct siw_llp_port *port, int fd, struct siw_io_handler *handler,
-		      struct siw_llp_sock **out)
+int siw_llp_udp_adopt_program_socket(struct siw_llp_port *port, int fd,
+				     struct siw_io_handler *handler, struct siw_llp_sock **out)
 {
 	(void)port, (void)fd, (void)handler, (void)out;
 	return -ENOTSOCK;
@@ -266,7 +266,7 @@ uint32_t siw_llp_udp_route_mtu(struct siw_llp_sock *sock, const struct siw_addr 
 	return net.route_mtu;
 }
 
-int siw_llp_udp_allow_fragments(struct siw_llp_sock *sock, bool may)
+int siw_llp_udp_set_fragmentation_allowed(struct siw_llp_sock *sock, bool may)
 {
 	(void)sock, (void)may;
 	return 0;

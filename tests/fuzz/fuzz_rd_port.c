@@ -162,18 +162,18 @@ int siw_llp_wait_cancellable(const struct siw_llp_waitset *set, int extra_fd, in
 
 /* ---- descriptors and the interface ----------------------------------------------------------- */
 
-int siw_llp_event_open(void)
+int siw_llp_event_fd_open(void)
 {
 	return eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 }
 
-bool siw_llp_event_is_nonblocking(int fd)
+bool siw_llp_event_fd_is_nonblocking(int fd)
 {
 	(void)fd;
 	return true;
 }
 
-void siw_llp_event_set(int fd)
+void siw_llp_event_fd_set(int fd)
 {
 	(void)fd;
 }
@@ -183,13 +183,13 @@ void siw_llp_event_fd_clear(int fd)
 	(void)fd;
 }
 
-void siw_llp_event_close(int fd)
+void siw_llp_event_fd_close(int fd)
 {
 	close(fd);
 }
 
 /* No event loop waits on a CQ of the harness. */
-void siw_llp_loop_fd_close(struct siw_llp_loop_fd *loop)
+void siw_llp_event_loop_fd_close(struct siw_llp_event_loop_fd *loop)
 {
 	CHECK(!loop);
 }

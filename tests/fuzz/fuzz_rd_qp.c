@@ -572,7 +572,7 @@ static bool are_all_requests_complete(void)
 }
 
 /* Returns whether a datagram can be delivered or received, or a timer of a socket has expired. */
-static bool is_progress_due(void)
+static bool can_progress_be_made(void)
 {
 	bool due = net.n_in_flight > 0;
 
@@ -597,7 +597,7 @@ static void finish_run_and_check_completions(void)
 		deliver_datagrams_in_flight();
 		do
 			net.now += 5 * MS;
-		while (++n % 10 && !is_progress_due());
+		while (++n % 10 && !can_progress_be_made());
 	}
 }
 

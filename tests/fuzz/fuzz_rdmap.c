@@ -41,16 +41,16 @@ static void create_port_and_buffers(void)
 	CHECK(siw_mem_stag_alloc(mem, &r, &buffers_key) == 0);
 }
 
-static struct siw_mem_queue *create_receive_queue(void)
+static struct siw_mem_buffer_queue *create_receive_queue(void)
 {
 	struct siw_mem_queue_attr attr = { .depth = 4, .max_sge = 2, .pd = 1 };
 	struct siw_sge sge[2] = { { (uintptr_t)buffers, 20, buffers_key },
 				  { (uintptr_t)buffers + 20, 380, buffers_key } };
-	struct siw_mem_queue *q;
+	struct siw_mem_buffer_queue *q;
 
-	CHECK(siw_mem_queue_create(&attr, &q) == 0);
+	CHECK(siw_mem_buffer_queue_create(&attr, &q) == 0);
 	for (uint64_t i = 0; i < 4; i++)
-		CHECK(siw_mem_queue_post(q, i, sge, 2) == 0);
+		CHECK(siw_mem_buffer_queue_post(q, i, sge, 2) == 0);
 	return q;
 }
 
@@ -82,7 +82,7 @@ static struct siw_rdmap_stream *open_stream(void)
 }
 
 static struct siw_rdmap_stream *open_stream_as_responder(const struct fuzz_input *in,
-							 struct siw_mem_queue *q,
+							 struct siw_mem_buffer_queue *q,
 							 struct siw_llp_sock **listener)
 {
 	struct siw_mpa_params peer, reply = { .ird = 4, .ord = 4 };
@@ -100,14 +100,14 @@ static struct siw_rdmap_stream *open_stream_as_responder(const struct fuzz_input
 	CHECK(siw_llp_tcp_listen(port, &fuzz_addr, 1, NULL, listener) == 0);
 	CHECK(siw_mpa_accept_connection(*listener, NULL, &mpa) == 0);
 	CHECK(siw_mpa_startup(mpa, &peer) == SIW_MPA_REQUEST);
-	CHECK(siw_mpa_reply(mpa, &reply) == 0);
+	CHECK(siw_mpa_send_startup_reply(mpa, &reply) == 0);
 	stream = open_stream();
 	CHECK(siw_rdmap_start(stream, &start) == 0);
 	return stream;
 }
 
 static struct siw_rdmap_stream *open_stream_with_outstanding_read(struct fuzz_input *in,
-								  struct siw_mem_queue *q)
+								  struct siw_mem_buffer_queue *q)
 {
 	struct siw_mpa_params peer,
 		ask = { .rev = 2, .enhanced = 1, .ird = 4, .ord = 4, .crc = in->flags & FUZZ_CRC };
@@ -177,7 +177,7 @@ static bool handle_one_rdmap_event(struct siw_rdmap_stream *stream, int *idle)
 	default:
 		break;
 	}
-	if (siw_rdmap_delivery_count_pending(stream))
+	if (siw_rdmap_is_delivery_count_pending(stream))
 		siw_rdmap_send_delivery_count(stream);
 	siw_rdmap_flush_tx(stream, &accepted);
 	return true;
@@ -187,7 +187,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	struct siw_llp_sock *listener = NULL;
 	struct siw_rdmap_stream *stream;
-	struct siw_mem_queue *q;
+	struct siw_mem_buffer_queue *q;
 	struct fuzz_input in;
 	uint8_t frame[64];
 	uint64_t cookie;
@@ -213,7 +213,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	siw_mpa_close(mpa, false);
 	if (listener)
 		siw_llp_close(listener);
-	siw_mem_queue_destroy(q);
+	siw_mem_buffer_queue_destroy(q);
 	fuzz_input_free(&in);
 	return 0;
 }

@@ -16,8 +16,8 @@ static void fuzz_sidr_check_frame(const struct siw_sidr_frame *frame)
 	CHECK(frame->data_len <= SIW_SIDR_DATA);
 	CHECK(frame->type == SIW_SIDR_QUERY || frame->data_len <= SIW_SIDR_ANSWER_DATA);
 	CHECK(frame->type != SIW_SIDR_ANSWER || (frame->qpn && frame->qpn < 0xffffff));
-	siw_sidr_build(frame, again);
-	CHECK(siw_sidr_parse(again, sizeof(again), &same));
+	siw_sidr_build_frame(frame, again);
+	CHECK(siw_sidr_parse_frame(again, sizeof(again), &same));
 	CHECK(same.id == frame->id && same.cookie == frame->cookie && same.qpn == frame->qpn);
 	CHECK(same.data_len == frame->data_len &&
 	      memcmp(same.data, frame->data, frame->data_len) == 0);
@@ -41,7 +41,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		siw_crc32c_put(octets + SIW_SIDR_FRAME - 4,
 			       siw_crc32c(0, octets, SIW_SIDR_FRAME - 4));
 	CHECK(size - 1 >= SIW_SIDR_QUOTED || !siw_sidr_query_id_of_icmp_quote(octets, size - 1));
-	if (siw_sidr_parse(octets, size - 1, &frame)) {
+	if (siw_sidr_parse_frame(octets, size - 1, &frame)) {
 		CHECK(size - 1 == SIW_SIDR_FRAME);
 		CHECK(siw_sidr_query_id_of_icmp_quote(octets, SIW_SIDR_QUOTED) == frame.id);
 		fuzz_sidr_check_frame(&frame);

@@ -18,7 +18,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	siw_rdmap_terminate_parse(octets, size, &event);
 	CHECK(event.kind == SIW_RDMAP_TERMINATED);
 	CHECK(event.err.layer < 16 && event.err.type < 16);
-	if (siw_ddp_head_parse(octets, size, &seg))
+	if (siw_ddp_parse_quoted_header(octets, size, &seg))
 		CHECK(seg.seg_len == size && seg.payload + seg.head_len == size);
 	free(octets);
 	return 0;

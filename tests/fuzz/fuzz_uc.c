@@ -27,16 +27,16 @@ static void create_port_and_buffers(void)
 	target_key = buffers_key;
 }
 
-static struct siw_mem_queue *create_receive_queue(void)
+static struct siw_mem_buffer_queue *create_receive_queue(void)
 {
 	struct siw_mem_queue_attr attr = { .depth = 8, .max_sge = 2, .pd = 1 };
 	struct siw_sge sge[2] = { { (uintptr_t)buffers, 20, buffers_key },
 				  { (uintptr_t)buffers + 20, 180, buffers_key } };
-	struct siw_mem_queue *q;
+	struct siw_mem_buffer_queue *q;
 
-	CHECK(siw_mem_queue_create(&attr, &q) == 0);
+	CHECK(siw_mem_buffer_queue_create(&attr, &q) == 0);
 	for (uint64_t i = 0; i < 8; i++)
-		CHECK(siw_mem_queue_post(q, i, sge, 2) == 0);
+		CHECK(siw_mem_buffer_queue_post(q, i, sge, 2) == 0);
 	return q;
 }
 
@@ -82,10 +82,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		CHECK(event.user_data == next++);
 		CHECK(event.kind == SIW_RDMAP_BAD_RECV || event.of_write || event.length <= 200);
 	}
-	CHECK(!siw_ddp_uc_release_buffer(ddp, &user_data) || user_data == next);
+	CHECK(!siw_ddp_uc_release_unfinished_buffer(ddp, &user_data) || user_data == next);
 	siw_rdmap_uc_close(uc);
 	siw_llp_close(sock);
-	siw_mem_queue_destroy(start.recvs);
+	siw_mem_buffer_queue_destroy(start.recvs);
 	fuzz_input_free(&in);
 	return 0;
 }

@@ -29,7 +29,7 @@ class QPWithReceiveEvents:
         for _ in range(n):
             self.qp.post_send(SendWR(1, sg=[self.mr.sge(0, 4)], ah=self.ah, send_flags=flags))
 
-    def becomes_readable(self, seconds: float) -> bool:
+    def channel_becomes_readable(self, seconds: float) -> bool:
         """Return whether the channel becomes readable while the calling thread does not poll."""
         p = select.poll()
         p.register(self.channel, select.POLLIN)

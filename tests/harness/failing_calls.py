@@ -18,7 +18,7 @@ from pathlib import Path
 
 from harness.pair_harness import End as PairEnd
 from harness.pair_harness import connect_pair_by_qpn
-from harness.rc_harness import READ, SEND, WRITE, End, Wire
+from harness.rc_harness import READ, SEND, WRITE, End, ListenerAndConnector
 from harness.rd_harness import RDEnd
 from harness.verbs_harness import ALL_ACCESS, Rig
 from unit.cm.ud_harness import SidrEndpoints
@@ -83,13 +83,13 @@ def send_over_ud(rig: Rig) -> None:
 
 def connect_over_rc(rig: Rig) -> None:
     """Connect two RC queue pairs, and complete a Send, a Write and a Read."""
-    wire = Wire(rig)
-    a = wire.begin_connect(size=1 << 12)
-    event = wait_for_event(wire.p_channel)
-    b = End(rig, event.id, wire.p_channel, size=1 << 12)
+    connector = ListenerAndConnector(rig)
+    a = connector.begin_connect(size=1 << 12)
+    event = wait_for_event(connector.p_channel)
+    b = End(rig, event.id, connector.p_channel, size=1 << 12)
     b.post_receive(1)
     b.id.accept()
-    wait_for_event(wire.a_channel)
+    wait_for_event(connector.a_channel)
     a.post(SEND, 2, length=100)
     wait_for_completions(b.rcq)
     wait_for_completions(a.scq)
@@ -137,19 +137,19 @@ def resolve_ud_queue_pair_by_port(rig: Rig) -> None:
 
 def connect_before_listening(rig: Rig) -> None:
     """Connect to a port that has no listener at first; the attempt is repeated until it has one."""
-    wire = Wire(rig)
-    to = wire.listener.local_addr
-    wire.listener.close()
-    id = CMID(wire.a_channel)
-    End(rig, id, wire.a_channel, size=1 << 12)
+    connector = ListenerAndConnector(rig)
+    to = connector.listener.local_addr
+    connector.listener.close()
+    id = CMID(connector.a_channel)
+    End(rig, id, connector.a_channel, size=1 << 12)
     id.connect(to, ConnParam(refused=5, tos=32))
-    if wire.a_channel.get_event(0.05) is not None:
+    if connector.a_channel.get_event(0.05) is not None:
         raise NoCompletionError
-    listener = CMID(wire.p_channel)
+    listener = CMID(connector.p_channel)
     listener.listen(to)
-    event = wait_for_event(wire.p_channel)
+    event = wait_for_event(connector.p_channel)
     event.id.reject(b"no")
-    wait_for_event(wire.a_channel)
+    wait_for_event(connector.a_channel)
 
 
 def connect_by_gid_and_qpn(rig: Rig) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from harness.rc_harness import Wire
+from harness.rc_harness import ListenerAndConnector
 from harness.verbs_harness import MCAST_PORT, Pair, Rig, temporary_settings
 from unit.llp.conftest import run_in_namespace
 
@@ -40,16 +40,16 @@ def ud_pair(rig: Rig) -> Pair:
     return Pair(rig)
 
 
-@pytest.fixture(name="wire")
-def listener_and_connector(rig: Rig) -> Wire:
+@pytest.fixture(name="connector")
+def listener_and_connector(rig: Rig) -> ListenerAndConnector:
     """Provide a listener on 127.0.0.1 and functions to connect to it."""
-    return Wire(rig)
+    return ListenerAndConnector(rig)
 
 
-@pytest.fixture(name="two_device_wire")
-def listener_and_connector_on_two_devices() -> Iterator[Wire]:
+@pytest.fixture(name="two_device_connector")
+def listener_and_connector_on_two_devices() -> Iterator[ListenerAndConnector]:
     """Provide a listener on one device, and functions that connect to it from another device."""
     a, b = Rig(), Rig()
-    yield Wire(a, b)
+    yield ListenerAndConnector(a, b)
     a.close()
     b.close()

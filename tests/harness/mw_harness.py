@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.rc_harness import READ, SEND, WRITE, End, Wire
+from harness.rc_harness import READ, SEND, WRITE, End, ListenerAndConnector
 from harness.verbs_harness import poll
 
 from siwarp.verbs import (
@@ -21,7 +21,7 @@ INVALID, NOT_OF_STREAM, BOUNDS = 0x010100, 0x010102, 0x010101
 READ_INVALID, NO_RIGHT, CANNOT_INVALIDATE = 0x000100, 0x000102, 0x000109
 
 
-def connect_until_both_can_send(two: Wire, **kw: object) -> tuple[End, End]:
+def connect_until_both_can_send(two: ListenerAndConnector, **kw: object) -> tuple[End, End]:
     a, b = two.connect(**kw)
     wait_until_writes_placed(a, b)
     return a, b
@@ -50,7 +50,9 @@ def invalidate_memory_window(mw: MW, b: End) -> None:
     assert (wc.ok, wc.opcode) == (True, kind)
 
 
-def write_and_complete(a: End, remote: RemoteBuffer, data: bytes, wr_id: int = 2) -> None:
+def write_and_wait_for_completion(
+    a: End, remote: RemoteBuffer, data: bytes, wr_id: int = 2
+) -> None:
     """Write data into a remote buffer, and wait until TCP has accepted the Write."""
     a.mem.write(data)
     a.post(WRITE, wr_id, length=len(data), remote=remote)
@@ -64,7 +66,7 @@ def wait_until_writes_placed(a: End, b: End) -> None:
     assert poll(a.scq)[0].ok and poll(b.rcq)[0].ok
 
 
-def read_remote(a: End, remote: RemoteBuffer, length: int) -> bytes:
+def read_remote_buffer(a: End, remote: RemoteBuffer, length: int) -> bytes:
     a.post(READ, 3, offset=1024, length=length, remote=remote)
     assert poll(a.scq)[0].check().opcode == WCOpcode.RDMA_READ
     return a.mem.read(length, 1024)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import net
-from harness.rc_harness import End, Wire, create_plain_listener
+from harness.rc_harness import End, ListenerAndConnector, create_plain_listener
 from harness.verbs_harness import LIMIT, wait_until
 from scapy.packet import Raw
 
@@ -157,7 +157,7 @@ class PlainPeer:
 
 @contextlib.contextmanager
 def connected_plain_peer(
-    wire: Wire,
+    connector: ListenerAndConnector,
     *,
     ird: int = 4,
     ord: int = 4,
@@ -173,7 +173,7 @@ def connected_plain_peer(
     """
     size = end.pop("size", 1 << 16)
     with create_plain_listener() as s:
-        a = End(wire.active, CMID(wire.a_channel), wire.a_channel, size, **end)
+        a = End(connector.active, CMID(connector.a_channel), connector.a_channel, size, **end)
         a.id.connect(s.getsockname(), ask)
         sock, _ = s.accept()
         with sock:

@@ -82,7 +82,7 @@ class End:
         self.qp.close()
 
 
-class Wire:
+class ListenerAndConnector:
     """A listener on an address of this host, and functions that connect to the listener."""
 
     def __init__(self, active: Rig, passive: Rig | None = None, host: str = net.HERE) -> None:
@@ -160,7 +160,7 @@ __all__ = [
     "SEND",
     "WRITE",
     "End",
-    "Wire",
+    "ListenerAndConnector",
     "connect_plain_socket",
     "create_plain_listener",
     "read_to_end",

@@ -113,12 +113,12 @@ class ScriptedRDPeer:
             self.next, self.last = [self.other] * 2, [self.other] * 2
             self.send_datagram(RDType.ECHO, body=self.offer + handshake_cookie(d.body))
         elif d.type == RDType.DATA and d.dest_epoch == self.epoch:
-            self.process_data(d)
+            self.process_data_datagram(d)
         elif d.type == RDType.ECHO:
             self.send_datagram(RDType.ACK)
         return d
 
-    def process_data(self, d: RDDatagram) -> None:
+    def process_data_datagram(self, d: RDDatagram) -> None:
         space = int(bool(d.rd_flags & RDFlag.RESPONSE))
         if d.psn == self.last[space]:
             self.got.append(bytes(d.body))
@@ -184,7 +184,7 @@ class ScriptedRDPeer:
         assert (head.opcode, head.qn) == (Opcode.TERMINATE, Queue.TERMINATE)
         return Terminate(octets)
 
-    def report_error(self, head: DDP, code: tuple[int, int, int]) -> None:
+    def send_error_message(self, head: DDP, code: tuple[int, int, int]) -> None:
         """Send an error message about the message of a segment to the queue pair."""
         quoted = (QuotedTagged if head.t else QuotedUntagged)(bytes(head)[: 14 if head.t else 18])
         layer, etype, number = code

@@ -69,14 +69,14 @@ _servers: list[_Server] = []
 _lock = threading.Lock()
 
 
-def _server() -> _Server:
+def _get_or_start_server() -> _Server:
     with _lock:
         if not _servers:
             _servers.append(_Server())
         return _servers[0]
 
 
-def _variables_read_at_start(environment: dict[str, str]) -> dict[str, str]:
+def _variables_read_at_process_start(environment: dict[str, str]) -> dict[str, str]:
     return {k: v for k, v in environment.items() if k.startswith(_READ_AT_START)}
 
 
@@ -104,8 +104,10 @@ class SiwarpProcess(subprocess.Popen[AnyStr]):
         cwd, env = rest[4:6]
         child_input, _, _, child_output, _, child_errors = pipes = rest[9:15]
         environment = dict(os.environ if env is None else env)
-        wanted = _variables_read_at_start(environment)
-        if not self._plain or wanted != _variables_read_at_start(_server().environment):
+        wanted = _variables_read_at_process_start(environment)
+        if not self._plain or wanted != _variables_read_at_process_start(
+            _get_or_start_server().environment
+        ):
             super()._execute_child(args, *rest)  # type: ignore[misc]
             return
         request = {
@@ -120,7 +122,9 @@ class SiwarpProcess(subprocess.Popen[AnyStr]):
             for own, given in enumerate((child_input, child_output, child_errors))
         ]
         try:
-            socket.send_fds(_server().socket, [pickle.dumps(request)], [*standard, writer])
+            socket.send_fds(
+                _get_or_start_server().socket, [pickle.dumps(request)], [*standard, writer]
+            )
         finally:
             os.close(writer)
         told = self._status.read(4)
@@ -195,7 +199,7 @@ def _fork(descriptors: list[int]) -> tuple[int, int]:
     return pid, os.pidfd_open(pid)
 
 
-def _serve(requests: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
+def _serve_fork_requests(requests: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
     """Fork a process for each request, until no request can come.
 
     Returns None in the server, and in a forked process its request and standard descriptors.
@@ -246,7 +250,7 @@ def _become_command(request: dict[str, Any], descriptors: list[int]) -> None:
     os.environ.update(request["environment"])
     sys.argv = [str(importlib.import_module("siwarp.cli").__path__[0]), *request["arguments"]]
     sys.path[0] = request["cwd"]
-    system._QKEY = system._draw_qkey()
+    system._QKEY = system._make_random_qkey()
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -273,7 +277,7 @@ def _main() -> int:
     gc.collect()
     gc.freeze()
     with socket.socket(fileno=int(sys.argv[1])) as requests:
-        found = _serve(requests)
+        found = _serve_fork_requests(requests)
     if found is None:
         return 0
     _become_command(*found)

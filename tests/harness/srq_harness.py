@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.rc_harness import End, Wire
+from harness.rc_harness import End, ListenerAndConnector
 from harness.verbs_harness import (
     Rig,
     poll,
@@ -47,11 +47,13 @@ class SharedReceiveQueue:
         return self.mr.read(length, 64 * wr_id)
 
 
-def connect_with_srq(wire: Wire, shared: SharedReceiveQueue, **kw: Any) -> tuple[End, End]:
+def connect_with_srq(
+    connector: ListenerAndConnector, shared: SharedReceiveQueue, **kw: Any
+) -> tuple[End, End]:
     """Return two connected RC endpoints, of which the passive one uses receives of the SRQ."""
-    a = wire.begin_connect(size=4096, **kw)
-    request = wire.next_connection_request()
-    b = End(wire.passive, request.id, wire.p_channel, srq=shared.srq, **kw)
+    a = connector.begin_connect(size=4096, **kw)
+    request = connector.next_connection_request()
+    b = End(connector.passive, request.id, connector.p_channel, srq=shared.srq, **kw)
     b.id.accept()
     a.next_cm_event()
     b.next_cm_event()

@@ -188,7 +188,7 @@ class LossReporter:
         assert all(wc.ok for wc in poll(self.peer.cq, n))
         self.psn += n
 
-    def send_report(self, came: int, **fields: int) -> None:
+    def send_loss_report(self, came: int, **fields: int) -> None:
         """Report to siwarp that this peer has received ``came`` more datagrams."""
         self.datagrams += came
         self.octets += came * SIZE

@@ -129,12 +129,12 @@ def assert_no_completion(cq: CQ, seconds: float = 0.02) -> None:
 
 def octet_pattern(n: int, seed: int = 1) -> bytes:
     """Return ``n`` octets whose order can be verified."""
-    rows = (_octet_row((block * 13 + seed * 31) & 0xFF) for block in range((n >> 8) + 1))
+    rows = (_octet_pattern_block((block * 13 + seed * 31) & 0xFF) for block in range((n >> 8) + 1))
     return b"".join(rows)[:n]
 
 
 @functools.cache
-def _octet_row(first: int) -> bytes:
+def _octet_pattern_block(first: int) -> bytes:
     """Return 256 octets of ``octet_pattern``, from the given one on."""
     return bytes((first + i * 7) & 0xFF for i in range(256))
 

@@ -6,7 +6,13 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-from harness.rc_harness import End, Wire, connect_plain_socket, create_plain_listener, read_to_end
+from harness.rc_harness import (
+    End,
+    ListenerAndConnector,
+    connect_plain_socket,
+    create_plain_listener,
+    read_to_end,
+)
 from harness.verbs_harness import LIMIT
 from scapy.packet import Packet
 
@@ -97,7 +103,7 @@ class ScriptedRCPeer:
     @classmethod
     def connect_to_siwarp(
         cls,
-        wire: Wire,
+        connector: ListenerAndConnector,
         request: MPARequest | None = None,
         param: ConnParam | None = None,
         *,
@@ -111,23 +117,23 @@ class ScriptedRCPeer:
         established: wait until the queue pair is established before the peer sends (without RTR).
         """
         request = request or MPARequest(rev=2, s=1, ird=4, ord=4)
-        sock = connect_plain_socket(wire.address)
+        sock = connect_plain_socket(connector.address)
         sock.sendall(bytes(request))
         # Disconnect events of earlier connections may still be on the channel.
-        request_event = _next_event_of_kind(wire.p_channel, CMEventType.CONNECT_REQUEST)
-        end = End(wire.passive, request_event.id, wire.p_channel, size=size, **cap)
+        request_event = _next_event_of_kind(connector.p_channel, CMEventType.CONNECT_REQUEST)
+        end = End(connector.passive, request_event.id, connector.p_channel, size=size, **cap)
         before_accept(end)
         end.id.accept(param)
         reply = MPAReply(recv_startup_frame(sock))
         peer = cls(sock, end, request, reply)
         if established:
-            _next_event_of_kind(wire.p_channel, CMEventType.ESTABLISHED)
+            _next_event_of_kind(connector.p_channel, CMEventType.ESTABLISHED)
         return peer
 
     @classmethod
     def accept_from_siwarp(
         cls,
-        wire: Wire,
+        connector: ListenerAndConnector,
         reply: MPAReply | None = None,
         param: ConnParam | None = None,
         *,
@@ -137,9 +143,9 @@ class ScriptedRCPeer:
     ) -> ScriptedRCPeer:
         """Return a peer that has accepted a connection of siwarp."""
         reply = reply or MPAReply(rev=2, s=1, ird=4, ord=4)
-        with create_plain_listener(wire.host) as listener:
-            channel = CMEventChannel(wire.active.ctx)
-            end = End(wire.active, CMID(channel), channel, size=size, **cap)
+        with create_plain_listener(connector.host) as listener:
+            channel = CMEventChannel(connector.active.ctx)
+            end = End(connector.active, CMID(channel), channel, size=size, **cap)
             end.id.connect(listener.getsockname()[:2], param)
             sock, _ = listener.accept()
         sock.settimeout(LIMIT)
@@ -173,7 +179,7 @@ class ScriptedRCPeer:
     def receive_fpdu(self) -> FPDU:
         """Return the next FPDU that siwarp sends."""
         while True:
-            frames = self._received_frames()
+            frames = self._split_received_octets_into_frames()
             if len(frames.fpdus) > self._taken:
                 self._taken += 1
                 return frames.fpdus[self._taken - 1]
@@ -184,13 +190,13 @@ class ScriptedRCPeer:
     def receive_to_end(self) -> Frames:
         """Read up to the end of the stream; return everything that siwarp sent since start-up."""
         self._got += read_to_end(self.sock)
-        frames = self._received_frames()
+        frames = self._split_received_octets_into_frames()
         assert frames.rest == b""
         assert all(f.crc == f.crc_expected() for f in frames.fpdus)
         assert all(m.agrees for m in frames.markers)
         return frames
 
-    def _received_frames(self) -> Frames:
+    def _split_received_octets_into_frames(self) -> Frames:
         return split_stream(self._got, markers=bool(self.mine.m))
 
     def receive_terminate(self) -> Terminate:

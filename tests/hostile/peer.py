@@ -8,7 +8,7 @@ import struct
 import termios
 import time
 
-from harness.rc_harness import SEND, End, Wire, connect_plain_socket
+from harness.rc_harness import SEND, End, ListenerAndConnector, connect_plain_socket
 from harness.verbs_harness import LIMIT, octet_pattern, poll
 from scapy.packet import Packet
 
@@ -114,16 +114,16 @@ def connect_raw_peer(address: tuple[str, int]) -> RawPeer:
 
 
 def accept_raw_initiator(
-    wire: Wire, size: int = 1 << 16, hello: bool = True, **cap: int
+    connector: ListenerAndConnector, size: int = 1 << 16, hello: bool = True, **cap: int
 ) -> tuple[RawPeer, End]:
     """Connect a raw initiator, and return it and the siwarp end that accepted the connection.
 
     With ``hello``, the initiator also sends its first FPDU.
     """
-    peer = connect_raw_peer(wire.address)
+    peer = connect_raw_peer(connector.address)
     peer.send(build_mpa_request_frame())
-    request = wire.next_connection_request()
-    end = End(wire.passive, request.id, wire.p_channel, size=size, **cap)
+    request = connector.next_connection_request()
+    end = End(connector.passive, request.id, connector.p_channel, size=size, **cap)
     end.id.accept()
     assert end.next_cm_event().type == CMEventType.ESTABLISHED
     assert not peer.read_reply().r
@@ -133,26 +133,26 @@ def accept_raw_initiator(
 
 
 def accept_raw_initiator_with_params(
-    wire: Wire, answer: ConnParam | None = None, **request: object
+    connector: ListenerAndConnector, answer: ConnParam | None = None, **request: object
 ) -> tuple[RawPeer, End]:
     """Return a raw initiator that has sent no FPDU, and the siwarp end without memory that accepted
     it.
     """
-    peer = connect_raw_peer(wire.address)
+    peer = connect_raw_peer(connector.address)
     peer.send(build_mpa_request_frame(**request))  # type: ignore[arg-type]
-    event = wire.next_connection_request()
-    end = End(wire.passive, event.id, wire.p_channel)
+    event = connector.next_connection_request()
+    end = End(connector.passive, event.id, connector.p_channel)
     end.id.accept(answer)
     assert end.next_cm_event().type == CMEventType.ESTABLISHED
     assert not peer.read_reply().r
     return peer, end
 
 
-def check_new_connections_served(wire: Wire, *ended: End) -> None:
+def check_that_new_connections_work(connector: ListenerAndConnector, *ended: End) -> None:
     """Close these ends, and show that both devices still set up connections and transfer data."""
     for end in ended:
         end.close()
-    a, b = wire.connect(size=4096)
+    a, b = connector.connect(size=4096)
     a.mem.write(octet_pattern(1000, 3))
     b.post_receive(1, 0, 1000)
     a.post(SEND, 2, length=1000)
@@ -167,6 +167,6 @@ __all__ = [
     "accept_raw_initiator",
     "accept_raw_initiator_with_params",
     "build_mpa_request_frame",
-    "check_new_connections_served",
+    "check_that_new_connections_work",
     "connect_raw_peer",
 ]

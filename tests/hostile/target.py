@@ -6,7 +6,7 @@ import mmap
 import sys
 from pathlib import Path
 
-from harness.rc_harness import READ, SEND, End, Wire
+from harness.rc_harness import READ, SEND, End, ListenerAndConnector
 from harness.verbs_harness import ALL_ACCESS, Rig, octet_pattern, poll, wait_until
 from hostile.oracle import (
     IMMEDIATES,
@@ -48,11 +48,11 @@ class Target:
 
     def __init__(self) -> None:
         self.rig = Rig()
-        self.wire = Wire(self.rig)
+        self.connector = ListenerAndConnector(self.rig)
         self.memory = mmap.mmap(-1, END + 2 * PAGE)
         self.all = memoryview(self.memory)
         self.mr: MR = self.rig.reg_mr(self.all[PAGE : PAGE + END], ALL_ACCESS)
-        self.good, self.server = self.wire.connect(size=PAGE)
+        self.good, self.server = self.connector.connect(size=PAGE)
         self.probes = 0
         self.reset_memory()
 
@@ -62,11 +62,11 @@ class Target:
         self.image[PAGE + SOURCE : PAGE + RECEIVES] = octet_pattern(PAGE, 6)
         self.all[:] = self.image
 
-    def expect_octets(self, at: int, octets: bytes) -> None:
+    def expect_octets_in_memory(self, at: int, octets: bytes) -> None:
         """Expect these octets at this offset of the region from now on."""
         self.image[PAGE + at : PAGE + at + len(octets)] = octets
 
-    def allow_octets(self, at: int, octets: bytes) -> None:
+    def accept_octets_already_placed(self, at: int, octets: bytes) -> None:
         """Allow these octets at this offset: octets that are already placed become the expected
         content.
         """
@@ -74,7 +74,7 @@ class Target:
             if self.all[i] == octets[i - PAGE - at]:
                 self.image[i] = self.all[i]
 
-    def check_unharmed(self) -> None:
+    def check_memory_and_good_peer_unharmed(self) -> None:
         """Assert that memory has the expected content and that the good peer is still served."""
         assert self.all == self.image, self.describe_memory_difference()
         self.probes += 1
@@ -109,7 +109,7 @@ class HostileSession:
         self.peer: RawPeer
         self.end: End
         self.peer, self.end = accept_raw_initiator_with_params(
-            target.wire, ConnParam(markers=markers)
+            target.connector, ConnParam(markers=markers)
         )
         hello = mark_stream([HELLO]) if markers else bytes(HELLO)
         self.peer.send(hello)
@@ -122,9 +122,9 @@ class HostileSession:
 
     # ---- assertions on the outcome
 
-    def check_received(self, octets: bytes) -> None:
+    def check_next_receive_completes_with(self, octets: bytes) -> None:
         """Assert that the next receive of the connection completes with these octets."""
-        self.target.expect_octets(RECEIVES + self.taken * RECV, octets)
+        self.target.expect_octets_in_memory(RECEIVES + self.taken * RECV, octets)
         (wc,) = poll(self.end.rcq)
         assert (wc.wr_id, wc.status, wc.byte_len) == (self.taken, WCStatus.SUCCESS, len(octets))
         self.taken += 1
@@ -132,7 +132,7 @@ class HostileSession:
     def check_connection_continues(self, msn: int) -> None:
         """Assert that the connection continues: a Send with this MSN arrives."""
         self.peer.send_fpdus(DDPUntagged(opcode=Opcode.SEND, msn=msn) / Raw(b"alive"))
-        self.check_received(b"alive")
+        self.check_next_receive_completes_with(b"alive")
         assert self.end.qp.qp_state == QPState.RTS
 
     def check_terminated(self, numbers: Numbers, spoiled: int = 0) -> None:
@@ -164,7 +164,7 @@ class HostileSession:
         for q in (self.end.scq, self.end.rcq, self.end.events):
             q.close()
         wait_until(lambda: self.target.good.scq.poll(1) == [] and count_open_files() == self.files)
-        self.target.check_unharmed()
+        self.target.check_memory_and_good_peer_unharmed()
 
     # ---- a segment, compared with the oracle
 
@@ -194,7 +194,7 @@ class HostileSession:
         if tagged:
             seg = DDPTagged(octets)
             if payload:
-                self.target.expect_octets(seg.to - self.target.mr.addr, payload)
+                self.target.expect_octets_in_memory(seg.to - self.target.mr.addr, payload)
             return self.check_connection_continues(1)
         # If the last segment of the message is missing, the peer sends it, without payload.
         if not last:
@@ -216,7 +216,7 @@ class HostileSession:
             assert wc.opcode == WCOpcode.RECV_RDMA_WITH_IMM
             self.taken += 1
             return self.check_connection_continues(2)
-        self.check_received(payload)
+        self.check_next_receive_completes_with(payload)
         return self.check_connection_continues(2)
 
     def check_atomic(self, asked: AtomicRequest) -> None:
@@ -283,7 +283,7 @@ class HostileSession:
                 self.check_terminated(verdict)
             else:
                 old = int(AtomicResponse(octets[18:]).old)
-                self.target.expect_octets(SINK, old.to_bytes(8, sys.byteorder))
+                self.target.expect_octets_in_memory(SINK, old.to_bytes(8, sys.byteorder))
                 self.check_connection_continues(1)
         except AssertionError as e:
             raise AssertionError(f"{what}: {verdict}, but {e}\n{octets.hex()}") from e
@@ -303,7 +303,7 @@ class HostileSession:
                 assert (wc.wr_id, wc.ok) == (77, False)
             else:
                 if octets[1] & 15 == Opcode.RDMA_READ_RESPONSE and octets[0] & 0x80:
-                    self.target.expect_octets(SINK, octets[14:])
+                    self.target.expect_octets_in_memory(SINK, octets[14:])
                     if not octets[0] & 0x40:
                         rest = DDPTagged(octets[:14])
                         rest.l, rest.to = 1, rest.to + len(octets) - 14

@@ -316,7 +316,7 @@ def test_each_reserved_bit_of_a_send_and_of_a_read_request_is_ignored(
         for msn, bit in enumerate(half, 1):
             segment = DDPUntagged(opcode=Opcode.SEND, msn=msn, inv_stag=1 << bit)
             session.peer.send_fpdus(segment / Raw(b"bit %d" % bit))
-            session.check_received(b"bit %d" % bit)
+            session.check_next_receive_completes_with(b"bit %d" % bit)
             asked = make_read_request(target)
             asked.msn, asked.inv_stag = msn, 1 << bit
             session.peer.send_fpdus(asked)
@@ -419,7 +419,7 @@ def test_a_wrong_crc_of_a_large_fpdu_ends_the_connection(target: Target) -> None
         session.peer.send(bytes(packet))
         session.check_terminated((2, 0, 2))
         if not strict:
-            target.allow_octets(WRITES, octet_pattern(9000, 3))
+            target.accept_octets_already_placed(WRITES, octet_pattern(9000, 3))
         session.close()
         target.reset_memory()
 
@@ -437,7 +437,7 @@ def test_pad_octets_of_any_value_are_covered_by_the_crc_and_otherwise_ignored(
         pad = b"\xff" * pad_len(len(bytes(segment)))
         session = target.open_session()
         session.peer.send(FPDU(ulpdu=segment, pad=pad))
-        session.check_received(octet_pattern(n, 2))
+        session.check_next_receive_completes_with(octet_pattern(n, 2))
         session.check_connection_continues(2)
         session.close()
 
@@ -471,11 +471,11 @@ def test_a_marker_ends_the_connection_only_if_its_pointer_is_wrong(
         try:
             # The receiver ignores the last two bits of a Marker's pointer.
             if int(marker.fpduptr) & ~3 == place:
-                target.expect_octets(WRITES, octet_pattern(700, 3))
+                target.expect_octets_in_memory(WRITES, octet_pattern(700, 3))
                 session.peer.send(
                     mark_stream([FPDU(ulpdu=make_send_segment(5))], session.position + len(octets))
                 )
-                session.check_received(octet_pattern(5, 2))
+                session.check_next_receive_completes_with(octet_pattern(5, 2))
             else:
                 session.check_terminated((2, 0, 3))
         except AssertionError as e:

@@ -58,7 +58,7 @@ def frames_with_boundary_values(frame: Packet, name: str) -> Iterator[tuple[int,
 
 def check_target_unharmed(target: Target, files: int) -> None:
     wait_until(lambda: target.good.scq.poll(1) == [] and count_open_files() == files)
-    target.check_unharmed()
+    target.check_memory_and_good_peer_unharmed()
 
 
 # ---- Requests
@@ -98,11 +98,11 @@ def check_event_matches_request_frame(event: CMEvent, octets: bytes) -> None:
 def send_and_check_request(target: Target, octets: bytes, what: str) -> None:
     files = count_open_files()
     verdict = expected_request_outcome(octets)
-    peer = connect_raw_peer(target.wire.address)
+    peer = connect_raw_peer(target.connector.address)
     try:
         peer.send(octets)
         if verdict == "request":
-            event = target.wire.next_connection_request()
+            event = target.connector.next_connection_request()
             check_event_matches_request_frame(event, octets)
             event.id.reject()
             assert peer.read_reply().r
@@ -114,7 +114,7 @@ def send_and_check_request(target: Target, octets: bytes, what: str) -> None:
         else:
             peer.sock.shutdown(1)
             assert peer.read_until_end() == b""
-        assert target.wire.p_channel.get_event(0) is None
+        assert target.connector.p_channel.get_event(0) is None
     except AssertionError as e:
         raise AssertionError(f"{what}: {verdict}, but {e}\n{octets.hex()}") from e
     peer.close()
@@ -153,7 +153,7 @@ def test_an_mpa_request_truncated_at_any_octet_is_not_answered(target: Target) -
     sound = bytes(build_valid_mpa_request())
     for n in range(len(sound)):
         files = count_open_files()
-        peer = connect_raw_peer(target.wire.address)
+        peer = connect_raw_peer(target.connector.address)
         peer.send(sound[:n])
         peer.sock.shutdown(1)
         assert peer.read_until_end() == b"", n
@@ -199,7 +199,7 @@ def send_and_check_reply(target: Target, octets: bytes, what: str) -> None:
     files = count_open_files()
     verdict = expected_reply_event(octets, target.rig.ctx.query_device().max_qp_rd_atom)
     listener = create_plain_listener()
-    end = End(target.rig, CMID(target.wire.a_channel), target.wire.a_channel)
+    end = End(target.rig, CMID(target.connector.a_channel), target.connector.a_channel)
     end.id.connect(listener.getsockname())
     peer = RawPeer(listener.accept()[0])
     peer.read_exactly(24)

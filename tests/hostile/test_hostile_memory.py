@@ -11,9 +11,9 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from harness.rc_harness import READ, SEND, WRITE, End, Wire
+from harness.rc_harness import READ, SEND, WRITE, End, ListenerAndConnector
 from harness.verbs_harness import ALL_ACCESS, Pair, Rig, octet_pattern, poll, wait_until
-from hostile.peer import accept_raw_initiator, check_new_connections_served
+from hostile.peer import accept_raw_initiator, check_that_new_connections_work
 from hostile.vanishing import PAGE, RemovableMemory
 
 from siwarp._siwarp import ffi, lib
@@ -37,10 +37,10 @@ def connection_params_for_framing(how: str) -> tuple[ConnParam, ConnParam]:
     return ConnParam(crc=crc, markers=markers), ConnParam(crc=crc, markers=markers)
 
 
-@pytest.fixture(name="two_device_wire")
-def listener_and_connector_on_two_devices() -> Iterator[Wire]:
+@pytest.fixture(name="two_device_connector")
+def listener_and_connector_on_two_devices() -> Iterator[ListenerAndConnector]:
     a, b = Rig(), Rig()
-    yield Wire(a, b)
+    yield ListenerAndConnector(a, b)
     a.close()
     b.close()
 
@@ -84,9 +84,13 @@ def check_receive_flushed_with(end: End, code: int) -> None:
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("framing", FRAMINGS)
 def test_a_write_to_removed_memory_ends_both_queue_pairs_with_the_same_error(
-    temporary_crc_first_setting: bool, two_device_wire: Wire, how: str, size: int, framing: str
+    temporary_crc_first_setting: bool,
+    two_device_connector: ListenerAndConnector,
+    how: str,
+    size: int,
+    framing: str,
 ) -> None:
-    a, b = two_device_wire.connect(*connection_params_for_framing(framing), size=1 << 19)
+    a, b = two_device_connector.connect(*connection_params_for_framing(framing), size=1 << 19)
     gone = PartlyRemovedRegion(b, how)
     a.post_receive(99)
     b.post_receive(99)
@@ -94,15 +98,18 @@ def test_a_write_to_removed_memory_ends_both_queue_pairs_with_the_same_error(
     check_receive_flushed_with(b, DDP_LOCAL)
     check_receive_flushed_with(a, DDP_LOCAL)
     gone.close()
-    check_new_connections_served(two_device_wire, a, b)
+    check_that_new_connections_work(two_device_connector, a, b)
 
 
 @pytest.mark.parametrize("how", [*GONE, "read-only"])
 @pytest.mark.parametrize("size", SIZES)
 def test_a_receive_into_removed_memory_completes_with_a_protection_error(
-    temporary_crc_first_setting: bool, two_device_wire: Wire, how: str, size: int
+    temporary_crc_first_setting: bool,
+    two_device_connector: ListenerAndConnector,
+    how: str,
+    size: int,
 ) -> None:
-    a, b = two_device_wire.connect(size=1 << 19)
+    a, b = two_device_connector.connect(size=1 << 19)
     gone = PartlyRemovedRegion(b, how)
     a.post_receive(99)
     b.qp.post_recv(RecvWR(7, sg=[gone.mr.sge(0, 1 << 19)]))
@@ -115,15 +122,18 @@ def test_a_receive_into_removed_memory_completes_with_a_protection_error(
     check_receive_flushed_with(b, b_err)
     check_receive_flushed_with(a, a_err)
     gone.close()
-    check_new_connections_served(two_device_wire, a, b)
+    check_that_new_connections_work(two_device_connector, a, b)
 
 
 @pytest.mark.parametrize("how", [*GONE, "read-only"])
 @pytest.mark.parametrize("size", SIZES)
 def test_a_read_into_removed_memory_completes_with_a_protection_error(
-    temporary_crc_first_setting: bool, two_device_wire: Wire, how: str, size: int
+    temporary_crc_first_setting: bool,
+    two_device_connector: ListenerAndConnector,
+    how: str,
+    size: int,
 ) -> None:
-    a, b = two_device_wire.connect(size=1 << 19)
+    a, b = two_device_connector.connect(size=1 << 19)
     gone = PartlyRemovedRegion(a, how)
     a.post_receive(99)
     b.post_receive(99)
@@ -137,7 +147,7 @@ def test_a_read_into_removed_memory_completes_with_a_protection_error(
     check_receive_flushed_with(a, DDP_LOCAL)
     check_receive_flushed_with(b, DDP_LOCAL)
     gone.close()
-    check_new_connections_served(two_device_wire, a, b)
+    check_that_new_connections_work(two_device_connector, a, b)
 
 
 # ---- sources of this end's messages
@@ -148,9 +158,9 @@ def test_a_read_into_removed_memory_completes_with_a_protection_error(
 @pytest.mark.parametrize("opcode", [SEND, WRITE], ids=["send", "write"])
 @pytest.mark.parametrize("framing", FRAMINGS)
 def test_a_send_or_write_of_removed_memory_completes_with_a_protection_error(
-    two_device_wire: Wire, how: str, size: int, opcode: int, framing: str
+    two_device_connector: ListenerAndConnector, how: str, size: int, opcode: int, framing: str
 ) -> None:
-    a, b = two_device_wire.connect(*connection_params_for_framing(framing), size=1 << 19)
+    a, b = two_device_connector.connect(*connection_params_for_framing(framing), size=1 << 19)
     gone = PartlyRemovedRegion(a, how)
     b.mem.view[:] = b"\x33" * b.mem.length
     a.post_receive(99)
@@ -167,14 +177,14 @@ def test_a_send_or_write_of_removed_memory_completes_with_a_protection_error(
     b.wait_for_error_state()
     assert set(b.mem.read()) == {0x33}
     gone.close()
-    check_new_connections_served(two_device_wire, a, b)
+    check_that_new_connections_work(two_device_connector, a, b)
 
 
 @pytest.mark.parametrize("how", GONE)
 def test_a_send_of_partly_removed_memory_completes_with_a_protection_error(
-    two_device_wire: Wire, how: str
+    two_device_connector: ListenerAndConnector, how: str
 ) -> None:
-    a, b = two_device_wire.connect(size=1 << 20, max_send_sge=2)
+    a, b = two_device_connector.connect(size=1 << 20, max_send_sge=2)
     gone = PartlyRemovedRegion(a, how)
     a.post_receive(99)
     b.post_receive(99)
@@ -184,15 +194,15 @@ def test_a_send_of_partly_removed_memory_completes_with_a_protection_error(
     check_receive_flushed_with(a, RDMAP_LOCAL)
     check_receive_flushed_with(b, RDMAP_LOCAL)
     gone.close()
-    check_new_connections_served(two_device_wire, a, b)
+    check_that_new_connections_work(two_device_connector, a, b)
 
 
 @pytest.mark.parametrize("how", GONE)
 @pytest.mark.parametrize("size", SIZES)
 def test_a_peer_that_reads_removed_memory_receives_a_terminate_for_a_local_error(
-    two_device_wire: Wire, how: str, size: int
+    two_device_connector: ListenerAndConnector, how: str, size: int
 ) -> None:
-    a, b = two_device_wire.connect(size=1 << 19)
+    a, b = two_device_connector.connect(size=1 << 19)
     gone = PartlyRemovedRegion(b, how)
     a.post_receive(99)
     b.post_receive(99)
@@ -204,17 +214,17 @@ def test_a_peer_that_reads_removed_memory_receives_a_terminate_for_a_local_error
     check_receive_flushed_with(b, RDMAP_LOCAL)
     check_receive_flushed_with(a, RDMAP_LOCAL)
     gone.close()
-    check_new_connections_served(two_device_wire, a, b)
+    check_that_new_connections_work(two_device_connector, a, b)
 
 
 @pytest.mark.parametrize("how", GONE)
 def test_memory_removed_while_tcp_is_full_fails_the_request_that_sends_it(
-    two_device_wire: Wire, how: str
+    two_device_connector: ListenerAndConnector, how: str
 ) -> None:
     """The CRCs of the segments are computed before the memory is removed; only TCP reads the memory
     later.
     """
-    peer, b = accept_raw_initiator(two_device_wire, size=4096)
+    peer, b = accept_raw_initiator(two_device_connector, size=4096)
     memory = RemovableMemory(32 << 20, how)
     mr = b.rig.reg_mr(memory.buffer, ALL_ACCESS)
     b.qp.post_send(SendWR(1, WRITE, sg=[mr.sge()], remote=mr.remote()))
@@ -228,7 +238,7 @@ def test_memory_removed_while_tcp_is_full_fails_the_request_that_sends_it(
     mr.close()
     memory.close()
     peer.close()
-    check_new_connections_served(two_device_wire, b)
+    check_that_new_connections_work(two_device_connector, b)
 
 
 # ---- datagrams
@@ -296,16 +306,16 @@ def test_a_datagram_from_removed_memory_fails_and_later_datagrams_are_transmitte
 PROGRAM = """
 import ctypes, faulthandler, os, signal, sys, threading
 sys.path[:0] = {path!r}
-from hostile.peer import accept_raw_initiator, check_new_connections_served
+from hostile.peer import accept_raw_initiator, check_that_new_connections_work
 from hostile.vanishing import PAGE, RemovableMemory
 from harness.verbs_harness import ALL_ACCESS, Rig, poll, wait_until
-from harness.rc_harness import WRITE, Wire
+from harness.rc_harness import WRITE, ListenerAndConnector
 from siwarp.verbs import QPState
 {before}
 rig = Rig()
 {after}
-wire = Wire(rig)
-a, b = wire.connect()
+connector = ListenerAndConnector(rig)
+a, b = connector.connect()
 memory = RemovableMemory(1 << 16, "unmapped")
 mr = rig.reg_mr(memory.buffer, ALL_ACCESS)
 memory.remove_pages()
@@ -384,16 +394,16 @@ def installed(sig):
 
 
 def test_the_remaining_pages_of_a_region_still_work_after_a_fault_in_the_region(
-    two_device_wire: Wire,
+    two_device_connector: ListenerAndConnector,
 ) -> None:
-    a, b = two_device_wire.connect()
+    a, b = two_device_connector.connect()
     gone = PartlyRemovedRegion(b, "protected")
     a.post(WRITE, 1, length=64, remote=gone.mr.remote(PAGE, 64))
     a.wait_for_error_state()
     b.wait_for_error_state()
     a.close()
     b.close()
-    c, d = two_device_wire.connect()
+    c, d = two_device_connector.connect()
     c.mem.write(octet_pattern(64, 4))
     c.post(WRITE, 1, length=64, remote=gone.mr.remote(0, 64))
     c.post(READ, 2, offset=100, length=64, remote=gone.mr.remote(0, 64), flags=SendFlag.SIGNALED)

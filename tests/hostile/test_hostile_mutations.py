@@ -119,10 +119,10 @@ class LiveRc:
         """Open a connection, send these octets after a valid start-up, and shut down the sending
         side.
         """
-        wire = self.target.wire
-        peer = RawPeer(socket.create_connection(wire.address, timeout=LIMIT))
+        connector = self.target.connector
+        peer = RawPeer(socket.create_connection(connector.address, timeout=LIMIT))
         peer.send(build_mpa_request_frame(), HELLO, octets)
-        event = wire.next_connection_request()
+        event = connector.next_connection_request()
         cm_id: CMID = event.id
         cm_id.bind_qp(self.qp)
         for i in range(3):
@@ -131,17 +131,17 @@ class LiveRc:
         peer.sock.shutdown(socket.SHUT_WR)
         said = peer.read_until_end()
         wait_until(lambda: self.scq.poll(64) == [] and self.qp.qp_state == QPState.ERR)
-        self.check_replies(said)
+        self.check_reply_and_fpdus(said)
         peer.close()
         while event.type != CMEventType.DISCONNECTED:
-            found = wire.p_channel.get_event(LIMIT)
+            found = connector.p_channel.get_event(LIMIT)
             assert found is not None, "no DISCONNECTED event arrived"
             event = found
         cm_id.close()
         self.qp.modify(QPAttr(qp_state=QPState.RESET))
         self.rcq.poll(64)
 
-    def check_replies(self, octets: bytes) -> None:
+    def check_reply_and_fpdus(self, octets: bytes) -> None:
         """Assert that siwarp sent a Reply and valid FPDUs, of which only the last may be a
         Terminate, with known numbers.
         """
@@ -160,7 +160,7 @@ class LiveRc:
         before, after = self.target.all[:PAGE], self.target.all[PAGE + END :]
         assert set(before) == set(after) == {CANARY}
         self.target.reset_memory()
-        self.target.check_unharmed()
+        self.target.check_memory_and_good_peer_unharmed()
 
     def close(self) -> None:
         wait_until(lambda: self.target.good.scq.poll(1) == [] and count_open_files() == self.files)
@@ -224,13 +224,13 @@ class LiveListener:
         self.files = count_open_files()
 
     def send_and_check(self, octets: bytes) -> None:
-        wire = self.target.wire
+        connector = self.target.connector
         want = expected_request_outcome(octets) if len(octets) >= 20 else "short"
-        peer = RawPeer(socket.create_connection(wire.address, timeout=LIMIT))
+        peer = RawPeer(socket.create_connection(connector.address, timeout=LIMIT))
         with contextlib.suppress(ConnectionError):
             peer.send(octets)
         if want == "request":
-            event = wire.next_connection_request()
+            event = connector.next_connection_request()
             event.id.reject()
             assert peer.read_reply().r
             event.id.close()
@@ -239,12 +239,12 @@ class LiveListener:
                 peer.sock.shutdown(socket.SHUT_WR)
             said = peer.read_until_end()
             assert (MPAReply(said).r == 1) if want == "rejected" else said == b"", said
-            assert wire.p_channel.get_event(0) is None
+            assert connector.p_channel.get_event(0) is None
         peer.close()
 
     def close(self) -> None:
         wait_until(lambda: self.target.good.scq.poll(1) == [] and count_open_files() == self.files)
-        self.target.check_unharmed()
+        self.target.check_memory_and_good_peer_unharmed()
         self.target.close()
 
 

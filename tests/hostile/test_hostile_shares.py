@@ -255,7 +255,7 @@ def test_spoofed_ud_queries_to_a_slow_program_delay_no_honest_client(rate: int) 
         for _ in range(3):
             began = time.monotonic()
             ends.send_request()
-            assert ends.next_result().type == CMEventType.ESTABLISHED
+            assert ends.next_query_result().type == CMEventType.ESTABLISHED
             assert time.monotonic() - began < scale_limit(SERVED)
     finally:
         over.set()

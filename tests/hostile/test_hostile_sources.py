@@ -6,7 +6,7 @@ import socket
 from collections.abc import Iterator
 
 import pytest
-from harness.rc_harness import Wire
+from harness.rc_harness import ListenerAndConnector
 from harness.verbs_harness import (
     Rig,
     assert_counter_grows,
@@ -100,7 +100,7 @@ def test_drops_of_ipv6_sources_are_counted(verbs_device: Rig) -> None:
 
 
 def test_an_rc_queue_pair_has_no_counters_per_source(verbs_device: Rig) -> None:
-    a, b = Wire(verbs_device).connect()
+    a, b = ListenerAndConnector(verbs_device).connect()
     assert a.qp.qp_type == QPType.RC
     assert errno_raised_by(a.qp.drops) == 22
     a.close()

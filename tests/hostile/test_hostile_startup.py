@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from harness.rc_harness import SEND, End, Wire, create_plain_listener
+from harness.rc_harness import SEND, End, ListenerAndConnector, create_plain_listener
 from harness.verbs_harness import (
     Rig,
     assert_counter_grows,
@@ -23,7 +23,7 @@ from hostile.peer import (
     RawPeer,
     accept_raw_initiator,
     build_mpa_request_frame,
-    check_new_connections_served,
+    check_that_new_connections_work,
     connect_raw_peer,
 )
 from pace import scale_limit
@@ -50,19 +50,19 @@ def temporarily_change_settings(**values: int) -> Iterator[None]:
             lib.siw_setting_set(name.encode(), value)
 
 
-@pytest.fixture(name="wire")
-def listener_and_connector() -> Iterator[Wire]:
+@pytest.fixture(name="connector")
+def listener_and_connector() -> Iterator[ListenerAndConnector]:
     rig = Rig()
-    yield Wire(rig)
+    yield ListenerAndConnector(rig)
     rig.close()
 
 
 @contextlib.contextmanager
-def open_listener_with_settings(**values: int) -> Iterator[Wire]:
+def open_listener_with_settings(**values: int) -> Iterator[ListenerAndConnector]:
     """Yield a listener on a separate device that is opened with these settings."""
     with temporarily_change_settings(**values):
         rig = Rig()
-        yield Wire(rig)
+        yield ListenerAndConnector(rig)
         rig.close()
 
 
@@ -116,18 +116,20 @@ def count_closed_peers(peers: list[RawPeer]) -> int:
 # ---- no thread is kept awake
 
 
-def test_silent_connections_cost_no_cpu(wire: Wire) -> None:
-    peers = connect_many_peers(wire.address, 50)
+def test_silent_connections_cost_no_cpu(connector: ListenerAndConnector) -> None:
+    peers = connect_many_peers(connector.address, 50)
     with check_cpu_is_idle():
         pass
-    check_new_connections_served(wire)
+    check_that_new_connections_work(connector)
     for p in peers:
         p.close()
 
 
-def test_unanswered_requests_at_and_beyond_the_limit_cost_no_cpu_time(wire: Wire) -> None:
+def test_unanswered_requests_at_and_beyond_the_limit_cost_no_cpu_time(
+    connector: ListenerAndConnector,
+) -> None:
     with temporarily_change_settings(max_requests=8, source_share=100):
-        capped = Wire(wire.active)
+        capped = ListenerAndConnector(connector.active)
     before = counter_value("startups_paused")
     peers = connect_many_peers(capped.address, 20)
     for p in peers:
@@ -143,14 +145,14 @@ def test_unanswered_requests_at_and_beyond_the_limit_cost_no_cpu_time(wire: Wire
     assert all(p.read_reply().r for p in peers)
     for p in peers:
         p.close()
-    check_new_connections_served(capped)
+    check_that_new_connections_work(capped)
 
 
 @pytest.mark.parametrize("octets", [4096, 1 << 20])
 def test_octets_sent_before_the_mpa_reply_cost_no_cpu_time_and_are_delivered_later(
-    wire: Wire, octets: int
+    connector: ListenerAndConnector, octets: int
 ) -> None:
-    peer = connect_raw_peer(wire.address)
+    peer = connect_raw_peer(connector.address)
     peer.send(REQUEST, HELLO)
     send = FPDU(ulpdu=DDPUntagged(opcode=Opcode.SEND, msn=1) / octet_pattern(1000))
     early = bytes(send)
@@ -161,10 +163,10 @@ def test_octets_sent_before_the_mpa_reply_cost_no_cpu_time_and_are_delivered_lat
     with contextlib.suppress(BlockingIOError):
         while sent < octets:
             sent += peer.sock.send(nothing[sent % len(nothing) :])
-    request = wire.next_connection_request()
+    request = connector.next_connection_request()
     with check_cpu_is_idle():
         pass
-    end = End(wire.passive, request.id, wire.p_channel, size=1 << 12)
+    end = End(connector.passive, request.id, connector.p_channel, size=1 << 12)
     end.post_receive(1, 0, 1000)
     end.id.accept()
     assert end.next_cm_event().type == CMEventType.ESTABLISHED
@@ -176,12 +178,14 @@ def test_octets_sent_before_the_mpa_reply_cost_no_cpu_time_and_are_delivered_lat
     end.close()
 
 
-def test_an_established_connection_with_an_unread_event_costs_no_cpu_time(wire: Wire) -> None:
+def test_an_established_connection_with_an_unread_event_costs_no_cpu_time(
+    connector: ListenerAndConnector,
+) -> None:
     """The initiator has received the Reply and octets after the Reply, but its program fetches no
     event.
     """
     listener = create_plain_listener()
-    a = End(wire.active, CMID(wire.a_channel), wire.a_channel, size=4096)
+    a = End(connector.active, CMID(connector.a_channel), connector.a_channel, size=4096)
     a.id.connect(listener.getsockname())
     peer = RawPeer(listener.accept()[0])
     peer.read_exactly(20 + 4)
@@ -199,8 +203,10 @@ def test_an_established_connection_with_an_unread_event_costs_no_cpu_time(wire: 
     listener.close()
 
 
-def test_a_peer_that_is_silent_within_an_fpdu_costs_no_cpu_time(wire: Wire) -> None:
-    peer, end = accept_raw_initiator(wire)
+def test_a_peer_that_is_silent_within_an_fpdu_costs_no_cpu_time(
+    connector: ListenerAndConnector,
+) -> None:
+    peer, end = accept_raw_initiator(connector)
     fpdu = bytes(FPDU(ulpdu=DDPUntagged(opcode=Opcode.SEND, msn=1) / octet_pattern(20_000)))
     end.post_receive(1, 0, 20_000)
     done = 0
@@ -221,15 +227,15 @@ def test_a_peer_that_is_silent_within_an_fpdu_costs_no_cpu_time(wire: Wire) -> N
 @pytest.mark.parametrize("reset", [True, False], ids=["reset", "closed"])
 @pytest.mark.parametrize("octets", [0, 1, 16, 19, 20, 21, "reply", "hello", "fpdu", "half"])
 def test_a_peer_that_closes_or_resets_at_any_stage_does_not_affect_other_connections(
-    wire: Wire, octets: int | str, reset: bool
+    connector: ListenerAndConnector, octets: int | str, reset: bool
 ) -> None:
     frame = bytes(build_mpa_request_frame(private_data=b"x" * 8))
     if isinstance(octets, int):
-        peer = connect_raw_peer(wire.address)
+        peer = connect_raw_peer(connector.address)
         peer.send(frame[:octets])
         peer.close(reset)
     else:
-        peer, end = accept_raw_initiator(wire, hello=octets != "reply")
+        peer, end = accept_raw_initiator(connector, hello=octets != "reply")
         end.post_receive(1, 0, 100)
         whole = bytes(FPDU(ulpdu=DDPUntagged(opcode=Opcode.SEND, msn=1) / octet_pattern(100)))
         if octets in ("fpdu", "half"):
@@ -242,11 +248,13 @@ def test_a_peer_that_closes_or_resets_at_any_stage_does_not_affect_other_connect
         if octets != "fpdu":
             assert poll(end.rcq)[0].status == WCStatus.WR_FLUSH_ERR
         end.close()
-    check_new_connections_served(wire)
+    check_that_new_connections_work(connector)
 
 
-def test_a_peer_that_shuts_down_its_sending_side_receives_the_queued_octets(wire: Wire) -> None:
-    peer, end = accept_raw_initiator(wire, size=1 << 16)
+def test_a_peer_that_shuts_down_its_sending_side_receives_the_queued_octets(
+    connector: ListenerAndConnector,
+) -> None:
+    peer, end = accept_raw_initiator(connector, size=1 << 16)
     end.mem.write(octet_pattern(1 << 16))
     end.post(SEND, 1, length=1 << 16)
     assert poll(end.scq)[0].ok
@@ -256,34 +264,36 @@ def test_a_peer_that_shuts_down_its_sending_side_receives_the_queued_octets(wire
     assert end.next_cm_event().type == CMEventType.DISCONNECTED
     end.wait_for_error_state()
     end.close()
-    check_new_connections_served(wire)
+    check_that_new_connections_work(connector)
 
 
 # ---- limits
 
 
 def test_connections_beyond_the_limit_of_half_open_connections_are_served_later() -> None:
-    with open_listener_with_settings(max_startups=4, source_share=100, mpa_timeout_ms=400) as wire:
+    with open_listener_with_settings(
+        max_startups=4, source_share=100, mpa_timeout_ms=400
+    ) as connector:
         with assert_counter_grows("startup_timeouts", 4):
             before = counter_value("startups_paused")
-            silent = connect_many_peers(wire.address, 4)
-            good = connect_many_peers(wire.address, 1)[0]
+            silent = connect_many_peers(connector.address, 4)
+            good = connect_many_peers(connector.address, 1)[0]
             good.send(REQUEST)
             wait_until(lambda: counter_value("startups_paused") > before)
             # The Request is delivered after one of the silent connections has timed out.
-            request = wire.next_connection_request(5)
+            request = connector.next_connection_request(5)
             wait_until(lambda: count_closed_peers(silent) == 4)
         request.id.reject()
         assert good.read_reply().r
         for p in (*silent, good):
             p.close()
         request.id.close()
-        check_new_connections_served(wire)
+        check_that_new_connections_work(connector)
 
 
-def test_one_source_cannot_use_all_half_open_connections(wire: Wire) -> None:
+def test_one_source_cannot_use_all_half_open_connections(connector: ListenerAndConnector) -> None:
     with temporarily_change_settings(max_startups=40, source_share=50):
-        fair = Wire(wire.active)
+        fair = ListenerAndConnector(connector.active)
     with assert_counter_grows("startups_refused", 30):
         bad = connect_many_peers(fair.address, 50, "127.0.0.66")
         wait_until(lambda: count_closed_peers(bad) == 30)
@@ -301,9 +311,11 @@ def test_one_source_cannot_use_all_half_open_connections(wire: Wire) -> None:
     good.close()
 
 
-def test_silent_connections_of_two_sources_do_not_delay_a_good_client(wire: Wire) -> None:
+def test_silent_connections_of_two_sources_do_not_delay_a_good_client(
+    connector: ListenerAndConnector,
+) -> None:
     with temporarily_change_settings(max_startups=64, source_share=75):
-        fair = Wire(wire.active)
+        fair = ListenerAndConnector(connector.active)
     bad = connect_many_peers(fair.address, 48, "127.0.0.66") + connect_many_peers(
         fair.address, 48, "127.0.0.67"
     )
@@ -322,12 +334,12 @@ def test_silent_connections_of_two_sources_do_not_delay_a_good_client(wire: Wire
         p.close()
 
 
-def _is_request_delivered(wire: Wire, source: str) -> bool:
+def _is_request_delivered(connector: ListenerAndConnector, source: str) -> bool:
     """Return whether a Request from this source is delivered."""
-    peer = connect_many_peers(wire.address, 1, source)[0]
+    peer = connect_many_peers(connector.address, 1, source)[0]
     try:
         peer.send(REQUEST)
-        event = wire.p_channel.get_event(0.5)
+        event = connector.p_channel.get_event(0.5)
         if event is None:
             return False
         event.id.reject()
@@ -339,9 +351,11 @@ def _is_request_delivered(wire: Wire, source: str) -> bool:
         peer.close()
 
 
-def test_one_source_cannot_use_all_slots_for_unanswered_requests(wire: Wire) -> None:
+def test_one_source_cannot_use_all_slots_for_unanswered_requests(
+    connector: ListenerAndConnector,
+) -> None:
     with temporarily_change_settings(max_requests=10, source_share=50):
-        fair = Wire(wire.active)
+        fair = ListenerAndConnector(connector.active)
     with assert_counter_grows("startups_refused", 5):
         bad = []
         for _ in range(10):
@@ -359,12 +373,14 @@ def test_one_source_cannot_use_all_slots_for_unanswered_requests(wire: Wire) -> 
         r.id.close()
     for p in (*bad, good):
         p.close()
-    check_new_connections_served(fair)
+    check_that_new_connections_work(fair)
 
 
-def test_a_listener_that_is_closed_at_its_limit_closes_all_pending_connections(wire: Wire) -> None:
+def test_a_listener_that_is_closed_at_its_limit_closes_all_pending_connections(
+    connector: ListenerAndConnector,
+) -> None:
     with temporarily_change_settings(max_startups=3, source_share=100):
-        capped = Wire(wire.active)
+        capped = ListenerAndConnector(connector.active)
     before = counter_value("startups_paused")
     peers = connect_many_peers(capped.address, 8)
     wait_until(lambda: counter_value("startups_paused") > before)
@@ -372,4 +388,4 @@ def test_a_listener_that_is_closed_at_its_limit_closes_all_pending_connections(w
     wait_until(lambda: count_closed_peers(peers) == 8)
     for p in peers:
         p.close()
-    check_new_connections_served(wire)
+    check_that_new_connections_work(connector)

@@ -43,7 +43,7 @@ class GuestPool:
             self.booted.append(f"{self.running.version} ({self.running.accelerator})")
         return self.running
 
-    def end_if_faulty(self) -> str:
+    def end_guest_if_its_kernel_is_faulty(self) -> str:
         """Return the fault that the running guest's kernel reported, and end that guest; otherwise
         return "".
         """
@@ -179,7 +179,7 @@ def _fail_on_guest_fault(item: pytest.Item, report: pytest.TestReport) -> None:
     guest.
     """
     guests = item.config.stash.get(GUESTS, None)
-    line = guests.end_if_faulty() if guests is not None else ""
+    line = guests.end_guest_if_its_kernel_is_faulty() if guests is not None else ""
     if not line:
         return
     told = f"the guest's kernel reported a fault during {item.nodeid} ({report.when}): {line}"

@@ -82,7 +82,7 @@ def connect_to_guest(
     return connection
 
 
-def configure_initiator(guest: vm.Guest, terms: MpaParameters) -> None:
+def configure_siw_as_initiator(guest: vm.Guest, terms: MpaParameters) -> None:
     """Make siw request these terms in the connections that it initiates."""
     rtr = {"": vm.RTR_WRITE | vm.RTR_READ, "write": vm.RTR_WRITE, "read": vm.RTR_READ}
     guest.set_siw_parameters(
@@ -152,7 +152,7 @@ def test_rping_client_on_siw_receives_its_data_back_from_siwarp(
     terms: MpaParameters,
     size: int,
 ) -> None:
-    configure_initiator(guest, terms)
+    configure_siw_as_initiator(guest, terms)
     listener = stack_under_test.listen()
     close_after_test(listener)
     client = GuestClient(guest, listener.port, size, ROUNDS)
@@ -186,7 +186,7 @@ def test_rping_client_on_siw_receives_its_data_back_from_siwarp(
 def test_rping_client_itself_refuses_sizes_outside_its_range(
     guest: vm.Guest, terms: MpaParameters, size: int
 ) -> None:
-    configure_initiator(guest, terms)
+    configure_siw_as_initiator(guest, terms)
     status, output = guest.run(f"rping -c -a {vm.HOST_ADDRESS} -p 9 -S {size} -C 1", 10)
     assert status != 0
     assert f"Invalid size {size}" in output

@@ -440,7 +440,7 @@ def build_image(release: str, versions: dict[str, str], into: Path) -> None:
     report_progress(f"built in {time.monotonic() - started:.0f} s")
 
 
-def cache_key(versions: dict[str, str]) -> str:
+def hash_of_image_inputs(versions: dict[str, str]) -> str:
     """Return a hash of everything that determines the image: the scripts and all package
     versions.
     """
@@ -467,7 +467,7 @@ def get_or_build_guest_image() -> Path:
     release, versions = resolve_package_versions()
     cache = cache_directory()
     cache.mkdir(parents=True, exist_ok=True)
-    image = cache / cache_key(versions)
+    image = cache / hash_of_image_inputs(versions)
     with hold_file_lock(cache / "lock"):
         if image.is_dir():
             install_host_tools(RUN_TOOLS)

@@ -97,7 +97,7 @@ def test_a_part_that_fails_is_recorded_with_the_reason_and_ends_no_other_part(
         rates = {"put rd": summary.summarize_values([1.0, 2.0])}
         return {"line": "loopback", "mbit_s": rates, "ratios": []}
 
-    monkeypatch.setattr(promises, "measure_loopback", raise_bench_error)
+    monkeypatch.setattr(promises, "measure_copies_over_loopback", raise_bench_error)
     monkeypatch.setattr(vsftpd, "measure_vsftpd_and_curl", return_differing_rounds)
     results, html = tmp_path / "results.json", tmp_path / "page.html"
     with pytest.raises(typer.Exit) as end:
@@ -120,7 +120,7 @@ def test_a_ratio_is_judged_by_the_median_of_the_rounds() -> None:
 
 
 def test_the_sizes_of_the_trace_follow_zipfs_law() -> None:
-    sizes = figures.zipf_sizes(1 << 20, files=4, alpha=2)
+    sizes = figures.zipf_file_sizes(1 << 20, files=4, alpha=2)
     assert sizes[0] == pytest.approx(4 * sizes[1], rel=1e-3)
     assert sizes[0] == pytest.approx(16 * sizes[3], rel=1e-3)
     assert sum(sizes) == pytest.approx(1 << 20, rel=1e-3)
@@ -193,5 +193,5 @@ def test_a_page_needs_results() -> None:
 
 
 def test_each_part_of_the_papers_figures_exists() -> None:
-    parts = command_line._make_parts(1, 1 << 20, 1.0, summary.Log())
+    parts = command_line._define_parts_of_study(1, 1 << 20, 1.0, summary.Log())
     assert {name for figure in paper.FIGURES for name in figure.parts} <= set(parts)

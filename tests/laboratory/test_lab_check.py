@@ -61,7 +61,7 @@ def test_a_ratio_is_a_loss_if_its_whole_interval_is_worse_by_a_fifth(
         KEPT, check.ROUNDS, None, checked_ratios_with_name(name), make_simulated_run(*ratios)
     )
     assert found["verdict"] == verdict, found
-    reasons = check.reasons_against_pass([found])
+    reasons = check.reasons_why_check_fails([found])
     assert [": loss: " in reason for reason in reasons] == ([True] if verdict == "loss" else [])
     assert found["low"] <= found["ratio"] <= found["high"]
 
@@ -71,7 +71,7 @@ def test_a_ratio_without_a_reference_is_new_and_no_loss() -> None:
         {}, check.ROUNDS, None, checked_ratios_with_name(UD), make_simulated_run(0.1)
     )
     assert (found[0]["kept"], found[0]["verdict"]) == (None, "new")
-    assert not check.reasons_against_pass(found)
+    assert not check.reasons_why_check_fails(found)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_a_partial_or_unreliable_result_is_not_a_pass(
         KEPT, rounds, None, checked_ratios_with_name(UD), return_simulated_ratios
     )
     assert found[0]["verdict"] == "no loss"
-    said = check.reasons_against_pass(found)
+    said = check.reasons_why_check_fails(found)
     assert len(said) == len(reasons)
     for line, reason in zip(said, reasons, strict=True):
         assert line.startswith(f"{UD}: {reason}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 
-from layers import MAY_USE, PACKAGE, PARTS, usable_folders
+from layers import MAY_USE, PACKAGE, PARTS, folders_that_folder_may_use
 
 INCLUDE = re.compile(r'^\s*#\s*include\s+(["<])([^">]+)[">]')
 # The header of plain value structs, which all layers use. The other public headers declare
@@ -27,7 +27,7 @@ def forbidden_include_error(folder: str, file: str, quote: str, target: str) -> 
     used = target.split("/")[0]
     if used not in MAY_USE:
         return f"{target}: {used} is no layer"
-    if used not in usable_folders(folder):
+    if used not in folders_that_folder_may_use(folder):
         return f"{folder} must not use {used}"
     if used not in {"base", folder} and target not in {f"{used}/{used}.h", *PARTS}:
         return f"{used}/{used}.h is the contract of {used}; {target} is its own business"

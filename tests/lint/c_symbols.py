@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from layers import MAY_USE, PACKAGE, usable_folders
+from layers import MAY_USE, PACKAGE, folders_that_folder_may_use
 
 SOCKET = re.compile(
     r"_*(socket|socketpair|bind|listen|connect|accept4?|shutdown|getsockopt|setsockopt|getsockname"
@@ -104,7 +104,7 @@ def main() -> int:
             bad.append(f"{folder}/{source} calls {symbol}: sockets live in llp only")
         if wrong := forbidden_system_call_error(folder, source, symbol):
             bad.append(wrong)
-        if symbol in home and home[symbol] not in usable_folders(folder):
+        if symbol in home and home[symbol] not in folders_that_folder_may_use(folder):
             bad.append(f"{folder}/{source} calls {symbol} of {home[symbol]}")
         if symbol.startswith("siw_") and symbol not in home:
             bad.append(f"{folder}/{source} calls {symbol}, which nobody defines")

@@ -54,6 +54,6 @@ PARTS: set[str] = {
 }
 
 
-def usable_folders(folder: str) -> set[str]:
+def folders_that_folder_may_use(folder: str) -> set[str]:
     """Return the folders whose headers and functions the files of a folder may use."""
     return {folder} | MAY_USE[folder]

@@ -22,7 +22,7 @@ NO_RD = "rdmap stands on ddp alone, and rd is what knows peers"
 ALLOWED: dict[str, str] = {
     "siw_ddp_rd_find_or_create_peer": NO_RD,
     "siw_ddp_rd_publish_stream": NO_RD,
-    "siw_ddp_rd_peer_release": NO_RD,
+    "siw_ddp_rd_release_unused_peer": NO_RD,
     "siw_ddp_rd_reject_peer": NO_RD,
     "siw_ddp_rd_peer_addr": NO_RD,
     "siw_ddp_rd_peer_ird": NO_RD,
@@ -142,7 +142,7 @@ def opens_block(flat: str, at: int) -> bool:
     return not re.search(r"\((?:const )?(?:struct|union) \w+(?:\[\])?\)$", before)
 
 
-def does_own_work(statement: str, far: set[str], trivial: set[str], own: set[str]) -> bool:
+def does_more_than_call(statement: str, far: set[str], trivial: set[str], own: set[str]) -> bool:
     """Return whether a statement does more than call a function that is in `far` or `trivial`."""
     if LOOP.match(statement):
         return True
@@ -180,7 +180,11 @@ def find_forwarding_functions(everything: list[Function]) -> list[str]:
             parts = [part.replace("->", ".") for part in split_statements(f.body)]
             own: set[str] = set()
             decides = re.search(r"\bif \(|[!=<>]=|&&|\|\|", f.body)
-            if parts and not decides and not any(does_own_work(p, set(), mine, own) for p in parts):
+            if (
+                parts
+                and not decides
+                and not any(does_more_than_call(p, set(), mine, own) for p in parts)
+            ):
                 trivial.add((f.folder, f.name))
     static = {(f.folder, f.file, f.name) for f in everything if f.static}
     tolls = []
@@ -203,7 +207,7 @@ def find_forwarding_functions(everything: list[Function]) -> list[str]:
             and len(far) == 1
             and not back
             and not any(
-                does_own_work(part, set(far), mine, own) for part in split_statements(f.body)
+                does_more_than_call(part, set(far), mine, own) for part in split_statements(f.body)
             )
         ):
             tolls.append(f.name)

@@ -222,7 +222,7 @@ def prepare_workers(jobs: int, args: argparse.Namespace) -> list[Worker]:
     made = []
     for number in range(jobs):
         copy = TreeCopy(HOME / f"tree-{number}")
-        copy.fill_and_build()
+        copy.update_and_build()
         made.append(Worker(copy, Simulator(copy, args.workload).run_seeds))
     print_and_flush(f"seeds {args.first} to {args.first + args.seeds - 1} on the code as it is")
     whole = run_seeds_until_failure(made[0].run, args.first, args.seeds)

@@ -250,7 +250,7 @@ def try_mutants(mutants: list[Mutant], todo: list[Mutant], results: Results, job
     copies: list[TreeCopy] = []
     for number in range(max(1, min(jobs, len(todo)))):
         copy = TreeCopy(HOME / f"tree-{number}")
-        copy.fill_and_build()
+        copy.update_and_build()
         copies.append(copy)
         free.put(Worker(copy, results, load_layers()))
 

@@ -86,7 +86,7 @@ class TreeCopy:
                 if path.is_file() and path not in wanted and "__pycache__" not in path.parts:
                     path.unlink()
 
-    def fill_and_build(self) -> None:
+    def update_and_build(self) -> None:
         """Update and build the copy, with a virtual environment that has the packages of .venv."""
         self.sync_with_work_tree()
         stamp = self.home / ".ready"
@@ -206,7 +206,7 @@ class TreeCopy:
             try:
                 status = _wait_for_pytest(process, limit, log)
             finally:
-                self.end_processes()
+                self.kill_processes_of_command()
         if self.stopped:
             raise MutantRunError("stopped")
         return status
@@ -231,7 +231,7 @@ class TreeCopy:
         status: int | None = None
         out = b""
         late = threading.Event()
-        timer = threading.Timer(limit, lambda: (late.set(), self.end_processes()))
+        timer = threading.Timer(limit, lambda: (late.set(), self.kill_processes_of_command()))
         timer.start()
         assert process.stdout is not None
         try:
@@ -246,7 +246,7 @@ class TreeCopy:
         finally:
             timer.cancel()
             process.stdout.close()
-            self.end_processes()
+            self.kill_processes_of_command()
         if self.stopped:
             raise MutantRunError("stopped")
         return status, out.decode("utf-8", errors="replace")
@@ -254,9 +254,9 @@ class TreeCopy:
     def stop_command(self) -> None:
         """End the running command from another thread; the command then has no result."""
         self.stopped = True
-        self.end_processes()
+        self.kill_processes_of_command()
 
-    def end_processes(self) -> None:
+    def kill_processes_of_command(self) -> None:
         """Kill all processes in the session of the running command."""
         process, self.process = self.process, None
         if process is not None:

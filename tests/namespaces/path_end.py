@@ -87,36 +87,36 @@ class VerbsObjects:
         self.slots: list[int] = []
 
 
-world: VerbsObjects
+objects: VerbsObjects
 
 
 def create_queue_pair(kind: str, host: str, *more: Any) -> list[Any]:
     """Create the queue pair; return its address and port, and the rkey and address of its
     buffer.
     """
-    global world
-    world = VerbsObjects(kind, host, *more)
-    remote = world.into.remote()
-    return [world.qp.addr[0], world.qp.addr[1], remote.rkey, remote.addr]
+    global objects
+    objects = VerbsObjects(kind, host, *more)
+    remote = objects.into.remote()
+    return [objects.qp.addr[0], objects.qp.addr[1], remote.rkey, remote.addr]
 
 
 def connect_to_peer(host: str, port: int, rkey: int, addr: int, path_mtu: int = 0) -> None:
     """Set the address and remote memory of the peer, and connect the queue pair to the peer."""
-    world.there = RemoteBuffer(addr, SIZE, rkey)
-    if world.kind == "UC":
-        world.qp.to_rts(QPAttr(ah_attr=AHAttr(host, port), path_mtu=path_mtu or None))
+    objects.there = RemoteBuffer(addr, SIZE, rkey)
+    if objects.kind == "UC":
+        objects.qp.to_rts(QPAttr(ah_attr=AHAttr(host, port), path_mtu=path_mtu or None))
     else:
-        world.qp.to_rts()
-        world.ah = AH(world.pd, (host, port))
+        objects.qp.to_rts()
+        objects.ah = AH(objects.pd, (host, port))
 
 
 def post_receives(sizes: list[int]) -> None:
     """Post one receive for each of these message sizes; the buffers are adjacent in memory."""
-    world.slots = []
+    objects.slots = []
     for i, size in enumerate(sizes):
         at = sum(sizes[:i])
-        world.slots.append(at)
-        world.qp.post_recv(RecvWR(i, sg=[world.into.sge(at, size)]))
+        objects.slots.append(at)
+        objects.qp.post_recv(RecvWR(i, sg=[objects.into.sge(at, size)]))
 
 
 def _poll_for_completions(cq: CQ, n: int, seconds: float) -> list[WC]:
@@ -134,14 +134,14 @@ def send_and_wait(sizes: list[int], seconds: float = 20.0, opcode: str = "SEND")
     """Post messages from adjacent buffers, and return the statuses of their completions."""
     for i, size in enumerate(sizes):
         at = sum(sizes[:i])
-        world.out.view[at : at + size] = bytes([size % 251]) * size
-        more: dict[str, Any] = {} if world.ah is None else {"ah": world.ah}
+        objects.out.view[at : at + size] = bytes([size % 251]) * size
+        more: dict[str, Any] = {} if objects.ah is None else {"ah": objects.ah}
         if opcode != "SEND":
-            more["remote"] = world.there
+            more["remote"] = objects.there
         if opcode == "ATOMIC_FETCH_AND_ADD":
             more["compare_add"] = 1
-        world.qp.post_send(SendWR(i, WROpcode[opcode], sg=[world.out.sge(at, size)], **more))
-    got = _poll_for_completions(world.scq, len(sizes), seconds)
+        objects.qp.post_send(SendWR(i, WROpcode[opcode], sg=[objects.out.sge(at, size)], **more))
+    got = _poll_for_completions(objects.scq, len(sizes), seconds)
     return [WCStatus(wc.status).name for wc in got]
 
 
@@ -152,52 +152,52 @@ def wait_for_messages(n: int, seconds: float = 20.0) -> list[int]:
     return [
         wc.byte_len
         if wc.ok
-        and world.into.read(wc.byte_len, world.slots[wc.wr_id])
+        and objects.into.read(wc.byte_len, objects.slots[wc.wr_id])
         == bytes([wc.byte_len % 251]) * wc.byte_len
         else -1
-        for wc in _poll_for_completions(world.rcq, n, seconds)
+        for wc in _poll_for_completions(objects.rcq, n, seconds)
     ]
 
 
 def wait_for_write_records(n: int, seconds: float = 20.0) -> list[list[int]]:
     """Wait for n Write-Records, and return [octets placed, message length] of each record."""
-    records = [world.qp.record(wc) for wc in _poll_for_completions(world.rcq, n, seconds)]
+    records = [objects.qp.record(wc) for wc in _poll_for_completions(objects.rcq, n, seconds)]
     return [[record.valid, record.length] for record in records]
 
 
 def read_exposed_memory(first: int, n: int) -> list[int]:
     """Return octets of the memory that is exposed to the peer."""
-    return list(world.into.read(n, first))
+    return list(objects.into.read(n, first))
 
 
 def read_source_buffer(first: int, n: int) -> list[int]:
     """Return octets of the source buffer, which is also the destination of RDMA Reads."""
-    return list(world.out.read(n, first))
+    return list(objects.out.read(n, first))
 
 
 def queue_pair_address() -> list[Any]:
-    return list(world.qp.addr)
+    return list(objects.qp.addr)
 
 
 def fill_exposed_memory(octet: int, n: int) -> None:
     """Set the first n octets of the memory that is exposed to the peer to one value."""
-    world.into.write(bytes([octet]) * n)
+    objects.into.write(bytes([octet]) * n)
 
 
 def queue_pair_state() -> str:
-    return world.qp.qp_state.name
+    return objects.qp.qp_state.name
 
 
 def return_to_rts() -> None:
     """Move the queue pair from SQE to RTS."""
-    world.qp.to_rts()
+    objects.qp.to_rts()
 
 
 def poll_receive_queue(seconds: float) -> None:
     """Poll the receive completion queue for some seconds, so that the queue pair makes progress."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        world.rcq.poll(1)
+        objects.rcq.poll(1)
         time.sleep(0.001)
 
 
@@ -209,7 +209,7 @@ def read_own_counter_values(*names: str) -> list[int]:
 def try_rtr_and_get_errno_name(host: str) -> str:
     """Return the name of the errno with which the transition to RTR for this peer fails."""
     try:
-        world.qp.to_rtr(QPAttr(ah_attr=AHAttr(host, 9)))
+        objects.qp.to_rtr(QPAttr(ah_attr=AHAttr(host, 9)))
     except Error as e:
         return errno.errorcode[e.errno or 0]
     return "nothing"

@@ -204,21 +204,21 @@ import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 from harness.lanes_harness import LaneRig
-from harness.rc_harness import End, Wire
+from harness.rc_harness import End, ListenerAndConnector
 from siwarp.cm import ConnParam
 rig = LaneRig("10.77.0.2")
-wire = Wire(rig, host="10.77.0.2")
-Path(sys.argv[1]).write_text(str(wire.address[1]))
+connector = ListenerAndConnector(rig, host="10.77.0.2")
+Path(sys.argv[1]).write_text(str(connector.address[1]))
 ends = []
 for i in range(8):
-    request = wire.next_connection_request(60)
+    request = connector.next_connection_request(60)
     rig.lane = i % 4
-    end = End(rig, request.id, wire.p_channel, size=1 << 16)
+    end = End(rig, request.id, connector.p_channel, size=1 << 16)
     ends.append(end)
     end.id.accept(ConnParam(private_data=f"{end.mem.addr} {end.mem.rkey}".encode()))
     assert end.next_cm_event(60).status == 0
 while True:
-    wire.p_channel.get_event(60)
+    connector.p_channel.get_event(60)
 """
 
 # Program: in each of five turns, all connections write a text to the peer and read it back.

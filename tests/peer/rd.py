@@ -41,6 +41,7 @@ from peer.rd_wire import (
     AckBody,
     Datagram,
     Greeting,
+    ack_ranges_of_psns,
     credit_units,
     encode_handshake_body,
     parse_ack,
@@ -48,7 +49,6 @@ from peer.rd_wire import (
     parse_handshake_body,
     psn_within,
     psns_of_ranges,
-    ranges_of_psns,
     unused_fields_are_zero,
 )
 from peer.rdmap import Arrival, Conversation, Region, Request
@@ -95,7 +95,7 @@ class SendSpace:
         """Return the lowest PSN that the peer has not acknowledged."""
         return self.outstanding[0].psn if self.outstanding else self.psn
 
-    def has_credit(self) -> bool:
+    def has_credit_for_next_segment(self) -> bool:
         """Return whether the peer's credit covers the next queued segment."""
         if not self.waiting:
             return False
@@ -237,17 +237,19 @@ class RdPair:
         while out.outstanding and out.outstanding[0].psn != ack:
             sent = out.outstanding.popleft()
             sent.request.unacknowledged -= 1
-            self._update_window_and_rto(sent, now, datagram.delay)
+            self._grow_congestion_window_and_update_rto(sent, now, datagram.delay)
         if over:
             return
         came = {psn for psn in psns_of_ranges(ack, ranges) if psn_within(psn, ack, after)}
         for sent in out.outstanding:
             if sent.psn in came and not sent.came:
                 sent.came = True
-                self._update_window_and_rto(sent, now, datagram.delay)
+                self._grow_congestion_window_and_update_rto(sent, now, datagram.delay)
         self._retransmit_overtaken_segments(out, now)
 
-    def _update_window_and_rto(self, sent: SegmentInFlight, now: float, delay: int) -> None:
+    def _grow_congestion_window_and_update_rto(
+        self, sent: SegmentInFlight, now: float, delay: int
+    ) -> None:
         self.window = min(self.window + 1, MOST_WINDOW)
         self.repeated = 0
         if sent.again:
@@ -379,7 +381,7 @@ class RdPair:
             # The number of datagrams that may be outstanding (DGRAM-EXT-4).
             far = self.greeting.window
             while (
-                out.has_credit()
+                out.has_credit_for_next_segment()
                 and len(out.outstanding) < far
                 and self._count_segments_in_flight() < self.window
             ):
@@ -404,7 +406,8 @@ class RdPair:
 
     def _send_ack(self, flags: int, psn: int) -> None:
         ranges = tuple(
-            ranges_of_psns(way.psn, list(way.stored))[: MOST_RANGES // 2] for way in self.incoming
+            ack_ranges_of_psns(way.psn, list(way.stored))[: MOST_RANGES // 2]
+            for way in self.incoming
         )
         flags |= NOT_READY if self.not_ready else 0
         body = AckBody(ranges, rnr_timer=self.end.rnr_timer if self.not_ready else 0)  # type: ignore[arg-type]

@@ -132,7 +132,7 @@ def parse_ack(body: bytes) -> AckBody:
     return AckBody((found[:requests], found[requests:]), ce_count, rnr_timer)
 
 
-def ranges_of_psns(acknowledged: int, stored: list[int]) -> list[tuple[int, int]]:
+def ack_ranges_of_psns(acknowledged: int, stored: list[int]) -> list[tuple[int, int]]:
     """Return the ACK ranges for stored PSNs beyond the acknowledged PSN."""
     ranges: list[tuple[int, int]] = []
     at = 0

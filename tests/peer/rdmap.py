@@ -12,7 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from peer.record import HEADER as RECORD_HEADER
-from peer.record import WriteRecordHeader, parse_write_record_segment, segment_write_record_message
+from peer.record import (
+    WriteRecordHeader,
+    parse_write_record_segment,
+    split_write_record_into_segments,
+)
 from peer.wire import (
     ATOMIC_REQUEST,
     ATOMIC_RESPONSE,
@@ -37,7 +41,7 @@ from peer.wire import (
     make_immediate_payload,
     make_immediate_send_head,
     parse_error_message,
-    segment_message,
+    split_message_into_segments,
 )
 
 Q_SEND, Q_REQUEST, Q_ERROR, Q_ATOMIC_RESPONSE = range(4)
@@ -166,8 +170,9 @@ class Conversation:
         request.
         """
         request = Request("write", stag=stag, to=to)
-        self._push_segments(
-            segment_message(Tagged(WRITE, stag, to, payload), self._mulpdu - 14), request
+        self._queue_segments(
+            split_message_into_segments(Tagged(WRITE, stag, to, payload), self._mulpdu - 14),
+            request,
         )
         if immediate is None:
             return request
@@ -178,7 +183,7 @@ class Conversation:
         request = Request("record", stag=stag, to=to)
         header = WriteRecordHeader(message_id, to, len(payload))
         room = self._mulpdu - 14 - RECORD_HEADER.size
-        self._push_segments(segment_write_record_message(header, stag, payload, room), request)
+        self._queue_segments(split_write_record_into_segments(header, stag, payload, room), request)
         return request
 
     def read(self, stag: int, to: int, length: int) -> Request:
@@ -248,10 +253,12 @@ class Conversation:
         request = request or Request(kind)
         request.queue, request.msn = queue, self._msn_out[queue]
         message = Untagged(opcode, queue, request.msn, payload=payload, word=word)
-        self._push_segments(segment_message(message, self._mulpdu - 18), request, response)
+        self._queue_segments(
+            split_message_into_segments(message, self._mulpdu - 18), request, response
+        )
         return request
 
-    def _push_segments(
+    def _queue_segments(
         self, segments: list[Segment], request: Request, response: bool = False
     ) -> None:
         request.unacknowledged += len(segments)
@@ -282,7 +289,7 @@ class Conversation:
         elif segment.qn == Q_REQUEST and segment.opcode == ATOMIC_REQUEST:
             self._answer_atomic(segment)
         elif segment.qn == Q_ERROR and segment.opcode == TERMINATE:
-            self._fail_request(parse_error_message(segment.payload))
+            self._fail_request_named_by_error_message(parse_error_message(segment.payload))
         elif segment.qn == Q_ATOMIC_RESPONSE and segment.opcode == ATOMIC_RESPONSE:
             identifier, value = ATOMIC_DONE.unpack(segment.payload)
             request = self._atomics.pop(identifier)
@@ -388,7 +395,9 @@ class Conversation:
         if region is not None:
             octets = bytes(region.octets[to - region.base : to - region.base + length])
         response = Tagged(READ_RESPONSE, sink, sink_to, octets)
-        self._push_segments(segment_message(response, self._mulpdu - 14), Request("response"), True)
+        self._queue_segments(
+            split_message_into_segments(response, self._mulpdu - 14), Request("response"), True
+        )
 
     def _answer_atomic(self, segment: Untagged) -> None:
         code, identifier, stag, to, operand, mask, compare, compare_mask = ATOMIC.unpack(
@@ -429,7 +438,7 @@ class Conversation:
                 self._refusing = ("untagged", segment.qn, segment.msn)
         self._send_untagged("error", Q_ERROR, TERMINATE, error.payload(), response=True)
 
-    def _fail_request(self, error: ErrorMessage) -> None:
+    def _fail_request_named_by_error_message(self, error: ErrorMessage) -> None:
         """Fail the request that an error message names by queue and MSN, or by STag and TO."""
         header = error.header
         if header[0] & 0x80:

@@ -51,7 +51,7 @@ def parse_write_record_segment(payload: bytes) -> tuple[WriteRecordHeader, bytes
     return header, payload[HEADER.size :]
 
 
-def segment_write_record_message(
+def split_write_record_into_segments(
     header: WriteRecordHeader, stag: int, payload: bytes, size: int
 ) -> list[Tagged]:
     """Return the segments of a Write-Record message, each with at most ``size`` octets of its
@@ -85,7 +85,7 @@ class WriteRecordSource:
     def write(self, stag: int, to: int, payload: bytes, *, solicited: bool = False) -> int:
         """Send a Write-Record, and return its message id."""
         header = WriteRecordHeader(self.message_id, to, len(payload), solicited)
-        for segment in segment_write_record_message(header, stag, payload, self.size):
+        for segment in split_write_record_into_segments(header, stag, payload, self.size):
             self.send_segment(segment)
         self.message_id = (self.message_id + 1) % (1 << 32)
         return header.message_id

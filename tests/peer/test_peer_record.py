@@ -26,7 +26,7 @@ from peer.record import (
     WriteRecordSource,
     WriteRecordTarget,
     parse_write_record_segment,
-    segment_write_record_message,
+    split_write_record_into_segments,
 )
 from peer.ud import UdPeer
 from peer.wire import PRIVATE, Tagged, WireError, parse_llp_header, parse_segment, strip_crc
@@ -168,7 +168,7 @@ def test_write_record_segments_in_any_order_form_the_same_message() -> None:
     with siwarp_and_peer(CLEAN) as both:
         payload = seeded_octets("shuffled", 9000)
         header = WriteRecordHeader(77, both.region.iova + 10, len(payload))
-        segments = segment_write_record_message(header, both.region.rkey, payload, 500)
+        segments = split_write_record_into_segments(header, both.region.rkey, payload, 500)
         last = segments.pop()
         random.Random(SEED).shuffle(segments)
         for segment in [*segments, segments[0], last]:

@@ -28,7 +28,7 @@ from peer.wire import (
     make_immediate_send_head,
     parse_llp_header,
     parse_segment,
-    segment_message,
+    split_message_into_segments,
     strip_crc,
 )
 
@@ -57,20 +57,22 @@ class UcSender:
                 make_immediate_send_head(SEND_IMM_SE if solicited else SEND_IMM, immediate)
                 + payload
             )
-        self._send_operation(segment_message(self._build_next_untagged(opcode, payload), self.mtu))
+        self._send_segments_of_operation(
+            split_message_into_segments(self._build_next_untagged(opcode, payload), self.mtu)
+        )
 
     def write(self, stag: int, to: int, payload: bytes, *, immediate: bytes | None = None) -> None:
         """Write to the other end's memory, and then send the immediate data, if any."""
-        segments = segment_message(Tagged(WRITE, stag, to, payload), self.mtu)
+        segments = split_message_into_segments(Tagged(WRITE, stag, to, payload), self.mtu)
         if immediate is not None:
             segments.append(self._build_next_untagged(IMMEDIATE, make_immediate_payload(immediate)))
-        self._send_operation(segments)
+        self._send_segments_of_operation(segments)
 
     def _build_next_untagged(self, opcode: int, payload: bytes) -> Untagged:
         self._msn += 1
         return Untagged(opcode, 0, self._msn, payload=payload)
 
-    def _send_operation(self, segments: Iterable[Segment]) -> None:
+    def _send_segments_of_operation(self, segments: Iterable[Segment]) -> None:
         flags = FIRST
         for segment in segments:
             header = LlpHeader(UC, self.qkey, self.psn, flags)
@@ -138,7 +140,7 @@ class UcReceiver:
             self._discard_partial_message()
             self._whole = True
         if isinstance(segment, Tagged):
-            self._place_tagged(segment)
+            self._place_tagged_segment(segment)
         elif not self._whole:
             self._count_dropped_datagram("partial")
         elif segment.opcode in (IMMEDIATE, IMMEDIATE_SE):
@@ -158,7 +160,7 @@ class UcReceiver:
         self._count_dropped_datagram(why)
         self._discard_partial_message()
 
-    def _place_tagged(self, segment: Tagged) -> None:
+    def _place_tagged_segment(self, segment: Tagged) -> None:
         at = segment.to - self.base
         end = at + len(segment.payload)
         if segment.opcode != WRITE:

@@ -186,7 +186,7 @@ def make_immediate_send_head(subcode: int, immediate: bytes) -> bytes:
     return struct.pack("!Bxxx4s", subcode, immediate)
 
 
-def segment_message(message: Untagged | Tagged, size: int) -> list[Segment]:
+def split_message_into_segments(message: Untagged | Tagged, size: int) -> list[Segment]:
     """Return the segments of a message, each with at most ``size`` octets of payload."""
     parts: list[Segment] = []
     whole = message.payload

@@ -151,7 +151,7 @@ def exchange_messages_in_threads(
     return descriptors
 
 
-def run_crowd(messages: int) -> None:
+def run_connections_to_many_processes(messages: int) -> None:
     """Connect a device to all processes, kill some of these, and close everything.
 
     ``messages``: how many messages a connection to a process that is not killed exchanges.
@@ -198,9 +198,9 @@ def count_descriptors() -> int:
 
 
 def test_killed_peers_of_several_lanes_do_not_affect_other_connections_and_leave_nothing() -> None:
-    run_crowd(EARLY)  # objects that are created once and kept
+    run_connections_to_many_processes(EARLY)  # objects that are created once and kept
     descriptors, octets = count_descriptors(), heap_octets_in_use()
-    run_crowd(MESSAGES)
+    run_connections_to_many_processes(MESSAGES)
     assert count_descriptors() == descriptors
     # An idle connection needs more than 16 KiB. A sanitizer's allocator does not count.
     assert SANITIZED or heap_octets_in_use() - octets < len(KILLED) * EACH * 16_384

@@ -127,7 +127,7 @@ class WorldNode:
                     self.post_send(wc.wr_id)
 
 
-def create_bottleneck(world: World, n: int) -> Iterator[tuple[WorldNode, int]]:
+def create_devices_at_bottleneck(world: World, n: int) -> Iterator[tuple[WorldNode, int]]:
     """Let all other devices send by RD to one device, whose interface is the bottleneck."""
     rate = f"rx:rate={n}Mbit,limit={max(64, 4 * n)}"
     receiver = WorldNode(world.device(node_address(1), faults=rate), QPType.RD, n)
@@ -140,7 +140,7 @@ def create_bottleneck(world: World, n: int) -> Iterator[tuple[WorldNode, int]]:
         yield node, 1
 
 
-def create_mesh(world: World, n: int) -> Iterator[tuple[WorldNode, int]]:
+def create_mesh_of_devices(world: World, n: int) -> Iterator[tuple[WorldNode, int]]:
     """Let each device send by RD to 16 others, or to all others in a small world."""
     peers = min(PEERS, n - 1)
     nodes = [
@@ -154,7 +154,7 @@ def create_mesh(world: World, n: int) -> Iterator[tuple[WorldNode, int]]:
         yield node, peers
 
 
-def create_ring(world: World, n: int) -> Iterator[tuple[WorldNode, int]]:
+def create_ring_of_devices(world: World, n: int) -> Iterator[tuple[WorldNode, int]]:
     """Let each device send by RC to the next device of the ring."""
     nodes = [
         WorldNode(world.device(node_address(i), faults="rate=1Mbit,limit=64"), QPType.RC, 1)
@@ -174,9 +174,9 @@ def create_ring(world: World, n: int) -> Iterator[tuple[WorldNode, int]]:
 
 
 WORLDS: dict[str, Callable[[World, int], Iterator[tuple[WorldNode, int]]]] = {
-    "bottleneck": create_bottleneck,
-    "mesh": create_mesh,
-    "ring": create_ring,
+    "bottleneck": create_devices_at_bottleneck,
+    "mesh": create_mesh_of_devices,
+    "ring": create_ring_of_devices,
 }
 
 

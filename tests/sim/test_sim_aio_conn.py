@@ -81,7 +81,7 @@ def test_asyncio_connections_access_memory_of_the_peer_over_an_unreliable_networ
 
 @pytest.mark.usefixtures("hosts")
 def test_a_listener_accepts_or_rejects_each_connection_request(world: World) -> None:
-    async def connect_twice() -> None:
+    async def connect_rejected_and_accepted_client() -> None:
         async with aio.listen((B, PORT)) as listener:
 
             async def accept_or_reject_requests() -> None:
@@ -99,7 +99,7 @@ def test_a_listener_accepts_or_rejects_each_connection_request(world: World) -> 
                 assert conn.private_data == b"welcome"
                 await deciding
 
-    world.run(connect_twice())
+    world.run(connect_rejected_and_accepted_client())
 
 
 @pytest.mark.usefixtures("hosts")

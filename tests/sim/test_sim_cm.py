@@ -61,7 +61,7 @@ class SidrHosts:
         assert event.listen_id is self.door
         return event
 
-    def next_result(self) -> CMEvent:
+    def next_query_result(self) -> CMEvent:
         event = self.asking.get_event()
         assert event is not None
         return event
@@ -102,7 +102,7 @@ def test_a_sidr_query_is_answered_in_one_round_trip(world: World, sidr_hosts: Si
         accept_request(request, qp, b"it is me")
 
     world.spawn(answer_query)
-    told = sidr_hosts.next_result()
+    told = sidr_hosts.next_query_result()
     assert world.now_ns == 40_000_000
     assert told.type == CMEventType.ESTABLISHED and told.id is asked and told.status == 0
     assert (told.qpn, told.qkey, told.private_data) == (qp.qp_num, QKEY, b"it is me")
@@ -116,7 +116,7 @@ def test_an_unanswered_sidr_query_is_retransmitted_by_the_timetable_until_its_ti
     world.partition(sidr_hosts.asker, sidr_hosts.listener)
     with world.capture(tmp_path / "run.pcapng"):
         sidr_hosts.send_query(timeout=3.0)
-        told = sidr_hosts.next_result()
+        told = sidr_hosts.next_query_result()
     assert world.now == 3.0
     assert (told.type, told.status) == (CMEventType.UNREACHABLE, errno.ETIMEDOUT)
     questions = captured_datagrams_to_port(tmp_path / "run.pcapng", 7000)
@@ -132,7 +132,7 @@ def test_a_sidr_query_to_an_unused_port_is_rejected_after_a_grace_time(
     world: World, sidr_hosts: SidrHosts, family: str, timeout: float, after: float
 ) -> None:
     asked = sidr_hosts.send_query(to=(family, 7001), timeout=timeout)
-    told = sidr_hosts.next_result()
+    told = sidr_hosts.next_query_result()
     assert world.now == pytest.approx(after, abs=1e-6)
     assert told.id is asked
     assert (told.type, told.status) == (CMEventType.REJECTED, errno.ECONNREFUSED)
@@ -150,7 +150,7 @@ def test_a_listener_that_starts_between_two_transmissions_of_a_query_answers(
     sidr_hosts.door = CMID(sidr_hosts.answering, ud=True)
     sidr_hosts.door.listen(("10.0.0.2", 7000))
     accept_request(sidr_hosts.next_connection_request(), sidr_hosts.create_qp())
-    assert sidr_hosts.next_result().type == CMEventType.ESTABLISHED
+    assert sidr_hosts.next_query_result().type == CMEventType.ESTABLISHED
     assert world.now == pytest.approx(0.3, abs=1e-6)
 
 
@@ -174,7 +174,7 @@ def test_network_faults_delay_sidr_answers_and_each_query_is_reported_once(
 
         world.spawn(answer_queries)
         ids = [sidr_hosts.send_query(bytes([i]), timeout=60.0) for i in range(10)]
-        told = {event.id: event for event in (sidr_hosts.next_result() for _ in ids)}
+        told = {event.id: event for event in (sidr_hosts.next_query_result() for _ in ids)}
         world.run_for("2min")
         assert sidr_hosts.asking.get_event(0) is None
         assert sorted(seen) == [bytes([i]) for i in range(10)]
@@ -189,7 +189,7 @@ def test_a_query_retransmitted_during_a_long_round_trip_is_reported_once(
     world.faults("delay=500ms")
     sidr_hosts.send_query()
     accept_request(sidr_hosts.next_connection_request(), sidr_hosts.create_qp())
-    assert sidr_hosts.next_result().type == CMEventType.ESTABLISHED
+    assert sidr_hosts.next_query_result().type == CMEventType.ESTABLISHED
     assert world.now == 1.0
     assert sidr_hosts.answering.get_event(60) is None, (
         "a retransmitted query was reported as a new request"
@@ -201,7 +201,7 @@ def test_a_rejected_sidr_query_reports_the_private_data_of_the_rejection(
 ) -> None:
     sidr_hosts.send_query()
     sidr_hosts.next_connection_request().id.reject(b"not today")
-    told = sidr_hosts.next_result()
+    told = sidr_hosts.next_query_result()
     assert (told.type, told.status) == (CMEventType.REJECTED, errno.ECONNREFUSED)
     assert (told.wire_error, told.private_data) == (2, b"not today")
 
@@ -216,14 +216,14 @@ def test_a_crash_of_a_listener_rejects_a_pending_query_at_the_next_transmission(
     with pytest.raises(StateError) as error:
         taken.id.reject()
     assert error.value.errno == errno.ESTALE
-    told = sidr_hosts.next_result()
+    told = sidr_hosts.next_query_result()
     assert (told.type, told.status) == (CMEventType.REJECTED, errno.ECONNREFUSED)
     assert world.now == pytest.approx(0.7, abs=1e-6)
 
     again = SidrHosts(sidr_hosts.asker, world.restart(sidr_hosts.listener))
     again.send_query()
     accept_request(again.next_connection_request(), again.create_qp())
-    assert again.next_result().type == CMEventType.ESTABLISHED
+    assert again.next_query_result().type == CMEventType.ESTABLISHED
 
 
 def test_a_crash_of_a_device_ends_a_wait_for_connection_events(
@@ -363,7 +363,7 @@ def test_a_flood_of_queries_to_a_slow_program_does_not_delay_an_honest_client(
     for _ in range(5):
         began = world.now
         sidr_hosts.send_query()
-        told = sidr_hosts.next_result()
+        told = sidr_hosts.next_query_result()
         assert told.type == CMEventType.ESTABLISHED
         assert world.now - began < 1.0, f"{world.now - began:.3f} s"
         world.run_for("0.3s")

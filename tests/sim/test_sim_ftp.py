@@ -115,7 +115,7 @@ async def open_channel_pair(server: ServerChannels, kind: str, mode: str) -> Pai
     return Pair(await listener.accept(), channel, listener)
 
 
-async def send_transfer(channel: Channel, data: bytes) -> None:
+async def send_data_as_transfer(channel: Channel, data: bytes) -> None:
     """Send data as a transfer, and wait until the receiver has confirmed the transfer."""
     sender = stream.Sender(channel)
     try:
@@ -148,7 +148,7 @@ async def transfer_data_and_check(
     pair = await open_channel_pair(server, kind, mode)
     source, sink = sending_and_receiving_end(pair, upload)
     received = bytearray()
-    await asyncio.gather(send_transfer(source, DATA), receive_transfer(sink, received))
+    await asyncio.gather(send_data_as_transfer(source, DATA), receive_transfer(sink, received))
     assert received == DATA
     await pair.close()
 
@@ -184,7 +184,9 @@ def test_a_blackout_of_10_s_delays_a_transfer_and_does_not_end_it(
             pair = await open_channel_pair(server, kind, mode)
             source, sink = sending_and_receiving_end(pair, upload)
             received = bytearray()
-            both = asyncio.gather(send_transfer(source, DATA), receive_transfer(sink, received))
+            both = asyncio.gather(
+                send_data_as_transfer(source, DATA), receive_transfer(sink, received)
+            )
             await asyncio.sleep(0.1)
             world.partition(A, B)
             await asyncio.sleep(10)
@@ -214,7 +216,7 @@ def test_a_transfer_that_a_crash_has_cut_continues_where_it_was(
         server = ServerChannels()
         pair = await open_channel_pair(server, kind, mode)
         source, sink = sending_and_receiving_end(pair, upload)
-        sending = asyncio.create_task(send_transfer(source, DATA))
+        sending = asyncio.create_task(send_data_as_transfer(source, DATA))
         receiving = asyncio.create_task(receive_transfer(sink, received))
         await asyncio.sleep(0.2)
         at = world.now
@@ -242,7 +244,7 @@ def test_a_transfer_that_a_crash_has_cut_continues_where_it_was(
             pair = await open_channel_pair(server, kind, mode)
             source, sink = sending_and_receiving_end(pair, upload)
             await asyncio.gather(
-                send_transfer(source, DATA[kept:]), receive_transfer(sink, received)
+                send_data_as_transfer(source, DATA[kept:]), receive_transfer(sink, received)
             )
             await pair.close()
 
@@ -260,7 +262,7 @@ def test_a_transfer_that_one_end_cancels_is_not_complete_at_the_other(
         async with open_server_channels() as server:
             pair = await open_channel_pair(server, kind, mode)
             source, sink = sending_and_receiving_end(pair, upload)
-            sending = asyncio.create_task(send_transfer(source, DATA * 10))
+            sending = asyncio.create_task(send_data_as_transfer(source, DATA * 10))
             async with aclosing(stream.receive(sink)) as chunks:
                 await anext(chunks)
             await stream.cancel(sink, "enough")
@@ -295,7 +297,7 @@ def test_the_end_that_has_sent_a_file_does_not_wait_for_a_peer_that_is_gone(
                 await stream.end(pair.client, sent=False)
 
             leaving = asyncio.create_task(receive_all_and_leave())
-            await send_transfer(pair.server, DATA)
+            await send_data_as_transfer(pair.server, DATA)
             assert leaving.done()
             began = world.now
             await stream.end(pair.server, sent=True)
@@ -341,7 +343,9 @@ def test_a_token_admits_one_channel(world: World, kind: str) -> None:
             with pytest.raises(ChannelEnded):
                 await offer.open_passive_channel()
             received = bytearray()
-            await asyncio.gather(send_transfer(channel, DATA), receive_transfer(client, received))
+            await asyncio.gather(
+                send_data_as_transfer(channel, DATA), receive_transfer(client, received)
+            )
             assert received == DATA
             await client.close()
 

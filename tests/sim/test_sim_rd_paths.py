@@ -63,17 +63,17 @@ def send_and_get_statuses(world: World, a: End, b: End, *sizes: int) -> list[str
     """Send messages of the given sizes one after another; return the status of each Send."""
     ended: list[str] = []
 
-    def send_each() -> None:
+    def send_messages_and_save_statuses() -> None:
         for size in sizes:
             post_send(a, b, size)
             ended.extend(WCStatus(wc.status).name for wc in a.cq.wait())
 
-    world.spawn(send_each)
+    world.spawn(send_messages_and_save_statuses)
     world.run_tasks(within="1min")
     return ended
 
 
-def check_delivery(world: World, a: End, b: End, *sizes: int) -> None:
+def send_messages_and_check_delivery(world: World, a: End, b: End, *sizes: int) -> None:
     """Send messages of the given sizes, and check that all messages arrive."""
     for i, size in enumerate(sizes):
         b.qp.post_recv(RecvWR(i, sg=[b.mr.sge(0, size)]))
@@ -98,7 +98,7 @@ def test_a_request_to_a_silent_rd_peer_fails_at_the_peer_timeout(
     world.faults("delay=1ms")
     a, b = create_rd_pair(world, V4, timeout)
     if met:
-        check_delivery(world, a, b, 64)
+        send_messages_and_check_delivery(world, a, b, 64)
         world.run_for("50ms")
     world.partition(a.device, b.device)
     began = world.now_ns
@@ -111,7 +111,7 @@ def test_an_rd_peer_that_becomes_silent_during_a_message_is_gone_after_the_peer_
 ) -> None:
     world.faults("delay=1ms,rate=10Mbit")
     a, b = create_rd_pair(world, V4)
-    check_delivery(world, a, b, 64)
+    send_messages_and_check_delivery(world, a, b, 64)
     b.qp.post_recv(RecvWR(0, sg=[b.mr.sge(0, SIZE)]))
     post_send(a, b, SIZE)  # the message takes 100 ms at the rate of the link
     world.run_for("50ms")
@@ -152,7 +152,7 @@ def test_rd_messages_cross_a_path_that_silently_drops_long_datagrams(
     a, b = create_rd_pair(world, host)
     drop_long_datagrams(world, a, b, 1280)
     before = counters()["rd_mtu_lowered"]
-    check_delivery(world, a, b, 100_000, 64, 5000)
+    send_messages_and_check_delivery(world, a, b, 100_000, 64, 5000)
     # The counter shows that no segment was in a datagram that was dropped.
     assert counters()["rd_mtu_lowered"] == before
 
@@ -165,7 +165,7 @@ def test_rd_detects_a_path_that_starts_to_drop_long_datagrams_silently(
     world.faults("delay=1ms")
     a, b = create_rd_pair(world, host)
     for _ in range(20):  # repeat until datagrams have the length of the path's MTU
-        check_delivery(world, a, b, 100_000)
+        send_messages_and_check_delivery(world, a, b, 100_000)
     drop_long_datagrams(world, a, b, 1280)
     before = counters()["rd_mtu_lowered"]
     b.qp.post_recv(RecvWR(0, sg=[b.mr.sge(0, 100_000)]))
@@ -178,7 +178,7 @@ def test_rd_detects_a_path_that_starts_to_drop_long_datagrams_silently(
     if host == V6:
         assert send_and_get_statuses(world, a, b, 90_000) == ["SUCCESS"]
     assert [wc.check().byte_len for wc in b.cq.poll()] == [90_000 if host == V6 else 100_000]
-    check_delivery(world, a, b, 64, 100_000)
+    send_messages_and_check_delivery(world, a, b, 64, 100_000)
 
 
 @pytest.mark.clause("DGRAM-RDV-21")
@@ -190,7 +190,7 @@ def test_a_request_to_an_rd_peer_in_reset_fails_at_the_peer_timeout(
     world.faults("delay=1ms")
     a, b = create_rd_pair(world, V4)
     if met:
-        check_delivery(world, a, b, 64)
+        send_messages_and_check_delivery(world, a, b, 64)
     b.qp.modify(QPAttr(qp_state=QPState.RESET))
     world.run_for("50ms")
     before, began = world.stats.sent, world.now_ns
@@ -204,7 +204,7 @@ def test_a_request_to_an_rd_peer_in_reset_fails_at_the_peer_timeout(
         wc.check()
     assert world.stats.sent - before < 20
     b.qp.to_rts()
-    check_delivery(world, a, b, 64)
+    send_messages_and_check_delivery(world, a, b, 64)
 
 
 @pytest.mark.clause("DGRAM-RDV-21")
@@ -215,7 +215,7 @@ def test_an_rd_peer_that_leaves_reset_in_time_receives_a_message_sent_before(
     world.faults("delay=1ms")
     a, b = create_rd_pair(world, V4)
     if met:
-        check_delivery(world, a, b, 64)
+        send_messages_and_check_delivery(world, a, b, 64)
     b.qp.modify(QPAttr(qp_state=QPState.RESET))
     world.run_for("50ms")
     post_send(a, b, 64)
@@ -235,11 +235,11 @@ def test_rd_datagrams_grow_to_the_path_mtu_again_despite_many_short_datagrams(
     for _ in range(2):
         drop_long_datagrams(world, a, b, 1500)
         for _ in range(20):  # repeat until datagrams have the length of the path's MTU
-            check_delivery(world, a, b, 100_000)
+            send_messages_and_check_delivery(world, a, b, 100_000)
             world.run_for(0.1)
         drop_long_datagrams(world, a, b, 1280)
         before = counters()["rd_mtu_lowered"]
-        check_delivery(world, a, b, 64, 2000, 64, 5000, *[64] * 40)
+        send_messages_and_check_delivery(world, a, b, 64, 2000, 64, 5000, *[64] * 40)
         assert counters()["rd_mtu_lowered"] > before
 
 
@@ -248,9 +248,9 @@ def test_rd_queue_pairs_of_one_host_use_the_mtu_of_the_loopback_interface(
     world: World, host: str
 ) -> None:
     a, b = create_rd_pair(world, host, hosts=1)
-    check_delivery(world, a, b, 64)
+    send_messages_and_check_delivery(world, a, b, 64)
     before = world.stats.sent
-    check_delivery(world, a, b, 60_000)
+    send_messages_and_check_delivery(world, a, b, 60_000)
     # The message takes one datagram of the loopback interface's MTU and an acknowledgement.
     assert world.stats.sent - before <= 3
 
@@ -264,5 +264,5 @@ def test_an_interface_with_the_mtu_of_loopback_is_not_treated_as_loopback(
     a, b = create_rd_pair(world, host, mtu=mtu)
     drop_long_datagrams(world, a, b, 1500)
     before = counters()["rd_mtu_lowered"]
-    check_delivery(world, a, b, 64, 60_000)
+    send_messages_and_check_delivery(world, a, b, 64, 60_000)
     assert counters()["rd_mtu_lowered"] == before

@@ -49,7 +49,7 @@ def open_silent_connections(world: World, n: int, source: str, octets: bytes = b
     return made
 
 
-def check_good_client(world: World, source: str, within: float = ANSWER_LIMIT_S) -> None:
+def check_good_client_is_served(world: World, source: str, within: float = ANSWER_LIMIT_S) -> None:
     """Connect as a good client, and check that the listener answers in time."""
     began = world.now
     conn = world.tcp_connect(source, (LISTENER, PORT))
@@ -76,7 +76,7 @@ def test_silent_connections_of_two_addresses_do_not_prevent_a_good_client_from_c
     ]
     assert world.now - began < 2.0, "the first silent connections may have timed out"
     for _ in range(3):
-        check_good_client(world, good)
+        check_good_client_is_served(world, good)
     assert counter_value("startups_paused") > 0
     assert held
 
@@ -97,7 +97,7 @@ def test_a_new_client_waits_until_the_oldest_start_up_may_be_closed(seed: int) -
     with temporary_settings(max_startups=64, source_share=75), World(seed) as world:
         RejectingListener(world)
         held = [open_silent_connections(world, 48, source) for source in ("10.0.0.8", "10.0.0.9")]
-        check_good_client(world, GOOD_CLIENT, within=0.6)
+        check_good_client_is_served(world, GOOD_CLIENT, within=0.6)
         assert held
 
 
@@ -136,7 +136,7 @@ def test_start_ups_are_closed_only_when_a_new_client_connects(world: World) -> N
             one.sendall(REQUEST[:1])
             world.run_for(0.001)
         assert counter_value("startups_refused") == before
-        check_good_client(world, GOOD_CLIENT)
+        check_good_client_is_served(world, GOOD_CLIENT)
         assert counter_value("startups_refused") == before + 1
 
 

@@ -118,13 +118,15 @@ def test_the_sim_command_detects_a_write_to_the_memory_of_a_destroyed_queue_pair
 def test_the_sim_command_detects_octets_in_a_write_area_that_were_not_written(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def write_to_area(self: execution.Execution) -> None:
+    def change_memory_outside_of_operations(self: execution.Execution) -> None:
         for cell in self.hosts[0].target.cells.values():
             if cell.steady:
                 self.hosts[0].target.memory.view[cell.at] = cell.expected[0] ^ 255 or 1
 
     monkeypatch.setattr(
-        execution.Execution, "do_advance_time", lambda self, op: write_to_area(self)
+        execution.Execution,
+        "do_advance_time",
+        lambda self, op: change_memory_outside_of_operations(self),
     )
     outcome = run(generate_program("one-sided", 2))
     assert "contains octets that were not written" in outcome.failure

@@ -27,7 +27,7 @@ def test_simulated_time_advances_only_while_a_world_runs(world) -> None:
 
 
 def test_the_seed_determines_the_order_of_tasks() -> None:
-    def task_order(seed: int) -> list[int]:
+    def order_in_which_tasks_ran(seed: int) -> list[int]:
         done: list[int] = []
         with World(seed) as world:
 
@@ -41,8 +41,8 @@ def test_the_seed_determines_the_order_of_tasks() -> None:
             world.run_tasks()
         return done
 
-    assert task_order(1) == task_order(1)
-    assert len({tuple(task_order(seed)) for seed in range(8)}) > 1
+    assert order_in_which_tasks_ran(1) == order_in_which_tasks_ran(1)
+    assert len({tuple(order_in_which_tasks_ran(seed)) for seed in range(8)}) > 1
 
 
 def test_run_until_returns_at_the_time_when_the_condition_becomes_true(world) -> None:

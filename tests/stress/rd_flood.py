@@ -84,7 +84,7 @@ class SpoofedFlood:
         self.sent = self.sent_octets = self.answers = self.answer_octets = 0
         self.challenges = self.longest = self.too_long = 0
 
-    def send_block(self) -> None:
+    def send_spoofed_datagrams(self) -> None:
         """Send a block of datagrams, each from a different source address."""
         for _ in range(BLOCK):
             octets, cookie = self.kinds[self.sent % len(self.kinds)]
@@ -129,7 +129,7 @@ def run_attacker(port: int, pid: int, goal: int, limit: float) -> dict[str, Any]
 
     before, stop = poll_and_sum_counters(), time.monotonic() + limit
     while poll_and_sum_counters() - before + f.challenges < goal and time.monotonic() < stop:
-        f.send_block()
+        f.send_spoofed_datagrams()
         f.receive_answers()
     return {
         "spoofed": f.sent,

@@ -46,12 +46,12 @@ def test_queries_and_answers_of_siwarp_are_shown_with_fields_and_good_crcs(
     with package.capture(file):
         ends = SidrEndpoints(verbs_device)
         qp = ends.create_qp()
-        ends.send_request(b"who is there")
+        ends.send_sidr_query(b"who is there")
         ends.accept(ends.next_connection_request(), qp, b"it is me")
-        assert ends.next_result().type == CMEventType.ESTABLISHED
-        ends.send_request()
+        assert ends.next_query_result().type == CMEventType.ESTABLISHED
+        ends.send_sidr_query()
         ends.next_connection_request().id.reject()
-        assert ends.next_result().type == CMEventType.REJECTED
+        assert ends.next_query_result().type == CMEventType.REJECTED
     words = run_tshark(file, *lua_options(), "-V")
     check_packet_checksums(words)
     assert words.count("(Good CRC32)") == words.count("UD resolution\n") == 8

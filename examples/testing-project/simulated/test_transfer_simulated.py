@@ -42,11 +42,11 @@ def test_a_request_is_answered_after_an_outage_of_two_seconds(world: World) -> N
         world.spawn(answer_requests, b.qp, b.cq, b.mr, b.ah, stop)
         world.partition(a.device, b.device)
 
-        def end_the_outage() -> None:
+        def end_network_outage() -> None:
             world.sleep(2)
             world.heal()
 
-        world.spawn(end_the_outage)
+        world.spawn(end_network_outage)
         said = send_request_until_answered(
             a.qp, a.cq, a.mr, a.ah, b"who?", number=0, tries=10, patience=0.3
         )

@@ -36,13 +36,15 @@ TRACE = 128 << 20
 Part = Callable[[], dict[str, Any]]
 
 
-def _make_parts(rounds: int, octets: int, scale: float, log: Log) -> dict[str, Part]:
+def _define_parts_of_study(rounds: int, octets: int, scale: float, log: Log) -> dict[str, Part]:
     """Return the parts of the study by name; ``scale`` multiplies sizes and counts of files."""
 
     def scale_number(number: int) -> int:
         return max(1, int(number * scale))
 
-    parts: dict[str, Part] = {"lan": lambda: promises.measure_loopback(octets, rounds, log)}
+    parts: dict[str, Part] = {
+        "lan": lambda: promises.measure_copies_over_loopback(octets, rounds, log)
+    }
     parts["outside"] = lambda: vsftpd.measure_vsftpd_and_curl(octets, rounds, log)
     for kind in KINDS:
         for shape in (*promises.LOSSY, *promises.CLEAN):
@@ -54,7 +56,7 @@ def _make_parts(rounds: int, octets: int, scale: float, log: Log) -> dict[str, P
                     del sizes["bbr"]  # CUBIC already takes long enough
             word = "lossy" if shape.loss else "clean"
             parts[f"{kind}-{word}-{shape.delay_ms:g}ms"] = (
-                lambda kind=kind, shape=shape, sizes=sizes: promises.measure_link(  # type: ignore[misc]
+                lambda kind=kind, shape=shape, sizes=sizes: promises.measure_put_over_link(  # type: ignore[misc]
                     kind, shape, sizes, rounds, log
                 )
             )
@@ -67,24 +69,24 @@ def _make_parts(rounds: int, octets: int, scale: float, log: Log) -> dict[str, P
     parts["small"] = lambda: promises.measure_small_files(
         scale_number(1000), scale_number(100), rounds, ("rd", "tcp"), log
     )
-    parts["put-size"] = lambda: figures.measure_sizes("put", rounds, scale, log)
-    parts["get-size"] = lambda: figures.measure_sizes("get", rounds, scale, log)
+    parts["put-size"] = lambda: figures.measure_rates_by_file_size("put", rounds, scale, log)
+    parts["get-size"] = lambda: figures.measure_rates_by_file_size("get", rounds, scale, log)
     for size in (32, 256):
-        parts[f"get-delay-{size}"] = lambda size=size: figures.measure_delays(  # type: ignore[misc]
+        parts[f"get-delay-{size}"] = lambda size=size: figures.measure_rates_by_link_delay(  # type: ignore[misc]
             size, rounds, scale, log
         )
     for delay in (0, 1, 10):
-        parts[f"put-unit-{delay}ms"] = lambda delay=delay: figures.measure_units(  # type: ignore[misc]
+        parts[f"put-unit-{delay}ms"] = lambda delay=delay: figures.measure_put_rate_by_unit_size(  # type: ignore[misc]
             delay, rounds, scale, log
         )
-    parts["features"] = lambda: figures.measure_features(rounds, scale, log)
-    parts["trace"] = lambda: figures.measure_trace(TRACE, rounds, scale, log)
+    parts["features"] = lambda: figures.measure_basic_and_optimized_sessions(rounds, scale, log)
+    parts["trace"] = lambda: figures.measure_replication_of_trace_files(TRACE, rounds, scale, log)
     parts["immediate"] = lambda: immediate.measure_immediate(rounds, scale, log)
-    parts["cpu"] = lambda: figures.measure_cpu(rounds, scale, log)
+    parts["cpu"] = lambda: figures.measure_cpu_time_by_file_size(rounds, scale, log)
     return parts
 
 
-def _measure_part(name: str, part: Part, scale: float, log: Log) -> dict[str, Any]:
+def _measure_part_of_study(name: str, part: Part, scale: float, log: Log) -> dict[str, Any]:
     """Measure a part; return its results, and warnings about them or the reason of a failure."""
     log.print_progress(name)
     log.warnings = []
@@ -140,7 +142,7 @@ def main(
         raise typer.BadParameter(str(e), param_hint="--size") from None
 
     log = Log()
-    parts = _make_parts(rounds, octets, scale, log)
+    parts = _define_parts_of_study(rounds, octets, scale, log)
     names = tuple(parts) if part == "all" else command.parse_names(part, tuple(parts), "--part")
     path = Path(results) if results else None
     kept = json.loads(path.read_text("utf-8")) if path is not None and path.exists() else {}
@@ -151,7 +153,7 @@ def main(
         return
     found: dict[str, Any] = {}
     for name in names:
-        found[name] = _measure_part(name, parts[name], scale, log)
+        found[name] = _measure_part_of_study(name, parts[name], scale, log)
         if path is not None:
             kept |= {"machine": describe_machine(), name: found[name]}
             path.write_text(json.dumps(kept, indent=1) + "\n", "utf-8")

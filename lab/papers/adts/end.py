@@ -73,7 +73,7 @@ class RequestHandler:
         await self.handle_stop()
         await self._stack.aclose()
 
-    async def carry_out(self, request: dict[str, Any]) -> dict[str, Any]:
+    async def carry_out_request(self, request: dict[str, Any]) -> dict[str, Any]:
         """Carry out a request, and return the answer to it."""
         call = getattr(self, f"handle_{request.pop('do')}")
         answer: dict[str, Any] = await call(**request)
@@ -194,7 +194,7 @@ async def answer_requests(options: dict[str, Any]) -> None:
     try:
         while line := await loop.run_in_executor(None, sys.stdin.readline):
             try:
-                answer = await handler.carry_out(json.loads(line))
+                answer = await handler.carry_out_request(json.loads(line))
             except Exception as e:
                 answer = {"error": f"{type(e).__name__}: {e}"}
             print(json.dumps(answer), flush=True)

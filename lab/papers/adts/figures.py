@@ -19,13 +19,13 @@ from siwarp.ulp.adts import handshake
 
 __all__ = [
     "CHANNELS",
-    "measure_cpu",
-    "measure_delays",
-    "measure_features",
-    "measure_sizes",
-    "measure_trace",
-    "measure_units",
-    "zipf_sizes",
+    "measure_basic_and_optimized_sessions",
+    "measure_cpu_time_by_file_size",
+    "measure_put_rate_by_unit_size",
+    "measure_rates_by_file_size",
+    "measure_rates_by_link_delay",
+    "measure_replication_of_trace_files",
+    "zipf_file_sizes",
 ]
 
 MIB = 1 << 20
@@ -69,12 +69,12 @@ def _make_copy_runs(
     }
 
 
-def _channels_fast_enough_for(size: int) -> list[str]:
+def _channels_that_copy_file_in_seconds(size: int) -> list[str]:
     """Return the channels that need only seconds to copy a file of ``size`` MiB."""
     return [channel for channel in CHANNELS if channel != "ud" or size <= MAX_MIB_OVER_UD]
 
 
-def measure_sizes(way: str, rounds: int, scale: float, log: Log) -> dict[str, Any]:
+def measure_rates_by_file_size(way: str, rounds: int, scale: float, log: Log) -> dict[str, Any]:
     """Measure the seconds of put or get by the size of the file, without delay."""
     points = []
     with temporary_folder() as folder, ClientAndServer(Loopback(), folder) as ends:
@@ -88,13 +88,13 @@ def measure_sizes(way: str, rounds: int, scale: float, log: Log) -> dict[str, An
                 "file",
                 way,
                 lambda copied: copied.transferring,
-                _channels_fast_enough_for(size),
+                _channels_that_copy_file_in_seconds(size),
             )
             points.append((float(size), measure_rounds(runs, rounds, log)))
     return _make_figure_result(f"{way} of one file on loopback", "MiB", "s", points)
 
 
-def measure_delays(size: int, rounds: int, scale: float, log: Log) -> dict[str, Any]:
+def measure_rates_by_link_delay(size: int, rounds: int, scale: float, log: Log) -> dict[str, Any]:
     """Measure the rate of get by the delay of the link, for files of ``size`` MiB."""
     points = []
     for delay in DELAYS:
@@ -127,7 +127,9 @@ def measure_delays(size: int, rounds: int, scale: float, log: Log) -> dict[str, 
     )
 
 
-def measure_units(delay: float, rounds: int, scale: float, log: Log) -> dict[str, Any]:
+def measure_put_rate_by_unit_size(
+    delay: float, rounds: int, scale: float, log: Log
+) -> dict[str, Any]:
     """Measure the rate of put by the octets of a unit; each session has 8 MiB for units."""
     points = []
     for unit in UNITS:
@@ -146,7 +148,7 @@ def measure_units(delay: float, rounds: int, scale: float, log: Log) -> dict[str
     return _make_figure_result(f"put of one file, {words}", "KiB", "Mbit/s", points)
 
 
-def measure_features(rounds: int, scale: float, log: Log) -> dict[str, Any]:
+def measure_basic_and_optimized_sessions(rounds: int, scale: float, log: Log) -> dict[str, Any]:
     """Measure the seconds for connecting and for data by the number of files of 1 MiB.
 
     Basic: a session for each file, no disk thread, and the smallest window, four units. Optimized:
@@ -191,13 +193,15 @@ def measure_features(rounds: int, scale: float, log: Log) -> dict[str, Any]:
     return _make_figure_result("put of files of 1 MiB over RD, 1 ms each way", "files", "s", points)
 
 
-def zipf_sizes(total: int, files: int = TRACE_FILES, alpha: float = ALPHA) -> list[int]:
+def zipf_file_sizes(total: int, files: int = TRACE_FILES, alpha: float = ALPHA) -> list[int]:
     """Return file sizes proportional to 1 / i ** alpha, for i from 1, with the given total."""
     weights = [1 / (i + 1) ** alpha for i in range(files)]
     return [max(1, int(total * weight / sum(weights))) for weight in weights]
 
 
-def measure_trace(total: int, rounds: int, scale: float, log: Log) -> dict[str, Any]:
+def measure_replication_of_trace_files(
+    total: int, rounds: int, scale: float, log: Log
+) -> dict[str, Any]:
     """Measure the seconds for replicating the files of a Zipf trace by the delay of the link."""
     points = []
     for delay in DELAYS:
@@ -207,7 +211,7 @@ def measure_trace(total: int, rounds: int, scale: float, log: Log) -> dict[str, 
             ends = stack.enter_context(
                 ClientAndServer(link, folder, EndOptions(congestion="cubic"))
             )
-            for i, size in enumerate(zipf_sizes(int(total * scale))):
+            for i, size in enumerate(zipf_file_sizes(int(total * scale))):
                 write_random_file(ends.client_folder / "trace" / str(i), size)
 
             def measure_copy_seconds(channel: str, ends: ClientAndServer = ends) -> float:
@@ -215,7 +219,7 @@ def measure_trace(total: int, rounds: int, scale: float, log: Log) -> dict[str, 
 
             runs: dict[str, Callable[[], float]] = {
                 channel: lambda channel=channel: measure_copy_seconds(channel)  # type: ignore[misc]
-                for channel in _channels_fast_enough_for(total // MIB)
+                for channel in _channels_that_copy_file_in_seconds(total // MIB)
             }
             points.append((delay or 0.01, measure_rounds(runs, rounds, log)))
     return _make_figure_result(
@@ -226,14 +230,14 @@ def measure_trace(total: int, rounds: int, scale: float, log: Log) -> dict[str, 
     )
 
 
-def measure_cpu(rounds: int, scale: float, log: Log) -> dict[str, Any]:
+def measure_cpu_time_by_file_size(rounds: int, scale: float, log: Log) -> dict[str, Any]:
     """Measure the CPU time for each MiB of put, client and server, by the size of the file."""
     points = []
     with temporary_folder() as folder, ClientAndServer(Loopback(), folder) as ends:
         for size in (MAX_MIB_OVER_UD, 128, 256, 512):
             write_random_file(ends.client_folder / "file", int(size * MIB * scale))
             copied: dict[str, list[CopyResult]] = {
-                channel: [] for channel in _channels_fast_enough_for(size)
+                channel: [] for channel in _channels_that_copy_file_in_seconds(size)
             }
 
             def copy_and_keep_result(channel: str, copied: Any = copied) -> float:

@@ -98,7 +98,9 @@ def _send_units(host: str, port: int, op: str, unit: int, units: int) -> float:
                 credits.append(buffer)
                 granted += 1
             if not sent:
-                began = time.monotonic()  # waiting for the first credits is part of connecting and is not timed
+                began = (
+                    time.monotonic()
+                )  # waiting for the first credits is part of connecting and is not timed
             while conn.scq.poll(64):
                 pass
         return time.monotonic() - began

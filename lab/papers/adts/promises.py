@@ -25,8 +25,8 @@ __all__ = [
     "CLEAN",
     "LOSSY",
     "measure_bandwidth_share",
-    "measure_link",
-    "measure_loopback",
+    "measure_copies_over_loopback",
+    "measure_put_over_link",
     "measure_small_files",
     "temporary_folder",
     "write_random_file",
@@ -66,7 +66,7 @@ def _measure_raw_udp_memory_rate() -> float:
     return float(run_bench("bw", "rd", size=1 << 20, rounds=1, others=False)["floor"]) * 8e3
 
 
-def measure_loopback(size: int, rounds: int, log: Log) -> dict[str, Any]:
+def measure_copies_over_loopback(size: int, rounds: int, log: Log) -> dict[str, Any]:
     """Measure put and get of one file without delay, over each channel and raw UDP.
 
     Raises:
@@ -119,7 +119,7 @@ def _summarize_rates(
     return {"mbit_s": rates, "ratios": list(judged)}
 
 
-def measure_link(
+def measure_put_over_link(
     kind: str, shape: LinkShape, sizes: dict[str, int], rounds: int, log: Log
 ) -> dict[str, Any]:
     """Measure put of one file over RD, and over TCP with CUBIC and with BBR, on a link.

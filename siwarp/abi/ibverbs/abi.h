@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * abi/ibverbs/abi.h - libibverbs.so.1 on top of <siwarp/siw.h>: the binary interface that RDMA programs are
- * compiled against.
+ * abi/ibverbs/abi.h - libibverbs.so.1 on top of <siwarp/siw.h>: the binary interface that RDMA
+ * programs are compiled against.
  *
  * Each verbs object wraps a siwarp object and begins with the public struct of
  * <infiniband/verbs.h>. Work requests, scatter/gather elements and completions have the same layout
@@ -221,7 +221,7 @@ void *abi_alloc_object(enum abi_kind kind);
 void abi_fork_init(void);
 /*
  * Frees memory of abi_alloc_object that was not passed to abi_register_handle, or whose handle
- * abi_mark_dead has marked dead.
+ * abi_mark_object_dead has marked dead.
  */
 void abi_free_object(enum abi_kind kind, void *memory);
 /*
@@ -232,16 +232,16 @@ bool abi_register_handle(enum abi_kind kind, void *handle, struct ibv_context *o
  * Returns whether handle is a live object of the given kind. If not, records the reason, and sets
  * errno to EINVAL. If it is, clears the reason of an earlier call.
  */
-bool abi_is_live(enum abi_kind kind, const void *handle);
+bool abi_is_live_object(enum abi_kind kind, const void *handle);
 /*
  * Marks a handle as dead. Later calls on the handle fail with EINVAL, including those of inline
  * functions compiled into the program; posts are dropped (abi_post_dropped). Returns false if
  * another thread has marked the handle before.
  */
-bool abi_mark_dead(enum abi_kind kind, void *handle);
+bool abi_mark_object_dead(enum abi_kind kind, void *handle);
 /*
  * Marks all objects of a context, and then the context, as dead. Returns the same values as
- * abi_mark_dead.
+ * abi_mark_object_dead.
  */
 bool abi_mark_context_dead(struct ibv_context *context);
 /*
@@ -322,7 +322,7 @@ void abi_device_drop_reference(struct abi_device *device);
  * Returns whether devices appear as Ethernet channel adapters (persona roce, the default) rather
  * than as iWARP RNICs.
  */
-bool abi_is_roce(void);
+bool abi_persona_is_roce(void);
 
 /* ---- abi_port.c ------------------------------------------------------------------------------ */
 

@@ -35,7 +35,7 @@ struct ibv_ah *ibv_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr)
 	struct ibv_ah *ah;
 	int why;
 
-	if (!abi_is_live(ABI_PD, pd) || !abi_is_given(attr, "attr"))
+	if (!abi_is_live_object(ABI_PD, pd) || !abi_is_given(attr, "attr"))
 		return abi_fail_null(EINVAL);
 	if (ah_attr_fill_own_port_gid(pd, attr, &own))
 		attr = &own;
@@ -61,12 +61,12 @@ int ibv_destroy_ah(struct ibv_ah *ah)
 	struct ibv_pd *pd;
 	int r;
 
-	if (!abi_is_live(ABI_AH, ah))
+	if (!abi_is_live_object(ABI_AH, ah))
 		return abi_fail(EINVAL);
 	context = ah->context;
 	pd = ah->pd;
 	/* The handle must be marked dead before its memory can be reused for another handle. */
-	abi_mark_dead(ABI_AH, ah);
+	abi_mark_object_dead(ABI_AH, ah);
 	r = siw_destroy_ah((struct siw_ah *)ah);
 	if (r < 0) {
 		ah->context = context;
@@ -137,7 +137,7 @@ int ibv_init_ah_from_wc(struct ibv_context *context, uint8_t port_num, struct ib
 	union ibv_gid own;
 	int index;
 
-	if (!abi_is_live(ABI_CONTEXT, context) || !abi_is_port(port_num, "port_num") ||
+	if (!abi_is_live_object(ABI_CONTEXT, context) || !abi_is_port(port_num, "port_num") ||
 	    !abi_is_given(wc, "wc") || !abi_is_given(ah_attr, "ah_attr") ||
 	    abi_context_of(context)->forks != abi_forks)
 		goto refuse;
@@ -167,7 +167,7 @@ struct ibv_ah *ibv_create_ah_from_wc(struct ibv_pd *pd, struct ibv_wc *wc, struc
 {
 	struct ibv_ah_attr attr;
 
-	if (!abi_is_live(ABI_PD, pd))
+	if (!abi_is_live_object(ABI_PD, pd))
 		return abi_fail_null(EINVAL);
 	if (ibv_init_ah_from_wc(pd->context, port_num, wc, grh, &attr))
 		return NULL;
@@ -180,7 +180,7 @@ int ibv_resolve_eth_l2_from_gid(struct ibv_context *context, struct ibv_ah_attr 
 	struct siw_addr dest;
 	int why;
 
-	if (!abi_is_live(ABI_CONTEXT, context) || !abi_is_given(attr, "attr") ||
+	if (!abi_is_live_object(ABI_CONTEXT, context) || !abi_is_given(attr, "attr") ||
 	    !abi_is_given(eth_mac, "eth_mac"))
 		return -abi_fail(EINVAL);
 	why = abi_resolve_ah_attr(abi_context_of(context), attr, &dest, NULL);

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* abi/ibverbs/abi_buf.c - memory that the library allocates for programs (IBVERBS_1.17 and 1.18). */
+/*
+ * abi/ibverbs/abi_buf.c - memory that the library allocates for programs (IBVERBS_1.17 and 1.18).
+ */
 #include <sys/mman.h>
 
 #include "abi/ibverbs/abi.h"
@@ -17,7 +19,7 @@ void *abi_alloc_buf(struct ibv_pd *pd, size_t size, struct abi_buf **buf)
 	void *addr;
 	int why;
 
-	if (!abi_is_live(ABI_PD, pd) || !abi_is_given(buf, "buf"))
+	if (!abi_is_live_object(ABI_PD, pd) || !abi_is_given(buf, "buf"))
 		return abi_fail_null(EINVAL);
 	if (!size)
 		return abi_fail_null(abi_refuse(EINVAL, "size is 0: pass a number of octets"));
@@ -44,10 +46,10 @@ void abi_free_buf(struct abi_buf *buf)
 {
 	struct abi_buf gone;
 
-	if (!abi_is_live(ABI_BUF, buf))
+	if (!abi_is_live_object(ABI_BUF, buf))
 		return;
 	gone = *buf;
-	abi_mark_dead(ABI_BUF, buf);
+	abi_mark_object_dead(ABI_BUF, buf);
 	munmap(gone.addr, gone.size);
 }
 
@@ -63,7 +65,7 @@ ABI_VERSION(abi_reg_buf_mr, ibv_reg_buf_mr, 1.17);
 struct ibv_mr *abi_reg_buf_mr(struct ibv_pd *pd, struct abi_buf *buf, void *addr, size_t length,
 			      int access)
 {
-	if (!abi_is_live(ABI_PD, pd) || !abi_is_live(ABI_BUF, buf))
+	if (!abi_is_live_object(ABI_PD, pd) || !abi_is_live_object(ABI_BUF, buf))
 		return abi_fail_null(EINVAL);
 	if (!abi_buf_contains(buf, pd, addr, length))
 		return abi_fail_null(abi_refuse(EINVAL, "the memory is not within buf, or buf has "
@@ -75,6 +77,6 @@ ABI_VERSION(abi_export_buf_dmabuf_fd, ibv_export_buf_dmabuf_fd, 1.18);
 int abi_export_buf_dmabuf_fd(struct abi_buf *buf)
 {
 	/* The buffer is ordinary process memory, which has no dma-buf. */
-	errno = abi_is_live(ABI_BUF, buf) ? ENODATA : EINVAL;
+	errno = abi_is_live_object(ABI_BUF, buf) ? ENODATA : EINVAL;
 	return -1;
 }

@@ -154,7 +154,7 @@ struct ibv_context *ibv_open_device(struct ibv_device *device)
 	struct abi_context *ctx;
 	int why = ENOMEM;
 
-	if (!abi_is_live(ABI_DEVICE, device))
+	if (!abi_is_live_object(ABI_DEVICE, device))
 		return abi_fail_null(EINVAL);
 	ctx = abi_alloc_object(ABI_CONTEXT);
 	if (!ctx)
@@ -234,7 +234,7 @@ int ibv_close_device(struct ibv_context *context)
 	struct siw_context *siw;
 	int fd;
 
-	if (!abi_is_live(ABI_CONTEXT, context)) {
+	if (!abi_is_live_object(ABI_CONTEXT, context)) {
 		abi_fail(EINVAL);
 		return -1;
 	}

@@ -7,7 +7,7 @@ struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *context)
 	struct abi_channel *channel;
 	int why;
 
-	if (!abi_is_live(ABI_CONTEXT, context))
+	if (!abi_is_live_object(ABI_CONTEXT, context))
 		return abi_fail_null(EINVAL);
 	channel = abi_alloc_object(ABI_CHANNEL);
 	if (!channel)
@@ -30,11 +30,11 @@ int ibv_destroy_comp_channel(struct ibv_comp_channel *channel)
 {
 	int r;
 
-	if (!abi_is_live(ABI_CHANNEL, channel))
+	if (!abi_is_live_object(ABI_CHANNEL, channel))
 		return abi_fail(EINVAL);
 	r = siw_destroy_comp_channel(((struct abi_channel *)channel)->siw);
 	if (r == 0)
-		abi_mark_dead(ABI_CHANNEL, channel);
+		abi_mark_object_dead(ABI_CHANNEL, channel);
 	return abi_errno_of_result(r);
 }
 
@@ -45,7 +45,8 @@ static struct abi_cq *cq_create(struct ibv_context *context, int cqe, void *cq_c
 	struct abi_cq *cq;
 	int why;
 
-	if (!abi_is_live(ABI_CONTEXT, context) || (channel && !abi_is_live(ABI_CHANNEL, channel)))
+	if (!abi_is_live_object(ABI_CONTEXT, context) ||
+	    (channel && !abi_is_live_object(ABI_CHANNEL, channel)))
 		return abi_fail_null(EINVAL);
 	if (cqe > 0 && cqe < ABI_MIN_CQE)
 		cqe = ABI_MIN_CQE;
@@ -70,7 +71,7 @@ static struct abi_cq *cq_create(struct ibv_context *context, int cqe, void *cq_c
 	return cq;
 }
 
-static struct abi_cq *cq_register(struct abi_cq *cq)
+static struct abi_cq *cq_register_handle_or_destroy(struct abi_cq *cq)
 {
 	if (!cq || abi_register_handle(ABI_CQ, cq, cq->ibv.context))
 		return cq;
@@ -82,7 +83,7 @@ static struct abi_cq *cq_register(struct abi_cq *cq)
 struct ibv_cq *ibv_create_cq(struct ibv_context *context, int cqe, void *cq_context,
 			     struct ibv_comp_channel *channel, int comp_vector)
 {
-	return (struct ibv_cq *)cq_register(
+	return (struct ibv_cq *)cq_register_handle_or_destroy(
 		cq_create(context, cqe, cq_context, channel, comp_vector));
 }
 
@@ -103,7 +104,7 @@ struct ibv_cq_ex *abi_create_cq_ex(struct ibv_context *context, struct ibv_cq_in
 						attr->comp_mask, attr->cqe));
 	flags = attr->comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS ? attr->flags : 0;
 	if (attr->comp_mask & IBV_CQ_INIT_ATTR_MASK_PD) {
-		if (!abi_is_live(ABI_PD, attr->parent_domain))
+		if (!abi_is_live_object(ABI_PD, attr->parent_domain))
 			return abi_fail_null(EINVAL);
 		if (attr->parent_domain->context != context)
 			return abi_fail_null(abi_refuse(
@@ -122,12 +123,12 @@ struct ibv_cq_ex *abi_create_cq_ex(struct ibv_context *context, struct ibv_cq_in
 		cq->single_threaded = flags & IBV_CREATE_CQ_ATTR_SINGLE_THREADED;
 		abi_cq_set_read_functions(cq, attr->wc_flags);
 	}
-	return (struct ibv_cq_ex *)cq_register(cq);
+	return (struct ibv_cq_ex *)cq_register_handle_or_destroy(cq);
 }
 
 int abi_modify_cq(struct ibv_cq *cq, struct ibv_modify_cq_attr *attr)
 {
-	if (!abi_is_live(ABI_CQ, cq) || !abi_is_given(attr, "attr"))
+	if (!abi_is_live_object(ABI_CQ, cq) || !abi_is_given(attr, "attr"))
 		return abi_fail(EINVAL);
 	if (attr->attr_mask >= IBV_CQ_ATTR_RESERVED)
 		return abi_fail(
@@ -143,7 +144,7 @@ int ibv_resize_cq(struct ibv_cq *cq, int cqe)
 {
 	int r;
 
-	if (!abi_is_live(ABI_CQ, cq))
+	if (!abi_is_live_object(ABI_CQ, cq))
 		return abi_fail(EINVAL);
 	/*
 	 * The size is not rounded up, because a program that shrinks a CQ wants the requested size.
@@ -158,11 +159,11 @@ int ibv_destroy_cq(struct ibv_cq *cq)
 {
 	int r;
 
-	if (!abi_is_live(ABI_CQ, cq))
+	if (!abi_is_live_object(ABI_CQ, cq))
 		return abi_fail(EINVAL);
 	r = siw_destroy_cq(abi_cq_of(cq)->siw);
 	if (r == 0)
-		abi_mark_dead(ABI_CQ, cq);
+		abi_mark_object_dead(ABI_CQ, cq);
 	return abi_errno_of_result(r);
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * abi/ibverbs/abi_cq_ex.c - extended completion queues, which return one completion at a time and one
- * member per function.
+ * abi/ibverbs/abi_cq_ex.c - extended completion queues, which return one completion at a time and
+ * one member per function.
  *
  * The time stamp of a completion is the time of the poll that returned the completion.
  */
@@ -9,7 +9,7 @@
 
 #include "abi/ibverbs/abi.h"
 
-static struct abi_cq *cq_of_ex(struct ibv_cq_ex *cq)
+static struct abi_cq *cq_of_cq_ex(struct ibv_cq_ex *cq)
 {
 	return (struct abi_cq *)cq;
 }
@@ -28,7 +28,7 @@ static uint64_t now_ns(clockid_t clock)
  */
 static int next_poll(struct ibv_cq_ex *ibv)
 {
-	struct abi_cq *cq = cq_of_ex(ibv);
+	struct abi_cq *cq = cq_of_cq_ex(ibv);
 	int n = siw_poll_cq(cq->siw, 1, (struct siw_wc *)&cq->wc);
 
 	if (n <= 0)
@@ -45,10 +45,10 @@ static int next_poll(struct ibv_cq_ex *ibv)
 /* Ends a batch of completions, if start_poll has begun a batch. */
 static void end_poll(struct ibv_cq_ex *cq)
 {
-	if (cq_of_ex(cq)->single_threaded || !cq_of_ex(cq)->open)
+	if (cq_of_cq_ex(cq)->single_threaded || !cq_of_cq_ex(cq)->open)
 		return;
-	cq_of_ex(cq)->open = false;
-	pthread_mutex_unlock(&cq_of_ex(cq)->polling);
+	cq_of_cq_ex(cq)->open = false;
+	pthread_mutex_unlock(&cq_of_cq_ex(cq)->polling);
 }
 
 /*
@@ -61,12 +61,12 @@ static int start_poll(struct ibv_cq_ex *cq, struct ibv_poll_cq_attr *attr)
 
 	if (attr && attr->comp_mask)
 		return EINVAL;
-	if (cq_of_ex(cq)->forks != abi_forks)
+	if (cq_of_cq_ex(cq)->forks != abi_forks)
 		return ESTALE;
-	if (!cq_of_ex(cq)->single_threaded) {
-		if (pthread_mutex_lock(&cq_of_ex(cq)->polling))
+	if (!cq_of_cq_ex(cq)->single_threaded) {
+		if (pthread_mutex_lock(&cq_of_cq_ex(cq)->polling))
 			return EINVAL;
-		cq_of_ex(cq)->open = true;
+		cq_of_cq_ex(cq)->open = true;
 	}
 	r = next_poll(cq);
 	if (r)
@@ -76,62 +76,62 @@ static int start_poll(struct ibv_cq_ex *cq, struct ibv_poll_cq_attr *attr)
 
 static enum ibv_wc_opcode read_opcode(struct ibv_cq_ex *cq)
 {
-	return cq_of_ex(cq)->wc.opcode;
+	return cq_of_cq_ex(cq)->wc.opcode;
 }
 
 static uint32_t read_vendor_err(struct ibv_cq_ex *cq)
 {
-	return cq_of_ex(cq)->wc.vendor_err;
+	return cq_of_cq_ex(cq)->wc.vendor_err;
 }
 
 static uint32_t read_byte_len(struct ibv_cq_ex *cq)
 {
-	return cq_of_ex(cq)->wc.byte_len;
+	return cq_of_cq_ex(cq)->wc.byte_len;
 }
 
 static __be32 read_imm_data(struct ibv_cq_ex *cq)
 {
-	return cq_of_ex(cq)->wc.imm_data;
+	return cq_of_cq_ex(cq)->wc.imm_data;
 }
 
 static uint32_t read_qp_num(struct ibv_cq_ex *cq)
 {
-	return cq_of_ex(cq)->wc.qp_num;
+	return cq_of_cq_ex(cq)->wc.qp_num;
 }
 
 static uint32_t read_src_qp(struct ibv_cq_ex *cq)
 {
-	return cq_of_ex(cq)->wc.src_qp;
+	return cq_of_cq_ex(cq)->wc.src_qp;
 }
 
 static unsigned int read_wc_flags(struct ibv_cq_ex *cq)
 {
-	return cq_of_ex(cq)->wc.wc_flags;
+	return cq_of_cq_ex(cq)->wc.wc_flags;
 }
 
 static uint32_t read_slid(struct ibv_cq_ex *cq)
 {
-	return cq_of_ex(cq)->wc.slid;
+	return cq_of_cq_ex(cq)->wc.slid;
 }
 
 static uint8_t read_sl(struct ibv_cq_ex *cq)
 {
-	return cq_of_ex(cq)->wc.sl;
+	return cq_of_cq_ex(cq)->wc.sl;
 }
 
 static uint8_t read_dlid_path_bits(struct ibv_cq_ex *cq)
 {
-	return cq_of_ex(cq)->wc.dlid_path_bits;
+	return cq_of_cq_ex(cq)->wc.dlid_path_bits;
 }
 
 static uint64_t read_completion_ts(struct ibv_cq_ex *cq)
 {
-	return cq_of_ex(cq)->monotonic_ns;
+	return cq_of_cq_ex(cq)->monotonic_ns;
 }
 
 static uint64_t read_wallclock_ns(struct ibv_cq_ex *cq)
 {
-	return cq_of_ex(cq)->wallclock_ns;
+	return cq_of_cq_ex(cq)->wallclock_ns;
 }
 
 /* VLANs, flow tags and tag matching are not supported, so that their values are always 0. */

@@ -16,7 +16,7 @@
  */
 #define EUI64_MIDDLE 0xfffe
 
-bool abi_is_roce(void)
+bool abi_persona_is_roce(void)
 {
 	return siw_persona_setting() != SIW_PERSONA_IWARP;
 }
@@ -67,8 +67,8 @@ static struct abi_device *device_create(const struct siw_device_info *info)
 	device->ifindex = (int)if_nametoindex(info->netdev);
 	device->guid_be = interface_guid(info->netdev, device->ifindex);
 	device->users = 1;
-	ibv->node_type = abi_is_roce() ? IBV_NODE_CA : IBV_NODE_RNIC;
-	ibv->transport_type = abi_is_roce() ? IBV_TRANSPORT_IB : IBV_TRANSPORT_IWARP;
+	ibv->node_type = abi_persona_is_roce() ? IBV_NODE_CA : IBV_NODE_RNIC;
+	ibv->transport_type = abi_persona_is_roce() ? IBV_TRANSPORT_IB : IBV_TRANSPORT_IWARP;
 	snprintf(ibv->name, sizeof(ibv->name), "%s", info->name);
 	/* `siwarp run` creates device files with the names of struct ibv_device. */
 	snprintf(ibv->dev_name, sizeof(ibv->dev_name), "uverbs%d", device->ifindex);
@@ -90,7 +90,7 @@ void abi_device_add_reference(struct abi_device *device)
 void abi_device_drop_reference(struct abi_device *device)
 {
 	if (atomic_fetch_sub(&device->users, 1) == 1)
-		abi_mark_dead(ABI_DEVICE, device);
+		abi_mark_object_dead(ABI_DEVICE, device);
 }
 
 /*
@@ -109,7 +109,7 @@ static int compare_devices_loopback_last(const void *a, const void *b)
 static void device_list_free(struct ibv_device **list)
 {
 	for (struct ibv_device **one = list; one && *one; one++)
-		if (abi_is_live(ABI_DEVICE, *one))
+		if (abi_is_live_object(ABI_DEVICE, *one))
 			abi_device_drop_reference((struct abi_device *)*one);
 	free(list);
 }
@@ -144,21 +144,21 @@ struct ibv_device **ibv_get_device_list(int *num_devices)
 
 void ibv_free_device_list(struct ibv_device **list)
 {
-	if (abi_mark_dead(ABI_LIST, list))
+	if (abi_mark_object_dead(ABI_LIST, list))
 		device_list_free(list);
 }
 
 const char *ibv_get_device_name(struct ibv_device *device)
 {
-	return abi_is_live(ABI_DEVICE, device) ? device->name : NULL;
+	return abi_is_live_object(ABI_DEVICE, device) ? device->name : NULL;
 }
 
 int ibv_get_device_index(struct ibv_device *device)
 {
-	return abi_is_live(ABI_DEVICE, device) ? ((struct abi_device *)device)->ifindex : -1;
+	return abi_is_live_object(ABI_DEVICE, device) ? ((struct abi_device *)device)->ifindex : -1;
 }
 
 __be64 ibv_get_device_guid(struct ibv_device *device)
 {
-	return abi_is_live(ABI_DEVICE, device) ? ((struct abi_device *)device)->guid_be : 0;
+	return abi_is_live_object(ABI_DEVICE, device) ? ((struct abi_device *)device)->guid_be : 0;
 }

@@ -84,7 +84,7 @@ struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t leng
 	void *at;
 	int why;
 
-	if (!abi_is_live(ABI_PD, pd))
+	if (!abi_is_live_object(ABI_PD, pd))
 		return abi_fail_null(EINVAL);
 	if ((unsigned int)access & ~TAKEN || (offset ^ iova) % page)
 		return abi_fail_null(abi_refuse(EINVAL,

@@ -4,7 +4,7 @@
 
 #define WAIT (-1) /* time-out: wait without limit, or not at all if the descriptor has O_NONBLOCK */
 
-static int event_result(const char *call, int r)
+static int event_call_result_with_errno(const char *call, int r)
 {
 	if (r == 0)
 		return 0;
@@ -18,14 +18,14 @@ int ibv_get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq **cq, void 
 	void *user;
 	int r;
 
-	if (!abi_is_live(ABI_CHANNEL, channel) || !abi_is_given(cq, "cq") ||
+	if (!abi_is_live_object(ABI_CHANNEL, channel) || !abi_is_given(cq, "cq") ||
 	    !abi_is_given(cq_context, "cq_context"))
-		return event_result(__func__, -EINVAL);
+		return event_call_result_with_errno(__func__, -EINVAL);
 	do
 		r = siw_get_cq_event(((struct abi_channel *)channel)->siw, &siw, &user, WAIT);
 	while (r == -EINTR && abi_should_restart_interrupted_wait());
 	if (r < 0)
-		return event_result(__func__, r);
+		return event_call_result_with_errno(__func__, r);
 	*cq = user;
 	*cq_context = (*cq)->cq_context;
 	return 0;
@@ -33,7 +33,7 @@ int ibv_get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq **cq, void 
 
 void ibv_ack_cq_events(struct ibv_cq *cq, unsigned int nevents)
 {
-	if (abi_is_live(ABI_CQ, cq))
+	if (abi_is_live_object(ABI_CQ, cq))
 		siw_ack_cq_events(abi_cq_of(cq)->siw, nevents);
 }
 
@@ -71,13 +71,13 @@ int ibv_get_async_event(struct ibv_context *context, struct ibv_async_event *eve
 	struct siw_async_event taken;
 	int r;
 
-	if (!abi_is_live(ABI_CONTEXT, context) || !abi_is_given(event, "event"))
-		return event_result(__func__, -EINVAL);
+	if (!abi_is_live_object(ABI_CONTEXT, context) || !abi_is_given(event, "event"))
+		return event_call_result_with_errno(__func__, -EINVAL);
 	do
 		r = siw_get_async_event(abi_context_of(context)->siw, &taken, WAIT);
 	while (r == -EINTR && abi_should_restart_interrupted_wait());
 	if (r < 0)
-		return event_result(__func__, r);
+		return event_call_result_with_errno(__func__, r);
 	event->event_type = (enum ibv_event_type)taken.event_type;
 	switch (event_object_kind(taken.event_type)) {
 	case ABI_CQ:
@@ -104,17 +104,17 @@ void ibv_ack_async_event(struct ibv_async_event *event)
 	taken.event_type = (int)event->event_type;
 	switch (event_object_kind(taken.event_type)) {
 	case ABI_CQ:
-		if (!abi_is_live(ABI_CQ, event->element.cq))
+		if (!abi_is_live_object(ABI_CQ, event->element.cq))
 			return;
 		taken.element.cq = abi_cq_of(event->element.cq)->siw;
 		break;
 	case ABI_QP:
-		if (!abi_is_live(ABI_QP, event->element.qp))
+		if (!abi_is_live_object(ABI_QP, event->element.qp))
 			return;
 		taken.element.qp = abi_qp_of(event->element.qp)->siw;
 		break;
 	case ABI_SRQ:
-		if (!abi_is_live(ABI_SRQ, event->element.srq))
+		if (!abi_is_live_object(ABI_SRQ, event->element.srq))
 			return;
 		taken.element.srq = ((struct abi_srq *)event->element.srq)->siw;
 		break;

@@ -7,37 +7,37 @@
 
 struct siw_context *siw_ibv_context(struct ibv_context *context)
 {
-	return abi_is_live(ABI_CONTEXT, context) ? abi_context_of(context)->siw : NULL;
+	return abi_is_live_object(ABI_CONTEXT, context) ? abi_context_of(context)->siw : NULL;
 }
 
 struct siw_pd *siw_ibv_pd(struct ibv_pd *pd)
 {
-	return abi_is_live(ABI_PD, pd) ? ((struct abi_pd *)pd)->siw : NULL;
+	return abi_is_live_object(ABI_PD, pd) ? ((struct abi_pd *)pd)->siw : NULL;
 }
 
 struct siw_mr *siw_ibv_mr(struct ibv_mr *mr)
 {
-	return abi_is_live(ABI_MR, mr) ? ((struct abi_mr *)mr)->siw : NULL;
+	return abi_is_live_object(ABI_MR, mr) ? ((struct abi_mr *)mr)->siw : NULL;
 }
 
 struct siw_cq *siw_ibv_cq(struct ibv_cq *cq)
 {
-	return abi_is_live(ABI_CQ, cq) ? abi_cq_of(cq)->siw : NULL;
+	return abi_is_live_object(ABI_CQ, cq) ? abi_cq_of(cq)->siw : NULL;
 }
 
 struct siw_qp *siw_ibv_qp(struct ibv_qp *qp)
 {
-	return abi_is_live(ABI_QP, qp) ? abi_qp_of(qp)->siw : NULL;
+	return abi_is_live_object(ABI_QP, qp) ? abi_qp_of(qp)->siw : NULL;
 }
 
 struct siw_srq *siw_ibv_srq(struct ibv_srq *srq)
 {
-	return abi_is_live(ABI_SRQ, srq) ? ((struct abi_srq *)srq)->siw : NULL;
+	return abi_is_live_object(ABI_SRQ, srq) ? ((struct abi_srq *)srq)->siw : NULL;
 }
 
 struct siw_ah *siw_ibv_ah(struct ibv_ah *ah)
 {
-	return abi_is_live(ABI_AH, ah) ? (struct siw_ah *)ah : NULL;
+	return abi_is_live_object(ABI_AH, ah) ? (struct siw_ah *)ah : NULL;
 }
 
 struct ibv_qp *siw_ibv_create_cm_qp(struct ibv_context *context, struct ibv_qp_init_attr_ex *attr)
@@ -47,13 +47,13 @@ struct ibv_qp *siw_ibv_create_cm_qp(struct ibv_context *context, struct ibv_qp_i
 
 void siw_ibv_pd_of_ids(struct ibv_pd *pd)
 {
-	if (abi_is_live(ABI_PD, pd))
+	if (abi_is_live_object(ABI_PD, pd))
 		((struct abi_pd *)pd)->of_ids = true;
 }
 
 void siw_ibv_show_attr(struct ibv_qp *qp, const struct ibv_qp_attr *attr, int mask)
 {
-	if (abi_is_live(ABI_QP, qp))
+	if (abi_is_live_object(ABI_QP, qp))
 		abi_store_qp_attr(abi_qp_of(qp), attr, mask);
 }
 

@@ -79,8 +79,8 @@ static const char *const state_names[STATES] = {
  * Records that a state transition requires attributes that are missing in attr_mask, or does not
  * accept attributes in attr_mask. what: "requires" or "does not accept". Returns EINVAL.
  */
-static int refuse_attributes(const char *what, enum ibv_qp_state from, enum ibv_qp_state to,
-			     int mask)
+static int refuse_attributes_of_transition(const char *what, enum ibv_qp_state from,
+					   enum ibv_qp_state to, int mask)
 {
 	static const struct {
 		int bit;
@@ -135,7 +135,8 @@ int abi_check_qp_transition(enum ibv_qp_type type, enum ibv_qp_state from, enum 
 	/* Transitions to RESET and ERR are allowed from every state, without other attributes. */
 	if (to == IBV_QPS_RESET || to == IBV_QPS_ERR) {
 		mask &= ~CUR;
-		return mask ? refuse_attributes("does not accept", from, to, mask) : 0;
+		return mask ? refuse_attributes_of_transition("does not accept", from, to, mask)
+			    : 0;
 	}
 	step = &steps[from][to];
 	if (!step->exists)
@@ -143,7 +144,8 @@ int abi_check_qp_transition(enum ibv_qp_type type, enum ibv_qp_state from, enum 
 				  "there is no transition from %s to %s: see ibv_modify_qp(3)",
 				  state_names[from], state_names[to]);
 	if (step->of[column].required & ~mask)
-		return refuse_attributes("requires", from, to, step->of[column].required & ~mask);
+		return refuse_attributes_of_transition("requires", from, to,
+						       step->of[column].required & ~mask);
 	mask &= ~(step->of[column].required | step->of[column].optional);
-	return mask ? refuse_attributes("does not accept", from, to, mask) : 0;
+	return mask ? refuse_attributes_of_transition("does not accept", from, to, mask) : 0;
 }

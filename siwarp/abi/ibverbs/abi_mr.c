@@ -15,7 +15,7 @@ struct ibv_pd *ibv_alloc_pd(struct ibv_context *context)
 	struct abi_pd *pd;
 	int why;
 
-	if (!abi_is_live(ABI_CONTEXT, context))
+	if (!abi_is_live_object(ABI_CONTEXT, context))
 		return abi_fail_null(EINVAL);
 	pd = abi_alloc_object(ABI_PD);
 	if (!pd)
@@ -77,7 +77,7 @@ int ibv_dealloc_pd(struct ibv_pd *ibv)
 	struct abi_pd *pd = (struct abi_pd *)ibv;
 	int r;
 
-	if (!abi_is_live(ABI_PD, ibv))
+	if (!abi_is_live_object(ABI_PD, ibv))
 		return abi_fail(EINVAL);
 	if (pd->users || (pd->parent_of && parent_domain_in_use(pd)))
 		return abi_fail(abi_refuse(EBUSY, "objects or parent domains that were created "
@@ -90,7 +90,7 @@ int ibv_dealloc_pd(struct ibv_pd *ibv)
 	} else {
 		parent_domain_release(pd);
 	}
-	abi_mark_dead(ABI_PD, pd);
+	abi_mark_object_dead(ABI_PD, pd);
 	return 0;
 }
 
@@ -98,7 +98,7 @@ struct ibv_td *abi_alloc_td(struct ibv_context *context, struct ibv_td_init_attr
 {
 	struct abi_td *td;
 
-	if (!abi_is_live(ABI_CONTEXT, context) || !abi_is_given(attr, "init_attr"))
+	if (!abi_is_live_object(ABI_CONTEXT, context) || !abi_is_given(attr, "init_attr"))
 		return abi_fail_null(EINVAL);
 	if (attr->comp_mask)
 		return abi_fail_null(
@@ -115,12 +115,12 @@ struct ibv_td *abi_alloc_td(struct ibv_context *context, struct ibv_td_init_attr
 
 int abi_dealloc_td(struct ibv_td *td)
 {
-	if (!abi_is_live(ABI_TD, td))
+	if (!abi_is_live_object(ABI_TD, td))
 		return abi_fail(EINVAL);
 	if (((struct abi_td *)td)->users)
 		return abi_fail(abi_refuse(EBUSY, "a parent domain uses the thread domain: "
 						  "deallocate it first"));
-	abi_mark_dead(ABI_TD, td);
+	abi_mark_object_dead(ABI_TD, td);
 	return 0;
 }
 
@@ -129,8 +129,9 @@ struct ibv_pd *abi_alloc_parent_domain(struct ibv_context *context,
 {
 	struct abi_pd *pd;
 
-	if (!abi_is_live(ABI_CONTEXT, context) || !abi_is_given(attr, "attr") ||
-	    !abi_is_live(ABI_PD, attr->pd) || (attr->td && !abi_is_live(ABI_TD, attr->td)))
+	if (!abi_is_live_object(ABI_CONTEXT, context) || !abi_is_given(attr, "attr") ||
+	    !abi_is_live_object(ABI_PD, attr->pd) ||
+	    (attr->td && !abi_is_live_object(ABI_TD, attr->td)))
 		return abi_fail_null(EINVAL);
 	if (attr->pd->context != context || (attr->td && attr->td->context != context) ||
 	    ((struct abi_pd *)attr->pd)->parent_of)
@@ -169,7 +170,7 @@ struct ibv_pd *ibv_import_pd(struct ibv_context *context, uint32_t pd_handle)
 {
 	struct ibv_pd wanted = { context, pd_handle }, *pd;
 
-	if (!abi_is_live(ABI_CONTEXT, context))
+	if (!abi_is_live_object(ABI_CONTEXT, context))
 		return abi_fail_null(EINVAL);
 	pd = abi_find_object(ABI_PD, has_pd_handle_number, &wanted);
 	return pd ? pd
@@ -210,7 +211,7 @@ static struct abi_mr *mr_register(struct ibv_pd *pd, void *addr, size_t length, 
 	struct abi_mr *mr;
 	int why;
 
-	if (!abi_is_live(ABI_PD, pd))
+	if (!abi_is_live_object(ABI_PD, pd))
 		return abi_fail_null(EINVAL);
 	why = mr_check_access(access);
 	if (why)
@@ -271,7 +272,7 @@ int ibv_rereg_mr(struct ibv_mr *ibv, int flags, struct ibv_pd *pd, void *addr, s
 	unsigned int now;
 	int r;
 
-	if (!abi_is_live(ABI_MR, ibv) || (new_pd && !abi_is_live(ABI_PD, pd)) ||
+	if (!abi_is_live_object(ABI_MR, ibv) || (new_pd && !abi_is_live_object(ABI_PD, pd)) ||
 	    (mr->mapping &&
 	     abi_refuse(EINVAL, "a region of a DMA buffer cannot be registered again"))) {
 		abi_fail(EINVAL);
@@ -299,14 +300,14 @@ int ibv_dereg_mr(struct ibv_mr *ibv)
 	struct abi_context *ctx;
 	int r;
 
-	if (!abi_is_live(ABI_MR, ibv))
+	if (!abi_is_live_object(ABI_MR, ibv))
 		return abi_fail(EINVAL);
 	r = siw_dereg_mr(mr->siw);
 	if (r < 0)
 		return abi_errno_of_result(r);
 	mapping = mr->mapping;
 	ctx = abi_context_of(ibv->context);
-	abi_mark_dead(ABI_MR, mr);
+	abi_mark_object_dead(ABI_MR, mr);
 	if (mapping)
 		abi_unmap_dmabuf(ctx, mapping);
 	return 0;
@@ -323,7 +324,7 @@ struct ibv_mr *ibv_import_mr(struct ibv_pd *pd, uint32_t mr_handle)
 {
 	struct ibv_mr wanted = { .handle = mr_handle }, *mr;
 
-	if (!abi_is_live(ABI_PD, pd))
+	if (!abi_is_live_object(ABI_PD, pd))
 		return abi_fail_null(EINVAL);
 	wanted.context = pd->context;
 	mr = abi_find_object(ABI_MR, has_mr_handle_number, &wanted);
@@ -380,7 +381,7 @@ int abi_advise_mr(struct ibv_pd *pd, enum ibv_advise_mr_advice advice, uint32_t 
 	bool writes = advice == IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE;
 	int r = 0;
 
-	if (!abi_is_live(ABI_PD, pd) || (num_sge && !abi_is_given(sg_list, "sg_list")))
+	if (!abi_is_live_object(ABI_PD, pd) || (num_sge && !abi_is_given(sg_list, "sg_list")))
 		return abi_fail(EINVAL);
 	if (flags & ~(uint32_t)IBV_ADVISE_MR_FLAG_FLUSH)
 		return abi_fail(abi_refuse(EINVAL, "flags %#x contains unknown bits", flags));
@@ -393,7 +394,7 @@ int abi_advise_mr(struct ibv_pd *pd, enum ibv_advise_mr_advice advice, uint32_t 
 
 struct ibv_mr *abi_alloc_null_mr(struct ibv_pd *pd)
 {
-	if (!abi_is_live(ABI_PD, pd))
+	if (!abi_is_live_object(ABI_PD, pd))
 		return abi_fail_null(EINVAL);
 	return abi_fail_null(abi_refuse(EOPNOTSUPP, "siwarp has no null regions"));
 }
@@ -436,7 +437,7 @@ static bool mr_init_attr_valid(struct ibv_pd *pd, const struct abi_mr_init_attr 
 				   (unsigned long long)mask);
 	if (!(mask & HAS_BUF))
 		return true;
-	if (mask & HAS_ADDR && !abi_is_live(ABI_BUF, attr->buf))
+	if (mask & HAS_ADDR && !abi_is_live_object(ABI_BUF, attr->buf))
 		return false;
 	return (mask & HAS_ADDR && abi_buf_contains(attr->buf, pd, attr->addr, attr->length)) ||
 	       !abi_refuse(EINVAL, "the memory is not within buf, or buf has another PD");
@@ -448,7 +449,7 @@ struct ibv_mr *abi_reg_mr_ex(struct ibv_pd *pd, const struct abi_mr_init_attr *a
 {
 	uint64_t offset, iova;
 
-	if (!abi_is_live(ABI_PD, pd) || !abi_is_given(attr, "mr_init_attr") ||
+	if (!abi_is_live_object(ABI_PD, pd) || !abi_is_given(attr, "mr_init_attr") ||
 	    !mr_init_attr_valid(pd, attr))
 		return abi_fail_null(EINVAL);
 	if (attr->comp_mask & ~(uint64_t)(HAS_IOVA | HAS_ADDR | HAS_FD | HAS_FD_OFFSET | HAS_BUF))

@@ -7,7 +7,7 @@ struct ibv_mw *abi_alloc_mw(struct ibv_pd *pd, enum ibv_mw_type type)
 	struct abi_mw *mw;
 	int why;
 
-	if (!abi_is_live(ABI_PD, pd))
+	if (!abi_is_live_object(ABI_PD, pd))
 		return abi_fail_null(EINVAL);
 	mw = abi_alloc_object(ABI_MW);
 	if (!mw)
@@ -35,18 +35,18 @@ int abi_dealloc_mw(struct ibv_mw *mw)
 {
 	int r;
 
-	if (!abi_is_live(ABI_MW, mw))
+	if (!abi_is_live_object(ABI_MW, mw))
 		return abi_fail(EINVAL);
 	r = siw_dealloc_mw(((struct abi_mw *)mw)->siw);
 	if (r == 0)
-		abi_mark_dead(ABI_MW, mw);
+		abi_mark_object_dead(ABI_MW, mw);
 	return abi_errno_of_result(r);
 }
 
 int abi_convert_bind_info(const struct ibv_mw_bind_info *from, struct siw_mw_bind_info *to)
 {
 	/* A bind of length 0 needs no region. */
-	if (from->mr && !abi_is_live(ABI_MR, from->mr))
+	if (from->mr && !abi_is_live_object(ABI_MR, from->mr))
 		return EINVAL;
 	/* The local write flag is ignored, because a window grants access only to peers. */
 	*to = (struct siw_mw_bind_info){
@@ -64,7 +64,7 @@ int abi_bind_mw(struct ibv_qp *qp, struct ibv_mw *ibv, struct ibv_mw_bind *bind)
 	struct siw_mw_bind request;
 	int r;
 
-	if (!abi_is_live(ABI_QP, qp) || !abi_is_live(ABI_MW, ibv) ||
+	if (!abi_is_live_object(ABI_QP, qp) || !abi_is_live_object(ABI_MW, ibv) ||
 	    !abi_is_given(bind, "mw_bind") ||
 	    abi_convert_bind_info(&bind->bind_info, &request.bind_info))
 		return abi_fail(EINVAL);

@@ -58,7 +58,7 @@ static const size_t sizes[ABI_KINDS] = {
 	[ABI_BUF] = sizeof(struct abi_buf),
 };
 
-static void registry_lock_raw(void)
+static void registry_lock_without_init(void)
 {
 	pthread_mutex_lock(&lock);
 }
@@ -77,7 +77,7 @@ static void registry_reset_in_fork_child(void)
 /* Registers fork handlers, so that the lock is free in the child of fork(). */
 static void registry_init(void)
 {
-	pthread_atfork(registry_lock_raw, registry_unlock, registry_reset_in_fork_child);
+	pthread_atfork(registry_lock_without_init, registry_unlock, registry_reset_in_fork_child);
 }
 
 void abi_fork_init(void)
@@ -88,7 +88,7 @@ void abi_fork_init(void)
 static void registry_lock(void)
 {
 	abi_fork_init();
-	registry_lock_raw();
+	registry_lock_without_init();
 }
 
 void abi_init_checked_mutex(pthread_mutex_t *mutex)
@@ -134,7 +134,7 @@ void abi_free_object(enum abi_kind kind, void *memory)
 }
 
 /* Returns the registry slot of a handle, or a free slot for a new handle. */
-static struct entry *registry_slot(const void *handle)
+static struct entry *registry_find_slot_of_handle(const void *handle)
 {
 	size_t i = ((uintptr_t)handle >> 4) * 0x9e3779b97f4a7c15u >> 7;
 	struct entry *free_one = NULL;
@@ -170,7 +170,7 @@ static bool registry_grow(void)
 	used = live;
 	for (size_t i = 0; i < n; i++)
 		if (old[i].handle && old[i].handle != TOMB)
-			*registry_slot(old[i].handle) = old[i];
+			*registry_find_slot_of_handle(old[i].handle) = old[i];
 	free(old);
 	return true;
 }
@@ -182,7 +182,7 @@ bool abi_register_handle(enum abi_kind kind, void *handle, struct ibv_context *o
 	registry_lock();
 	ok = used * 2 < slots || registry_grow();
 	if (ok) {
-		struct entry *e = registry_slot(handle);
+		struct entry *e = registry_find_slot_of_handle(handle);
 
 		used += !e->handle;
 		*e = (struct entry){ handle, owner, kind };
@@ -193,7 +193,7 @@ bool abi_register_handle(enum abi_kind kind, void *handle, struct ibv_context *o
 	return ok;
 }
 
-static const char *kind_name(enum abi_kind kind)
+static const char *object_kind_name(enum abi_kind kind)
 {
 	static const char *const names[ABI_KINDS] = {
 		[ABI_DEVICE] = "device",
@@ -214,13 +214,13 @@ static const char *kind_name(enum abi_kind kind)
 	return names[kind];
 }
 
-bool abi_is_live(enum abi_kind kind, const void *handle)
+bool abi_is_live_object(enum abi_kind kind, const void *handle)
 {
 	bool live = false;
 
 	registry_lock();
 	if (handle && slots) {
-		struct entry *e = registry_slot(handle);
+		struct entry *e = registry_find_slot_of_handle(handle);
 
 		live = e->handle == handle && e->kind == kind;
 	}
@@ -231,7 +231,7 @@ bool abi_is_live(enum abi_kind kind, const void *handle)
 		errno = abi_refuse(EINVAL,
 				   "%p is not a live %s of this process: it was destroyed, or "
 				   "another library created it",
-				   handle, kind_name(kind));
+				   handle, object_kind_name(kind));
 	return live;
 }
 
@@ -239,7 +239,7 @@ bool abi_is_live(enum abi_kind kind, const void *handle)
  * Replaces the functions of an object, which are called through the object's context, by the
  * functions of dead objects.
  */
-static void object_disable(enum abi_kind kind, void *handle)
+static void object_set_functions_of_dead_object(enum abi_kind kind, void *handle)
 {
 	struct ibv_context *dead = &abi_dead_context.context;
 
@@ -264,17 +264,17 @@ static void object_disable(enum abi_kind kind, void *handle)
 
 static void object_mark_dead_locked(struct entry *e)
 {
-	object_disable(e->kind, e->handle);
+	object_set_functions_of_dead_object(e->kind, e->handle);
 	e->handle = TOMB;
 }
 
-bool abi_mark_dead(enum abi_kind kind, void *handle)
+bool abi_mark_object_dead(enum abi_kind kind, void *handle)
 {
 	bool ended = false;
 
 	registry_lock();
 	if (slots) {
-		struct entry *e = registry_slot(handle);
+		struct entry *e = registry_find_slot_of_handle(handle);
 
 		ended = e->handle == handle && e->kind == kind;
 		if (ended)
@@ -310,8 +310,8 @@ bool abi_mark_context_dead(struct ibv_context *context)
 	struct entry one;
 
 	for (size_t i = 0; registry_find_next_of_context(context, &i, &one);)
-		abi_mark_dead(one.kind, one.handle);
-	return abi_mark_dead(ABI_CONTEXT, context);
+		abi_mark_object_dead(one.kind, one.handle);
+	return abi_mark_object_dead(ABI_CONTEXT, context);
 }
 
 void *abi_find_object(enum abi_kind kind, bool (*visit)(void *handle, const void *wanted),

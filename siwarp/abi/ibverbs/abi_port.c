@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* abi/ibverbs/abi_port.c - properties of a device and its port: limits, state, GIDs and the P_Key. */
+/*
+ * abi/ibverbs/abi_port.c - properties of a device and its port: limits, state, GIDs and the P_Key.
+ */
 #include <arpa/inet.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -107,7 +109,7 @@ int abi_query_port(struct ibv_context *context, uint8_t port_num, struct ibv_por
 	struct abi_context *ctx;
 	int r;
 
-	if (!abi_is_live(ABI_CONTEXT, context) || !abi_is_port(port_num, "port_num") ||
+	if (!abi_is_live_object(ABI_CONTEXT, context) || !abi_is_port(port_num, "port_num") ||
 	    !abi_is_given(attr, "port_attr"))
 		return abi_fail(EINVAL);
 	ctx = abi_context_of(context);
@@ -150,7 +152,7 @@ int ibv_query_device(struct ibv_context *context, struct ibv_device_attr *attr)
 	struct abi_context *ctx;
 	int r;
 
-	if (!abi_is_live(ABI_CONTEXT, context) || !abi_is_given(attr, "device_attr"))
+	if (!abi_is_live_object(ABI_CONTEXT, context) || !abi_is_given(attr, "device_attr"))
 		return abi_fail(EINVAL);
 	ctx = abi_context_of(context);
 	r = siw_query_device(ctx->siw, &limits);
@@ -231,7 +233,7 @@ int abi_query_rt_values(struct ibv_context *context, struct ibv_values_ex *value
 {
 	struct timespec now;
 
-	if (!abi_is_live(ABI_CONTEXT, context) || !abi_is_given(values, "values"))
+	if (!abi_is_live_object(ABI_CONTEXT, context) || !abi_is_given(values, "values"))
 		return abi_fail(EINVAL);
 	/* The remaining bits of comp_mask report which values were set. */
 	values->comp_mask &= IBV_VALUES_MASK_RAW_CLOCK;
@@ -243,7 +245,7 @@ int abi_query_rt_values(struct ibv_context *context, struct ibv_values_ex *value
 }
 
 /* Returns whether an index is less than the size of a table, and otherwise records the reason. */
-static bool is_table_index(int64_t index, int size, const char *table)
+static bool is_index_in_table(int64_t index, int size, const char *table)
 {
 	return (index >= 0 && index < size) ||
 	       !abi_refuse(EINVAL, "index %lld is not in the %s table, which has %d entries",
@@ -255,8 +257,8 @@ int ibv_query_gid(struct ibv_context *context, uint8_t port_num, int index, unio
 	struct siw_addr addr;
 	int r = EINVAL;
 
-	if (abi_is_live(ABI_CONTEXT, context) && abi_is_port(port_num, "port_num") &&
-	    is_table_index(index, ABI_GIDS, "GID") && abi_is_given(gid, "gid"))
+	if (abi_is_live_object(ABI_CONTEXT, context) && abi_is_port(port_num, "port_num") &&
+	    is_index_in_table(index, ABI_GIDS, "GID") && abi_is_given(gid, "gid"))
 		r = abi_refresh_gids(abi_context_of(context));
 	if (r) {
 		abi_fail(r);
@@ -290,8 +292,8 @@ int _ibv_query_gid_ex(struct ibv_context *context, uint32_t port_num, uint32_t g
 	struct abi_context *ctx;
 	int r;
 
-	if (!abi_is_live(ABI_CONTEXT, context) || !abi_is_port(port_num, "port_num") ||
-	    !is_table_index(gid_index, ABI_GIDS, "GID") || !abi_is_given(entry, "entry") ||
+	if (!abi_is_live_object(ABI_CONTEXT, context) || !abi_is_port(port_num, "port_num") ||
+	    !is_index_in_table(gid_index, ABI_GIDS, "GID") || !abi_is_given(entry, "entry") ||
 	    !entry_size)
 		return abi_fail(EINVAL);
 	if (flags)
@@ -314,7 +316,7 @@ ssize_t _ibv_query_gid_table(struct ibv_context *context, struct ibv_gid_entry *
 	size_t n = 0;
 	int r;
 
-	if (!abi_is_live(ABI_CONTEXT, context) ||
+	if (!abi_is_live_object(ABI_CONTEXT, context) ||
 	    (max_entries && !abi_is_given(entries, "entries")) || !entry_size)
 		return -abi_fail(EINVAL);
 	if (flags)
@@ -342,8 +344,8 @@ ABI_EXPORT int ibv_query_gid_type(struct ibv_context *context, uint8_t port_num,
 				  int *type);
 int ibv_query_gid_type(struct ibv_context *context, uint8_t port_num, unsigned int index, int *type)
 {
-	if (!abi_is_live(ABI_CONTEXT, context) || !abi_is_port(port_num, "port_num") ||
-	    !is_table_index(index, ABI_GIDS, "GID") || !abi_is_given(type, "type")) {
+	if (!abi_is_live_object(ABI_CONTEXT, context) || !abi_is_port(port_num, "port_num") ||
+	    !is_index_in_table(index, ABI_GIDS, "GID") || !abi_is_given(type, "type")) {
 		abi_fail(EINVAL);
 		return -1;
 	}
@@ -354,8 +356,8 @@ int ibv_query_gid_type(struct ibv_context *context, uint8_t port_num, unsigned i
 
 int ibv_query_pkey(struct ibv_context *context, uint8_t port_num, int index, __be16 *pkey)
 {
-	if (!abi_is_live(ABI_CONTEXT, context) || !abi_is_port(port_num, "port_num") ||
-	    !is_table_index(index, 1, "P_Key") || !abi_is_given(pkey, "pkey")) {
+	if (!abi_is_live_object(ABI_CONTEXT, context) || !abi_is_port(port_num, "port_num") ||
+	    !is_index_in_table(index, 1, "P_Key") || !abi_is_given(pkey, "pkey")) {
 		abi_fail(EINVAL);
 		return -1;
 	}
@@ -365,7 +367,7 @@ int ibv_query_pkey(struct ibv_context *context, uint8_t port_num, int index, __b
 
 int ibv_get_pkey_index(struct ibv_context *context, uint8_t port_num, __be16 pkey)
 {
-	if (!abi_is_live(ABI_CONTEXT, context) || !abi_is_port(port_num, "port_num") ||
+	if (!abi_is_live_object(ABI_CONTEXT, context) || !abi_is_port(port_num, "port_num") ||
 	    (pkey != htons(ABI_PKEY) &&
 	     abi_refuse(EINVAL, "P_Key %#x is not in the table: the only P_Key is %#x", ntohs(pkey),
 			ABI_PKEY))) {
@@ -384,7 +386,7 @@ int abi_query_port_speed(struct ibv_context *context, uint32_t port_num, uint64_
 {
 	const uint64_t mbps_per_unit = 100;
 
-	if (!abi_is_live(ABI_CONTEXT, context) || !abi_is_port(port_num, "port_num") ||
+	if (!abi_is_live_object(ABI_CONTEXT, context) || !abi_is_port(port_num, "port_num") ||
 	    !abi_is_given(port_speed, "port_speed"))
 		return abi_fail(EINVAL);
 	*port_speed = (uint64_t)abi_interface_mbps(abi_context_of(context)->device->info.netdev) /

@@ -95,14 +95,14 @@
 	X(ibv_cmd_set_comp_cntr)        \
 	X(ibv_cmd_set_err_comp_cntr)
 
-ABI_EXPORT int abi_driver_call_unsupported(void);
-int abi_driver_call_unsupported(void)
+ABI_EXPORT int abi_fail_unsupported_driver_call(void);
+int abi_fail_unsupported_driver_call(void)
 {
 	return EOPNOTSUPP;
 }
 
-ABI_EXPORT void *abi_device_call_unsupported(void);
-void *abi_device_call_unsupported(void)
+ABI_EXPORT void *abi_fail_unsupported_device_call(void);
+void *abi_fail_unsupported_device_call(void)
 {
 	return abi_fail_null(EOPNOTSUPP);
 }
@@ -156,20 +156,20 @@ void abi_do_nothing(void)
 	NODE(64, "@", name, of); \
 	NODE(65, "@@", name, of);
 
-#define NEWER_COMMAND(name) NEWER(name, abi_driver_call_unsupported)
+#define NEWER_COMMAND(name) NEWER(name, abi_fail_unsupported_driver_call)
 NEWER_COMMANDS(NEWER_COMMAND)
-NEWER(ibv_dmabuf_heap_alloc, abi_device_call_unsupported)
-NEWER(ibv_dmabuf_heap_cc_shared_init, abi_device_call_unsupported)
+NEWER(ibv_dmabuf_heap_alloc, abi_fail_unsupported_device_call)
+NEWER(ibv_dmabuf_heap_cc_shared_init, abi_fail_unsupported_device_call)
 NEWER(ibv_dmabuf_heap_destroy, abi_do_nothing)
 NEWER(ibv_dmabuf_heap_free, abi_do_nothing)
 NEWER(ibv_wr_opcode_str, abi_wr_opcode_str)
 
-#define COMMAND(name) EACH(name, abi_driver_call_unsupported)
+#define COMMAND(name) EACH(name, abi_fail_unsupported_driver_call)
 COMMANDS(COMMAND)
 COMMAND(__ioctl_final_num_attrs)
 COMMAND(ibv_read_ibdev_sysfs_file)
-EACH(verbs_open_device, abi_device_call_unsupported)
-EACH(_verbs_init_and_alloc_context, abi_device_call_unsupported)
+EACH(verbs_open_device, abi_fail_unsupported_device_call)
+EACH(_verbs_init_and_alloc_context, abi_fail_unsupported_device_call)
 EACH(verbs_set_ops, abi_do_nothing)
 EACH(verbs_uninit_context, abi_do_nothing)
 EACH(verbs_init_cq, abi_do_nothing)

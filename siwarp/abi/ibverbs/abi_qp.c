@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * abi/ibverbs/abi_qp.c - queue pairs: creation and destruction, states and attributes, multicast, posting.
+ * abi/ibverbs/abi_qp.c - queue pairs: creation and destruction, states and attributes, multicast,
+ * posting.
  */
 #include "abi/ibverbs/abi.h"
 
@@ -32,8 +33,9 @@ static int qp_init_attr_to_engine(const struct ibv_pd *pd, const struct ibv_qp_i
 				  struct abi_qp *qp, struct siw_qp_init_attr *out)
 {
 	if (!abi_is_given(init->send_cq, "send_cq") || !abi_is_given(init->recv_cq, "recv_cq") ||
-	    !abi_is_live(ABI_CQ, init->send_cq) || !abi_is_live(ABI_CQ, init->recv_cq) ||
-	    (init->srq && !abi_is_live(ABI_SRQ, init->srq)))
+	    !abi_is_live_object(ABI_CQ, init->send_cq) ||
+	    !abi_is_live_object(ABI_CQ, init->recv_cq) ||
+	    (init->srq && !abi_is_live_object(ABI_SRQ, init->srq)))
 		return EINVAL;
 	if (init->send_cq->context != pd->context || init->recv_cq->context != pd->context ||
 	    (init->srq && init->srq->context != pd->context))
@@ -55,7 +57,7 @@ static int qp_init_attr_to_engine(const struct ibv_pd *pd, const struct ibv_qp_i
 		},
 		.qp_type = (int)init->qp_type,
 		.sq_sig_all = init->sq_sig_all != 0,
-		.persona = abi_is_roce() ? SIW_PERSONA_ROCE : SIW_PERSONA_IWARP,
+		.persona = abi_persona_is_roce() ? SIW_PERSONA_ROCE : SIW_PERSONA_IWARP,
 		.by_qpn = init->qp_type == IBV_QPT_RC && !qp->by_cm,
 		.grh = init->qp_type == IBV_QPT_UD,
 		.every_addr = init->qp_type == IBV_QPT_UD || init->qp_type == IBV_QPT_UC,
@@ -132,7 +134,7 @@ static struct ibv_qp *qp_create(struct ibv_pd *pd, struct ibv_qp_init_attr *init
 	struct abi_qp *qp;
 	int why;
 
-	if (!abi_is_live(ABI_PD, pd) || !abi_is_given(init, "qp_init_attr"))
+	if (!abi_is_live_object(ABI_PD, pd) || !abi_is_given(init, "qp_init_attr"))
 		return abi_fail_null(EINVAL);
 	why = more && (int)init->qp_type == SIW_QPT_RD ? 0 : check_qp_type(init);
 	if (why)
@@ -185,12 +187,12 @@ static struct ibv_qp *qp_create_ex(struct ibv_context *context, struct ibv_qp_in
 			       IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
 	bool extended;
 
-	if (!abi_is_live(ABI_CONTEXT, context) || !abi_is_given(attr, "qp_init_attr_ex"))
+	if (!abi_is_live_object(ABI_CONTEXT, context) || !abi_is_given(attr, "qp_init_attr_ex"))
 		return abi_fail_null(EINVAL);
 	if (!(attr->comp_mask & IBV_QP_INIT_ATTR_PD))
 		return abi_fail_null(abi_refuse(EINVAL, "comp_mask lacks IBV_QP_INIT_ATTR_PD: set "
 							"pd and this bit"));
-	if (!abi_is_live(ABI_PD, attr->pd))
+	if (!abi_is_live_object(ABI_PD, attr->pd))
 		return abi_fail_null(EINVAL);
 	if (attr->pd->context != context)
 		return abi_fail_null(abi_refuse(EINVAL, "pd belongs to another device context"));
@@ -218,19 +220,20 @@ struct ibv_qp *abi_create_cm_qp(struct ibv_context *context, struct ibv_qp_init_
 
 struct ibv_qp_ex *ibv_qp_to_qp_ex(struct ibv_qp *qp)
 {
-	return abi_is_live(ABI_QP, qp) && abi_qp_of(qp)->builder ? &abi_qp_of(qp)->ibv : NULL;
+	return abi_is_live_object(ABI_QP, qp) && abi_qp_of(qp)->builder ? &abi_qp_of(qp)->ibv
+									: NULL;
 }
 
 int ibv_destroy_qp(struct ibv_qp *ibv)
 {
 	int r;
 
-	if (!abi_is_live(ABI_QP, ibv))
+	if (!abi_is_live_object(ABI_QP, ibv))
 		return abi_fail(EINVAL);
 	atomic_store(&abi_qp_of(ibv)->ending, true);
 	r = siw_destroy_qp(abi_qp_of(ibv)->siw);
 	if (r == 0)
-		abi_mark_dead(ABI_QP, ibv);
+		abi_mark_object_dead(ABI_QP, ibv);
 	else
 		atomic_store(&abi_qp_of(ibv)->ending, false);
 	return abi_errno_of_result(r);
@@ -386,8 +389,8 @@ static bool qp_is_transition_left_to_cm(struct abi_qp *own, const struct ibv_qp_
 }
 
 /* Stores the attributes that the program has set, and the new state. */
-static void qp_store_transition(struct abi_qp *own, const struct ibv_qp_attr *attr, int mask,
-				enum ibv_qp_state to)
+static void qp_store_new_state_and_attrs(struct abi_qp *own, const struct ibv_qp_attr *attr,
+					 int mask, enum ibv_qp_state to)
 {
 	pthread_mutex_lock(&own->lock);
 	if (mask & IBV_QP_STATE)
@@ -403,7 +406,7 @@ static void qp_store_transition(struct abi_qp *own, const struct ibv_qp_attr *at
  * Truncates attributes to the widths of an adapter's fields (three or five bits), as ibv_query_qp
  * then shows them. Programs rely on this: some pass a min_rnr_timer of 32.
  */
-static struct ibv_qp_attr qp_truncate_attr(const struct ibv_qp_attr *attr)
+static struct ibv_qp_attr qp_truncate_attrs_to_field_widths(const struct ibv_qp_attr *attr)
 {
 	struct ibv_qp_attr fields = *attr;
 
@@ -423,9 +426,9 @@ int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr_in, int mask)
 	struct abi_qp *own;
 	int r, taken;
 
-	if (!abi_is_live(ABI_QP, qp) || !abi_is_given(attr_in, "attr"))
+	if (!abi_is_live_object(ABI_QP, qp) || !abi_is_given(attr_in, "attr"))
 		return abi_fail(EINVAL);
-	fields = qp_truncate_attr(attr_in);
+	fields = qp_truncate_attrs_to_field_widths(attr_in);
 	attr = &fields;
 	own = abi_qp_of(qp);
 	r = qp_check_attr(qp, attr, mask);
@@ -440,7 +443,7 @@ int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr_in, int mask)
 	if (r)
 		return abi_fail(r);
 	if (qp_is_transition_left_to_cm(own, attr, mask, from, to)) {
-		qp_store_transition(own, attr, mask, to);
+		qp_store_new_state_and_attrs(own, attr, mask, to);
 		return 0;
 	}
 	r = qp_attr_to_engine(qp, attr, mask, &wanted);
@@ -453,7 +456,7 @@ int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr_in, int mask)
 			  mask & SAME_MASKS & (taken | IBV_QP_STATE | IBV_QP_CUR_STATE));
 	if (r < 0)
 		return abi_errno_of_result(r);
-	qp_store_transition(own, attr, mask, to);
+	qp_store_new_state_and_attrs(own, attr, mask, to);
 	return 0;
 }
 
@@ -462,7 +465,7 @@ int abi_modify_qp_rate_limit(struct ibv_qp *qp, struct ibv_qp_rate_limit_attr *a
 {
 	struct siw_qp_attr wanted = { 0 };
 
-	if (!abi_is_live(ABI_QP, qp) || !abi_is_given(attr, "attr"))
+	if (!abi_is_live_object(ABI_QP, qp) || !abi_is_given(attr, "attr"))
 		return abi_fail(EINVAL);
 	if (attr->comp_mask)
 		return abi_fail(
@@ -498,7 +501,7 @@ int ibv_query_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int attr_mask,
 
 	/* All attributes are available at no cost, so the mask is ignored. */
 	(void)attr_mask;
-	if (!abi_is_live(ABI_QP, qp) || !abi_is_given(attr, "attr") ||
+	if (!abi_is_live_object(ABI_QP, qp) || !abi_is_given(attr, "attr") ||
 	    !abi_is_given(init, "init_attr"))
 		return abi_fail(EINVAL);
 	own = abi_qp_of(qp);
@@ -539,7 +542,7 @@ int ibv_query_qp_data_in_order(struct ibv_qp *qp, enum ibv_wr_opcode op, uint32_
 
 int ibv_set_ece(struct ibv_qp *qp, struct ibv_ece *ece)
 {
-	if (!abi_is_live(ABI_QP, qp) || !abi_is_given(ece, "ece"))
+	if (!abi_is_live_object(ABI_QP, qp) || !abi_is_given(ece, "ece"))
 		return abi_fail(EINVAL);
 	if (ece->comp_mask)
 		return abi_fail(
@@ -555,7 +558,7 @@ int ibv_set_ece(struct ibv_qp *qp, struct ibv_ece *ece)
 
 int ibv_query_ece(struct ibv_qp *qp, struct ibv_ece *ece)
 {
-	if (!abi_is_live(ABI_QP, qp) || !abi_is_given(ece, "ece"))
+	if (!abi_is_live_object(ABI_QP, qp) || !abi_is_given(ece, "ece"))
 		return abi_fail(EINVAL);
 	memset(ece, 0, sizeof(*ece));
 	return 0;
@@ -569,7 +572,7 @@ static int qp_change_mcast_membership(struct ibv_qp *qp, const union ibv_gid *gi
 {
 	struct siw_addr group;
 
-	if (!abi_is_live(ABI_QP, qp) || !abi_is_given(gid, "gid"))
+	if (!abi_is_live_object(ABI_QP, qp) || !abi_is_given(gid, "gid"))
 		return abi_fail(EINVAL);
 	if (qp->qp_type != IBV_QPT_UD)
 		return abi_fail(abi_refuse(EINVAL, "only UD queue pairs join multicast groups"));
@@ -599,7 +602,7 @@ static int post_mw_bind_request(struct ibv_qp *qp, const struct ibv_send_wr *wr)
 {
 	struct siw_send_wr one, *bad;
 
-	if (!abi_is_live(ABI_MW, wr->bind_mw.mw))
+	if (!abi_is_live_object(ABI_MW, wr->bind_mw.mw))
 		return EINVAL;
 	memcpy(&one, wr, sizeof(one));
 	one.next = NULL;
@@ -613,7 +616,7 @@ static int post_mw_bind_request(struct ibv_qp *qp, const struct ibv_send_wr *wr)
  * Returns a number of requests that cannot fit into the send queue (more than twice its depth),
  * which bounds the traversal of a list that contains a cycle.
  */
-static uint32_t max_send_list_length(struct ibv_qp *qp)
+static uint32_t send_list_traversal_limit(struct ibv_qp *qp)
 {
 	return 2 * abi_qp_of(qp)->cap.max_send_wr + 1;
 }
@@ -622,7 +625,7 @@ static uint32_t max_send_list_length(struct ibv_qp *qp)
  * Converts the engine's result of a post to an errno value. A post that races with the destruction
  * of its queue pair is dropped without an error.
  */
-static int errno_of_post(struct ibv_qp *qp, int r, const char *call)
+static int errno_of_post_result(struct ibv_qp *qp, int r, const char *call)
 {
 	if (__builtin_expect(r == 0, 1))
 		return 0;
@@ -643,7 +646,7 @@ static int post_send_list_with_mw_binds(struct ibv_qp *qp, struct ibv_send_wr *w
 
 	for (; wr && !r; wr = next) {
 		struct siw_send_wr *bad = (struct siw_send_wr *)wr;
-		uint32_t left = max_send_list_length(qp);
+		uint32_t left = send_list_traversal_limit(qp);
 
 		last = wr;
 		while (wr->opcode != IBV_WR_BIND_MW && last->next &&
@@ -665,22 +668,22 @@ static int post_send_list_with_mw_binds(struct ibv_qp *qp, struct ibv_send_wr *w
 
 int abi_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad_wr)
 {
-	uint32_t left = max_send_list_length(qp);
+	uint32_t left = send_list_traversal_limit(qp);
 
 	for (const struct ibv_send_wr *one = wr; one && left; one = one->next, left--)
 		if (one->opcode == IBV_WR_BIND_MW)
-			return errno_of_post(qp, -post_send_list_with_mw_binds(qp, wr, bad_wr),
-					     "ibv_post_send");
-	return errno_of_post(qp,
-			     siw_post_send(abi_qp_of(qp)->siw, (struct siw_send_wr *)wr,
-					   (struct siw_send_wr **)bad_wr),
-			     "ibv_post_send");
+			return errno_of_post_result(
+				qp, -post_send_list_with_mw_binds(qp, wr, bad_wr), "ibv_post_send");
+	return errno_of_post_result(qp,
+				    siw_post_send(abi_qp_of(qp)->siw, (struct siw_send_wr *)wr,
+						  (struct siw_send_wr **)bad_wr),
+				    "ibv_post_send");
 }
 
 int abi_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad_wr)
 {
-	return errno_of_post(qp,
-			     siw_post_recv(abi_qp_of(qp)->siw, (struct siw_recv_wr *)wr,
-					   (struct siw_recv_wr **)bad_wr),
-			     "ibv_post_recv");
+	return errno_of_post_result(qp,
+				    siw_post_recv(abi_qp_of(qp)->siw, (struct siw_recv_wr *)wr,
+						  (struct siw_recv_wr **)bad_wr),
+				    "ibv_post_recv");
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * abi/ibverbs/abi_qp_ex.c - extended queue pairs: after ibv_wr_start, requests are built one by one, and
- * ibv_wr_complete posts them as one list.
+ * abi/ibverbs/abi_qp_ex.c - extended queue pairs: after ibv_wr_start, requests are built one by
+ * one, and ibv_wr_complete posts them as one list.
  */
 #include <stdlib.h>
 
@@ -148,7 +148,7 @@ static void wr_bind_mw(struct ibv_qp_ex *qp, struct ibv_mw *mw, uint32_t rkey,
 
 	if (!wr)
 		return;
-	if (!abi_is_live(ABI_MW, mw) || !bind_info ||
+	if (!abi_is_live_object(ABI_MW, mw) || !bind_info ||
 	    abi_convert_bind_info(bind_info, &wr->bind_mw.bind_info)) {
 		builder_fail(qp, EINVAL);
 		return;

@@ -35,7 +35,7 @@ static const struct phrase {
 };
 #define N_PHRASES (sizeof(phrases) / sizeof(phrases[0]))
 
-static const struct phrase *phrase_at(const char *text)
+static const struct phrase *find_engine_phrase_at(const char *text)
 {
 	for (size_t i = 0; i < N_PHRASES; i++)
 		if (strncmp(text, phrases[i].engine, strlen(phrases[i].engine)) == 0)
@@ -49,7 +49,7 @@ static void reason_copy_with_verbs_names(const char *text, char out[REASON_OCTET
 	size_t n = 0;
 
 	while (*text) {
-		const struct phrase *phrase = phrase_at(text);
+		const struct phrase *phrase = find_engine_phrase_at(text);
 		const char *from = phrase ? phrase->verbs : text;
 		size_t length = phrase ? strlen(phrase->verbs) : 1;
 
@@ -79,7 +79,7 @@ int abi_refuse(int err, const char *format, ...)
  * wrappers are inline functions of verbs.h, are named abi_NAME for ibv_NAME, or wr_NAME for
  * ibv_wr_NAME. Returns NULL for other functions of this library.
  */
-static const char *public_name(const char *call, char name[64])
+static const char *public_name_of_function(const char *call, char name[64])
 {
 	if (strncmp(call, "ibv_", 4) == 0 || strncmp(call, "rdma_", 5) == 0)
 		return call;
@@ -101,7 +101,7 @@ int abi_set_errno_and_log_refusal(const char *call, int err)
 	/* no event or completion is available, or there is no such entry: not a mistake */
 	if (err != EAGAIN && err != EINTR && err != ENODATA) {
 		reason_copy_with_verbs_names(siw_reason(), text);
-		siw_log_refused_call(public_name(call, name), err, text);
+		siw_log_refused_call(public_name_of_function(call, name), err, text);
 	}
 	errno = err;
 	return err;

@@ -13,7 +13,7 @@
  * Returns whether a signal reports a fault of the thread itself, which cannot interrupt a wait. The
  * engine handles some of these signals for its guarded accesses.
  */
-static bool is_fault_signal(int number)
+static bool is_synchronous_fault_signal(int number)
 {
 	return number == SIGSEGV || number == SIGBUS || number == SIGILL || number == SIGFPE ||
 	       number == SIGTRAP;
@@ -25,7 +25,7 @@ bool abi_should_restart_interrupted_wait(void)
 		struct sigaction own;
 
 		/* sigaction fails for signals that the C library reserves */
-		if (is_fault_signal(number) || sigaction(number, NULL, &own))
+		if (is_synchronous_fault_signal(number) || sigaction(number, NULL, &own))
 			continue;
 		if (own.sa_handler != SIG_DFL && own.sa_handler != SIG_IGN &&
 		    !(own.sa_flags & SA_RESTART))

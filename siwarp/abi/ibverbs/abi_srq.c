@@ -8,7 +8,7 @@ struct ibv_srq *ibv_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *init
 	struct abi_srq *srq;
 	int why;
 
-	if (!abi_is_live(ABI_PD, pd) || !abi_is_given(init, "srq_init_attr"))
+	if (!abi_is_live_object(ABI_PD, pd) || !abi_is_given(init, "srq_init_attr"))
 		return abi_fail_null(EINVAL);
 	srq = abi_alloc_object(ABI_SRQ);
 	if (!srq)
@@ -43,7 +43,7 @@ struct ibv_srq *ibv_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *init
 
 struct ibv_srq *abi_create_srq_ex(struct ibv_context *context, struct ibv_srq_init_attr_ex *attr)
 {
-	if (!abi_is_live(ABI_CONTEXT, context) || !abi_is_given(attr, "srq_init_attr_ex"))
+	if (!abi_is_live_object(ABI_CONTEXT, context) || !abi_is_given(attr, "srq_init_attr_ex"))
 		return abi_fail_null(EINVAL);
 	if (attr->comp_mask & IBV_SRQ_INIT_ATTR_TYPE && attr->srq_type != IBV_SRQT_BASIC)
 		return abi_fail_null(abi_refuse(EOPNOTSUPP,
@@ -61,7 +61,7 @@ struct ibv_srq *abi_create_srq_ex(struct ibv_context *context, struct ibv_srq_in
 
 int ibv_modify_srq(struct ibv_srq *srq, struct ibv_srq_attr *attr, int mask)
 {
-	if (!abi_is_live(ABI_SRQ, srq) || !abi_is_given(attr, "srq_attr"))
+	if (!abi_is_live_object(ABI_SRQ, srq) || !abi_is_given(attr, "srq_attr"))
 		return abi_fail(EINVAL);
 	if (mask & ~(IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT))
 		return abi_fail(abi_refuse(EINVAL,
@@ -74,7 +74,7 @@ int ibv_modify_srq(struct ibv_srq *srq, struct ibv_srq_attr *attr, int mask)
 
 int ibv_query_srq(struct ibv_srq *srq, struct ibv_srq_attr *attr)
 {
-	if (!abi_is_live(ABI_SRQ, srq) || !abi_is_given(attr, "srq_attr"))
+	if (!abi_is_live_object(ABI_SRQ, srq) || !abi_is_given(attr, "srq_attr"))
 		return abi_fail(EINVAL);
 	return abi_errno_of_result(
 		siw_query_srq(((struct abi_srq *)srq)->siw, (struct siw_srq_attr *)attr));
@@ -82,7 +82,7 @@ int ibv_query_srq(struct ibv_srq *srq, struct ibv_srq_attr *attr)
 
 int abi_get_srq_num(struct ibv_srq *srq, uint32_t *srq_num)
 {
-	if (!abi_is_live(ABI_SRQ, srq) || !abi_is_given(srq_num, "srq_num"))
+	if (!abi_is_live_object(ABI_SRQ, srq) || !abi_is_given(srq_num, "srq_num"))
 		return abi_fail(EINVAL);
 	*srq_num = siw_srq_num(((struct abi_srq *)srq)->siw);
 	return 0;
@@ -92,12 +92,12 @@ int ibv_destroy_srq(struct ibv_srq *srq)
 {
 	int r;
 
-	if (!abi_is_live(ABI_SRQ, srq))
+	if (!abi_is_live_object(ABI_SRQ, srq))
 		return abi_fail(EINVAL);
 	atomic_store(&((struct abi_srq *)srq)->ending, true);
 	r = siw_destroy_srq(((struct abi_srq *)srq)->siw);
 	if (r == 0)
-		abi_mark_dead(ABI_SRQ, srq);
+		abi_mark_object_dead(ABI_SRQ, srq);
 	else
 		atomic_store(&((struct abi_srq *)srq)->ending, false);
 	return abi_errno_of_result(r);

@@ -18,7 +18,7 @@ const char *ibv_get_sysfs_path(void)
 }
 
 /* Reads the beginning of a file. Returns the number of octets read, or -1 with errno. */
-static ssize_t read_file_start(const char *path, char *buf, size_t size)
+static ssize_t read_beginning_of_file(const char *path, char *buf, size_t size)
 {
 	int cancel = abi_cancel_disable();
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -47,7 +47,7 @@ int ibv_read_sysfs_file(const char *dir, const char *file, char *buf, size_t siz
 		errno = EINVAL;
 		return -1;
 	}
-	n = read_file_start(path, buf, size);
+	n = read_beginning_of_file(path, buf, size);
 	if (n > 0 && buf[n - 1] == '\n')
 		n--;
 	if (n >= 0 && (size_t)n < size)
@@ -90,7 +90,7 @@ int ibv_dofork_range(void *base, size_t size)
 struct ibv_dm *ibv_import_dm(struct ibv_context *context, uint32_t dm_handle)
 {
 	(void)dm_handle;
-	if (!abi_is_live(ABI_CONTEXT, context))
+	if (!abi_is_live_object(ABI_CONTEXT, context))
 		return abi_fail_null(EINVAL);
 	return abi_fail_null(abi_refuse(EOPNOTSUPP, "siwarp has no device memory"));
 }

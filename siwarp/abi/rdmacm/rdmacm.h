@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * abi/rdmacm/rdmacm.h - librdmacm.so.1 on top of <siwarp/cm.h> and siwarp's libibverbs.so.1: the binary
- * interface of programs that connect by rdma_cm.
+ * abi/rdmacm/rdmacm.h - librdmacm.so.1 on top of <siwarp/cm.h> and siwarp's libibverbs.so.1: the
+ * binary interface of programs that connect by rdma_cm.
  *
  * Ids and channels wrap engine objects and begin with the public structs of <rdma/rdma_cma.h>.
  * Addresses are resolved without delay; the resulting events are queued on the engine's channel,
@@ -132,13 +132,13 @@ bool cm_register_object_locked(struct cm_object *object, enum cm_kind kind, cons
  * Returns whether handle is a live object of the given kind. If not, records the reason, and sets
  * errno to EINVAL. If it is, clears the reason of an earlier call.
  */
-bool cm_is_live(enum cm_kind kind, const void *handle);
-bool cm_is_live_locked(enum cm_kind kind, const void *handle);
-void cm_mark_dead(struct cm_object *object);
-void cm_mark_dead_locked(struct cm_object *object);
+bool cm_is_live_object(enum cm_kind kind, const void *handle);
+bool cm_is_live_object_locked(enum cm_kind kind, const void *handle);
+void cm_mark_object_dead(struct cm_object *object);
+void cm_mark_object_dead_locked(struct cm_object *object);
 /*
- * cm_note_event_acknowledged records that an event of an id was acknowledged; cm_wait_until_events_acknowledged waits until all
- * events of an id are acknowledged.
+ * cm_note_event_acknowledged records that an event of an id was acknowledged;
+ * cm_wait_until_events_acknowledged waits until all events of an id are acknowledged.
  */
 void cm_note_event_acknowledged(struct cm_id *id);
 void cm_wait_until_events_acknowledged(struct cm_id *id);
@@ -195,7 +195,7 @@ const struct siw_addr *cm_dest_addr(const struct cm_id *id);
  * Removes and returns the argument of the oldest event that the program wrote. The caller holds
  * cm_lock.
  */
-uint64_t cm_pop_event_arg(struct cm_id *id);
+uint64_t cm_pop_user_event_arg(struct cm_id *id);
 /* Frees the arguments of the unread events of an id that is being destroyed. */
 void cm_drop_user_written_events(struct cm_id *id);
 
@@ -256,21 +256,23 @@ void cm_destroy_substitute_qp(struct cm_id *id);
  */
 struct cm_id *cm_id_create_for_request(struct cm_id *listener, struct siw_cm_id *siw);
 /* Sets the device of a new id. Must be called after cm_lock was released. */
-void cm_set_device_of_id(struct cm_id *id);
+void cm_id_set_device_from_engine_id(struct cm_id *id);
 /* Acknowledges the event that a synchronous id holds in its member `event`, if there is one. */
 void cm_ack_pending_event(struct cm_id *id);
 /*
  * Waits for the result of the operation that was started last, if the id is synchronous. Returns 0,
  * or -1 with errno.
  */
-int cm_wait_result(struct cm_id *id);
+int cm_wait_for_result_if_synchronous(struct cm_id *id);
 
 static inline struct cm_id *cm_id_of(struct rdma_cm_id *id)
 {
 	return (struct cm_id *)id;
 }
 
-/* Logs the recorded reason, sets errno and returns -1, as most functions of rdma_cm do on failure. */
+/*
+ * Logs the recorded reason, sets errno and returns -1, as most functions of rdma_cm do on failure.
+ */
 #define cm_fail(err) (abi_set_errno_and_log_refusal(__func__, (err)), -1)
 
 /*

@@ -108,12 +108,12 @@ const struct siw_addr *cm_dest_addr(const struct cm_id *id)
 
 __be16 rdma_get_src_port(struct rdma_cm_id *id)
 {
-	return cm_is_live(CM_ID, id) ? cm_source_addr(cm_id_of(id))->port_be : 0;
+	return cm_is_live_object(CM_ID, id) ? cm_source_addr(cm_id_of(id))->port_be : 0;
 }
 
 __be16 rdma_get_dst_port(struct rdma_cm_id *id)
 {
-	return cm_is_live(CM_ID, id) ? cm_dest_addr(cm_id_of(id))->port_be : 0;
+	return cm_is_live_object(CM_ID, id) ? cm_dest_addr(cm_id_of(id))->port_be : 0;
 }
 
 /* ---- rdma_getaddrinfo ------------------------------------------------------------------------ */
@@ -327,7 +327,7 @@ int rdma_query_addrinfo(struct rdma_cm_id *id, struct rdma_addrinfo **info);
 #pragma GCC visibility pop
 
 /* Converts an error code of getaddrinfo(3) to an errno value for the status of an event. */
-static int errno_of_eai(int why)
+static int errno_of_getaddrinfo_error(int why)
 {
 	switch (why) {
 	case EAI_MEMORY:
@@ -352,7 +352,7 @@ int rdma_resolve_addrinfo(struct rdma_cm_id *rdma_id, const char *node, const ch
 	struct cm_id *id = cm_id_of(rdma_id);
 	int why, r;
 
-	if (!cm_is_live(CM_ID, rdma_id))
+	if (!cm_is_live_object(CM_ID, rdma_id))
 		return cm_fail(EINVAL);
 	if (!node && !service && !hints)
 		return cm_fail(abi_refuse(EINVAL, "node, service and hints are NULL: pass one"));
@@ -370,21 +370,21 @@ int rdma_resolve_addrinfo(struct rdma_cm_id *rdma_id, const char *node, const ch
 	 */
 	why = rdma_getaddrinfo(node, service, hints ? &wanted : NULL, &found);
 	r = siw_cm_tell(id->siw, why ? CM_EVENT_ADDRINFO_ERROR : CM_EVENT_ADDRINFO_RESOLVED,
-			why ? -errno_of_eai(why) : 0);
+			why ? -errno_of_getaddrinfo_error(why) : 0);
 	if (r < 0) {
 		rdma_freeaddrinfo(found);
 		return cm_fail(-r);
 	}
 	rdma_freeaddrinfo(id->info);
 	id->info = found;
-	return cm_wait_result(id);
+	return cm_wait_for_result_if_synchronous(id);
 }
 
 int rdma_query_addrinfo(struct rdma_cm_id *rdma_id, struct rdma_addrinfo **info)
 {
 	struct cm_id *id = cm_id_of(rdma_id);
 
-	if (!cm_is_live(CM_ID, rdma_id) || !abi_is_given(info, "info"))
+	if (!cm_is_live_object(CM_ID, rdma_id) || !abi_is_given(info, "info"))
 		return cm_fail(EINVAL);
 	if (!id->info)
 		return cm_fail(ENODATA);

@@ -49,8 +49,8 @@ static int conn_param_to_engine(const struct cm_id *id, const struct rdma_conn_p
  * Sets how often the peer may retry a Send for which this end has posted no receive; this end
  * counts the retries. Applies to queue pairs whose states the id manages.
  */
-static int set_rnr_retries(struct cm_id *id, const struct rdma_conn_param *from,
-			   struct siw_cm_param *to)
+static int set_rnr_retries_allowed_to_peer(struct cm_id *id, const struct rdma_conn_param *from,
+					   struct siw_cm_param *to)
 {
 	struct siw_qp_attr attr = { .min_rnr_timer = CM_RNR_TIMER };
 	int retries = CM_RETRIES;
@@ -107,7 +107,7 @@ int rdma_listen(struct rdma_cm_id *rdma_id, int backlog)
 	struct cm_id *id = cm_id_of(rdma_id);
 	int why;
 
-	if (!cm_is_live(CM_ID, rdma_id))
+	if (!cm_is_live_object(CM_ID, rdma_id))
 		return cm_fail(EINVAL);
 	if (id->listening || id->unanswered || id->id.qp)
 		return cm_fail(abi_refuse(EINVAL,
@@ -176,7 +176,7 @@ int rdma_connect(struct rdma_cm_id *rdma_id, struct rdma_conn_param *conn_param)
 	struct siw_cm_param param;
 	int r;
 
-	if (!cm_is_live(CM_ID, rdma_id))
+	if (!cm_is_live_object(CM_ID, rdma_id))
 		return cm_fail(EINVAL);
 	if (!id->routed)
 		return cm_fail(abi_refuse(EINVAL,
@@ -188,7 +188,7 @@ int rdma_connect(struct rdma_cm_id *rdma_id, struct rdma_conn_param *conn_param)
 	if (r == 0 && id->id.qp)
 		r = -bind_qp_stored_by_program(id);
 	if (r == 0)
-		r = set_rnr_retries(id, conn_param, &param);
+		r = set_rnr_retries_allowed_to_peer(id, conn_param, &param);
 	if (r == 0 && !id->id.qp)
 		r = -bind_qp_by_number(id, conn_param);
 	if (r < 0)
@@ -197,7 +197,7 @@ int rdma_connect(struct rdma_cm_id *rdma_id, struct rdma_conn_param *conn_param)
 	param.hold = id->completes;
 	source = *cm_source_addr(id);
 	r = siw_cm_connect(id->siw, cm_dest_addr(id), &source, &param);
-	return r < 0 ? cm_fail(-r) : cm_wait_result(id);
+	return r < 0 ? cm_fail(-r) : cm_wait_for_result_if_synchronous(id);
 }
 
 int rdma_accept(struct rdma_cm_id *rdma_id, struct rdma_conn_param *conn_param)
@@ -207,7 +207,7 @@ int rdma_accept(struct rdma_cm_id *rdma_id, struct rdma_conn_param *conn_param)
 	struct siw_cm_param param;
 	int r;
 
-	if (!cm_is_live(CM_ID, rdma_id))
+	if (!cm_is_live_object(CM_ID, rdma_id))
 		return cm_fail(EINVAL);
 	if (!id->unanswered)
 		return cm_fail(abi_refuse(EINVAL, NO_REQUEST));
@@ -226,7 +226,7 @@ int rdma_accept(struct rdma_cm_id *rdma_id, struct rdma_conn_param *conn_param)
 	}
 	r = conn_param_to_engine(id, conn_param, &param);
 	if (r == 0)
-		r = set_rnr_retries(id, conn_param, &param);
+		r = set_rnr_retries_allowed_to_peer(id, conn_param, &param);
 	if (r < 0)
 		return cm_fail(-r);
 	id->accepted = true; /* set before another thread can receive the id's events */
@@ -236,7 +236,7 @@ int rdma_accept(struct rdma_cm_id *rdma_id, struct rdma_conn_param *conn_param)
 		return cm_fail(-r);
 	}
 	id->unanswered = false;
-	return cm_wait_result(id);
+	return cm_wait_for_result_if_synchronous(id);
 }
 
 int rdma_reject(struct rdma_cm_id *rdma_id, const void *private_data, uint8_t private_data_len)
@@ -244,7 +244,7 @@ int rdma_reject(struct rdma_cm_id *rdma_id, const void *private_data, uint8_t pr
 	struct cm_id *id = cm_id_of(rdma_id);
 	int r;
 
-	if (!cm_is_live(CM_ID, rdma_id))
+	if (!cm_is_live_object(CM_ID, rdma_id))
 		return cm_fail(EINVAL);
 	if (!id->unanswered)
 		return cm_fail(abi_refuse(EINVAL, NO_REQUEST));
@@ -266,7 +266,7 @@ int rdma_disconnect(struct rdma_cm_id *rdma_id)
 	struct cm_id *id = cm_id_of(rdma_id);
 	int r;
 
-	if (!cm_is_live(CM_ID, rdma_id))
+	if (!cm_is_live_object(CM_ID, rdma_id))
 		return cm_fail(EINVAL);
 	if (id->unanswered || id->listening)
 		return cm_fail(abi_refuse(EINVAL,
@@ -285,14 +285,14 @@ int rdma_disconnect(struct rdma_cm_id *rdma_id)
 	 */
 	if (id->over || !(id->accepted || id->established || id->completes))
 		return 0;
-	return cm_wait_result(id);
+	return cm_wait_for_result_if_synchronous(id);
 }
 
 int rdma_establish(struct rdma_cm_id *rdma_id)
 {
 	struct cm_id *id = cm_id_of(rdma_id);
 
-	if (!cm_is_live(CM_ID, rdma_id))
+	if (!cm_is_live_object(CM_ID, rdma_id))
 		return cm_fail(EINVAL);
 	/* Only an active id whose queue pair the program manages needs rdma_establish. */
 	if (!id->completes)
@@ -304,7 +304,7 @@ int rdma_establish(struct rdma_cm_id *rdma_id)
 
 int rdma_notify(struct rdma_cm_id *id, enum ibv_event_type event)
 {
-	if (!cm_is_live(CM_ID, id))
+	if (!cm_is_live_object(CM_ID, id))
 		return cm_fail(EINVAL);
 	/*
 	 * COMM_EST needs no action, because queue pairs receive nothing before their connection is

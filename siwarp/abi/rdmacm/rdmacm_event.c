@@ -67,10 +67,11 @@ void rdma_destroy_event_channel(struct rdma_event_channel *ev)
 	 */
 	cm_lock();
 	/* A channel that still has ids is kept, because the program may still use the ids. */
-	over = cm_is_live_locked(CM_CHANNEL, ev) && siw_cm_destroy_channel(channel->siw) == 0;
+	over = cm_is_live_object_locked(CM_CHANNEL, ev) &&
+	       siw_cm_destroy_channel(channel->siw) == 0;
 	if (over) {
 		gone[n_gone++ % GONE] = channel;
-		cm_mark_dead_locked(&channel->object);
+		cm_mark_object_dead_locked(&channel->object);
 	}
 	cm_unlock();
 	if (over)
@@ -98,7 +99,7 @@ static void event_fill_ird_and_ord(struct rdma_conn_param *conn, const struct si
 		said && from->peer_ird >= 0 ? from->peer_ird : from->initiator_depth);
 }
 
-static void event_fill_conn(struct cm_event *event, const struct siw_cm_event *from)
+static void event_fill_conn_param(struct cm_event *event, const struct siw_cm_event *from)
 {
 	struct rdma_conn_param *conn = &event->ev.param.conn;
 	uint32_t len = from->private_data_len > CM_MAX_PRIVATE ? CM_MAX_PRIVATE
@@ -134,7 +135,7 @@ static int event_status(const struct cm_id *id, const struct siw_cm_event *from)
 	return from->rev ? REJ_CONSUMER_DEFINED : REJ_INVALID_SERVICE_ID;
 }
 
-static void id_update_state(struct cm_id *id, int event, const struct siw_cm_event *from)
+static void id_update_state_by_event(struct cm_id *id, int event, const struct siw_cm_event *from)
 {
 	struct siw_addr local, peer;
 
@@ -158,7 +159,8 @@ static void id_update_state(struct cm_id *id, int event, const struct siw_cm_eve
  * Returns whether an accepted connection ended before it was established, without a local
  * rdma_disconnect. The program gets no DISCONNECTED event of such a connection.
  */
-static bool ended_before_established(const struct cm_id *id, const struct siw_cm_event *from)
+static bool connection_ended_before_established(const struct cm_id *id,
+						const struct siw_cm_event *from)
 {
 	return from->event == SIW_CM_DISCONNECTED && id->accepted && !id->established && !id->ends;
 }
@@ -170,13 +172,14 @@ static bool event_fill_data(struct cm_id *id, struct cm_event *event,
 			    const struct siw_cm_event *from)
 {
 	if (from->event == CM_EVENT_USER)
-		memcpy(&event->ev.param, &(uint64_t){ cm_pop_event_arg(id) }, sizeof(uint64_t));
+		memcpy(&event->ev.param, &(uint64_t){ cm_pop_user_event_arg(id) },
+		       sizeof(uint64_t));
 	else if (from->event == RDMA_CM_EVENT_MULTICAST_JOIN)
 		return cm_fill_join_event(id, event);
 	else if (cm_is_ud(id))
 		cm_ud_fill_event(id, from, event);
 	else
-		event_fill_conn(event, from);
+		event_fill_conn_param(event, from);
 	return true;
 }
 
@@ -195,7 +198,7 @@ static bool event_fill(struct cm_event *event, const struct siw_cm_event *from)
 	}
 	event->ev.event = (enum rdma_cm_event_type)from->event;
 	event->ev.status = event_status(id, from);
-	if (ended_before_established(id, from)) {
+	if (connection_ended_before_established(id, from)) {
 		event->ev.event = RDMA_CM_EVENT_CONNECT_ERROR;
 		event->ev.status = from->status ? from->status : -ECONNRESET;
 	}
@@ -217,7 +220,7 @@ static bool event_fill(struct cm_event *event, const struct siw_cm_event *from)
 		event->ev.listen_id = &id->id;
 	} else {
 		event->ev.id = &id->id;
-		id_update_state(id, event->ev.event, from);
+		id_update_state_by_event(id, event->ev.event, from);
 	}
 	id->unacked++;
 	return true;
@@ -238,7 +241,7 @@ static int channel_poll_event(struct cm_channel *channel, struct cm_event *event
 	 * id, so that no other event of the id can follow.
 	 */
 	cm_lock();
-	if (cm_is_live_locked(CM_CHANNEL, channel)) {
+	if (cm_is_live_object_locked(CM_CHANNEL, channel)) {
 		*fd = channel->ev.fd;
 		do
 			r = siw_cm_get_event(channel->siw, &from, 0);
@@ -296,12 +299,12 @@ int rdma_get_cm_event(struct rdma_event_channel *ev, struct rdma_cm_event **out)
 	r = channel_get_event(channel, event);
 	pthread_cleanup_pop(0);
 	/* A live channel may have the address of a destroyed channel. */
-	if (r && !cm_is_live(CM_CHANNEL, ev) && channel_was_destroyed(ev)) {
+	if (r && !cm_is_live_object(CM_CHANNEL, ev) && channel_was_destroyed(ev)) {
 		r = -EINVAL;
 		sleep(LAST_WAIT_S);
 	}
 	if (r == 0 && event->ev.listen_id)
-		cm_set_device_of_id(cm_id_of(event->ev.id));
+		cm_id_set_device_from_engine_id(cm_id_of(event->ev.id));
 	if (r == 0 && cm_register_object(&event->object, CM_EVENT, event)) {
 		*out = &event->ev;
 		return 0;
@@ -318,9 +321,9 @@ int rdma_ack_cm_event(struct rdma_cm_event *ev)
 {
 	struct cm_event *event = (struct cm_event *)ev;
 
-	if (!cm_is_live(CM_EVENT, ev))
+	if (!cm_is_live_object(CM_EVENT, ev))
 		return cm_fail(EINVAL);
-	cm_mark_dead(&event->object);
+	cm_mark_object_dead(&event->object);
 	cm_note_event_acknowledged(event->of);
 	free(event);
 	return 0;
@@ -361,7 +364,7 @@ int rdma_write_cm_event(struct rdma_cm_id *id, enum rdma_cm_event_type event, in
 			uint64_t arg);
 #pragma GCC visibility pop
 
-uint64_t cm_pop_event_arg(struct cm_id *id)
+uint64_t cm_pop_user_event_arg(struct cm_id *id)
 {
 	struct cm_arg *first = id->args;
 	uint64_t arg = first ? first->arg : 0;
@@ -400,7 +403,7 @@ static int queue_user_event(struct cm_id *id, int status, uint64_t arg)
 int rdma_write_cm_event(struct rdma_cm_id *id, enum rdma_cm_event_type event, int status,
 			uint64_t arg)
 {
-	if (!cm_is_live(CM_ID, id))
+	if (!cm_is_live_object(CM_ID, id))
 		return cm_fail(EINVAL);
 	if ((int)event != CM_EVENT_USER)
 		return cm_fail(
@@ -411,5 +414,5 @@ int rdma_write_cm_event(struct rdma_cm_id *id, enum rdma_cm_event_type event, in
 void cm_drop_user_written_events(struct cm_id *id)
 {
 	while (id->args)
-		cm_pop_event_arg(id);
+		cm_pop_user_event_arg(id);
 }

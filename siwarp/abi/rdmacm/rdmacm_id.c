@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* abi/rdmacm/rdmacm_id.c - ids: creation, migration, binding, resolution, destruction; and endpoints. */
+/*
+ * abi/rdmacm/rdmacm_id.c - ids: creation, migration, binding, resolution, destruction; and
+ * endpoints.
+ */
 #include <stdlib.h>
 #include <sys/socket.h>
 
@@ -8,7 +11,7 @@
 #define HOPS	   64
 #define RESOLVE_MS 2000 /* time-outs of rdma_create_ep; no resolution takes that long */
 
-static struct cm_channel *cm_channel_of(const struct cm_id *id)
+static struct cm_channel *cm_channel_of_id(const struct cm_id *id)
 {
 	return (struct cm_channel *)id->id.channel;
 }
@@ -26,8 +29,8 @@ static struct cm_id *cm_id_create(struct rdma_event_channel *ev, void *context,
 	id->id.ps = ps;
 	id->id.qp_type = cm_is_ud(id) ? IBV_QPT_UD : IBV_QPT_RC;
 	id->foreign_device = cm_fake_device_data;
-	id->siw = cm_is_ud(id) ? siw_cm_create_ud_id(cm_channel_of(id)->siw, id)
-			       : siw_cm_create_id(cm_channel_of(id)->siw, id);
+	id->siw = cm_is_ud(id) ? siw_cm_create_ud_id(cm_channel_of_id(id)->siw, id)
+			       : siw_cm_create_id(cm_channel_of_id(id)->siw, id);
 	if (id->siw) {
 		if (cm_register_object(&id->object, CM_ID, id))
 			return id;
@@ -52,7 +55,7 @@ int rdma_create_id(struct rdma_event_channel *channel, struct rdma_cm_id **out, 
 	struct rdma_event_channel *own = NULL;
 	struct cm_id *id;
 
-	if (!abi_is_given(out, "id") || (channel && !cm_is_live(CM_CHANNEL, channel)))
+	if (!abi_is_given(out, "id") || (channel && !cm_is_live_object(CM_CHANNEL, channel)))
 		return cm_fail(EINVAL);
 	/* RDMA_PS_IB is for native InfiniBand addresses. */
 	if (ps != RDMA_PS_TCP && ps != RDMA_PS_UDP && ps != RDMA_PS_IPOIB)
@@ -77,7 +80,7 @@ int rdma_create_id(struct rdma_event_channel *channel, struct rdma_cm_id **out, 
 	return 0;
 }
 
-void cm_set_device_of_id(struct cm_id *id)
+void cm_id_set_device_from_engine_id(struct cm_id *id)
 {
 	struct ibv_context *verbs = cm_device_of_engine_context(siw_cm_device(id->siw));
 
@@ -122,7 +125,7 @@ int rdma_destroy_id(struct rdma_cm_id *rdma_id)
 	struct cm_id *id = cm_id_of(rdma_id);
 	struct rdma_event_channel *own;
 
-	if (!cm_is_live(CM_ID, rdma_id))
+	if (!cm_is_live_object(CM_ID, rdma_id))
 		return cm_fail(EINVAL);
 	/*
 	 * If the device was closed, the engine's id has already ended, and siw_cm_destroy_id fails
@@ -133,7 +136,7 @@ int rdma_destroy_id(struct rdma_cm_id *rdma_id)
 	cm_leave_all_groups(id);
 	cm_ack_pending_event(id);
 	cm_wait_until_events_acknowledged(id);
-	cm_mark_dead(&id->object);
+	cm_mark_object_dead(&id->object);
 	own = (struct rdma_event_channel *)id->own;
 	cm_drop_user_written_events(id);
 	rdma_freeaddrinfo(id->info);
@@ -150,7 +153,8 @@ int rdma_migrate_id(struct rdma_cm_id *rdma_id, struct rdma_event_channel *chann
 	struct rdma_event_channel *own = NULL, *old;
 	int r;
 
-	if (!cm_is_live(CM_ID, rdma_id) || (channel && !cm_is_live(CM_CHANNEL, channel)))
+	if (!cm_is_live_object(CM_ID, rdma_id) ||
+	    (channel && !cm_is_live_object(CM_CHANNEL, channel)))
 		return cm_fail(EINVAL);
 	if (!channel) {
 		if (id->own)
@@ -175,7 +179,7 @@ int rdma_migrate_id(struct rdma_cm_id *rdma_id, struct rdma_event_channel *chann
 	return 0;
 }
 
-int cm_wait_result(struct cm_id *id)
+int cm_wait_for_result_if_synchronous(struct cm_id *id)
 {
 	struct rdma_cm_event *event;
 	int status;
@@ -231,7 +235,7 @@ int rdma_bind_addr(struct rdma_cm_id *rdma_id, struct sockaddr *addr)
 	struct siw_addr own;
 	int why;
 
-	if (!cm_is_live(CM_ID, rdma_id))
+	if (!cm_is_live_object(CM_ID, rdma_id))
 		return cm_fail(EINVAL);
 	if (id->bound || id->id.verbs)
 		return cm_fail(abi_refuse(EINVAL, "the id is bound to an address already"));
@@ -284,7 +288,7 @@ static bool is_errno_of_unreachable_destination(int why)
 	       why == EADDRNOTAVAIL;
 }
 
-static int cm_id_resolve(struct cm_id *id, struct sockaddr *src, struct sockaddr *dst)
+static int cm_id_resolve_addr(struct cm_id *id, struct sockaddr *src, struct sockaddr *dst)
 {
 	struct siw_addr dest, source;
 	int why = cm_addr_from_sockaddr(dst, &dest);
@@ -324,10 +328,10 @@ int rdma_resolve_addr(struct rdma_cm_id *rdma_id, struct sockaddr *src, struct s
 	int why;
 
 	(void)timeout_ms; /* resolution is a local route lookup, which completes immediately */
-	if (!cm_is_live(CM_ID, rdma_id))
+	if (!cm_is_live_object(CM_ID, rdma_id))
 		return cm_fail(EINVAL);
-	why = cm_id_resolve(cm_id_of(rdma_id), src, dst);
-	return why ? cm_fail(why) : cm_wait_result(cm_id_of(rdma_id));
+	why = cm_id_resolve_addr(cm_id_of(rdma_id), src, dst);
+	return why ? cm_fail(why) : cm_wait_for_result_if_synchronous(cm_id_of(rdma_id));
 }
 
 /*
@@ -358,7 +362,7 @@ int rdma_resolve_route(struct rdma_cm_id *rdma_id, int timeout_ms)
 	int r;
 
 	(void)timeout_ms;
-	if (!cm_is_live(CM_ID, rdma_id))
+	if (!cm_is_live_object(CM_ID, rdma_id))
 		return cm_fail(EINVAL);
 	if (!id->resolved || id->routed)
 		return cm_fail(abi_refuse(EINVAL,
@@ -368,7 +372,7 @@ int rdma_resolve_route(struct rdma_cm_id *rdma_id, int timeout_ms)
 	r = siw_cm_tell(id->siw, SIW_CM_ROUTE_RESOLVED, 0);
 	id->routed = r == 0;
 	cm_id_fill_path(id);
-	return r < 0 ? cm_fail(-r) : cm_wait_result(id);
+	return r < 0 ? cm_fail(-r) : cm_wait_for_result_if_synchronous(id);
 }
 
 /* ---- endpoints ------------------------------------------------------------------------------- */
@@ -427,7 +431,7 @@ int rdma_create_ep(struct rdma_cm_id **out, struct rdma_addrinfo *res, struct ib
 
 void rdma_destroy_ep(struct rdma_cm_id *id)
 {
-	if (!cm_is_live(CM_ID, id))
+	if (!cm_is_live_object(CM_ID, id))
 		return;
 	if (id->qp)
 		rdma_destroy_qp(id);
@@ -443,7 +447,7 @@ int rdma_get_request(struct rdma_cm_id *listen, struct rdma_cm_id **out)
 	struct rdma_cm_id *id;
 	int why;
 
-	if (!cm_is_live(CM_ID, listen) || !abi_is_given(out, "id"))
+	if (!cm_is_live_object(CM_ID, listen) || !abi_is_given(out, "id"))
 		return cm_fail(EINVAL);
 	if (!listener->own || !listener->listening)
 		return cm_fail(abi_refuse(EINVAL,

@@ -125,7 +125,7 @@ static int cm_mcast_group_join(struct cm_id *id, const struct sockaddr *from, bo
 	cm_unlock();
 	why = -siw_cm_tell(id->siw, RDMA_CM_EVENT_MULTICAST_JOIN, 0);
 	if (!why)
-		return cm_wait_result(id);
+		return cm_wait_for_result_if_synchronous(id);
 	cm_lock();
 	cm_mcast_group_unlink(id, &addr);
 	cm_unlock();
@@ -135,7 +135,7 @@ static int cm_mcast_group_join(struct cm_id *id, const struct sockaddr *from, bo
 
 int rdma_join_multicast(struct rdma_cm_id *id, struct sockaddr *addr, void *context)
 {
-	if (!cm_is_live(CM_ID, id))
+	if (!cm_is_live_object(CM_ID, id))
 		return cm_fail(EINVAL);
 	return cm_mcast_group_join(cm_id_of(id), addr, false, context);
 }
@@ -145,7 +145,7 @@ int rdma_join_multicast_ex(struct rdma_cm_id *id, struct rdma_cm_join_mc_attr_ex
 {
 	uint32_t flags = RDMA_MC_JOIN_FLAG_FULLMEMBER;
 
-	if (!cm_is_live(CM_ID, id))
+	if (!cm_is_live_object(CM_ID, id))
 		return cm_fail(EINVAL);
 	if (!abi_is_given(attr, "mc_join_attr"))
 		return cm_fail(EINVAL);
@@ -170,7 +170,7 @@ int rdma_leave_multicast(struct rdma_cm_id *id, struct sockaddr *addr)
 	struct siw_addr which;
 	int why;
 
-	if (!cm_is_live(CM_ID, id))
+	if (!cm_is_live_object(CM_ID, id))
 		return cm_fail(EINVAL);
 	why = cm_mcast_addr_from_sockaddr(addr, &which);
 	if (why)

@@ -13,7 +13,7 @@ static pthread_cond_t acked = PTHREAD_COND_INITIALIZER;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static void *alive; /* binary tree of struct cm_object, ordered by handle */
 
-static void cm_lock_raw(void)
+static void cm_lock_without_init(void)
 {
 	pthread_mutex_lock(&lock);
 }
@@ -31,13 +31,13 @@ void cm_unlock(void)
 static void cm_registry_init(void)
 {
 	ibv_fork_init();
-	pthread_atfork(cm_lock_raw, cm_unlock, cm_unlock);
+	pthread_atfork(cm_lock_without_init, cm_unlock, cm_unlock);
 }
 
 void cm_lock(void)
 {
 	pthread_once(&once, cm_registry_init);
-	cm_lock_raw();
+	cm_lock_without_init();
 }
 
 static int compare_object_handles(const void *a, const void *b)
@@ -68,7 +68,7 @@ bool cm_register_object(struct cm_object *object, enum cm_kind kind, const void 
 	return ok;
 }
 
-bool cm_is_live_locked(enum cm_kind kind, const void *handle)
+bool cm_is_live_object_locked(enum cm_kind kind, const void *handle)
 {
 	const struct cm_object wanted = { .handle = handle };
 	struct cm_object *const *found = handle ? tfind(&wanted, &alive, compare_object_handles)
@@ -80,12 +80,12 @@ bool cm_is_live_locked(enum cm_kind kind, const void *handle)
 	return false;
 }
 
-bool cm_is_live(enum cm_kind kind, const void *handle)
+bool cm_is_live_object(enum cm_kind kind, const void *handle)
 {
 	bool live;
 
 	cm_lock();
-	live = cm_is_live_locked(kind, handle);
+	live = cm_is_live_object_locked(kind, handle);
 	cm_unlock();
 	if (live)
 		siw_reason_record(NULL);
@@ -97,15 +97,15 @@ bool cm_is_live(enum cm_kind kind, const void *handle)
 	return live;
 }
 
-void cm_mark_dead_locked(struct cm_object *object)
+void cm_mark_object_dead_locked(struct cm_object *object)
 {
 	tdelete(object, &alive, compare_object_handles);
 }
 
-void cm_mark_dead(struct cm_object *object)
+void cm_mark_object_dead(struct cm_object *object)
 {
 	cm_lock();
-	cm_mark_dead_locked(object);
+	cm_mark_object_dead_locked(object);
 	cm_unlock();
 }
 

@@ -7,7 +7,7 @@ int rdma_set_option(struct rdma_cm_id *rdma_id, int level, int optname, void *op
 	struct cm_id *id = cm_id_of(rdma_id);
 	size_t wanted;
 
-	if (!cm_is_live(CM_ID, rdma_id) || !abi_is_given(optval, "optval"))
+	if (!cm_is_live_object(CM_ID, rdma_id) || !abi_is_given(optval, "optval"))
 		return cm_fail(EINVAL);
 	/*
 	 * RDMA_OPTION_IB, which sets paths of an InfiniBand subnet administrator, is not supported.
@@ -54,7 +54,7 @@ int rdma_set_option(struct rdma_cm_id *rdma_id, int level, int optname, void *op
 
 int rdma_set_local_ece(struct rdma_cm_id *id, struct ibv_ece *ece)
 {
-	if (!cm_is_live(CM_ID, id) || !abi_is_given(ece, "ece"))
+	if (!cm_is_live_object(CM_ID, id) || !abi_is_given(ece, "ece"))
 		return cm_fail(EINVAL);
 	if (ece->comp_mask)
 		return cm_fail(abi_refuse(EINVAL, "comp_mask is %#x: set it to 0", ece->comp_mask));
@@ -69,7 +69,7 @@ int rdma_set_local_ece(struct rdma_cm_id *id, struct ibv_ece *ece)
 
 int rdma_get_remote_ece(struct rdma_cm_id *id, struct ibv_ece *ece)
 {
-	if (!cm_is_live(CM_ID, id) || !abi_is_given(ece, "ece"))
+	if (!cm_is_live_object(CM_ID, id) || !abi_is_given(ece, "ece"))
 		return cm_fail(EINVAL);
 	memset(ece, 0, sizeof(*ece));
 	return 0;

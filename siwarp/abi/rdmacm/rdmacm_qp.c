@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* abi/rdmacm/rdmacm_qp.c - queue pairs and shared receive queues of ids, and the CQs created for them. */
+/*
+ * abi/rdmacm/rdmacm_qp.c - queue pairs and shared receive queues of ids, and the CQs created for
+ * them.
+ */
 #include <stdlib.h>
 
 #include "abi/rdmacm/rdmacm.h"
@@ -106,7 +109,7 @@ failed:
 
 int rdma_create_qp_ex(struct rdma_cm_id *id, struct ibv_qp_init_attr_ex *attr)
 {
-	if (!cm_is_live(CM_ID, id) || !abi_is_given(attr, "attr"))
+	if (!cm_is_live_object(CM_ID, id) || !abi_is_given(attr, "attr"))
 		return cm_fail(EINVAL);
 	return cm_create_qp(id, attr);
 }
@@ -116,7 +119,7 @@ int rdma_create_qp(struct rdma_cm_id *id, struct ibv_pd *pd, struct ibv_qp_init_
 	struct ibv_qp_init_attr_ex ex = { 0 };
 	int r;
 
-	if (!cm_is_live(CM_ID, id) || !abi_is_given(attr, "attr"))
+	if (!cm_is_live_object(CM_ID, id) || !abi_is_given(attr, "attr"))
 		return cm_fail(EINVAL);
 	memcpy(&ex, attr, sizeof(*attr));
 	ex.comp_mask = IBV_QP_INIT_ATTR_PD;
@@ -129,7 +132,7 @@ int rdma_create_qp(struct rdma_cm_id *id, struct ibv_pd *pd, struct ibv_qp_init_
 
 void rdma_destroy_qp(struct rdma_cm_id *id)
 {
-	if (!cm_is_live(CM_ID, id) || !id->qp)
+	if (!cm_is_live_object(CM_ID, id) || !id->qp)
 		return;
 	cm_leave_all_groups(cm_id_of(id));
 	ibv_destroy_qp(id->qp);
@@ -170,7 +173,7 @@ int rdma_create_srq_ex(struct rdma_cm_id *id, struct ibv_srq_init_attr_ex *attr)
 {
 	struct ibv_srq *srq;
 
-	if (!cm_is_live(CM_ID, id) || !abi_is_given(attr, "attr"))
+	if (!cm_is_live_object(CM_ID, id) || !abi_is_given(attr, "attr"))
 		return cm_fail(EINVAL);
 	if (id->srq)
 		return cm_fail(abi_refuse(EINVAL, "the id has a shared receive queue already"));
@@ -209,7 +212,7 @@ int rdma_create_srq(struct rdma_cm_id *id, struct ibv_pd *pd, struct ibv_srq_ini
 
 void rdma_destroy_srq(struct rdma_cm_id *id)
 {
-	if (!cm_is_live(CM_ID, id) || !id->srq)
+	if (!cm_is_live_object(CM_ID, id) || !id->srq)
 		return;
 	if (ibv_destroy_srq(id->srq))
 		return;
@@ -284,7 +287,7 @@ int rdma_init_qp_attr(struct rdma_cm_id *rdma_id, struct ibv_qp_attr *attr, int 
 	struct cm_id *id = cm_id_of(rdma_id);
 	int why;
 
-	if (!cm_is_live(CM_ID, rdma_id) || !abi_is_given(attr, "qp_attr") ||
+	if (!cm_is_live_object(CM_ID, rdma_id) || !abi_is_given(attr, "qp_attr") ||
 	    !abi_is_given(mask, "qp_attr_mask"))
 		return cm_fail(EINVAL);
 	if (!id->id.verbs)

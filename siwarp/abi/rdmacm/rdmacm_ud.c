@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * abi/rdmacm/rdmacm_ud.c - ids of RDMA_PS_UDP and RDMA_PS_IPOIB: rdma_connect queries the queue pair of a
- * service (spec/cm-udp.md), and the event contains the parameters for sending to it.
+ * abi/rdmacm/rdmacm_ud.c - ids of RDMA_PS_UDP and RDMA_PS_IPOIB: rdma_connect queries the queue
+ * pair of a service (spec/cm-udp.md), and the event contains the parameters for sending to it.
  */
 #include <sys/socket.h>
 
@@ -84,7 +84,7 @@ int cm_ud_connect(struct cm_id *id, const struct rdma_conn_param *from)
 		source.port_be = 0;
 		r = siw_cm_connect(id->siw, cm_dest_addr(id), &source, &param);
 	}
-	return r < 0 ? cm_fail(-r) : cm_wait_result(id);
+	return r < 0 ? cm_fail(-r) : cm_wait_for_result_if_synchronous(id);
 }
 
 int cm_ud_accept(struct cm_id *id, const struct rdma_conn_param *from)

@@ -85,7 +85,7 @@ static bool rc_send_confirming_read(struct siw_rc_qp *rc)
  */
 static void rc_assign_request_numbers(struct siw_rc_qp *rc, struct siw_wqe *wqe)
 {
-	if (siw_qp_op_flags(wqe->opcode) & SIW_OP_WRITES)
+	if (siw_qp_flags_of_opcode(wqe->opcode) & SIW_OP_WRITES)
 		wqe->msn = ++rc->counts.writes_begun;
 	if (wqe->opcode != SIW_WR_RDMA_WRITE) {
 		wqe->msn = ++rc->sends_begun;
@@ -175,7 +175,7 @@ static int rc_flush_requests(struct siw_base_qp *base, struct siw_flow *flow)
 	/*
 	 * Without delivery counts and confirmations, requests complete when TCP has accepted them.
 	 * With delivery counts, rc_apply_delivery_count() sets flow->accepted; with confirmations,
-	 * rc_mark_delivered() makes requests DONE.
+	 * rc_mark_requests_delivered() makes requests DONE.
 	 */
 	if (!rc->counts.on)
 		flow->accepted = rc->confirm.on ? 0 : flow->memory_released;
@@ -209,7 +209,7 @@ static enum siw_run rc_run_send_queue(struct siw_base_qp *base)
 	/* SIW_RUN_MORE causes another turn, which starts the time-out for a missing stream */
 	if (!flow->stream)
 		return rc->pairs && flow->first ? SIW_RUN_MORE : SIW_RUN_DONE;
-	if (siw_rdmap_responses_pending(flow->stream))
+	if (siw_rdmap_has_responses_to_send(flow->stream))
 		siw_device_mark_busy(&base->qp);
 	/*
 	 * With RC by QPN, requests wait in the send queue for the RTR, since the start-up may fail.
@@ -236,7 +236,8 @@ static enum siw_run rc_run_send_queue(struct siw_base_qp *base)
 	 */
 	if (__builtin_expect(r == -ENOMEM, 0) && !siw_is_closing(base))
 		siw_advance_teardown(base, SIW_BROKEN);
-	return siw_qp_flow_get_sending_turn_result(base, r, r == 0 && siw_mpa_tx_blocked(rc->mpa));
+	return siw_qp_flow_get_sending_turn_result(base, r,
+						   r == 0 && siw_mpa_is_tx_blocked(rc->mpa));
 }
 
 /* ==== delivery counts ========================================================================= */
@@ -359,7 +360,7 @@ static bool rc_apply_delivery_count(struct siw_rc_qp *rc, const struct siw_rdmap
 static bool rc_delivery_count_is_due(const struct siw_rc_qp *rc)
 {
 	return rc->base.flow.stream && !siw_is_closing(&rc->base) &&
-	       siw_rdmap_delivery_count_pending(rc->base.flow.stream);
+	       siw_rdmap_is_delivery_count_pending(rc->base.flow.stream);
 }
 
 /* Sends the peer a delivery count immediately, if a count is due. */
@@ -526,7 +527,7 @@ static bool rnr_has_expired(struct siw_rc_qp *rc, uint64_t now_ns)
 	rnr_set_timer(rc);
 	if (rnr_retry_limit(rc) == SIW_RNR_NO_LIMIT || now_ns < rc->rnr_deadline_ns)
 		return false;
-	siw_rdmap_expire_waiting_send(rc->base.flow.stream);
+	siw_rdmap_fail_waiting_send_for_no_buffer(rc->base.flow.stream);
 	siw_count(SIW_COUNTER_rnr_expired, 1);
 	return true;
 }
@@ -682,7 +683,7 @@ static void rc_continue_close(struct siw_rc_qp *rc)
 	 * first FPDU must not send at all.
 	 */
 	if (!r) {
-		siw_ddp_stream_drop_unexpected(rc->base.flow.ddp);
+		siw_ddp_stream_drop_unexpected_segments(rc->base.flow.ddp);
 		siw_mpa_read_and_discard(rc->mpa);
 		if (!rc->may_send)
 			r = -ENOTCONN;
@@ -753,11 +754,11 @@ static void rc_raise_failure_event(struct siw_rc_qp *rc, enum siw_teardown how, 
 				   const struct siw_wire_err *err)
 {
 	if (err && how == SIW_TERMINATING)
-		siw_device_async_raise(&rc->base.qp.async, siw_qp_async_event_of_error(err));
+		siw_device_raise_async_event(&rc->base.qp.async, siw_qp_async_event_of_error(err));
 	else if (rc->base.roce && status != -EOVERFLOW)
 		return;
 	else if (err || (status && status != -EFAULT))
-		siw_device_async_raise(&rc->base.qp.async, SIW_EVENT_QP_FATAL);
+		siw_device_raise_async_event(&rc->base.qp.async, SIW_EVENT_QP_FATAL);
 }
 
 /*
@@ -782,7 +783,7 @@ static void rc_reset_connection(struct siw_rc_qp *rc)
 	bool taken;
 
 	if (siw_qp_apply_state_event(&rc->base, SIW_QPE_FAILED) == SIW_QPA_FLUSH)
-		siw_device_async_raise(&rc->base.qp.async, SIW_EVENT_QP_FATAL);
+		siw_device_raise_async_event(&rc->base.qp.async, SIW_EVENT_QP_FATAL);
 	/* A partially received message has already consumed the oldest receive. */
 	taken = siw_ddp_stream_release_partial_buffer(rc->base.flow.ddp, SIW_RDMAP_QN_SEND,
 						      &wr_id) == 1;
@@ -1046,7 +1047,7 @@ static void rc_complete_receive(struct siw_rc_qp *rc, const struct siw_rdmap_eve
  * or, if sends is false, only the Writes before end. Reads and atomics without their responses are
  * not marked.
  */
-static void rc_mark_delivered(struct siw_rc_qp *rc, const struct siw_wqe *end, bool sends)
+static void rc_mark_requests_delivered(struct siw_rc_qp *rc, const struct siw_wqe *end, bool sends)
 {
 	for (struct siw_wqe *wqe = rc->base.flow.first; wqe != end; wqe = wqe->chain)
 		if (wqe->state == SIW_WQE_BEGUN && !siw_qp_awaits_response(wqe) &&
@@ -1061,12 +1062,12 @@ static void rc_mark_delivered(struct siw_rc_qp *rc, const struct siw_wqe *end, b
 #define READS_WAIT_NS 20000u
 
 /*
- * Whether the Reads that wait for a batch may wait for the next response: at least half of the Reads
- * that the program keeps outstanding have been requested, so the peer does not run out of requests.
- * Requests that leave together are answered together, and several responses fill TCP's segments
- * better than each of them does alone. send_lock held.
+ * Whether the Reads that wait for a batch may wait for the next response: at least half of the
+ * Reads that the program keeps outstanding have been requested, so the peer does not run out of
+ * requests. Requests that leave together are answered together, and several responses fill TCP's
+ * segments better than each of them does alone. send_lock held.
  */
-static bool rc_reads_may_wait(const struct siw_rc_qp *rc)
+static bool rc_may_delay_reads_until_next_response(const struct siw_rc_qp *rc)
 {
 	const struct siw_base_qp *base = &rc->base;
 	const struct siw_flow *flow = &base->flow;
@@ -1074,8 +1075,8 @@ static bool rc_reads_may_wait(const struct siw_rc_qp *rc)
 
 	return base->only_reads_wait && waiting && waiting < flow->reads_out &&
 	       base->qp.state == SIW_QPS_RTS && siw_teardown_of(base) == SIW_ALIVE &&
-	       !rc->confirm.on && !siw_rdmap_responses_pending(flow->stream) &&
-	       !siw_ddp_tx_active(flow->ddp) &&
+	       !rc->confirm.on && !siw_rdmap_has_responses_to_send(flow->stream) &&
+	       !siw_ddp_has_tx_message_in_progress(flow->ddp) &&
 	       siw_ddp_tx_framed_position(flow->ddp) == siw_ddp_tx_accepted_position(flow->ddp);
 }
 
@@ -1087,14 +1088,14 @@ static void rc_handle_read_done(struct siw_rc_qp *rc, const struct siw_rdmap_eve
 
 	siw_lock(&rc->base.qp.send_lock);
 	if (rc->confirm.on)
-		rc_mark_delivered(rc, wqe, response_confirms_sends(wqe));
+		rc_mark_requests_delivered(rc, wqe, response_confirms_sends(wqe));
 	wqe->state = SIW_WQE_DONE;
 	flow->reads_out--;
 	if (wqe->op.length >= SIW_LONG_READ)
 		rc->base.reads_answered++;
 	if (rc->base.reads_answered > flow->reads_out)
 		rc->base.reads_answered = flow->reads_out;
-	wait = rc_reads_may_wait(rc);
+	wait = rc_may_delay_reads_until_next_response(rc);
 	if (wait)
 		siw_qp_flow_reap_finished_requests(&rc->base, flow);
 	siw_unlock(&rc->base.qp.send_lock);
@@ -1144,7 +1145,7 @@ static void rc_handle_confirming_read_response(struct siw_rc_qp *rc,
 	wqe = rc->base.flow.first;
 	for (more = (int32_t)((uint32_t)ev->user_data - rc->base.sq_head); more > 0; more--)
 		wqe = wqe->chain;
-	rc_mark_delivered(rc, wqe, true);
+	rc_mark_requests_delivered(rc, wqe, true);
 	rc->confirm.read_outstanding = false;
 	siw_unlock(&rc->base.qp.send_lock);
 	siw_qp_run_sq_and_mark_unsent(&rc->base);
@@ -1157,8 +1158,8 @@ static void rc_handle_confirming_read_response(struct siw_rc_qp *rc,
  * peer has not processed any later request. With persona iwarp, this end does not know what the
  * peer has received.
  */
-static struct siw_wqe *rc_oldest_unacknowledged(struct siw_rc_qp *rc,
-						const struct siw_rdmap_event *ev)
+static struct siw_wqe *rc_request_failed_by_unquoted_terminate(struct siw_rc_qp *rc,
+							       const struct siw_rdmap_event *ev)
 {
 	struct siw_wqe *wqe = rc->base.flow.first;
 	bool own_memory = ev->err.type == 0 &&
@@ -1184,9 +1185,9 @@ static void rc_mark_terminated_request(struct siw_rc_qp *rc, const struct siw_rd
 	siw_lock(&rc->base.qp.send_lock);
 	culprit = siw_qp_flow_find_quoted_request(&rc->base.flow, ev);
 	if (!culprit)
-		culprit = rc_oldest_unacknowledged(rc, ev);
+		culprit = rc_request_failed_by_unquoted_terminate(rc, ev);
 	if (culprit) {
-		rc_mark_delivered(rc, culprit, !rc->counts.on);
+		rc_mark_requests_delivered(rc, culprit, !rc->counts.on);
 		culprit->state = SIW_WQE_DONE;
 		culprit->status = (uint8_t)siw_qp_wc_status_of_peer_error(&ev->err);
 	}
@@ -1212,7 +1213,7 @@ static void rc_fail_receive(struct siw_rc_qp *rc, const struct siw_rdmap_event *
 		return;
 	if (siw_ddp_stream_release_partial_buffer(rc->base.flow.ddp, SIW_RDMAP_QN_SEND,
 						  &blamed.user_data) == 1 ||
-	    siw_mem_queue_pop_unfilled(rc->base.recvs, &blamed.user_data) == 1)
+	    siw_mem_buffer_queue_pop_unfilled(rc->base.recvs, &blamed.user_data) == 1)
 		rc_complete_receive(rc, &blamed);
 }
 
@@ -1278,7 +1279,7 @@ rc_reset_if_inv_region_sent(struct siw_rc_qp *rc, const struct siw_rdmap_event *
  */
 static void rc_send_responses(struct siw_rc_qp *rc)
 {
-	rc->responses_framed = siw_rdmap_next_is_read_request(rc->base.flow.stream);
+	rc->responses_framed = siw_rdmap_is_next_message_read_request(rc->base.flow.stream);
 	if (!rc->responses_framed) {
 		siw_qp_run_sq_and_mark_unsent(&rc->base);
 		return;
@@ -1375,18 +1376,18 @@ static __attribute__((noinline)) bool rc_answer_confirm_read(struct siw_rc_qp *r
 }
 
 /*
- * Whether a receiving turn, in which n messages with a total of octets have arrived, handles another
- * one: messages that arrived together with earlier ones do not count for the burst, because they
- * need no system call.
+ * Whether a receiving turn, in which n messages with a total of octets have arrived, handles
+ * another one: messages that arrived together with earlier ones do not count for the burst, because
+ * they need no system call.
  */
-static bool rc_continues_receiving_turn(const struct siw_rc_qp *rc, int n, uint32_t octets)
+static bool rc_may_continue_receiving_turn(const struct siw_rc_qp *rc, int n, uint32_t octets)
 {
 	const uint8_t *ulpdu;
 	size_t len;
 
 	return octets < SIW_TURN_OCTETS &&
-	       (n < rc->base.burst ||
-		(n < (int)siw_settings()->budget && siw_mpa_rx_staged_fpdu(rc->mpa, &ulpdu, &len)));
+	       (n < rc->base.burst || (n < (int)siw_settings()->budget &&
+				       siw_mpa_rx_peek_already_read_fpdu(rc->mpa, &ulpdu, &len)));
 }
 
 static int rc_handle_socket_event(struct siw_io_handler *self)
@@ -1407,7 +1408,7 @@ static int rc_handle_socket_event(struct siw_io_handler *self)
 	 */
 	if (!rc->base.flow.stream)
 		return 0;
-	while (rc_continues_receiving_turn(rc, n, octets) &&
+	while (rc_may_continue_receiving_turn(rc, n, octets) &&
 	       siw_rdmap_recv(rc->base.flow.stream, &ev) == 1) {
 		/*
 		 * A delivery count that precedes a message is not counted as a message of the turn.
@@ -1459,7 +1460,7 @@ static void rc_handle_timer(struct siw_timed *timed, uint64_t now_ns)
 /* ---- ops ------------------------------------------------------------------------------------- */
 
 /* Ends the stream because a request or response of this end could not be sent. */
-static void rc_end_broken_stream(struct siw_rc_qp *rc)
+static void rc_end_stream_after_send_error(struct siw_rc_qp *rc)
 {
 	if (rc->base.flow.stream && siw_teardown_of(&rc->base) == SIW_RESETTING)
 		rc_reset_connection(rc);
@@ -1491,10 +1492,10 @@ static bool rc_has_requests_awaiting_stream(struct siw_base_qp *base)
 }
 
 /*
- * Whether the Reads that wait for a batch wait for a further round: the program polls, and responses
- * to earlier Reads are arriving.
+ * Whether the Reads that wait for a batch wait for a further round: the program polls, and
+ * responses to earlier Reads are arriving.
  */
-static bool rc_delays_reads_again(struct siw_rc_qp *rc)
+static bool rc_delays_reads_for_further_round(struct siw_rc_qp *rc)
 {
 	struct siw_qp *qp = &rc->base.qp;
 	bool wait;
@@ -1502,7 +1503,7 @@ static bool rc_delays_reads_again(struct siw_rc_qp *rc)
 	if (!qp->lane->round_of_poll || !rc->answered_ns)
 		return false;
 	siw_lock(&qp->send_lock);
-	wait = rc->base.flow.stream && rc_reads_may_wait(rc) &&
+	wait = rc->base.flow.stream && rc_may_delay_reads_until_next_response(rc) &&
 	       siw_now_ns() - rc->answered_ns < READS_WAIT_NS * (uint64_t)siw_settings()->pauses;
 	siw_unlock(&qp->send_lock);
 	if (wait)
@@ -1519,7 +1520,7 @@ static enum siw_turn rc_make_sending_turn(struct siw_qp *qp, uint64_t round)
 	bool broken;
 	int teardown;
 
-	if (rc_delays_reads_again(rc))
+	if (rc_delays_reads_for_further_round(rc))
 		return SIW_TURN_MORE;
 	left = siw_qp_make_sending_turn(qp, round);
 	teardown = siw_teardown_of(&rc->base);
@@ -1529,7 +1530,7 @@ static enum siw_turn rc_make_sending_turn(struct siw_qp *qp, uint64_t round)
 		return SIW_TURN_DONE;
 	}
 	if (broken)
-		rc_end_broken_stream(rc);
+		rc_end_stream_after_send_error(rc);
 	if (qp->has_unexpected)
 		rc_process_sends_awaiting_receives(rc, siw_now_ns());
 	if (broken)
@@ -1570,9 +1571,9 @@ static bool rc_has_nothing_to_send(const struct siw_qp *qp)
 
 	return siw_qp_has_empty_sq(qp) &&
 	       (!flow->stream ||
-		(!siw_rdmap_responses_pending(flow->stream) &&
+		(!siw_rdmap_has_responses_to_send(flow->stream) &&
 		 siw_ddp_tx_framed_position(flow->ddp) == siw_ddp_tx_accepted_position(flow->ddp) &&
-		 !siw_ddp_tx_active(flow->ddp)));
+		 !siw_ddp_has_tx_message_in_progress(flow->ddp)));
 }
 
 /*
@@ -1710,7 +1711,7 @@ static void rc_query_init_attr(const struct siw_base_qp *base, struct siw_qp_ini
 	init->private_messages = base->private_always || base->private;
 }
 
-static void rc_close_in_err(struct siw_base_qp *base)
+static void rc_begin_close_in_err_state(struct siw_base_qp *base)
 {
 	rc_begin_close(siw_rc_qp_of(base), SIW_SHUTTING_DOWN);
 }
@@ -1719,7 +1720,7 @@ const struct siw_qp_class siw_qp_rc_class = {
 	.ops = {
 		.owns_regions = true,
 		.turn = rc_make_sending_turn,
-		.uses_key = siw_qp_uses_key,
+		.uses_key = siw_qp_uses_lkey,
 		.is_quiet = rc_has_nothing_to_send,
 		.revoke = rc_reset_if_sending_from_revoked_stag,
 		.settle = rc_end_replaced_mw_binding,
@@ -1743,7 +1744,7 @@ const struct siw_qp_class siw_qp_rc_class = {
 	.query_init = rc_query_init_attr,
 	.prepare = rc_prepare_transition,
 	.modified = rc_apply_modified_attrs,
-	.end = rc_close_in_err,
+	.end = rc_begin_close_in_err_state,
 	.release = rc_release_stream_for_reset,
 	.post = siw_qp_post_send_request,
 	.check = siw_qp_check_send_request,

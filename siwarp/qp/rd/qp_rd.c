@@ -248,7 +248,7 @@ static int rd_begin_request(struct siw_base_qp *base, struct siw_flow *flow, str
 		return err == -EPIPE ? -EAGAIN : err;
 	if (siw_qp_awaits_response(wqe))
 		wqe->msn = siw_rdmap_sent_request_count(flow->stream);
-	else if (siw_qp_op_flags(wqe->opcode) & SIW_OP_SENDS)
+	else if (siw_qp_flags_of_opcode(wqe->opcode) & SIW_OP_SENDS)
 		wqe->msn = siw_rdmap_rd_last_send_msn(flow->stream);
 	return 0;
 }
@@ -576,7 +576,7 @@ static void rd_move_requests_to_new_stream(struct siw_rd_qp *rd, struct siw_rdma
 	old.peer = &peer;
 	siw_link_init(&old.busy);
 	siw_link_init(&old.ready);
-	siw_rdmap_rd_stream_end(stream, how);
+	siw_rdmap_rd_end_stream(stream, how);
 	/*
 	 * The record of the peer exists already, so only a lack of memory can prevent the creation
 	 * of the stream; the requests are then flushed.
@@ -606,7 +606,7 @@ static void rd_end_stream(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream,
 		rd_move_requests_to_new_stream(rd, stream, how);
 	} else {
 		siw_qp_flow_flush_requests(&rd->base, flow, first);
-		siw_rdmap_rd_stream_end(stream, how);
+		siw_rdmap_rd_end_stream(stream, how);
 	}
 	if (__builtin_expect(rd->base.draining, 0))
 		siw_qp_raise_event_if_drained(&rd->base);
@@ -710,7 +710,8 @@ static __attribute__((cold, noinline)) void rd_handle_paused_record(struct siw_r
 static void rd_handle_paused_message(struct siw_rd_qp *rd)
 {
 	siw_qp_set_messages_waiting(&rd->base, true);
-	if (rd->base.qp.state >= SIW_QPS_RTR && siw_ddp_rd_can_resume(rd->ddp, rd->base.recvs))
+	if (rd->base.qp.state >= SIW_QPS_RTR &&
+	    siw_ddp_rd_can_resume_paused_stream(rd->ddp, rd->base.recvs))
 		siw_rdmap_rd_resume_paused_streams(rd->end);
 }
 
@@ -719,7 +720,8 @@ static int rd_handle_socket_event(struct siw_io_handler *self);
 /* Whether the next segment of a paused stream could be accepted now. */
 static bool rd_can_resume_paused_messages(struct siw_rd_qp *rd)
 {
-	if (rd->base.qp.state >= SIW_QPS_RTR && siw_ddp_rd_can_resume(rd->ddp, rd->base.recvs))
+	if (rd->base.qp.state >= SIW_QPS_RTR &&
+	    siw_ddp_rd_can_resume_paused_stream(rd->ddp, rd->base.recvs))
 		return true;
 	if (!rd->records.max)
 		return false;
@@ -824,7 +826,7 @@ static int rd_handle_socket_event(struct siw_io_handler *self)
 	if (__builtin_expect(rd->base.qp.has_unexpected, 0))
 		rd_resume_paused_messages(rd);
 	if (__builtin_expect(siw_rd_test_and_clear_any_peer_restarted(rd->endpoint), 0))
-		siw_device_async_raise(&rd->base.qp.async, SIW_EVENT_PEER_RESTARTED);
+		siw_device_raise_async_event(&rd->base.qp.async, SIW_EVENT_PEER_RESTARTED);
 	siw_qp_receive_turn_done(&rd->base, n, octets);
 	if (siw_rdmap_rd_stream_count(rd->end) && siw_link_empty(&rd->base.timed.link))
 		siw_device_timer_start_periodic(rd->base.qp.lane, &rd->base.timed, 0);
@@ -833,7 +835,7 @@ static int rd_handle_socket_event(struct siw_io_handler *self)
 
 /* ---- the endpoint ---------------------------------------------------------------------------- */
 
-static uint16_t rd_depth_or_default(int asked)
+static uint16_t rd_read_depth_or_default(int asked)
 {
 	return asked < 0 ? DEPTH : (uint16_t)asked;
 }
@@ -844,8 +846,8 @@ static void rd_qp_configure_receiving(struct siw_base_qp *base)
 	struct siw_rdmap_start start = {
 		.recvs = rd->base.recvs,
 		.pd = rd->base.qp.pd->number,
-		.ird = rd_depth_or_default(rd->base.ird),
-		.ord = rd_depth_or_default(rd->base.ord),
+		.ird = rd_read_depth_or_default(rd->base.ird),
+		.ord = rd_read_depth_or_default(rd->base.ord),
 		.denied = ~(uint32_t)rd->base.access,
 		.owner = siw_device_owner(&rd->base.qp),
 	};
@@ -858,8 +860,8 @@ static void rd_qp_configure_receiving(struct siw_base_qp *base)
 	if (!rd->end)
 		return;
 	siw_lock(&rd->base.qp.send_lock);
-	rd->base.granted_ord = rd->base.reads_max = rd_depth_or_default(rd->base.ord);
-	rd->base.granted_ird = rd_depth_or_default(rd->base.ird);
+	rd->base.granted_ord = rd->base.reads_max = rd_read_depth_or_default(rd->base.ord);
+	rd->base.granted_ird = rd_read_depth_or_default(rd->base.ird);
 	siw_rd_set_qkey(rd->endpoint, rd->base.qkey);
 	siw_rd_set_unreachable(rd->endpoint, rd->base.qp.state == SIW_QPS_RESET);
 	siw_rd_set_ird(rd->endpoint, (uint8_t)start.ird);
@@ -946,7 +948,7 @@ static int rd_qp_open_socket(struct siw_base_qp *base, const struct siw_addr *ad
 	struct siw_rd_attr attr = {
 		.fd = fd,
 		.no_crc = base->no_crc,
-		.ird = (uint8_t)rd_depth_or_default(base->ird),
+		.ird = (uint8_t)rd_read_depth_or_default(base->ird),
 		.qkey = base->qkey,
 		.max_peers = rd->max_peers,
 		.peer_timeout_ns = (uint64_t)rd->peer_timeout_ms * 1000000,
@@ -989,7 +991,8 @@ static int rd_qp_open_socket(struct siw_base_qp *base, const struct siw_addr *ad
 	return 0;
 }
 
-static bool rd_qp_free_port(struct siw_base_qp *base, const struct siw_qp_init_attr *init)
+static bool rd_qp_close_lingering_endpoint_at_port(struct siw_base_qp *base,
+						   const struct siw_qp_init_attr *init)
 {
 	bool found = false;
 
@@ -1063,8 +1066,8 @@ static void rd_close_at_exit(struct siw_qp *qp)
 
 static void rd_count_polled_write_record(struct siw_qp *qp)
 {
-	siw_qp_write_record_note_polled(siw_base_qp_of(qp),
-					&siw_rd_qp_of(siw_base_qp_of(qp))->records);
+	siw_qp_write_record_note_polled_completion(siw_base_qp_of(qp),
+						   &siw_rd_qp_of(siw_base_qp_of(qp))->records);
 }
 
 static const struct siw_rdmap_record *rd_find_write_record(struct siw_base_qp *base,
@@ -1079,7 +1082,7 @@ const struct siw_qp_class siw_qp_rd_class = {
 	.ops = {
 		.owns_regions = true,
 		.turn = rd_make_sending_turn,
-		.uses_key = siw_qp_uses_key,
+		.uses_key = siw_qp_uses_lkey,
 		.is_quiet = siw_qp_has_empty_sq,
 		.fail = siw_qp_fail,
 		.leave = rd_close_at_exit,
@@ -1097,7 +1100,7 @@ const struct siw_qp_class siw_qp_rd_class = {
 	.turn_octets = UINT64_MAX,
 	.failure = SIW_WC_LOC_PROT_ERR,
 	.create = rd_qp_create,
-	.free_port = rd_qp_free_port,
+	.free_port = rd_qp_close_lingering_endpoint_at_port,
 	.open = rd_qp_open_socket,
 	.before_destroy = rd_qp_start_shutdown_before_destroy,
 	.close = rd_qp_close_socket,

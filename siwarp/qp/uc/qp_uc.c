@@ -42,7 +42,7 @@ void siw_qp_circuit_breaker_apply_rate(struct siw_uc_qp *uc)
 
 	if (b->open && (!kbits || b->kbits < kbits))
 		kbits = b->kbits;
-	siw_ddp_pace_set(siw_ddp_uc_get_pace(uc->ddp), kbits, uc->sock);
+	siw_ddp_pace_set_rate_limit(siw_ddp_uc_get_pace(uc->ddp), kbits, uc->sock);
 }
 
 void siw_qp_circuit_breaker_init(struct siw_uc_qp *uc, uint32_t psn)
@@ -81,7 +81,7 @@ static void circuit_breaker_trip(struct siw_uc_qp *uc, uint64_t now_ns, uint64_t
 					: UINT32_MAX;
 	b->until_ns = now_ns + OPEN_NS;
 	if (!b->open)
-		siw_device_async_raise(&uc->base.qp.async, SIW_EVENT_CONGESTED);
+		siw_device_raise_async_event(&uc->base.qp.async, SIW_EVENT_CONGESTED);
 	b->open = true;
 	/* a late report may open the breaker while traffic pauses */
 	circuit_breaker_start_interval(uc, now_ns);
@@ -160,8 +160,8 @@ static void circuit_breaker_evaluate_interval(struct siw_uc_qp *uc, uint64_t now
 void siw_qp_circuit_breaker_exchange_reports(struct siw_uc_qp *uc)
 {
 	struct siw_ddp_uc_report report;
-	bool due = siw_ddp_uc_is_report_due(uc->ddp);
-	bool received = siw_ddp_uc_report_read(uc->ddp, &report);
+	bool due = siw_ddp_uc_is_receiver_report_due(uc->ddp);
+	bool received = siw_ddp_uc_take_receiver_report(uc->ddp, &report);
 
 	if (__builtin_expect(!due && !received && !uc->breaker.paused, 1))
 		return;
@@ -169,13 +169,13 @@ void siw_qp_circuit_breaker_exchange_reports(struct siw_uc_qp *uc)
 	if (uc->breaker.resumed)
 		circuit_breaker_start_interval(uc, siw_now_ns());
 	if (due && uc->base.qp.state >= SIW_QPS_RTR && uc->base.qp.state <= SIW_QPS_SQE)
-		siw_ddp_uc_report_send(uc->ddp);
+		siw_ddp_uc_send_receiver_report(uc->ddp);
 	if (received && uc->base.qp.state >= SIW_QPS_RTS && uc->base.qp.state <= SIW_QPS_SQE)
 		circuit_breaker_evaluate_report(uc, &report, siw_now_ns());
 	siw_unlock(&uc->base.qp.send_lock);
 }
 
-void siw_qp_circuit_breaker_tick(struct siw_timed *timed, uint64_t now_ns)
+void siw_qp_circuit_breaker_handle_timer(struct siw_timed *timed, uint64_t now_ns)
 {
 	struct siw_uc_qp *uc = siw_container(timed, struct siw_uc_qp, base.timed);
 	struct siw_breaker *b = &uc->breaker;
@@ -260,7 +260,7 @@ static int uc_open_socket(struct siw_base_qp *base, const struct siw_addr *addr,
 
 	if (siw_uc_qp_of(base)->socks)
 		return siw_refuse(QP_FD_EVERY);
-	err = siw_qp_open_udp(base, addr, fd, &sock);
+	err = siw_qp_open_udp_socket(base, addr, fd, &sock);
 	if (err)
 		return err;
 	err = uc_open_endpoint(base, sock);
@@ -289,7 +289,7 @@ static int uc_create(struct siw_base_qp *base, const struct siw_qp_init_attr *in
 	struct siw_addr addr;
 	int err;
 
-	base->timed.tick = siw_qp_circuit_breaker_tick;
+	base->timed.tick = siw_qp_circuit_breaker_handle_timer;
 	if (init->every_addr)
 		return uc_open_sockets_at_every_addr(base, siw_addr_port(&init->addr));
 	err = siw_qp_addr_or_first_of_device(base, &init->addr, &addr);
@@ -498,8 +498,8 @@ static enum siw_run uc_run_send_queue(struct siw_base_qp *base)
 		return SIW_RUN_DONE;
 	r = siw_qp_flow_send_requests(base, &base->flow);
 	siw_qp_flow_reap_finished_requests(base, &base->flow);
-	return siw_qp_flow_get_sending_turn_result(base, r,
-						   siw_ddp_uc_tx_blocked(siw_uc_qp_of(base)->ddp));
+	return siw_qp_flow_get_sending_turn_result(
+		base, r, siw_ddp_uc_is_tx_blocked(siw_uc_qp_of(base)->ddp));
 }
 
 static void uc_discard_send_state(struct siw_base_qp *base)
@@ -568,19 +568,20 @@ static void uc_end_replaced_mw_binding(struct siw_qp *qp)
 
 static int uc_release_unfinished_recv(struct siw_base_qp *base, uint64_t *wr_id)
 {
-	return siw_uc_qp_of(base)->end ? siw_ddp_uc_release_buffer(siw_uc_qp_of(base)->ddp, wr_id)
-				       : 0;
+	return siw_uc_qp_of(base)->end
+		       ? siw_ddp_uc_release_unfinished_buffer(siw_uc_qp_of(base)->ddp, wr_id)
+		       : 0;
 }
 
 const struct siw_qp_class siw_qp_uc_class = {
 	.ops = {
 		.owns_regions = true,
 		.turn = siw_qp_make_sending_turn,
-		.uses_key = siw_qp_uses_key,
+		.uses_key = siw_qp_uses_lkey,
 		.is_quiet = siw_qp_has_empty_sq,
 		.settle = uc_end_replaced_mw_binding,
 		.fail = siw_qp_fail,
-		.leave = siw_qp_dgram_send_at_exit,
+		.leave = siw_qp_dgram_send_delayed_at_exit,
 	},
 	.size = sizeof(struct siw_uc_qp),
 	.type = SIW_QPT_UC,

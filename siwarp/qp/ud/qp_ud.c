@@ -53,7 +53,7 @@ static bool error_message_limit_admits(struct siw_context *ctx, const struct siw
 		ctx->err_limit = error_message_limit_alloc();
 	limit = ctx->err_limit;
 	admitted = limit &&
-		   siw_source_consume_token(&limit->buckets, siw_source_index(limit->key, to),
+		   siw_source_consume_token(&limit->buckets, siw_source_table_index(limit->key, to),
 					    &(struct siw_rate){ all, all },
 					    &(struct siw_rate){ one, one }, siw_now_ns());
 	siw_unlock(&ctx->err_lock);
@@ -644,7 +644,7 @@ static int ud_open_socket(struct siw_base_qp *base, const struct siw_addr *addr,
 		return siw_refuse(QP_FD_GROUPS);
 	if (ud->socks)
 		return siw_refuse(QP_FD_EVERY);
-	err = siw_qp_open_udp(base, addr, fd, &sock);
+	err = siw_qp_open_udp_socket(base, addr, fd, &sock);
 	if (err)
 		return err;
 	ud->sends_to_groups = false; /* no thread sends, because the QP is in RESET */
@@ -748,7 +748,7 @@ static void ud_configure_receiving(struct siw_base_qp *base)
 	siw_lock(&ud->base.qp.send_lock);
 	siw_rdmap_dgram_configure_receiving(ud->dgram, on ? ud->base.recvs : NULL,
 					    ud->base.qp.pd->number, ud->base.qkey);
-	siw_ddp_pace_set(siw_ddp_dgram_get_pace(ud->ddp), ud->base.rate_limit, ud->sock);
+	siw_ddp_pace_set_rate_limit(siw_ddp_dgram_get_pace(ud->ddp), ud->base.rate_limit, ud->sock);
 	siw_unlock(&ud->base.qp.send_lock);
 }
 
@@ -847,8 +847,8 @@ static int ud_handle_addr_sock_event(struct siw_addr_sock *end)
 
 static void ud_count_polled_write_record(struct siw_qp *qp)
 {
-	siw_qp_write_record_note_polled(siw_base_qp_of(qp),
-					&siw_ud_qp_of(siw_base_qp_of(qp))->records);
+	siw_qp_write_record_note_polled_completion(siw_base_qp_of(qp),
+						   &siw_ud_qp_of(siw_base_qp_of(qp))->records);
 }
 
 static void ud_discard_protocol_state(struct siw_base_qp *base)
@@ -867,11 +867,11 @@ static const struct siw_rdmap_record *ud_find_write_record(struct siw_base_qp *b
 const struct siw_qp_class siw_qp_ud_class = {
 	.ops = {
 		.turn = ud_make_sending_turn,
-		.uses_key = siw_qp_uses_key,
+		.uses_key = siw_qp_uses_lkey,
 		.is_quiet = siw_qp_has_empty_sq,
 		.uses_ah = ud_uses_ah,
 		.fail = siw_qp_fail,
-		.leave = siw_qp_dgram_send_at_exit,
+		.leave = siw_qp_dgram_send_delayed_at_exit,
 		.record_polled = ud_count_polled_write_record,
 	},
 	.size = sizeof(struct siw_ud_qp),

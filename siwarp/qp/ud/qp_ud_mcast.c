@@ -25,7 +25,7 @@ struct siw_group {
 	int burst;
 };
 
-static void mcast_group_deliver(const struct siw_rdmap_event *ev)
+static void mcast_group_add_recv_completion(const struct siw_rdmap_event *ev)
 {
 	struct siw_ud_qp *ud = ev->user;
 
@@ -50,7 +50,7 @@ static int mcast_group_handle_socket_event(struct siw_io_handler *self)
 		 * the same buffer.
 		 */
 		while (siw_rdmap_mcast_group_deliver_to_next_member(group->rdmap, &ev)) {
-			mcast_group_deliver(&ev);
+			mcast_group_add_recv_completion(&ev);
 			octets += ev.length;
 		}
 	}

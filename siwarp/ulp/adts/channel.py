@@ -188,12 +188,12 @@ class Channel(ABC):
         return None
 
     @abstractmethod
-    def pause_granting(self) -> None:
+    def pause_granting_credits(self) -> None:
         """Grant the peer no more credits; on TCP, read no more from the socket."""
 
     @abstractmethod
-    def resume_granting(self) -> None:
-        """Undo ``pause_granting``."""
+    def resume_granting_credits(self) -> None:
+        """Undo ``pause_granting_credits``."""
 
     # ---- the end
 

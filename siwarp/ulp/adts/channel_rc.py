@@ -109,17 +109,17 @@ class RCChannel(RDMAChannel):
     def _qp(self) -> QP:
         return self._queue_pair
 
-    def _lost_reason(self) -> str:
+    def _reason_if_connection_lost(self) -> str:
         return (
             f"the connection to {self._peer_name()} broke: its program has ended, or the network "
             "failed; repeat the transfer"
         )
 
-    def _end_by_completion(self, wc: WC) -> None:
+    def _end_by_failed_completion(self, wc: WC) -> None:
         if wc.status == WCStatus.WR_FLUSH_ERR and not wc.vendor_err:
             self._unit_lost = True  # the event DISCONNECTED follows
         else:
-            super()._end_by_completion(wc)
+            super()._end_by_failed_completion(wc)
 
     def _on_cm_event(self, event: CMEvent) -> None:
         if event.type == CMEventType.ESTABLISHED:
@@ -140,7 +140,7 @@ class RCChannel(RDMAChannel):
                     Cause.PROTOCOL,
                 )
             else:
-                self._end_channel(self._lost_reason(), Cause.LOST)
+                self._end_channel(self._reason_if_connection_lost(), Cause.LOST)
         if not self.started.done():
             self.started.set_result(event)
 
@@ -182,7 +182,7 @@ class RCChannel(RDMAChannel):
             self._id.close()
             self.device.on_event.pop(self._queue_pair, None)
             self._queue_pair.close()
-            self.end_sends()
+            self.complete_unfinished_sends()
         if self.on_released is not None:
             self.on_released()
 

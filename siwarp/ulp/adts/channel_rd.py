@@ -98,7 +98,7 @@ class RDPort:
         """Close the queue pair and free its receives; no channel is open or expected."""
         self.qp.close()
         for channel in self.ended.copy():
-            channel.end_sends()
+            channel.complete_unfinished_sends()
         self.receives.free()
 
     def _find_channel(self, wc: WC) -> RDChannel | None:
@@ -150,7 +150,7 @@ class RDChannel(RDMAChannel):
         #: Only at an acceptor: called when the first unit with a JOIN has arrived from the peer.
         self.on_joined: Callable[[], None] | None = None
 
-    def listen_to(self, source: _Source) -> None:
+    def receive_units_of_source(self, source: _Source) -> None:
         """Register this channel as the one that receives the units of a source."""
         self._source = source
         self._port.channels[source] = self
@@ -167,7 +167,7 @@ class RDChannel(RDMAChannel):
     def _set_destination(self, wr: SendWR) -> None:
         wr.set_wr_rd(self._handle)
 
-    def _lost_reason(self) -> str:
+    def _reason_if_connection_lost(self) -> str:
         return (
             f"{self._peer_name()} has ended, or did not answer for {SILENCE_S:g} seconds: check "
             "that its program runs, and repeat the transfer"
@@ -183,7 +183,7 @@ class RDChannel(RDMAChannel):
         self.credits.count_received_unit(granted, returned, grant_unit=False)
         self.credits.count_released_receive()
         self._update_reserved_receives()
-        self._send_grant()
+        self._send_credit_grant()
         if self.on_joined is not None:
             self.on_joined()
 
@@ -238,11 +238,11 @@ async def connect_rd(
     channel.owns_device = True
     answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def find_first(wc: WC) -> RDChannel | None:
+    def assign_first_unit_to_channel(wc: WC) -> RDChannel | None:
         """Assign the first unit from the peer's address, and its source, to the channel."""
         if wc.source != channel.destination:
             return None
-        channel.listen_to((wc.source_octets, wc.source_instance))
+        channel.receive_units_of_source((wc.source_octets, wc.source_instance))
         port.receives.find = port._find_channel
         if not answered.done():
             answered.set_result(None)
@@ -252,7 +252,7 @@ async def connect_rd(
         if not answered.done() and channel.ended is not None:
             answered.set_exception(ChannelEnded(channel.ended.reason, channel.ended.cause))
 
-    port.receives.find = find_first
+    port.receives.find = assign_first_unit_to_channel
     channel.on_released = on_released
     try:
         unit = memoryview(bytearray(CONTROL_SIZE))

@@ -93,7 +93,7 @@ class RDMAChannel(Channel):
         """Set the destination of a send request, if the queue pair has none."""
 
     @abstractmethod
-    def _lost_reason(self) -> str:
+    def _reason_if_connection_lost(self) -> str:
         """Return the text that explains the end of the channel if the network or the peer has
         failed.
         """
@@ -118,11 +118,11 @@ class RDMAChannel(Channel):
                 await self._wait_until_writers_are_woken()
                 continue
             turn = self._turn = self._units.request()
-            self.device.watch_stalls()
+            self.device.watch_for_stalled_channels()
             try:
                 unit = await turn
             except BaseException:
-                self._units.withdraw(turn)
+                self._units.withdraw_unit_request(turn)
                 raise
             finally:
                 self._turn = None
@@ -212,13 +212,13 @@ class RDMAChannel(Channel):
     def _on_send_completed(self, wc: WC) -> None:
         self._posted.discard(wc.wr_id)
         if wc.status and self.ended is None:
-            self._end_by_completion(wc)
+            self._end_by_failed_completion(wc)
         self._wake_writers()
 
-    def end_sends(self) -> None:
+    def complete_unfinished_sends(self) -> None:
         """Complete the sends in progress of an ended channel whose queue pair was closed."""
         for number in list(self._posted):
-            self.device.end_send(number)
+            self.device.complete_unfinished_send(number)
 
     async def flush(self) -> None:
         """See ``Channel``."""
@@ -234,11 +234,11 @@ class RDMAChannel(Channel):
         self._receives.reserved += reserved - self._reserved
         self._reserved = reserved
 
-    def _send_grant_if_due(self) -> None:
-        if self.ended is None and self.credits.grant_due and len(self._posted) < SEND_DEPTH:
-            self._send_grant()
+    def _send_credit_grant_if_due(self) -> None:
+        if self.ended is None and self.credits.is_grant_due and len(self._posted) < SEND_DEPTH:
+            self._send_credit_grant()
 
-    def _send_grant(self) -> None:
+    def _send_credit_grant(self) -> None:
         header = memoryview(bytearray(UNIT_HEADER_SIZE))
         put_unit_header(header, UNIT_HEADER_SIZE, *self.credits.count_sent_unit())
         self._update_reserved_receives()
@@ -246,18 +246,18 @@ class RDMAChannel(Channel):
 
     def _post_control_unit(self, unit: bytes) -> None:
         try:
-            self._post_send(self.device.control_wr(unit), self._on_control_unit_sent)
+            self._post_send(self.device.control_send_wr(unit), self._on_control_unit_sent)
         except Error as error:
             self._end_channel(f"sending to {self._peer_name()}: {error.strerror}", Cause.LOST)
 
     def _on_control_unit_sent(self, wc: WC) -> None:
         self._on_send_completed(wc)
-        self._send_grant_if_due()
+        self._send_credit_grant_if_due()
 
     def reclaim_credits(self) -> None:
         """Send RECLAIM, if credit permits: the peer must give back its credits beyond the
         window."""
-        if self.ended is None and self.credits.excess and self.credits.sendable:
+        if self.ended is None and self.credits.has_excess_credits and self.credits.sendable:
             self._send_control_message(Reclaim(keep=self.credits.window))
 
     def _send_control_message(self, message: Reclaim) -> None:
@@ -267,22 +267,22 @@ class RDMAChannel(Channel):
         self._update_reserved_receives()
         self._post_control_unit(bytes(unit))
 
-    def pause_granting(self) -> None:
+    def pause_granting_credits(self) -> None:
         """Stop granting; meanwhile other channels may use the receives of the released units."""
         if self._not_granted is None:
             self._not_granted = 0
 
-    def resume_granting(self) -> None:
+    def resume_granting_credits(self) -> None:
         """See ``Channel``."""
         count, self._not_granted = self._not_granted or 0, None
         if self.ended is None:
             for _ in range(count):
                 # The receive may have been granted to another channel meanwhile.
                 if not self._receives.post_until_available(1) and self.credits.window > 1:
-                    self.credits.set_window(self.credits.window - 1)
+                    self.credits.set_credit_window(self.credits.window - 1)
                 self.credits.count_released_receive()
                 self._update_reserved_receives()
-            self._send_grant_if_due()
+            self._send_credit_grant_if_due()
 
     # ---- receiving
 
@@ -290,7 +290,7 @@ class RDMAChannel(Channel):
         """Handle a completed receive of this channel."""
         if wc.status or self.ended is not None:
             if self.ended is None:
-                self._end_by_completion(wc)
+                self._end_by_failed_completion(wc)
             self._repost_receive(receive)
             return
         view = receive.memory.view[: wc.byte_len]
@@ -303,7 +303,7 @@ class RDMAChannel(Channel):
             if grant_unit:
                 self._repost_receive(receive)
             elif view[UNIT_HEADER_SIZE] == Type.RECLAIM and self._role is Role.INITIATOR:
-                self._process_reclaim(next(records(view)))
+                self._process_credit_reclaim(next(records(view)))
                 self._repost_receive(receive)
                 self.credits.count_released_receive()
             else:
@@ -316,20 +316,20 @@ class RDMAChannel(Channel):
                 self._repost_receive(receive)
             return
         self._update_reserved_receives()
-        self._send_grant_if_due()
+        self._send_credit_grant_if_due()
         self._wake_writers()
 
     def _repost_receive(self, receive: Receive) -> None:
         receive.holder = None
-        self._receives.repost(receive)
+        self._receives.post_receive_again(receive)
 
-    def _process_reclaim(self, record: Record) -> None:
-        self.credits.give_back_all_but(Reclaim.unpack(record).keep)
+    def _process_credit_reclaim(self, record: Record) -> None:
+        self.credits.give_back_all_credits_but(Reclaim.unpack(record).keep)
 
     def _deliver_unit(self, receive: Receive, view: memoryview) -> None:
         self.last_unit = self._loop.time()
         if self._role is Role.ACCEPTOR:
-            self._receives.adapt_window(self)
+            self._receives.adapt_credit_window_of_channel(self)
         receive.view = view
         self._queue_received_unit(receive)
 
@@ -342,11 +342,11 @@ class RDMAChannel(Channel):
             return
         self.credits.count_released_receive()
         self._update_reserved_receives()
-        self._send_grant_if_due()
+        self._send_credit_grant_if_due()
 
     # ---- the end
 
-    def _end_by_completion(self, wc: WC) -> None:
+    def _end_by_failed_completion(self, wc: WC) -> None:
         if wc.vendor_err or wc.status in (WCStatus.LOC_LEN_ERR, WCStatus.REM_INV_REQ_ERR):
             try:
                 wc.check()
@@ -354,7 +354,7 @@ class RDMAChannel(Channel):
                 reason = f"{self._peer_name()} has violated the protocol: {error.strerror}"
                 self._end_channel(reason, Cause.PROTOCOL)
         else:
-            self._end_channel(self._lost_reason(), Cause.LOST)
+            self._end_channel(self._reason_if_connection_lost(), Cause.LOST)
 
     def _end_channel(self, reason: str, cause: Cause) -> None:
         if self.ended is not None:

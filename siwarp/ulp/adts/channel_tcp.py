@@ -160,12 +160,12 @@ class TCPChannel(Channel):
 
     # ---- receiving
 
-    def pause_granting(self) -> None:
+    def pause_granting_credits(self) -> None:
         """Read no more from the socket, whose buffer fills up and stops the peer."""
         self._paused = True
         self._stop_reading()
 
-    def resume_granting(self) -> None:
+    def resume_granting_credits(self) -> None:
         """See ``Channel``."""
         self._paused = False
         self._continue_reading()

@@ -108,7 +108,7 @@ class UDPort:
                 with contextlib.suppress(StateError):  # the device was lost
                     self.qp.post_recv(wr)
 
-        wr = self.device.make_receive([memory.sge(at, _ROOM)], on_completion)
+        wr = self.device.make_receive_request([memory.sge(at, _ROOM)], on_completion)
         self.qp.post_recv(wr)
 
     def _on_datagram(self, datagram: memoryview, wc: WC) -> None:
@@ -206,7 +206,7 @@ class UDChannel(Channel):
         """See ``Channel``."""
         while (unit := self.buffer_nowait()) is None:
             self._waits = True
-            self._expect_report()
+            self._start_timer_for_expected_report()
             try:
                 await self._wait_until_writers_are_woken()
             finally:
@@ -224,7 +224,7 @@ class UDChannel(Channel):
         self._outbound.queue_unit((unit, length), self._loop.time())
         self.sent_octets += length
         self._send_due_units()
-        self._expect_report()
+        self._start_timer_for_expected_report()
 
     def _send_due_units(self) -> None:
         """Send the units that are due, and start the timer for those that are due later."""
@@ -271,7 +271,7 @@ class UDChannel(Channel):
             self._send_report()
             self._report_timer = self._loop.call_later(REPORT_S, self._send_report_if_due)
 
-    def _expect_report(self) -> None:
+    def _start_timer_for_expected_report(self) -> None:
         """Start the timer that asks the peer for a report if none arrives in time."""
         if self._question_timer is None and self.ended is None:
             self._expected_since = self._loop.time()
@@ -331,14 +331,14 @@ class UDChannel(Channel):
         if self._inbound.count_released_unit(grant=not self._is_paused) and self.ended is None:
             self._schedule_report()
 
-    def pause_granting(self) -> None:
+    def pause_granting_credits(self) -> None:
         """See ``Channel``."""
         self._is_paused = True
 
-    def resume_granting(self) -> None:
+    def resume_granting_credits(self) -> None:
         """See ``Channel``."""
         self._is_paused = False
-        if self._inbound.raise_limit():
+        if self._inbound.raise_unit_limit():
             self._schedule_report()
 
     # ---- the end

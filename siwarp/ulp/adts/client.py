@@ -18,7 +18,7 @@ from siwarp.ulp.adts import endpoints, wire
 from siwarp.ulp.adts.auth import Key
 from siwarp.ulp.adts.channel import Cause, ChannelEnded, Limits
 from siwarp.ulp.adts.disk import Disk
-from siwarp.ulp.adts.handshake import Agreement, initiate, parse_channels
+from siwarp.ulp.adts.handshake import Agreement, initiate_session, parse_channels
 from siwarp.ulp.adts.local import ObjectDestination, TreeDestination, open_origin
 from siwarp.ulp.adts.server import entries_below
 from siwarp.ulp.adts.session import ADTSError, Exchange
@@ -281,7 +281,7 @@ class Session:
             result = await stack.enter_async_context(self._record_transfer(progress, total))
             before: list[Entry] = []
             if delete and recursive:
-                before = await self._list_if_exists(path)
+                before = await self._list_entries_if_exist(path)
             await self._send_plan(plan)
             if before and not result.failures:
                 here = await self._disk.run(_local_entries, tree, name)
@@ -365,7 +365,7 @@ class Session:
             await self._receive_files(wire.Get(os.fsencode(path), options, digest), destination)
             if delete and recursive and tree is not None and not result.failures:
                 # Listed after the files were received, so that none of them is surplus.
-                remote, failed = await self._list(path, recursive)
+                remote, failed = await self._list_entries(path, recursive)
                 if failed:
                     text = "nothing was deleted, because the server cannot read all directories"
                     result.failures.append(Failure(path, ErrorCode.PERMISSION, text))
@@ -399,7 +399,7 @@ class Session:
                 "channel, or serve a directory nearer to the file",
             )
         request = _Request()
-        number = self._exchange.sender.take_id()
+        number = self._exchange.sender.take_transfer_id()
         self._exchange.requests[number] = request.take
         try:
             self._exchange.post(message, number)
@@ -419,9 +419,9 @@ class Session:
             ADTSError: the session has ended, or the path does not exist there.
 
         """
-        return (await self._list(path, recursive))[0]
+        return (await self._list_entries(path, recursive))[0]
 
-    async def _list(self, path: str, recursive: bool) -> tuple[list[Entry], int]:
+    async def _list_entries(self, path: str, recursive: bool) -> tuple[list[Entry], int]:
         """Return the entries, and the number of those that the server could not list."""
         options = Option.RECURSIVE if recursive else Option(0)
         async with self._send_request(wire.List(os.fsencode(path), options)) as (_, request):
@@ -450,7 +450,7 @@ class Session:
         async with self._send_request(wire.Delete(os.fsencode(path), options)) as (_, request):
             await self._wait_for_future(request.done)
 
-    async def _list_if_exists(self, path: str) -> list[Entry]:
+    async def _list_entries_if_exist(self, path: str) -> list[Entry]:
         try:
             return await self.entries(path, recursive=True)
         except ADTSError as e:
@@ -532,7 +532,7 @@ async def connect(
         code = ErrorCode.TIMEOUT if e.cause == Cause.TIMEOUT else ErrorCode.CHANNEL
         raise ADTSError(code, e.reason) from None
     try:
-        agreed = await initiate(rendezvous, numeric, key, kinds, limits or Limits())
+        agreed = await initiate_session(rendezvous, numeric, key, kinds, limits or Limits())
     except BaseException:
         rendezvous.abort("the session did not begin")
         raise

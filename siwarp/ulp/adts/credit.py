@@ -81,8 +81,8 @@ class Credits:
     """
 
     def __init__(self, role: Role, window: int, credit: int) -> None:
-        _check_window(role, window)
-        _check_window(_PEER[role], credit)
+        _check_credit_window(role, window)
+        _check_credit_window(_PEER[role], credit)
         self._role = role
         self._window = window
         # For sending: the credits that the peer has granted, those used, and those of the used ones
@@ -111,7 +111,7 @@ class Credits:
         return credit if self._keep is None else min(credit, self._keep + 1)
 
     @property
-    def grant_due(self) -> bool:
+    def is_grant_due(self) -> bool:
         """Whether credits must be announced now, by a grant unit if no unit with records is sent.
 
         Any event may change this.
@@ -136,7 +136,7 @@ class Credits:
         """Count a unit as sent; return `granted` and `returned` for its header.
 
         Permitted for a unit with records if ``sendable`` is not 0, for a grant unit if
-        ``grant_due``.
+        ``is_grant_due``.
         """
         credit = self._limit - self._used
         assert credit > 0, "a unit was sent without credit"
@@ -149,7 +149,7 @@ class Credits:
         self._for_records = 0
         return self._announced % _MODULUS, self._returned % _MODULUS
 
-    def give_back_all_but(self, keep: int) -> None:
+    def give_back_all_credits_but(self, keep: int) -> None:
         """Answer RECLAIM: the next unit gives back all remaining credits but `keep`.
 
         Raises:
@@ -226,20 +226,20 @@ class Credits:
         """Number of receives for the session, with those of units that are held."""
         return self._window
 
-    def set_window(self, window: int) -> None:
+    def set_credit_window(self, window: int) -> None:
         """Change the window. A smaller one takes effect as the peer uses its credits.
 
         Raises:
             CreditError: `window` is outside the limits, as for the constructor.
 
         """
-        _check_window(self._role, window)
+        _check_credit_window(self._role, window)
         before = self._granted
         self._window = window
         self._for_records += max(0, self._granted - before)
 
     @property
-    def excess(self) -> bool:
+    def has_excess_credits(self) -> bool:
         """Whether the peer has more credits than the window, so that RECLAIM should be sent.
 
         It is answered when this is false, whether the credits were used or given back.
@@ -247,7 +247,7 @@ class Credits:
         return self._announced - self._peer_used > self._window
 
 
-def _check_window(role: Role, window: int) -> None:
+def _check_credit_window(role: Role, window: int) -> None:
     least = _MIN_WINDOW[role]
     if not least <= window <= MAX_WINDOW:
         raise CreditError(

@@ -125,13 +125,13 @@ class Device:
 
     # ---- requests
 
-    def make_receive(self, sg: list[Any], on_completion: Callable[[WC], None]) -> RecvWR:
+    def make_receive_request(self, sg: list[Any], on_completion: Callable[[WC], None]) -> RecvWR:
         """Return a receive request, which may be posted any number of times."""
         number = next(self._numbers)
         self._on_receive[number] = on_completion
         return RecvWR(number, sg=sg)
 
-    def forget_receive(self, wr: RecvWR) -> None:
+    def forget_receive_request(self, wr: RecvWR) -> None:
         """Forget a receive request that is not posted and will not be."""
         del self._on_receive[wr.wr_id]
 
@@ -142,19 +142,19 @@ class Device:
         self._on_send[number] = on_completion
         return number
 
-    def end_send(self, number: int) -> None:
+    def complete_unfinished_send(self, number: int) -> None:
         """Call the handler of a send whose queue pair was closed before the send completed."""
         call = self._on_send.pop(number, None)
         if call is not None:
             call(_FLUSHED)
 
-    def control_wr(self, octets: bytes) -> SendWR:
+    def control_send_wr(self, octets: bytes) -> SendWR:
         """Return a work request that sends a short unit inline; valid until the next call."""
         self.control.view[: len(octets)] = octets
         self._control_wr.sg[0].length = len(octets)
         return self._control_wr
 
-    def watch_stalls(self) -> None:
+    def watch_for_stalled_channels(self) -> None:
         """Check every second for channels whose peer takes no data, as long as others wait for
         memory.
         """
@@ -175,7 +175,7 @@ class Device:
             self.memory_short = False
         stalls = any(member.stalled_since is not None for member in self.members)
         if self.pool.waiting or (self.memory_short and stalls):
-            self.watch_stalls()
+            self.watch_for_stalled_channels()
 
     # ---- dispatch
 

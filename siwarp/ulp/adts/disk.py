@@ -61,7 +61,7 @@ class Disk:
         """
         result: asyncio.Future[T] = self._loop.create_future()
         if self._threads is None:
-            _set_future(result, *_call_and_catch(partial(call, *args)))
+            _set_result_of_future(result, *_call_and_catch(partial(call, *args)))
             return result
         with self._lock:
             self._waiting.append((partial(call, *args), result))
@@ -90,7 +90,7 @@ class Disk:
             outcome = _call_and_catch(call)
             done += 1
             with contextlib.suppress(RuntimeError):  # the loop was closed while the disk was slow
-                self._loop.call_soon_threadsafe(_set_future, result, *outcome)
+                self._loop.call_soon_threadsafe(_set_result_of_future, result, *outcome)
 
     def close(self) -> None:
         """Let the threads end after the last call, unless they are shared; do not wait for them."""
@@ -105,7 +105,7 @@ def _call_and_catch(call: Callable[[], Any]) -> tuple[Any, Exception | None]:
         return None, e
 
 
-def _set_future(result: asyncio.Future[Any], value: Any, error: Exception | None) -> None:
+def _set_result_of_future(result: asyncio.Future[Any], value: Any, error: Exception | None) -> None:
     if result.done():
         pass  # the future was cancelled, so nobody waits for the result
     elif error is not None:

@@ -141,13 +141,15 @@ class _Acceptor(Acceptor, Generic[R]):
         lifetime: float = 30.0,
     ) -> Invitation:
         """See ``Acceptor``."""
-        reserved, invitation = self._reserve(token, peer_unit, peer_window)
+        reserved, invitation = self._reserve_for_expected_channel(token, peer_unit, peer_window)
         timer = asyncio.get_running_loop().call_later(lifetime, self.forget, token)
         self._expected[token] = _Expected(accepted, reserved, timer)
         return invitation
 
     @abstractmethod
-    def _reserve(self, token: bytes, peer_unit: int, peer_window: int) -> tuple[R, Invitation]:
+    def _reserve_for_expected_channel(
+        self, token: bytes, peer_unit: int, peer_window: int
+    ) -> tuple[R, Invitation]:
         """Reserve what a channel needs; return that and the invitation for the peer."""
 
     @abstractmethod
@@ -182,18 +184,18 @@ class _Reserved(NamedTuple):
 class _RDMAAcceptor(_Acceptor[_Reserved]):
     """What the acceptors of RC and RD have in common: shared receives."""
 
-    def _reserve(
+    def _reserve_for_expected_channel(
         self, token: bytes, peer_unit: int, peer_window: int
     ) -> tuple[_Reserved, Invitation]:
         *larger, least = self._memory.unit_sizes(peer_unit)
         for size in larger:
-            receives, port, qkey = self._open(size)
+            receives, port, qkey = self._get_or_create_receives(size)
             with contextlib.suppress(LimitError):
                 window = receives.reserve_for_channel(self._memory.window)
                 break
         else:
             size = least
-            receives, port, qkey = self._open(size)
+            receives, port, qkey = self._get_or_create_receives(size)
             window = receives.reserve_for_channel(self._memory.window, set_aside=True)
         try:
             credits = Credits(Role.ACCEPTOR, window, peer_window)
@@ -204,15 +206,15 @@ class _RDMAAcceptor(_Acceptor[_Reserved]):
         return _Reserved(receives, credits), Invitation(token, port, size, window, qkey)
 
     @abstractmethod
-    def _open(self, size: int) -> tuple[Receives, int, int]:
+    def _get_or_create_receives(self, size: int) -> tuple[Receives, int, int]:
         """Return the receives for units of a size, the port, and the Q_Key."""
 
     @abstractmethod
-    def _find(self, size: int) -> Receives | None:
+    def _find_receives(self, size: int) -> Receives | None:
         """Return the receives for units of a size, if they exist."""
 
     @abstractmethod
-    def _free(self, size: int) -> None:
+    def _free_receives(self, size: int) -> None:
         """Free the receives for units of a size."""
 
     def _release_reservation(self, reserved: _Reserved) -> None:
@@ -221,21 +223,21 @@ class _RDMAAcceptor(_Acceptor[_Reserved]):
 
     def _end_session(self, receives: Receives) -> None:
         self._memory.count_session(receives.unit, -1)
-        self._schedule_free(receives.unit)
+        self._schedule_freeing_of_receives(receives.unit)
 
-    def _schedule_free(self, size: int) -> None:
+    def _schedule_freeing_of_receives(self, size: int) -> None:
         # Sessions often follow each other, so the receives are kept for a while.
-        asyncio.get_running_loop().call_later(IDLE_S, self._free_if_unused, size)
+        asyncio.get_running_loop().call_later(IDLE_S, self._free_receives_if_unused, size)
 
-    def _free_if_unused(self, size: int) -> None:
-        receives = self._find(size)
+    def _free_receives_if_unused(self, size: int) -> None:
+        receives = self._find_receives(size)
         if self._memory.device.closed or receives is None or receives.in_use:
             return
         self._memory.device.handle_completions()
         if receives.posted == receives.total:
-            self._free(size)
+            self._free_receives(size)
         else:
-            self._schedule_free(size)  # a disk thread still uses a unit
+            self._schedule_freeing_of_receives(size)  # a disk thread still uses a unit
 
 
 class _RCAcceptor(_RDMAAcceptor):
@@ -247,7 +249,7 @@ class _RCAcceptor(_RDMAAcceptor):
         self._receives: dict[int, RCReceives] = {}
         self._listener = RCListener(memory.device, (host, 0), self._on_connect_request)
 
-    def _open(self, size: int) -> tuple[Receives, int, int]:
+    def _get_or_create_receives(self, size: int) -> tuple[Receives, int, int]:
         if size not in self._receives:
             self._receives[size] = RCReceives(
                 self._memory.device,
@@ -284,10 +286,10 @@ class _RCAcceptor(_RDMAAcceptor):
                 lambda: self._end_session(receives),
             )
 
-    def _find(self, size: int) -> Receives | None:
+    def _find_receives(self, size: int) -> Receives | None:
         return self._receives.get(size)
 
-    def _free(self, size: int) -> None:
+    def _free_receives(self, size: int) -> None:
         self._receives.pop(size).free()
 
 
@@ -307,7 +309,7 @@ class _RDAcceptor(_RDMAAcceptor):
         self._qkey = qkey
         self._ports: dict[int, RDPort] = {}
 
-    def _open(self, size: int) -> tuple[Receives, int, int]:
+    def _get_or_create_receives(self, size: int) -> tuple[Receives, int, int]:
         port = self._ports.get(size)
         if port is None:
             receives = Receives(
@@ -328,11 +330,11 @@ class _RDAcceptor(_RDMAAcceptor):
         for port in self._ports.values():
             port.receives.close()
 
-    def _find(self, size: int) -> Receives | None:
+    def _find_receives(self, size: int) -> Receives | None:
         port = self._ports.get(size)
         return None if port is None else port.receives
 
-    def _free(self, size: int) -> None:
+    def _free_receives(self, size: int) -> None:
         self._ports.pop(size).close()
 
     def _admit_peer(self, token: bytes, port: RDPort, wc: WC) -> RDChannel | None:
@@ -357,7 +359,7 @@ class _RDAcceptor(_RDMAAcceptor):
             return None
         channel.on_released = lambda: self._end_session(receives)
         channel.on_joined = lambda: expected.accepted(channel)
-        channel.listen_to((wc.source_octets, wc.source_instance))
+        channel.receive_units_of_source((wc.source_octets, wc.source_instance))
         return channel
 
 
@@ -373,7 +375,9 @@ class _UDAcceptor(_Acceptor[int]):
         self._port: UDPort | None = None
         self._sessions = 0
 
-    def _reserve(self, token: bytes, peer_unit: int, peer_window: int) -> tuple[int, Invitation]:
+    def _reserve_for_expected_channel(
+        self, token: bytes, peer_unit: int, peer_window: int
+    ) -> tuple[int, Invitation]:
         if self._port is None:
             device = self._memory.device
             self._port = UDPort(device, (self._host, 0), self._qkey, self._admit_peer)

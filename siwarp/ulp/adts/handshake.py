@@ -29,7 +29,14 @@ from siwarp.ulp.adts.session import (
 from siwarp.ulp.adts.wire import UNIT_HEADER_SIZE, ChannelKind, ErrorCode, Message
 from siwarp.verbs import Address, LimitError
 
-__all__ = ["CHANNELS", "HANDSHAKE_S", "Agreement", "admit", "initiate", "parse_channels"]
+__all__ = [
+    "CHANNELS",
+    "HANDSHAKE_S",
+    "Agreement",
+    "admit_initiator",
+    "initiate_session",
+    "parse_channels",
+]
 
 #: Kinds of channels by name, in the order of preference.
 CHANNELS = {
@@ -130,7 +137,7 @@ def _check_version(hello: wire.Hello, peer: Address) -> None:
 # ---- the initiator
 
 
-async def initiate(
+async def initiate_session(
     rendezvous: Channel, host: str, key: auth.Key, kinds: tuple[ChannelKind, ...], limits: Limits
 ) -> Agreement:
     """Start a session as its initiator, on a rendezvous that it has opened.
@@ -204,8 +211,8 @@ async def _open_first_possible_channel(
         try:
             if offer.kind != kind:
                 await send_message(rendezvous, wire.UseChannel(kind))
-                offer = await asyncio.wait_for(_receive_offer(rendezvous), HANDSHAKE_S)
-            _check_offer(offer, kind)
+                offer = await asyncio.wait_for(_receive_channel_offer(rendezvous), HANDSHAKE_S)
+            _check_channel_offer(offer, kind)
             if kind == ChannelKind.TCP:
                 use(rendezvous, offer.unit_size)
                 return replace(agreed, refused=tuple(refused))
@@ -235,14 +242,14 @@ async def _open_first_possible_channel(
     raise ADTSError(ErrorCode.CHANNEL, f"no channel to {shown_address(rendezvous.peer)}: {text}")
 
 
-async def _receive_offer(rendezvous: Channel) -> wire.UseChannel:
+async def _receive_channel_offer(rendezvous: Channel) -> wire.UseChannel:
     match await receive_message(rendezvous):
         case [wire.UseChannel() as offer]:
             return offer
     raise wire.WireError("the answer to CHANNEL is not CHANNEL")
 
 
-def _check_offer(offer: wire.UseChannel, kind: ChannelKind) -> None:
+def _check_channel_offer(offer: wire.UseChannel, kind: ChannelKind) -> None:
     needed = [offer.unit_size]
     if kind != ChannelKind.TCP:
         needed += [len(offer.token), offer.port, offer.window]
@@ -253,7 +260,7 @@ def _check_offer(offer: wire.UseChannel, kind: ChannelKind) -> None:
 # ---- the acceptor
 
 
-async def admit(
+async def admit_initiator(
     rendezvous: Channel,
     key: auth.Key,
     kinds: tuple[ChannelKind, ...],
@@ -292,7 +299,8 @@ async def admit(
     agreed = Agreement(rendezvous, rendezvous, min(FILES, hello.files), min(IDLE_S, hello.idle))
     try:
         channel = await asyncio.wait_for(
-            _offer_until_open(rendezvous, hello, kinds, acceptors, limits, proof), CHANNEL_S
+            _offer_channels_until_one_opens(rendezvous, hello, kinds, acceptors, limits, proof),
+            CHANNEL_S,
         )
     except asyncio.TimeoutError:
         raise ADTSError(
@@ -322,7 +330,7 @@ async def _verify_initiator(
     raise wire.WireError("a HELLO is not followed by AUTH")
 
 
-async def _offer_until_open(
+async def _offer_channels_until_one_opens(
     rendezvous: Channel,
     hello: wire.Hello,
     kinds: tuple[ChannelKind, ...],
@@ -395,7 +403,7 @@ async def _expect_peer(
                 token,
                 hello.unit_size,
                 hello.window,
-                lambda channel: _take_channel(accepted, channel),
+                lambda channel: _keep_or_abort_opened_channel(accepted, channel),
             )
         except LimitError as e:
             if system.monotonic() >= deadline:
@@ -409,7 +417,7 @@ def _give_up_channel(accepted: asyncio.Future[Channel]) -> None:
         accepted.result().abort("the session has ended", Cause.CLOSED)
 
 
-def _take_channel(accepted: asyncio.Future[Channel], channel: Channel) -> None:
+def _keep_or_abort_opened_channel(accepted: asyncio.Future[Channel], channel: Channel) -> None:
     if accepted.done():
         channel.abort("the session has ended", Cause.CLOSED)
     else:

@@ -115,7 +115,8 @@ class Units(ABC):
         return unit
 
     def request(self) -> asyncio.Future[Unit]:
-        """Return a future that gets the next free unit; a request ends with ``withdraw``.
+        """Return a future that gets the next free unit; a request ends with
+        ``withdraw_unit_request``.
 
         The caller may set an exception in the future, which then gets no unit.
         """
@@ -127,7 +128,7 @@ class Units(ABC):
             turn.set_result(unit)
         return turn
 
-    def withdraw(self, turn: asyncio.Future[Unit]) -> None:
+    def withdraw_unit_request(self, turn: asyncio.Future[Unit]) -> None:
         """End a request, and release the unit that it may have got."""
         if not turn.done():
             turn.cancel()
@@ -142,7 +143,7 @@ class Units(ABC):
         try:
             return await turn
         except BaseException:
-            self.withdraw(turn)
+            self.withdraw_unit_request(turn)
             raise
 
     def _put_back_unit(self, unit: Unit) -> None:

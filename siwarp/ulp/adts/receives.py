@@ -68,11 +68,13 @@ class Receive(Received):
         self.memory = memory
         self.holder = None
         self.view = memory.view
-        self.wr = receives.device.make_receive([memory.sge(len(memory.view))], self._on_completion)
+        self.wr = receives.device.make_receive_request(
+            [memory.sge(len(memory.view))], self._on_completion
+        )
 
     def _on_completion(self, wc: WC) -> None:
         self._receives.posted -= 1
-        self._receives.pass_to_channel(self, wc)
+        self._receives.pass_receive_to_channel(self, wc)
 
     def release(self) -> None:
         """See ``Received``."""
@@ -80,7 +82,7 @@ class Receive(Received):
         if holder is None:
             raise ValueError("this unit was released before: release each unit once")
         self.view.release()
-        self._receives.repost(self)
+        self._receives.post_receive_again(self)
         holder.on_release()
 
 
@@ -135,7 +137,7 @@ class Receives:
 
     # ---- receives
 
-    def pass_to_channel(self, receive: Receive, wc: WC) -> None:
+    def pass_receive_to_channel(self, receive: Receive, wc: WC) -> None:
         """Pass a completed receive to its channel; post the receive again if it has no channel."""
         holder = self.find(wc)
         if holder is not None:
@@ -144,18 +146,18 @@ class Receives:
             return
         # A copy, because a new channel may grant the receive at once. No JOIN is longer.
         octets = bytes(receive.memory.view[: min(wc.byte_len, HANDSHAKE_UNIT_SIZE)])
-        self.repost(receive)
+        self.post_receive_again(receive)
         if wc.ok:
             self.unknown(memoryview(octets), wc)
 
-    def repost(self, receive: Receive) -> None:
+    def post_receive_again(self, receive: Receive) -> None:
         """Post a receive again, or give its memory to the pool if it is not needed here."""
         if self.device.closed:
             return
         pool = self.device.pool
         wanted = pool.waiting or self.device.memory_short
         if self.available > (HEADROOM if wanted else 2 * HEADROOM):
-            self._give_memory_back(receive)
+            self._free_memory_of_receive(receive)
             if pool.free > pool.set_aside + 2 * pool.size // FOR_SENDS:
                 self.device.memory_short = False
             return
@@ -165,15 +167,15 @@ class Receives:
             return  # the device was lost, which the device's dispatcher detects and handles
         self.posted += 1
         if self._is_scarce and self.posted * 2 >= self.total:
-            self._set_scarce(False)
+            self._set_receives_scarce(False)
 
-    def _give_memory_back(self, receive: Receive) -> None:
+    def _free_memory_of_receive(self, receive: Receive) -> None:
         del self._all[receive]
-        self.device.forget_receive(receive.wr)
+        self.device.forget_receive_request(receive.wr)
         self.device.receiving -= self.unit
         receive.memory.release()
 
-    def _take_unit(self, set_aside: bool) -> Unit | None:
+    def _take_unit_for_receive(self, set_aside: bool) -> Unit | None:
         """Return a unit for a receive, unless the memory is kept for sends or for sessions."""
         pool = self.device.pool
         kept = pool.size // FOR_SENDS + (0 if set_aside else pool.set_aside)
@@ -188,10 +190,10 @@ class Receives:
         """
         before = self.total
         while self.available < wanted and self.total < self._limit:
-            unit = self._take_unit(set_aside)
+            unit = self._take_unit_for_receive(set_aside)
             if unit is None:
                 self.device.memory_short = True
-                self.device.watch_stalls()
+                self.device.watch_for_stalled_channels()
                 break
             receive = Receive(self, unit)
             self.srq.post_recv(receive.wr)
@@ -199,26 +201,26 @@ class Receives:
             self._all[receive] = None
             self.device.receiving += self.unit
         if self.total > before and self._scarce is not None and not self._is_scarce:
-            self._arm_limit()
+            self._arm_srq_limit()
         return self.available >= wanted
 
     # ---- the limit event
 
-    def _arm_limit(self) -> None:
+    def _arm_srq_limit(self) -> None:
         # The event is raised when an eighth of the receives is left.
         self.srq.modify(SrqAttr(srq_limit=max(1, self.total // 8)))
 
     def _on_srq_event(self, kind: EventType) -> None:
         if kind == EventType.SRQ_LIMIT_REACHED and not self._is_scarce:
             if self.posted * 2 >= self.total:
-                self._arm_limit()  # receives have been posted since the event was raised
+                self._arm_srq_limit()  # receives have been posted since the event was raised
             else:
-                self._set_scarce(True)
+                self._set_receives_scarce(True)
 
-    def _set_scarce(self, scarce: bool) -> None:
+    def _set_receives_scarce(self, scarce: bool) -> None:
         self._is_scarce = scarce
         if not scarce:
-            self._arm_limit()
+            self._arm_srq_limit()
         if self._scarce is not None:
             self._scarce(scarce)
 
@@ -256,15 +258,15 @@ class Receives:
         """Remove a channel, whose credits are void."""
         self._holders.pop(holder, None)
 
-    def adapt_window(self, holder: _ReceivingChannel) -> None:
+    def adapt_credit_window_of_channel(self, holder: _ReceivingChannel) -> None:
         """Adapt the window of a channel whose peer has sent a unit to the free receives."""
         window = holder.credits.window
         if window < holder.window_limit and self.post_until_available(HEADROOM + 1):
-            holder.credits.set_window(window + 1)
+            holder.credits.set_credit_window(window + 1)
         elif self.available < HEADROOM:
             self._schedule_credit_check()
             if window > max(FIRST_WINDOW, self.total // (len(self._holders) + 1)):
-                holder.credits.set_window(window - 1)
+                holder.credits.set_credit_window(window - 1)
 
     def _schedule_credit_check(self) -> None:
         if self._timer is None:
@@ -278,7 +280,7 @@ class Receives:
         now = loop.time()
         for holder in list(self._holders):
             if holder.asked_at is not None:
-                if not holder.credits.excess:
+                if not holder.credits.has_excess_credits:
                     holder.asked_at = None
                 elif now - holder.asked_at >= IDLE_S:
                     holder.abort(
@@ -287,7 +289,7 @@ class Receives:
                     )
                     continue
             elif short and holder.credits.window > 1 and now - holder.last_unit >= IDLE_S:
-                holder.credits.set_window(1)
+                holder.credits.set_credit_window(1)
                 holder.asked_at = now
             if holder.asked_at is not None:
                 holder.reclaim_credits()
@@ -306,5 +308,5 @@ class Receives:
         self.close()
         self.srq.close()
         for receive in list(self._all):
-            self._give_memory_back(receive)
+            self._free_memory_of_receive(receive)
         self.posted = 0

@@ -121,9 +121,9 @@ class Inbound(Generic[T]):
     def count_released_unit(self, grant: bool) -> bool:
         """Count a released unit; ``grant``: raise the limit. Return whether to send a report."""
         self._released += 1
-        return grant and self.raise_limit()
+        return grant and self.raise_unit_limit()
 
-    def raise_limit(self) -> bool:
+    def raise_unit_limit(self) -> bool:
         """Raise the limit by the released units; return whether to report it to the sender."""
         self._limit = self._released + self._window
         return self._limit - self._told >= max(1, self._window // 2)
@@ -243,7 +243,7 @@ class Outbound(Generic[T]):
             return []  # a report that was sent later has arrived earlier
         self._heard_at = now
         if report.next > self._acked or report.limit > self.limit:
-            self._wait = self._seconds_until_question()
+            self._wait = self._seconds_until_asking_for_report()
         self.limit = max(self.limit, report.limit)
         missing = report.missing
         is_answer, self._has_asked = self._has_asked, False
@@ -301,7 +301,7 @@ class Outbound(Generic[T]):
         self.rate = min(MOST_RATE, max(LEAST_RATE, self.rate))
         self._epoch = _Epoch(now + (self._round_trip or FIRST_WAIT_S))
 
-    def _seconds_until_question(self) -> float:
+    def _seconds_until_asking_for_report(self) -> float:
         known = FIRST_WAIT_S if self._round_trip is None else 3 * self._round_trip + 2 * REPORT_S
         return min(MOST_WAIT_S, max(LEAST_WAIT_S, known))
 

@@ -17,7 +17,7 @@ from siwarp.ulp.adts.auth import Key
 from siwarp.ulp.adts.channel import Acceptor, Channel, ChannelEnded, Limits
 from siwarp.ulp.adts.disk import Disk
 from siwarp.ulp.adts.endpoints import SESSIONS
-from siwarp.ulp.adts.handshake import Agreement, admit, parse_channels
+from siwarp.ulp.adts.handshake import Agreement, admit_initiator, parse_channels
 from siwarp.ulp.adts.session import (
     ADTSError,
     Exchange,
@@ -29,9 +29,9 @@ from siwarp.ulp.adts.transfer import (
     FilePlan,
     ListPlan,
     Outcome,
-    clip,
+    clip_error_text,
     error_code,
-    failure_of,
+    failure_of_os_error,
 )
 from siwarp.ulp.adts.tree import Entry, SystemCalls, Tree
 from siwarp.ulp.adts.wire import (
@@ -61,7 +61,7 @@ def entries_below(tree: Tree, path: str, recursive: bool) -> Iterator[Entry | Fa
             yield next(walk)
             return
     except OSError as e:
-        yield failure_of(path, e)
+        yield failure_of_os_error(path, e)
         return
     while True:
         try:
@@ -69,7 +69,7 @@ def entries_below(tree: Tree, path: str, recursive: bool) -> Iterator[Entry | Fa
         except StopIteration:
             return
         except OSError as e:
-            yield failure_of(path, e)
+            yield failure_of_os_error(path, e)
 
 
 class Server:
@@ -211,17 +211,19 @@ class Server:
             is_counted = True
 
         try:
-            agreed = await admit(
+            agreed = await admit_initiator(
                 rendezvous, self.key, self._kinds, self._acceptors, self._limits, count_session
             )
             await self._run_session(agreed, peer)
         except ADTSError as e:
             self._report_stranger(f"{peer}: refused: {e.strerror}")
-            await _report_refusal_and_close(rendezvous, wire.Error(e.code, clip(str(e.strerror))))
+            await _report_refusal_and_close(
+                rendezvous, wire.Error(e.code, clip_error_text(str(e.strerror)))
+            )
         except wire.WireError as e:
             self._report_stranger(f"{peer}: refused: it does not speak ADTS: {e}")
             await _report_refusal_and_close(
-                rendezvous, wire.Error(ErrorCode.PROTOCOL, clip(str(e)))
+                rendezvous, wire.Error(ErrorCode.PROTOCOL, clip_error_text(str(e)))
             )
         except ChannelEnded as e:
             self._report_stranger(f"{peer}: no session: {e.reason}")
@@ -353,7 +355,7 @@ class _Served:
             raise error
 
     def _refuse_request(self, request: int, code: ErrorCode, text: str) -> None:
-        self.exchange.post(wire.Error(code, clip(text)), request)
+        self.exchange.post(wire.Error(code, clip_error_text(text)), request)
 
 
 async def serve(

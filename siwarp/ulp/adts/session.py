@@ -20,7 +20,14 @@ from siwarp.ulp.adts import wire
 from siwarp.ulp.adts.channel import Cause, Channel, ChannelEnded, Received
 from siwarp.ulp.adts.disk import Disk
 from siwarp.ulp.adts.memory import Unit
-from siwarp.ulp.adts.transfer import Filled, Outcome, Receiver, Sender, clip, error_number
+from siwarp.ulp.adts.transfer import (
+    Filled,
+    Outcome,
+    Receiver,
+    Sender,
+    clip_error_text,
+    errno_of_error_code,
+)
 from siwarp.ulp.adts.wire import UNIT_HEADER_SIZE, ErrorCode, Message, Record, Type
 from siwarp.verbs import Address, Error
 
@@ -77,7 +84,7 @@ class ADTSError(Error):
     """An error of a session or of a file; ``code`` is the kind of error."""
 
     def __init__(self, code: ErrorCode, text: str) -> None:
-        super().__init__(error_number(code), text)
+        super().__init__(errno_of_error_code(code), text)
         self.code = code
 
 
@@ -251,12 +258,14 @@ class Exchange:
         elif isinstance(error, wire.WireError):
             peer = shown_address(self.channel.peer)
             self.error = ADTSError(ErrorCode.PROTOCOL, f"{peer} violates the protocol: {error}")
-            await self._report_end_to_peer(wire.Error(ErrorCode.PROTOCOL, clip(str(error))))
+            await self._report_end_to_peer(
+                wire.Error(ErrorCode.PROTOCOL, clip_error_text(str(error)))
+            )
         elif isinstance(error, ChannelEnded):
             self.error = ended_error(error)
         elif isinstance(error, _Own):
             self.error = ADTSError(error.code, error.text)
-            await self._report_end_to_peer(wire.Error(error.code, clip(error.text)))
+            await self._report_end_to_peer(wire.Error(error.code, clip_error_text(error.text)))
         elif isinstance(error, ADTSError):
             self.error = error
         else:
@@ -291,9 +300,9 @@ class Exchange:
             answers: list[Record] = []
             try:
                 for record in wire.records(received.view):
-                    if self._is_for_receiver(record):
+                    if self._is_record_for_receiver(record):
                         records.append(record)
-                    elif self._is_answer(record):
+                    elif self._is_answer_to_own_request(record):
                         answers.append(record._replace(body=memoryview(bytes(record.body))))
                     elif self._handle_record(record):
                         received.release()
@@ -312,27 +321,27 @@ class Exchange:
             for answer in answers:
                 await self._ring.put(answer)
 
-    def _is_own_id(self, transfer: int) -> bool:
+    def _is_own_transfer_id(self, transfer: int) -> bool:
         return transfer % 2 == self._first % 2
 
-    def _check_new_id(self, record: Record) -> None:
-        if self._is_own_id(record.transfer) or record.transfer <= self._last_id:
+    def _check_new_transfer_id(self, record: Record) -> None:
+        if self._is_own_transfer_id(record.transfer) or record.transfer <= self._last_id:
             raise wire.WireError(
                 f"{record.type.name} with the id {record.transfer} after {self._last_id}"
             )
         self._last_id = record.transfer
 
-    def _is_for_receiver(self, record: Record) -> bool:
+    def _is_record_for_receiver(self, record: Record) -> bool:
         if record.type == Type.OPEN:
-            self._check_new_id(record)
+            self._check_new_transfer_id(record)
         if record.type in _OF_SENDERS:
-            if not record.transfer or self._is_own_id(record.transfer):
+            if not record.transfer or self._is_own_transfer_id(record.transfer):
                 raise wire.WireError(f"{record.type.name} with the id {record.transfer}")
             return True
         about_file = record.type in {Type.ERROR, Type.CANCEL} and record.transfer != 0
-        return about_file and not self._is_own_id(record.transfer)
+        return about_file and not self._is_own_transfer_id(record.transfer)
 
-    def _is_answer(self, record: Record) -> bool:
+    def _is_answer_to_own_request(self, record: Record) -> bool:
         """Return whether a record answers a request of this end."""
         return record.transfer in self.requests and record.type in {
             Type.ENTRY,
@@ -357,7 +366,7 @@ class Exchange:
         elif kind == Type.BYE:
             return True
         elif kind in {Type.GET, Type.LIST, Type.DELETE} and self._on_request is not None:
-            self._check_new_id(record)
+            self._check_new_transfer_id(record)
             self._last_active = system.monotonic()
             self._on_request(record)
         else:
@@ -399,7 +408,7 @@ class Exchange:
             while True:
                 if filled is None:
                     self._wake.clear()
-                    if not self._control and not self._sends_files():
+                    if not self._control and not self._is_sending_files():
                         if self._ending.is_set():
                             await self.channel.flush()
                             return
@@ -416,7 +425,7 @@ class Exchange:
                         await self._wake.wait()
                     continue
                 # A disk thread fills the next unit while this one is being sent.
-                following = self.channel.buffer_nowait() if self._sends_files() else None
+                following = self.channel.buffer_nowait() if self._is_sending_files() else None
                 if following is not None:
                     filled = self._fill_unit(following)
                 await self.channel.send(unit, at, payload)
@@ -426,13 +435,13 @@ class Exchange:
                 unit, filling = filled
                 filling.add_done_callback(lambda _: unit.release())
 
-    def _sends_files(self) -> bool:
+    def _is_sending_files(self) -> bool:
         return self.sender.is_busy and not self._paused_by_peer
 
     def _fill_unit(self, unit: Unit) -> tuple[Unit, asyncio.Future[Filled]]:
         """Begin to fill a unit; return it with the future of what it has then."""
         at = self._put_control_messages(unit.view)
-        if self._sends_files():
+        if self._is_sending_files():
             fill = partial(self.sender.fill, gathers=self.channel.gathers)
             return unit, self._disk.run(fill, unit.view, at)
         filled: asyncio.Future[Filled] = asyncio.get_running_loop().create_future()

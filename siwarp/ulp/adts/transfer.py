@@ -45,10 +45,10 @@ __all__ = [
     "ReceivedFile",
     "Receiver",
     "Sender",
-    "clip",
+    "clip_error_text",
+    "errno_of_error_code",
     "error_code",
-    "error_number",
-    "failure_of",
+    "failure_of_os_error",
 ]
 
 #: Maximum size of a file that is sent without waiting for the receiver's ACCEPT.
@@ -100,7 +100,7 @@ def error_code(error: OSError) -> ErrorCode:
     return _CODES.get(error.errno or 0, ErrorCode.IO)
 
 
-def error_number(code: ErrorCode) -> int:
+def errno_of_error_code(code: ErrorCode) -> int:
     """Return the errno for a code."""
     return _NUMBERS.get(code, errno.EIO if code == ErrorCode.IO else errno.EPROTO)
 
@@ -116,7 +116,7 @@ class Failure:
     text: str
 
 
-def failure_of(path: str, error: OSError) -> Failure:
+def failure_of_os_error(path: str, error: OSError) -> Failure:
     """Return the Failure that describes an error of the file system."""
     text = error.strerror or str(error)
     return Failure(path, error_code(error), text if path in text else f"{path}: {text}")
@@ -285,7 +285,7 @@ class Sender:
 
     # ---- called by the thread of the event loop
 
-    def take_id(self) -> int:
+    def take_transfer_id(self) -> int:
         """Return a new id for a transfer or request."""
         return next(self._ids)
 
@@ -377,7 +377,7 @@ class Sender:
         plan.failed += 1
         self.outcome.failures.append(failure)
         if transfer:
-            self._unsent.append((transfer, wire.Error(failure.code, clip(failure.text))))
+            self._unsent.append((transfer, wire.Error(failure.code, clip_error_text(failure.text))))
 
     def _put_entries(self, plan: ListPlan, view: memoryview, at: int) -> int:
         while True:
@@ -423,7 +423,7 @@ class Sender:
                 at, complete = self._put_file_octets(current, view, at)
             except OSError as e:
                 self._drop_transfer(current)
-                failure = failure_of(current.entry.path, e)
+                failure = failure_of_os_error(current.entry.path, e)
                 self._record_failure(current.id or next(self._ids), plan, failure)
                 return at
             if not complete:
@@ -589,7 +589,9 @@ class Sender:
             )
         prefix = sending.position
         if prefix:
-            add_prefix(sending.digest, source, prefix, memoryview(bytearray(_PREFIX_STEP)))
+            add_file_prefix_to_digest(
+                sending.digest, source, prefix, memoryview(bytearray(_PREFIX_STEP))
+            )
             if sending.digest.value() != sending.prefix:
                 sending.digest = make_digest(sending.plan.digest)
                 sending.position = 0
@@ -759,7 +761,7 @@ class Receiver:
             except OSError as e:
                 # The incomplete file is deleted, because it may have filled the disk.
                 self._end_transfer(record.transfer, keep=False)
-                self._refuse_transfer(record.transfer, failure_of(receiving.entry.path, e))
+                self._refuse_transfer(record.transfer, failure_of_os_error(receiving.entry.path, e))
         return outcome
 
     def close(self, *, keep: bool = True) -> None:
@@ -772,7 +774,9 @@ class Receiver:
 
     def _refuse_transfer(self, transfer: int, failure: Failure) -> None:
         self.outcome.failures.append(failure)
-        self.outcome.replies.append((transfer, wire.Error(failure.code, clip(failure.text))))
+        self.outcome.replies.append(
+            (transfer, wire.Error(failure.code, clip_error_text(failure.text)))
+        )
 
     def _begin_transfer(self, record: Record) -> None:
         message = wire.Open.unpack(record)
@@ -794,7 +798,7 @@ class Receiver:
                 raise OSError(errno.ECANCELED, f"{path}: this end has not asked for the file")
             self._begin_receiving_entry(record.transfer, entry, destination, message)
         except OSError as e:
-            self._refuse_transfer(record.transfer, failure_of(path, e))
+            self._refuse_transfer(record.transfer, failure_of_os_error(path, e))
 
     def _begin_receiving_entry(
         self, transfer: int, entry: Entry, destination: Destination, message: wire.Open
@@ -819,7 +823,7 @@ class Receiver:
         try:
             if (prefix := file.prefix()) is not None:
                 scratch = memoryview(bytearray(_PREFIX_STEP))
-                add_prefix(digest, prefix, file.position, scratch)
+                add_file_prefix_to_digest(digest, prefix, file.position, scratch)
         except BaseException:
             file.abandon(keep=False)
             raise
@@ -881,7 +885,9 @@ class Receiver:
         self.outcome.replies.append((transfer, wire.Done()))
 
 
-def add_prefix(digest: Digest, file: Readable, length: int, scratch: memoryview) -> None:
+def add_file_prefix_to_digest(
+    digest: Digest, file: Readable, length: int, scratch: memoryview
+) -> None:
     """Add the first ``length`` octets of a file to a digest, holes without reading them."""
     at = 0
     while at < length:
@@ -912,7 +918,7 @@ def _is_same_version(destination: Destination, entry: Entry) -> bool:
     return (here.kind, here.size, here.mtime_ns) == (entry.kind, entry.size, entry.mtime_ns)
 
 
-def clip(text: str) -> str:
+def clip_error_text(text: str) -> str:
     """Return a text for an ERROR, shortened to its maximum and without control characters."""
     shown = "".join(c if c.isprintable() else "?" for c in text)
     return shown.encode(errors="replace")[: wire.MAX_TEXT].decode(errors="ignore")

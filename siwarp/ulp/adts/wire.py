@@ -340,13 +340,13 @@ def put_data(into: memoryview, at: int, *, transfer: int, offset: int, length: i
     if end > len(into):
         room = len(into) - at
         raise WireError(f"a DATA of {end - at} octets does not fit: {room} octets are left")
-    _check_range("DATA", offset, length)
+    _check_file_range("DATA", offset, length)
     head = _RECORD_HEAD.pack(Type.DATA, 0, 0, transfer, offset, 0, length)
     into[at : at + RECORD_HEADER_SIZE] = head + crc32c(head).to_bytes(4, "big")
     return end
 
 
-def _check_range(name: str, offset: int, length: int) -> None:
+def _check_file_range(name: str, offset: int, length: int) -> None:
     if offset + length > MAX_OFFSET:
         raise WireError(
             f"a {name} of {length} octets at offset {offset}: a file has at most {MAX_OFFSET}"
@@ -380,7 +380,7 @@ def records(unit: memoryview) -> Iterator[Record]:
         kind = _TYPES.get(code)
         computed = crc32c(unit[at : at + _RECORD_HEAD_SIZE])
         if kind is Type.DATA:
-            _check_range("DATA", offset, length)
+            _check_file_range("DATA", offset, length)
         elif length > MAX_BODY:
             raise WireError(f"a record of type {code} has {length} octets: the limit is {MAX_BODY}")
         else:
@@ -418,7 +418,7 @@ class _Int(_Kind):
         return self._check(value).to_bytes(self.size, "big", signed=self.least < 0)
 
     def decode(self, octets: memoryview) -> int:
-        _check_size(octets, (self.size,))
+        _check_field_size(octets, (self.size,))
         return self._check(int.from_bytes(octets, "big", signed=self.least < 0))
 
     def _check(self, value: int) -> int:
@@ -438,7 +438,7 @@ class _Enum(_Kind):
         return value.to_bytes(self.size, "big")
 
     def decode(self, octets: memoryview) -> IntEnum:
-        _check_size(octets, (self.size,))
+        _check_field_size(octets, (self.size,))
         value = int.from_bytes(octets, "big")
         try:
             return self.members(value)
@@ -454,7 +454,7 @@ class _Options(_Kind):
         return value.to_bytes(4, "big")
 
     def decode(self, octets: memoryview) -> Option:
-        _check_size(octets, (4,))
+        _check_field_size(octets, (4,))
         value = int.from_bytes(octets, "big")
         if unknown := value & ~_ALL_OPTIONS:
             raise WireError(f"the options {unknown:#x} are unknown")
@@ -466,11 +466,11 @@ class _Channels(_Kind):
 
     def encode(self, value: tuple[ChannelKind, ...]) -> bytes:
         octets = bytes(value)
-        _check_size(octets, range(1, _MAX_CHANNELS + 1))
+        _check_field_size(octets, range(1, _MAX_CHANNELS + 1))
         return octets
 
     def decode(self, octets: memoryview) -> tuple[ChannelKind, ...]:
-        _check_size(octets, range(1, _MAX_CHANNELS + 1))
+        _check_field_size(octets, range(1, _MAX_CHANNELS + 1))
         return tuple(ChannelKind(octet) for octet in octets if octet in _CHANNELS)
 
 
@@ -481,11 +481,11 @@ class _Octets(_Kind):
     sizes: Sequence[int]
 
     def encode(self, value: bytes) -> bytes:
-        _check_size(value, self.sizes)
+        _check_field_size(value, self.sizes)
         return value
 
     def decode(self, octets: memoryview) -> bytes:
-        _check_size(octets, self.sizes)
+        _check_field_size(octets, self.sizes)
         return bytes(octets)
 
 
@@ -497,7 +497,7 @@ class _Text(_Kind):
         return octets[:MAX_TEXT].decode(errors="ignore").encode()
 
     def decode(self, octets: memoryview) -> str:
-        _check_size(octets, range(MAX_TEXT + 1))
+        _check_field_size(octets, range(MAX_TEXT + 1))
         try:
             text = str(octets, "utf-8")
         except UnicodeDecodeError as error:
@@ -507,7 +507,7 @@ class _Text(_Kind):
         return text
 
 
-def _check_size(octets: bytes | memoryview, sizes: Sequence[int]) -> None:
+def _check_field_size(octets: bytes | memoryview, sizes: Sequence[int]) -> None:
     if len(octets) not in sizes:
         ranges = f"{sizes[0]} to {sizes[-1]}", " or ".join(map(str, sizes))
         raise WireError(f"{len(octets)} octets instead of {ranges[not isinstance(sizes, range)]}")
@@ -548,7 +548,7 @@ class _Layout(NamedTuple):
     header: tuple[tuple[str, _InHeader], ...]
 
 
-def _layout_of(message: type[Message]) -> _Layout:
+def _field_layout_of_message(message: type[Message]) -> _Layout:
     hints = get_type_hints(message, include_extras=True)
     body, header = [], []
     for attribute in dataclasses.fields(message):
@@ -891,7 +891,7 @@ class Hole(Message):
     length: Annotated[int, _InHeader("aux", MAX_OFFSET)]
 
     def __post_init__(self) -> None:
-        _check_range("HOLE", self.offset, self.length)
+        _check_file_range("HOLE", self.offset, self.length)
 
 
 @dataclass(frozen=True)
@@ -916,4 +916,4 @@ _MESSAGES: dict[Type, type[Message]] = {
     if cls is not _Request
 }
 for _message in _MESSAGES.values():
-    _message._LAYOUT = _layout_of(_message)
+    _message._LAYOUT = _field_layout_of_message(_message)

@@ -107,7 +107,7 @@ class _SIWComm(Comm):  # type: ignore[misc]
         self._all_read = asyncio.Event()
         self._all_read.set()
         self._error: BaseException | None = None
-        self._receiving = asyncio.create_task(self._receive())
+        self._receiving = asyncio.create_task(self._receive_until_end())
 
     @property
     def local_address(self) -> str:
@@ -121,7 +121,7 @@ class _SIWComm(Comm):  # type: ignore[misc]
 
     # ---- receiving
 
-    async def _receive(self) -> None:
+    async def _receive_until_end(self) -> None:
         """Receive until the connection ends: indexes for ``read``, and reports of the peer."""
         try:
             async for data in self._conn:
@@ -130,7 +130,7 @@ class _SIWComm(Comm):  # type: ignore[misc]
                         f"a message of {len(data)} octets, at least {_HEADER.size} expected"
                     )
                 if data[0] == _Type.COMPLETE:
-                    self._release_oldest()
+                    self._release_oldest_sent_message()
                 else:
                     await self._received.put(data)
         except (Error, _ProtocolError) as error:
@@ -138,7 +138,7 @@ class _SIWComm(Comm):  # type: ignore[misc]
         self._all_read.set()
         await self._received.put(None)
 
-    def _release_oldest(self) -> None:
+    def _release_oldest_sent_message(self) -> None:
         """Release the memory of the oldest message, which the peer has read."""
         if not self._exposed:
             raise _ProtocolError("the peer must only report messages that were sent")
@@ -257,7 +257,7 @@ class _SIWComm(Comm):  # type: ignore[misc]
             sizes_field = struct.pack(f"!{len(sizes)}Q", *sizes)
             await self._conn.send(b"".join([header, sizes_field, *frames]))
             return sum(sizes)
-        exposed = [self._expose(frame) for frame in frames if len(frame) >= LARGE]
+        exposed = [self._expose_memory_until_read(frame) for frame in frames if len(frame) >= LARGE]
         index = b"".join(
             [
                 struct.pack(f"!{len(sizes)}Q", *sizes),
@@ -267,7 +267,7 @@ class _SIWComm(Comm):  # type: ignore[misc]
         )
         kind, content = _Type.INDEX, index
         if _HEADER.size + len(index) > RECV_SIZE:
-            exposed.append(self._expose(memoryview(index)))
+            exposed.append(self._expose_memory_until_read(memoryview(index)))
             kind, content = _Type.REMOTE_INDEX, exposed[-1].remote().pack()
         if exposed:
             self._exposed.append(exposed)
@@ -275,7 +275,7 @@ class _SIWComm(Comm):  # type: ignore[misc]
         await self._conn.send(_HEADER.pack(kind, len(sizes), len(index)) + content)
         return sum(sizes)
 
-    def _expose(self, memory: memoryview) -> MR:
+    def _expose_memory_until_read(self, memory: memoryview) -> MR:
         """Let the peer read the memory until it reports that it has."""
         return self._conn.register(memory, AccessFlag.REMOTE_READ)
 
@@ -401,11 +401,11 @@ class _SIWListener(Listener):  # type: ignore[misc]
     async def _accept(self, listener: aio.Listener) -> None:
         async for conn in listener:
             if self._listeners:
-                self._start_task(self._serve(conn))
+                self._start_task(self._serve_connection(conn))
             else:
                 conn.close_nowait()
 
-    async def _serve(self, conn: aio.Connection) -> None:
+    async def _serve_connection(self, conn: aio.Connection) -> None:
         comm = self.comm_class(conn, self.deserialize)
         comm.allow_offload = self._allow_offload
         self._handshaking.add(comm)

@@ -24,7 +24,7 @@ from siwarp.ulp.adts.channel import CLOSE_S, Channel, ChannelEnded, Invitation
 from siwarp.ulp.ftp import stream
 from siwarp.ulp.ftp.opening import Kind, ServerChannels
 
-__all__ = ["Bridge", "Relay"]
+__all__ = ["ChannelThread", "Relay"]
 
 #: Time limit in seconds for opening a device.
 _OPENING = 10.0
@@ -128,7 +128,7 @@ class Relay:
 Opened = Callable[[Relay, socket.socket], None]
 
 
-class Bridge:
+class ChannelThread:
     """The thread that runs an asyncio loop with all channels of a worker process."""
 
     def __init__(self) -> None:

@@ -130,7 +130,7 @@ class Connection:
         """The transport: ``rd``, ``rc`` or ``ud``."""
         return self._channel.name
 
-    def _run_step(self, work: Coroutine[Any, Any, T]) -> T:
+    def _run_transfer_step(self, work: Coroutine[Any, Any, T]) -> T:
         return self._loop.run_coroutine(work, self._timeout, self._control)
 
     def settimeout(self, timeout: float | None) -> None:
@@ -143,7 +143,7 @@ class Connection:
             raise ConnectionError("the transfer has failed before: begin it again")
         if not self._chunk and not self._complete:
             self._broken = True  # remains set if the next call raises an exception
-            self._chunk = self._run_step(self._next_octets())
+            self._chunk = self._run_transfer_step(self._next_octets())
             self._broken = False
         data = bytes(self._chunk[:count])
         self._chunk = self._chunk[count:]
@@ -165,7 +165,7 @@ class Connection:
         rest = octets(data)
         while rest:
             if not self._into:
-                self._into, self._filled = self._run_step(self._sender.fill()), 0
+                self._into, self._filled = self._run_transfer_step(self._sender.fill()), 0
             count = min(len(rest), len(self._into) - self._filled)
             self._into[self._filled : self._filled + count] = rest[:count]
             self._filled += count
@@ -177,7 +177,7 @@ class Connection:
         assert self._sender is not None
         if self._filled:
             count, self._filled, self._into = self._filled, 0, memoryview(b"")
-            self._run_step(self._sender.send(count))
+            self._run_transfer_step(self._sender.send(count))
 
     def makefile(self, mode: str = "r", encoding: str | None = None, **more: Any) -> IO[Any]:
         """Return a file object from which the received data can be read."""
@@ -202,7 +202,7 @@ class Connection:
             return
         try:
             self._send_filled_unit()
-            self._run_step(self._sender.finish())
+            self._run_transfer_step(self._sender.finish())
         except BaseException:
             self.abort()
             raise

@@ -26,7 +26,7 @@ from pyftpdlib.log import logger
 from pyftpdlib.servers import FTPServer
 
 from siwarp.ulp.ftp import tprt
-from siwarp.ulp.ftp.bridge import Bridge, Relay
+from siwarp.ulp.ftp.bridge import ChannelThread, Relay
 from siwarp.ulp.ftp.files import File, FileSystem
 
 __all__ = ["BACKLOG", "Handler", "Listener", "TLSHandler"]
@@ -111,7 +111,9 @@ class _ChannelDataConnection(_DataConnection, DTPHandler):  # type: ignore[misc]
         super().__init__(sock, session)
 
     def _start_relay(self, receiving: bool) -> None:
-        self.cmd_channel.server.bridge.call_in_loop_thread(self._relay.start_transfer, receiving)
+        self.cmd_channel.server.channel_thread.call_in_loop_thread(
+            self._relay.start_transfer, receiving
+        )
 
     def enable_receiving(self, kind: str, command: str) -> None:
         """Start receiving a file."""
@@ -171,7 +173,7 @@ class _ChannelDataConnection(_DataConnection, DTPHandler):  # type: ignore[misc]
     def close(self) -> None:
         """End the data connection at once."""
         if not self._closed:
-            self.cmd_channel.server.bridge.call_in_loop_thread(self._relay.stop_transfer)
+            self.cmd_channel.server.channel_thread.call_in_loop_thread(self._relay.stop_transfer)
         super().close()
 
 
@@ -186,7 +188,7 @@ class _ChannelOffer:
         self._session = session
         self._kind = tprt.KINDS[kind]
         self._host = session.socket.getsockname()[0]
-        self._bridge: Bridge = session.server.bridge
+        self._bridge: ChannelThread = session.server.channel_thread
         #: Gives up the attempt to open a channel to the client, if there is one.
         self._give_up: Callable[[], object] | None = None
         self.invitation = self._bridge.expect_channel(
@@ -302,7 +304,7 @@ class _ControlConnection:
         if self._login_timer is not None and not self._login_timer.cancelled:
             self._login_timer.cancel()
         self._login_timer = self.call_later(LOGIN_TIMEOUT, self._end_unless_logged_in)
-        self.server.add_waiting(self)
+        self.server.add_client_waiting_for_login(self)
 
     def _end_unless_logged_in(self: Any) -> None:
         if not self.authenticated:
@@ -444,7 +446,7 @@ class _ControlConnection:
                 self.respond(f"550 {getattr(error, 'strerror', None) or error}.")
 
         copy = functools.partial(self.fs.copy, file, partial, octets)
-        self.server.bridge.run_in_background(copy, store_after_copy)
+        self.server.channel_thread.run_in_background(copy, store_after_copy)
         return None
 
     def _store_incomplete_upload(self: Any, file: str, partial: str, mode: str) -> str | None:
@@ -501,22 +503,22 @@ class Listener(FTPServer):  # type: ignore[misc]
         self.waiting: dict[Any, None] = {}
         super().__init__(sock, handler, ioloop=ioloop, backlog=BACKLOG)
         self.max_cons = max_sockets
-        self._bridge: Bridge | None = None
+        self._bridge: ChannelThread | None = None
 
     @property
-    def bridge(self) -> Bridge:
+    def channel_thread(self) -> ChannelThread:
         """The thread with the worker's channels, which is started when it is needed."""
         if self._bridge is None:
-            self._bridge = Bridge()
+            self._bridge = ChannelThread()
             _PostedCallsHandler(self._bridge, self.ioloop)
         return self._bridge
 
-    def close_bridge(self) -> None:
+    def end_channel_thread(self) -> None:
         """End the thread with the worker's channels."""
         if self._bridge is not None:
             self._bridge.close()
 
-    def add_waiting(self, client: Any) -> None:
+    def add_client_waiting_for_login(self, client: Any) -> None:
         """Add a client that is not logged in; disconnect the oldest one if there are too many."""
         self.waiting[client] = None
         if len(self.waiting) <= MAX_WAITING:
@@ -533,7 +535,7 @@ class Listener(FTPServer):  # type: ignore[misc]
 class _PostedCallsHandler(AsyncChat):  # type: ignore[misc]
     """The socket by which the bridge wakes pyftpdlib's loop."""
 
-    def __init__(self, bridge: Bridge, ioloop: Any) -> None:
+    def __init__(self, bridge: ChannelThread, ioloop: Any) -> None:
         self._bridge = bridge
         super().__init__(bridge.wakeup, ioloop=ioloop)
 

@@ -106,7 +106,7 @@ class Server:
         listener = Listener(self._socket, self._handler, ioloop, max_sockets)
         _Parent(parent, ioloop)
         ioloop.loop()
-        listener.close_bridge()
+        listener.end_channel_thread()
 
 
 class _Parent(AsyncChat):  # type: ignore[misc]  # pyftpdlib has no types

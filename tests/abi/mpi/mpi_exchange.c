@@ -38,7 +38,7 @@ static int check_allreduce(int rank, int ranks)
 	return sum != ranks * (ranks - 1) / 2;
 }
 
-static int check_ring(int rank, int ranks, size_t size, long laps)
+static int check_exchange_with_ring_neighbours(int rank, int ranks, size_t size, long laps)
 {
 	int next = (rank + 1) % ranks, before = (rank + ranks - 1) % ranks, bad = 0;
 	unsigned char *out = malloc(size), *in = malloc(size);
@@ -81,7 +81,7 @@ int main(int argc, char **argv)
 	MPI_Comm_rank(MPI_COMM_WORLD, &rank);
 	MPI_Comm_size(MPI_COMM_WORLD, &ranks);
 	if (strcmp(what, "ring") == 0)
-		bad = check_ring(rank, ranks, size, laps);
+		bad = check_exchange_with_ring_neighbours(rank, ranks, size, laps);
 	else if (strcmp(what, "alltoall") == 0)
 		bad = check_alltoall(rank, ranks, size);
 	else

@@ -13,7 +13,7 @@ def rank_pattern(rank, count, seed):
     return numpy.arange(count, dtype="i8") * 7919 + rank * 104729 + seed
 
 
-def check_received(came, count, seed):
+def check_received_pattern(came, count, seed):
     """Compare the received data with the pattern of the previous rank."""
     assert numpy.array_equal(came[:count], rank_pattern(BEFORE, count, seed)), (RANK, count, seed)
 
@@ -21,12 +21,12 @@ def check_received(came, count, seed):
 for size in (1, 100, 1024, 8192, 100_000, 500_000):
     came = numpy.zeros(size, dtype="i8")
     COMM.Sendrecv(rank_pattern(RANK, size, 1), NEXT, 1, came, BEFORE, 1)
-    check_received(came, size, 1)
+    check_received_pattern(came, size, 1)
     # A synchronous send completes when the receive has started.
     sent = COMM.Issend(rank_pattern(RANK, size, 2), NEXT, 2)
     COMM.Recv(came, BEFORE, 2)
     sent.Wait()
-    check_received(came, size, 2)
+    check_received_pattern(came, size, 2)
 
 # Many messages are in flight at the same time and received in a different order.
 out = [rank_pattern(RANK, 2000, tag) for tag in range(50)]
@@ -35,7 +35,7 @@ requests = [COMM.Irecv(into[tag], BEFORE, 100 + tag) for tag in reversed(range(5
 requests += [COMM.Isend(out[tag], NEXT, 100 + tag) for tag in range(50)]
 MPI.Request.Waitall(requests)
 for tag in range(50):
-    check_received(into[tag], 2000, tag)
+    check_received_pattern(into[tag], 2000, tag)
 
 # Persistent requests, and a message whose length its receiver probes before receiving it.
 mine, came = rank_pattern(RANK, 5000, 3), numpy.zeros(5000, dtype="i8")
@@ -44,7 +44,7 @@ for _ in range(20):
     came[:] = 0
     MPI.Prequest.Startall(pair)
     MPI.Request.Waitall(pair)
-    check_received(came, 5000, 3)
+    check_received_pattern(came, 5000, 3)
 for request in pair:
     request.Free()
 sent = COMM.Isend(rank_pattern(RANK, RANK + 1, 4), NEXT, 4)
@@ -53,7 +53,7 @@ COMM.Probe(BEFORE, 4, status)
 assert status.Get_count(MPI.INT64_T) == BEFORE + 1
 COMM.Recv(came, BEFORE, 4)
 sent.Wait()
-check_received(came, BEFORE + 1, 4)
+check_received_pattern(came, BEFORE + 1, 4)
 
 told = COMM.sendrecv({"rank": RANK, "text": "x" * 70_000}, NEXT, 5, None, BEFORE, 5)
 assert told == {"rank": BEFORE, "text": "x" * 70_000}

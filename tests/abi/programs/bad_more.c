@@ -161,7 +161,7 @@ static void check_copies_with_null(void)
 }
 
 /* Checks that ibv_dofork_range and ibv_dontfork_range accept any range in any order. */
-static void check_fork_ranges(void)
+static void check_dofork_and_dontfork_ranges(void)
 {
 	static const size_t sizes[] = { 0, 1, 4095, SIZE_MAX };
 	char *const bases[] = { NULL, memory, memory + 1, (char *)UINTPTR_MAX };
@@ -221,7 +221,7 @@ int main(void)
 	check_null_result_pointers_of_queues();
 	check_engine_object_lookup();
 	check_copies_with_null();
-	check_fork_ranges();
+	check_dofork_and_dontfork_ranges();
 	check_sysfs_calls();
 	check_provider_functions();
 	close_loopback_device();

@@ -16,7 +16,7 @@
  * ---- order of events --------------------------------------------------------------------------
  */
 
-static void check_rejection(struct rdma_cm_id *listener)
+static void check_connection_rejection(struct rdma_cm_id *listener)
 {
 	struct rdma_cm_id *client = create_resolved_id(other, rdma_get_src_port(listener)), *server;
 	struct rdma_cm_event *event;
@@ -93,7 +93,7 @@ static void check_migration_of_events(struct rdma_cm_id *listener)
 	rdma_destroy_event_channel(third);
 }
 
-static void check_event_order(void)
+static void check_cm_event_order(void)
 {
 	struct rdma_cm_id *listener = listen_on_channel(channel), *client, *server;
 	struct rdma_cm_event *event;
@@ -108,7 +108,7 @@ static void check_event_order(void)
 	CHECK(rdma_disconnect(server) == 0);
 	destroy_id_and_qp(client);
 	destroy_id_and_qp(server);
-	check_rejection(listener);
+	check_connection_rejection(listener);
 	check_destroy_waits_for_ack(listener);
 	check_destroy_of_connected_qp(listener);
 	check_migration_of_events(listener);
@@ -435,7 +435,7 @@ int main(int argc, char **argv)
 	other = rdma_create_event_channel();
 	CHECK(channel && other);
 	if (strcmp(what, "order") == 0)
-		check_event_order();
+		check_cm_event_order();
 	else if (strcmp(what, "threads") == 0)
 		check_cancelled_event_thread();
 	else if (strcmp(what, "endpoints") == 0)

@@ -79,7 +79,7 @@ static void check_calls_with_bad_id(struct rdma_cm_id *id)
 	rdma_destroy_ep(id);
 }
 
-static void check_bad_handles(void)
+static void check_calls_with_bad_handles(void)
 {
 	struct rdma_cm_event *event, *gone;
 	struct rdma_cm_id *id;
@@ -109,7 +109,7 @@ static void check_bad_handles(void)
 	check_calls_with_bad_id(id);
 }
 
-static void check_bad_values(struct rdma_cm_id *id)
+static void check_calls_with_bad_values(struct rdma_cm_id *id)
 {
 	struct sockaddr_in6 v6 = { .sin6_family = AF_INET6, .sin6_addr = IN6ADDR_LOOPBACK_INIT };
 	struct sockaddr strange = { .sa_family = AF_UNIX };
@@ -282,9 +282,9 @@ int main(void)
 	addr.sin_port = htons(9);
 	channel = rdma_create_event_channel();
 	CHECK(channel);
-	check_bad_handles();
+	check_calls_with_bad_handles();
 	CHECK(rdma_create_id(channel, &id, NULL, RDMA_PS_TCP) == 0);
-	check_bad_values(id);
+	check_calls_with_bad_values(id);
 	check_bad_addrinfo_arguments();
 	check_calls_in_wrong_id_state(id);
 	CHECK(rdma_destroy_id(id) == 0);

@@ -162,7 +162,7 @@ static struct rdma_cm_id *create_datagram_endpoint(const char *port, int flags)
 	return id;
 }
 
-static void *accept_request(void *listener)
+static void *accept_ud_connection_request(void *listener)
 {
 	struct rdma_cm_id *id;
 
@@ -185,7 +185,7 @@ static void check_datagram_endpoints(void)
 	void *server;
 
 	CHECK(rdma_listen(listener, 0) == 0);
-	CHECK(pthread_create(&thread, NULL, accept_request, listener) == 0);
+	CHECK(pthread_create(&thread, NULL, accept_ud_connection_request, listener) == 0);
 	snprintf(port, sizeof(port), "%d", ntohs(rdma_get_src_port(listener)));
 	id = create_datagram_endpoint(port, 0);
 	CHECK(rdma_connect(id, NULL) == 0 && id->event->event == RDMA_CM_EVENT_ESTABLISHED);

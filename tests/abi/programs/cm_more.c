@@ -88,7 +88,7 @@ static struct rdma_cm_id *create_synchronous_id(uint16_t port_be)
 	return id;
 }
 
-static void *accept_next_request(void *listener)
+static void *accept_next_connection_request(void *listener)
 {
 	struct rdma_cm_id *server = wait_cm_request(listener, NULL, 0);
 
@@ -102,7 +102,7 @@ static void check_second_disconnect(struct rdma_cm_id *listener)
 	pthread_t thread;
 	void *server;
 
-	CHECK(pthread_create(&thread, NULL, accept_next_request, listener) == 0);
+	CHECK(pthread_create(&thread, NULL, accept_next_connection_request, listener) == 0);
 	CHECK(rdma_connect(client, NULL) == 0);
 	CHECK(pthread_join(thread, &server) == 0);
 	expect_cm_event(channel, RDMA_CM_EVENT_ESTABLISHED, server, 0);
@@ -188,7 +188,8 @@ static void check_announced_read_depths(void)
  * ---- immediate data, without a setting --------------------------------------------------------
  */
 
-static void send_immediate(struct rdma_cm_id *from, struct rdma_cm_id *to, uint32_t imm)
+static void send_and_check_immediate_data(struct rdma_cm_id *from, struct rdma_cm_id *to,
+					  uint32_t imm)
 {
 	struct ibv_mr *one = rdma_reg_msgs(from, memory, 64), *two = rdma_reg_msgs(to, memory, 64);
 	struct ibv_sge sge = { (uintptr_t)memory, 64, one->lkey };
@@ -242,8 +243,8 @@ static void check_immediate_data(void)
 	struct rdma_cm_id *listener = listen_on_channel(channel), *client, *server;
 
 	connect_ids(listener, &client, &server);
-	send_immediate(client, server, 0x12345678);
-	send_immediate(server, client, 0);
+	send_and_check_immediate_data(client, server, 0x12345678);
+	send_and_check_immediate_data(server, client, 0);
 	disconnect_ids(client, server);
 	check_immediate_to_rfc_peer(listener);
 	CHECK(rdma_destroy_id(listener) == 0);
@@ -428,7 +429,7 @@ static void check_addrinfo_resolution(void)
 	CHECK(rdma_destroy_id(id) == 0);
 }
 
-static void check_newer_functions(void)
+static void check_newer_rdma_cm_functions(void)
 {
 	check_rdma_write_cm_event();
 	check_addrinfo_resolution();
@@ -567,7 +568,7 @@ static struct rdma_cm_id *user, *sender;
 static struct ibv_mr *sent;
 static pthread_t waiter;
 
-static void count_signal(int number)
+static void count_handled_signal(int number)
 {
 	(void)number;
 	handled++;
@@ -604,7 +605,7 @@ static void *send_signals_until_wait_ends(void *arg)
 
 static void set_signal_handler(int flags)
 {
-	struct sigaction how = { .sa_handler = count_signal, .sa_flags = flags };
+	struct sigaction how = { .sa_handler = count_handled_signal, .sa_flags = flags };
 
 	CHECK(sigaction(SIGUSR1, &how, NULL) == 0);
 }
@@ -714,7 +715,7 @@ int main(int argc, char **argv)
 		{ "depths", check_announced_read_depths },
 		{ "immediate", check_immediate_data },
 		{ "options", check_rdma_set_option },
-		{ "newer", check_newer_functions },
+		{ "newer", check_newer_rdma_cm_functions },
 		{ "infos", check_addresses_and_devices },
 		{ "moves", check_migration_waits_for_ack },
 		{ "impatient", check_waits_with_signals },

@@ -107,7 +107,7 @@ static void send_ud_message_with_event_address(struct rdma_cm_id *from, struct r
 	CHECK(ibv_destroy_ah(ah) == 0 && ibv_dereg_mr(mr) == 0);
 }
 
-static void check_accepted_request(struct rdma_cm_id *listener)
+static void check_accepted_sidr_request(struct rdma_cm_id *listener)
 {
 	struct rdma_conn_param param = { .private_data = "it is me", .private_data_len = 9 };
 	struct rdma_cm_id *client = create_resolved_ud_id(rdma_get_src_port(listener)), *server;
@@ -133,7 +133,7 @@ static void check_accepted_request(struct rdma_cm_id *listener)
 }
 
 /* Checks that rejected requests fail with status 2 (rejected) of InfiniBand's SIDR response. */
-static void check_rejected_requests(struct rdma_cm_id *listener)
+static void check_rejected_sidr_requests(struct rdma_cm_id *listener)
 {
 	struct rdma_cm_id *client = create_resolved_ud_id(rdma_get_src_port(listener)), *server;
 	struct rdma_cm_event *event;
@@ -290,8 +290,8 @@ int main(int argc, char **argv)
 		check_multicast_groups();
 	if (strcmp(argv[1], "groups") != 0) {
 		listener = create_ud_listener();
-		check_accepted_request(listener);
-		check_rejected_requests(listener);
+		check_accepted_sidr_request(listener);
+		check_rejected_sidr_requests(listener);
 		check_accept_by_qp_number(listener);
 		if (strcmp(argv[1], "left") == 0)
 			check_private_data_limit(listener);

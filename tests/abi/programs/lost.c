@@ -35,7 +35,7 @@ static void fork_peer_process(void (*what)(void))
 	pause();
 }
 
-static void kill_peer(int number)
+static void send_signal_to_peer(int number)
 {
 	began = now_seconds();
 	CHECK(kill(peer, number) == 0);
@@ -128,7 +128,7 @@ static void check_connected_peer_killed(bool busy)
 		for (int i = 0; i < WRITES; i++)
 			CHECK(rdma_post_send(id, (void *)(uintptr_t)i, memory, 64, mr, 0) == 0);
 	}
-	kill_peer(SIGKILL);
+	send_signal_to_peer(SIGKILL);
 	expect_cm_event(other, RDMA_CM_EVENT_DISCONNECTED, id, 0);
 	CHECK(now_seconds() - began < SECONDS / 4.0);
 	CHECK(rdma_get_recv_comp(id, &wc) == 1 && wc.status == IBV_WC_WR_FLUSH_ERR);
@@ -163,7 +163,7 @@ static void check_server_killed_before_reply(void)
 	id = create_resolved_id(other, wait_peer_port());
 	CHECK(rdma_connect(id, NULL) == 0);
 	usleep(100000);
-	kill_peer(SIGKILL);
+	send_signal_to_peer(SIGKILL);
 	event = wait_cm_event(other, RDMA_CM_EVENT_REJECTED, id);
 	CHECK(event->status == 8 && now_seconds() - began < SECONDS / 4.0);
 	CHECK(rdma_ack_cm_event(event) == 0);
@@ -180,7 +180,7 @@ static void check_client_killed_before_reply(void)
 	listener = listen_on_channel(channel);
 	*port = rdma_get_src_port(listener);
 	id = wait_cm_request(listener, NULL, 0);
-	kill_peer(SIGKILL);
+	send_signal_to_peer(SIGKILL);
 	CHECK(waitpid(peer, NULL, 0) == peer);
 	/*
 	 * Either rdma_accept fails, or rdma_accept succeeds and an event reports the loss of the
@@ -200,7 +200,7 @@ static void check_client_killed_before_reply(void)
 }
 
 /* Checks that a connect to a stopped peer times out after SIWARP_MPA_TIMEOUT_MS. */
-static void check_stopped_peer(void)
+static void check_connect_to_stopped_peer_times_out(void)
 {
 	double limit = atof(getenv("SIWARP_MPA_TIMEOUT_MS")) / 1000;
 	struct rdma_cm_id *id;
@@ -208,7 +208,7 @@ static void check_stopped_peer(void)
 	fork_peer_process(listen_in_peer_process);
 	create_event_channels();
 	id = create_resolved_id(other, wait_peer_port());
-	kill_peer(SIGSTOP);
+	send_signal_to_peer(SIGSTOP);
 	CHECK(rdma_connect(id, NULL) == 0);
 	expect_cm_event(other, RDMA_CM_EVENT_UNREACHABLE, id, -ETIMEDOUT);
 	CHECK(now_seconds() - began >= limit && now_seconds() - began < limit + SECONDS / 4.0);
@@ -254,7 +254,7 @@ static void check_datagram_peer_killed(void)
 	expect_cm_event(other, RDMA_CM_EVENT_ROUTE_RESOLVED, id, 0);
 	CHECK(rdma_connect(id, &param) == 0);
 	usleep(100000);
-	kill_peer(SIGKILL);
+	send_signal_to_peer(SIGKILL);
 	expect_cm_event(other, RDMA_CM_EVENT_UNREACHABLE, id, 1);
 	CHECK(now_seconds() - began < SECONDS / 4.0);
 	CHECK(rdma_destroy_id(id) == 0);
@@ -269,7 +269,7 @@ int main(int argc, char **argv)
 		    { "busy", check_busy_peer_killed },
 		    { "asked", check_server_killed_before_reply },
 		    { "asking", check_client_killed_before_reply },
-		    { "stopped", check_stopped_peer },
+		    { "stopped", check_connect_to_stopped_peer_times_out },
 		    { "datagrams", check_datagram_peer_killed } };
 
 	port = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);

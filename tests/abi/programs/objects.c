@@ -49,7 +49,7 @@ static void check_device_and_port(void)
 	CHECK(fcntl(ctx->cmd_fd, F_GETFD) >= 0 && fcntl(ctx->async_fd, F_GETFD) >= 0);
 }
 
-static void check_regions(void)
+static void check_memory_regions(void)
 {
 	char *buf = calloc(2, SIZE);
 	struct ibv_mr *mr, *same;
@@ -434,7 +434,7 @@ int main(void)
 {
 	open_loopback_device();
 	check_device_and_port();
-	check_regions();
+	check_memory_regions();
 	check_iova_regions(reg_mr_iova);
 	check_iova_regions(reg_mr_iova2);
 	check_dmabuf();

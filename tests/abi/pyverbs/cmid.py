@@ -32,7 +32,7 @@ from pyverbs.qp import QPCap, QPInitAttr
 SIZE, GRH, HOST = 1000, 40, "127.0.0.1"
 
 
-def next_event(channel, kind):
+def next_cm_event_of_kind(channel, kind):
     """Return the next event of a channel, which must be of the given kind."""
     found = CMEvent(channel)
     assert found.event_type == kind, found.event_str()
@@ -53,9 +53,9 @@ def create_resolved_id(space, port):
     channel = CMEventChannel()
     cmid = CMID(creator=channel, port_space=space)
     cmid.resolve_addr(AddrInfo(src=HOST, dst=HOST, dst_service=port, port_space=space))
-    next_event(channel, RDMA_CM_EVENT_ADDR_RESOLVED).ack_cm_event()
+    next_cm_event_of_kind(channel, RDMA_CM_EVENT_ADDR_RESOLVED).ack_cm_event()
     cmid.resolve_route()
-    next_event(channel, RDMA_CM_EVENT_ROUTE_RESOLVED).ack_cm_event()
+    next_cm_event_of_kind(channel, RDMA_CM_EVENT_ROUTE_RESOLVED).ack_cm_event()
     return channel, cmid
 
 
@@ -76,7 +76,7 @@ def request_connection(port, server):
     mine, active = create_resolved_id(RDMA_PS_TCP, port)
     create_queue_pair(active, IBV_QPT_RC)
     active.connect(make_conn_param(b"who is there"))
-    request = next_event(server[0], RDMA_CM_EVENT_CONNECT_REQUEST)
+    request = next_cm_event_of_kind(server[0], RDMA_CM_EVENT_CONNECT_REQUEST)
     assert request.private_data[:12] == b"who is there"
     passive = CMID(creator=request, listen_id=server[1])
     return mine, active, passive
@@ -119,21 +119,21 @@ with open_device() as ctx:
     mine, active, passive = request_connection(port, server)
     create_queue_pair(passive, IBV_QPT_RC)
     passive.accept(make_conn_param(b"it is me"))
-    came = next_event(mine, RDMA_CM_EVENT_ESTABLISHED)
+    came = next_cm_event_of_kind(mine, RDMA_CM_EVENT_ESTABLISHED)
     assert came.private_data[:8] == b"it is me"
     came.ack_cm_event()
-    next_event(server[0], RDMA_CM_EVENT_ESTABLISHED).ack_cm_event()
+    next_cm_event_of_kind(server[0], RDMA_CM_EVENT_ESTABLISHED).ack_cm_event()
     assert active.qpn and passive.pd and active.context.name == active.dev_name
     check_transfers(active, passive)
     active.disconnect()
-    next_event(mine, RDMA_CM_EVENT_DISCONNECTED).ack_cm_event()
-    next_event(server[0], RDMA_CM_EVENT_DISCONNECTED).ack_cm_event()
+    next_cm_event_of_kind(mine, RDMA_CM_EVENT_DISCONNECTED).ack_cm_event()
+    next_cm_event_of_kind(server[0], RDMA_CM_EVENT_DISCONNECTED).ack_cm_event()
     passive.close()
     active.close()
 
     mine, active, passive = request_connection(port, server)
     passive.reject(b"not today")
-    refusal = next_event(mine, RDMA_CM_EVENT_REJECTED)
+    refusal = next_cm_event_of_kind(mine, RDMA_CM_EVENT_REJECTED)
     assert refusal.private_data[:9] == b"not today"
     refusal.ack_cm_event()
 
@@ -143,11 +143,11 @@ with open_device() as ctx:
     create_queue_pair(active, IBV_QPT_UD)
     active.connect(ConnParam())
     passive = CMID(
-        creator=next_event(server[0], RDMA_CM_EVENT_CONNECT_REQUEST), listen_id=server[1]
+        creator=next_cm_event_of_kind(server[0], RDMA_CM_EVENT_CONNECT_REQUEST), listen_id=server[1]
     )
     create_queue_pair(passive, IBV_QPT_UD)
     passive.accept(ConnParam())
-    way = UDParam(next_event(mine, RDMA_CM_EVENT_ESTABLISHED))
+    way = UDParam(next_cm_event_of_kind(mine, RDMA_CM_EVENT_ESTABLISHED))
     assert (way.qp_num, way.qkey) == (passive.qpn, 0x01234567)
     send_and_check_datagram(
         active, active.reg_msgs(SIZE), AH(active.pd, attr=way.ah_attr), passive, way.qp_num
@@ -156,7 +156,7 @@ with open_device() as ctx:
     group = AddrInfo(src="239.192.0.77")
     mask = RDMA_CM_JOIN_MC_ATTR_ADDRESS | RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS
     active.join_multicast(mc_attr=JoinMCAttrEx(group, mask, RDMA_MC_JOIN_FLAG_FULLMEMBER))
-    joined = next_event(mine, RDMA_CM_EVENT_MULTICAST_JOIN)
+    joined = next_cm_event_of_kind(mine, RDMA_CM_EVENT_MULTICAST_JOIN)
     assert UDParam(joined).qp_num == 0xFFFFFF
     joined.ack_cm_event()
     active.leave_multicast(group)

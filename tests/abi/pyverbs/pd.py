@@ -29,7 +29,7 @@ def unused_allocator(pd, context, size, alignment, resource_type):
     raise AssertionError
 
 
-def unused_free(pd, context, ptr, resource_type):
+def unused_deallocator(pd, context, ptr, resource_type):
     """Free memory of the program's allocator; never called."""
     raise AssertionError
 
@@ -63,7 +63,7 @@ with open_device() as ctx:
         imported.unimport()
         check_call_is_refused(PD, ctx, handle=0x7FFFFFFF, code=errno.EINVAL)
         # siwarp allocates the memory of its queues, so a program's allocator is refused.
-        context = ParentDomainContext(pd, unused_allocator, unused_free)
+        context = ParentDomainContext(pd, unused_allocator, unused_deallocator)
         check_call_is_refused(
             ParentDomain, ctx, attr=ParentDomainInitAttr(pd=pd, pd_context=context)
         )

@@ -19,7 +19,7 @@ LEFT_OUT = {
 PASSED = 113
 
 
-def unpack_tests(folder):
+def unpack_rdma_core_tests(folder):
     """Copy rdma-core's tests to a folder and decompress them."""
     for file in INSTALLED.iterdir():
         text = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
@@ -40,7 +40,7 @@ def main():
     with tempfile.TemporaryDirectory() as work:
         tests = pathlib.Path(work, "tests")
         tests.mkdir()
-        unpack_tests(tests)
+        unpack_rdma_core_tests(tests)
         sys.path[:0] = [work, str(tests)]
         from args_parser import parser as own
         from tests.args_parser import parser

@@ -11,7 +11,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pytest
-from harness.rc_harness import End, Wire, connect_plain_socket, create_plain_listener, read_to_end
+from harness.rc_harness import (
+    End,
+    ListenerAndConnector,
+    connect_plain_socket,
+    create_plain_listener,
+    read_to_end,
+)
 from harness.verbs_harness import ALL_ACCESS, Rig, octet_pattern, poll, wait_until
 from harness.wire_peer import (
     CONNECT,
@@ -81,7 +87,7 @@ class ErrorCase:
         return "/".join(f"{n:x}" for n in self.error) + f"-{self.provoke.__name__.strip('_')}"
 
 
-def send_and_return_segment(peer: ScriptedRCPeer, segment: Packet) -> Packet:
+def send_segment_and_return_it(peer: ScriptedRCPeer, segment: Packet) -> Packet:
     peer.send_segments(segment)
     return segment
 
@@ -112,72 +118,72 @@ def register_memory(
 
 def _read_with_invalid_stag(peer: ScriptedRCPeer, size: int) -> Packet:
     there = register_memory(peer)
-    return send_and_return_segment(peer, build_read_request(size, there.rkey ^ 0x40, there.addr))
+    return send_segment_and_return_it(peer, build_read_request(size, there.rkey ^ 0x40, there.addr))
 
 
 def _read_out_of_bounds(peer: ScriptedRCPeer, size: int) -> Packet:
     there = register_memory(peer)
-    return send_and_return_segment(
+    return send_segment_and_return_it(
         peer, build_read_request(size, there.rkey, there.addr + 40_001 - size)
     )
 
 
 def _read_without_access_right(peer: ScriptedRCPeer, size: int) -> Packet:
     there = register_memory(peer, AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_WRITE)
-    return send_and_return_segment(peer, build_read_request(size, there.rkey, there.addr))
+    return send_segment_and_return_it(peer, build_read_request(size, there.rkey, there.addr))
 
 
 def _read_region_of_other_pd(peer: ScriptedRCPeer, size: int) -> Packet:
     there = register_memory(peer, foreign=True)
-    return send_and_return_segment(peer, build_read_request(size, there.rkey, there.addr))
+    return send_segment_and_return_it(peer, build_read_request(size, there.rkey, there.addr))
 
 
 def _read_with_wrapping_offset(peer: ScriptedRCPeer, size: int) -> Packet:
     there = register_memory(peer)
-    return send_and_return_segment(peer, build_read_request(size, there.rkey, 2**64 - size + 1))
+    return send_segment_and_return_it(peer, build_read_request(size, there.rkey, 2**64 - size + 1))
 
 
 def _invalidate_forbidden_stag(peer: ScriptedRCPeer, size: int) -> Packet:
     segment = build_send(opcode=Opcode.SEND_INVALIDATE, inv_stag=register_memory(peer).rkey)
-    return send_and_return_segment(peer, segment / Raw(octet_pattern(size)))
+    return send_segment_and_return_it(peer, segment / Raw(octet_pattern(size)))
 
 
 def _write_without_access_right(peer: ScriptedRCPeer, size: int) -> Packet:
     there = register_memory(peer, AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_READ)
-    return send_and_return_segment(
+    return send_segment_and_return_it(
         peer, build_write(there.rkey, there.addr) / Raw(octet_pattern(size))
     )
 
 
 def _send_wrong_rdmap_version(peer: ScriptedRCPeer, size: int) -> Packet:
-    return send_and_return_segment(peer, build_send(rv=2) / Raw(octet_pattern(size)))
+    return send_segment_and_return_it(peer, build_send(rv=2) / Raw(octet_pattern(size)))
 
 
 def _write_wrong_rdmap_version(peer: ScriptedRCPeer, size: int) -> Packet:
     there = register_memory(peer)
-    return send_and_return_segment(
+    return send_segment_and_return_it(
         peer, build_write(there.rkey, there.addr, rv=3) / Raw(octet_pattern(size))
     )
 
 
 def _send_unknown_opcode(peer: ScriptedRCPeer, size: int) -> Packet:
-    return send_and_return_segment(peer, build_send(opcode=0xB) / Raw(octet_pattern(size)))
+    return send_segment_and_return_it(peer, build_send(opcode=0xB) / Raw(octet_pattern(size)))
 
 
 def _send_on_wrong_queue(peer: ScriptedRCPeer, size: int) -> Packet:
-    return send_and_return_segment(peer, build_send(qn=2) / Raw(octet_pattern(min(size, 100))))
+    return send_segment_and_return_it(peer, build_send(qn=2) / Raw(octet_pattern(min(size, 100))))
 
 
 def _send_unasked_read_response(peer: ScriptedRCPeer, size: int) -> Packet:
     there = register_memory(peer)
-    return send_and_return_segment(
+    return send_segment_and_return_it(
         peer, build_read_response(there.rkey, there.addr) / Raw(octet_pattern(size))
     )
 
 
 def _send_short_read_response(peer: ScriptedRCPeer, size: int) -> Packet:
     request = start_siwarp_read(peer, size)
-    return send_and_return_segment(
+    return send_segment_and_return_it(
         peer, build_read_response(request.sink_stag, request.sink_to) / Raw(octet_pattern(size - 1))
     )
 
@@ -186,7 +192,7 @@ def _send_truncated_read_request(peer: ScriptedRCPeer, size: int) -> Packet:
     there = register_memory(peer)
     segment = build_read_request(size, there.rkey, there.addr)
     segment = DDPUntagged(bytes(segment)[:-1])
-    return send_and_return_segment(peer, segment)
+    return send_segment_and_return_it(peer, segment)
 
 
 def _send_misaligned_atomic(peer: ScriptedRCPeer, size: int) -> Packet:
@@ -195,7 +201,7 @@ def _send_misaligned_atomic(peer: ScriptedRCPeer, size: int) -> Packet:
     request = AtomicRequest(
         code=AtomicCode.FETCH_ADD, request=7, stag=there.rkey, to=there.addr | 1, data=1
     )
-    return send_and_return_segment(
+    return send_segment_and_return_it(
         peer, DDPUntagged(opcode=Opcode.ATOMIC_REQUEST, qn=1, msn=1) / request
     )
 
@@ -234,28 +240,28 @@ def register_invalidatable_memory(peer: ScriptedRCPeer, size: int) -> MR:
 
 def _write_with_invalid_stag(peer: ScriptedRCPeer, size: int) -> Packet:
     there = register_memory(peer)
-    return send_and_return_segment(
+    return send_segment_and_return_it(
         peer, build_write(there.rkey ^ 0x40, there.addr) / Raw(octet_pattern(size))
     )
 
 
 def _write_out_of_bounds(peer: ScriptedRCPeer, size: int) -> Packet:
     there = register_memory(peer)
-    return send_and_return_segment(
+    return send_segment_and_return_it(
         peer, build_write(there.rkey, there.addr + 40_001 - size) / Raw(octet_pattern(size))
     )
 
 
 def _write_below_region(peer: ScriptedRCPeer, size: int) -> Packet:
     there = register_memory(peer)
-    return send_and_return_segment(
+    return send_segment_and_return_it(
         peer, build_write(there.rkey, there.addr - 1) / Raw(octet_pattern(size))
     )
 
 
 def _write_region_of_other_pd(peer: ScriptedRCPeer, size: int) -> Packet:
     there = register_memory(peer, foreign=True)
-    return send_and_return_segment(
+    return send_segment_and_return_it(
         peer, build_write(there.rkey, there.addr) / Raw(octet_pattern(size))
     )
 
@@ -264,20 +270,20 @@ def _write_region_of_other_qp(peer: ScriptedRCPeer, size: int) -> Packet:
     end = peer.end
     other = end.rig.create_qp(qp_type=end.qp.qp_type)
     there = keep_region_registered(MR(end.rig.pd, bytearray(40_000), ALL_ACCESS, qp=other))
-    return send_and_return_segment(
+    return send_segment_and_return_it(
         peer, build_write(there.rkey, there.addr) / Raw(octet_pattern(size))
     )
 
 
 def _write_with_wrapping_offset(peer: ScriptedRCPeer, size: int) -> Packet:
-    return send_and_return_segment(
+    return send_segment_and_return_it(
         peer, build_write(register_memory(peer).rkey, 2**64 - size + 1) / Raw(octet_pattern(size))
     )
 
 
 def _write_wrong_ddp_version(peer: ScriptedRCPeer, size: int) -> Packet:
     there = register_memory(peer)
-    return send_and_return_segment(
+    return send_segment_and_return_it(
         peer, build_write(there.rkey, there.addr, dv=2) / Raw(octet_pattern(size))
     )
 
@@ -286,32 +292,32 @@ def _send_read_response_out_of_order(peer: ScriptedRCPeer, size: int) -> Packet:
     """Send a response to the second Read while the first Read is unanswered."""
     start_siwarp_read(peer, size)
     second = start_siwarp_read(peer, size)
-    return send_and_return_segment(
+    return send_segment_and_return_it(
         peer, build_read_response(second.sink_stag, second.sink_to) / Raw(octet_pattern(size))
     )
 
 
 def _send_read_response_with_gap(peer: ScriptedRCPeer, size: int) -> Packet:
     request = start_siwarp_read(peer, size)
-    return send_and_return_segment(
+    return send_segment_and_return_it(
         peer, build_read_response(request.sink_stag, request.sink_to + 1) / Raw(octet_pattern(size))
     )
 
 
 def _send_long_read_response(peer: ScriptedRCPeer, size: int) -> Packet:
     request = start_siwarp_read(peer, size)
-    return send_and_return_segment(
+    return send_segment_and_return_it(
         peer, build_read_response(request.sink_stag, request.sink_to) / Raw(octet_pattern(size + 1))
     )
 
 
 def _send_on_unknown_queue(peer: ScriptedRCPeer, size: int) -> Packet:
-    return send_and_return_segment(peer, build_send(qn=4) / Raw(octet_pattern(size)))
+    return send_segment_and_return_it(peer, build_send(qn=4) / Raw(octet_pattern(size)))
 
 
 def _send_without_posted_receive(peer: ScriptedRCPeer, size: int) -> Packet:
     peer.send_segments(build_send(1))
-    return send_and_return_segment(peer, build_send(2) / Raw(octet_pattern(size)))
+    return send_segment_and_return_it(peer, build_send(2) / Raw(octet_pattern(size)))
 
 
 def _send_too_many_reads(peer: ScriptedRCPeer, size: int) -> Packet:
@@ -321,34 +327,34 @@ def _send_too_many_reads(peer: ScriptedRCPeer, size: int) -> Packet:
     there = keep_region_registered(MR(peer.end.rig.pd, bytearray(64 << 20), ALL_ACCESS))
     for msn in (1, 2, 3, 4):
         peer.send_segments(build_read_request(64 << 20, there.rkey, there.addr, msn=msn))
-    return send_and_return_segment(peer, build_read_request(size, there.rkey, there.addr, msn=5))
+    return send_segment_and_return_it(peer, build_read_request(size, there.rkey, there.addr, msn=5))
 
 
 def _send_wrong_msn(peer: ScriptedRCPeer, size: int) -> Packet:
-    return send_and_return_segment(peer, build_send(2) / Raw(octet_pattern(size)))
+    return send_segment_and_return_it(peer, build_send(2) / Raw(octet_pattern(size)))
 
 
 def _send_mo_with_gap(peer: ScriptedRCPeer, size: int) -> Packet:
     peer.send_segments(build_send(l=0) / Raw(b"abc"))
-    return send_and_return_segment(peer, build_send(mo=4) / Raw(octet_pattern(size)))
+    return send_segment_and_return_it(peer, build_send(mo=4) / Raw(octet_pattern(size)))
 
 
 def _send_mo_going_back(peer: ScriptedRCPeer, size: int) -> Packet:
     peer.send_segments(build_send(l=0) / Raw(b"abc"))
-    return send_and_return_segment(peer, build_send(mo=2) / Raw(octet_pattern(size)))
+    return send_segment_and_return_it(peer, build_send(mo=2) / Raw(octet_pattern(size)))
 
 
 def _send_first_mo_not_zero(peer: ScriptedRCPeer, size: int) -> Packet:
-    return send_and_return_segment(peer, build_send(mo=1) / Raw(octet_pattern(size)))
+    return send_segment_and_return_it(peer, build_send(mo=1) / Raw(octet_pattern(size)))
 
 
 def _send_too_long_message(peer: ScriptedRCPeer, size: int) -> Packet:
     peer.send_segments(build_send(l=0) / Raw(bytes(30_000)))
-    return send_and_return_segment(peer, build_send(mo=30_000) / Raw(bytes(1)))
+    return send_segment_and_return_it(peer, build_send(mo=30_000) / Raw(bytes(1)))
 
 
 def _send_wrong_ddp_version(peer: ScriptedRCPeer, size: int) -> Packet:
-    return send_and_return_segment(peer, build_send(dv=0) / Raw(octet_pattern(size)))
+    return send_segment_and_return_it(peer, build_send(dv=0) / Raw(octet_pattern(size)))
 
 
 def _send_to_invalidated_receive(peer: ScriptedRCPeer, size: int) -> None:
@@ -439,11 +445,11 @@ def test_the_tables_list_every_error_of_the_rfcs_exactly_once() -> None:
     assert set(TERM_CODES) | {(0, 0, 0)} == ALL  # siwarp.inspect lists the same error codes
 
 
-@pytest.fixture(name="wire")
-def listener_and_connector() -> Iterator[Wire]:
+@pytest.fixture(name="connector")
+def listener_and_connector() -> Iterator[ListenerAndConnector]:
     """Yield a listener on 127.0.0.1 and a way to connect to the listener."""
     rig = Rig()
-    yield Wire(rig)
+    yield ListenerAndConnector(rig)
     KEPT_REGIONS.clear()
     rig.close()
 
@@ -489,10 +495,10 @@ def provoke_error_and_check_reports(row: ErrorCase, peer: ScriptedRCPeer, size: 
 @pytest.mark.parametrize("how", ["asking", "answering"])
 @pytest.mark.clause("RFC5040-4.8-03", "RFC5040-7.1-02#b", "RFC5040-7.1-02#c")
 def test_each_error_causes_a_terminate_with_its_numbers_and_the_required_quotes(
-    wire: Wire, row: ErrorCase, size: int, how: str
+    connector: ListenerAndConnector, row: ErrorCase, size: int, how: str
 ) -> None:
     param = ConnParam(markers=row.error == (2, 0, 3), responder_resources=4)
-    with CONNECT[how](wire, param=param) as peer:
+    with CONNECT[how](connector, param=param) as peer:
         if how == "asking":
             # The peer sends an empty FPDU, because a responder may send only after it has received
             # an FPDU.
@@ -505,10 +511,10 @@ def test_each_error_causes_a_terminate_with_its_numbers_and_the_required_quotes(
 )
 @pytest.mark.clause("RFC5040-4.8-04", "RFC5040-4.8-05", "RFC5040-4.8-06")
 def test_each_quoted_error_causes_the_same_terminate_with_markers_in_both_directions(
-    wire: Wire, row: ErrorCase
+    connector: ListenerAndConnector, row: ErrorCase
 ) -> None:
     reply = MPAReply(rev=2, m=1, s=1, ird=4, ord=4)
-    with ScriptedRCPeer.accept_from_siwarp(wire, reply, ConnParam(markers=True)) as peer:
+    with ScriptedRCPeer.accept_from_siwarp(connector, reply, ConnParam(markers=True)) as peer:
         provoke_error_and_check_reports(row, peer, 700)
 
 
@@ -527,9 +533,9 @@ def test_each_quoted_error_causes_the_same_terminate_with_markers_in_both_direct
 )
 @pytest.mark.clause("RFC5044-8-05", "RFC5044-7.1.2-04")
 def test_an_invalid_mpa_request_closes_tcp_immediately_without_an_answer(
-    wire: Wire, octets: bytes
+    connector: ListenerAndConnector, octets: bytes
 ) -> None:
-    with connect_plain_socket(wire.address) as s:
+    with connect_plain_socket(connector.address) as s:
         s.sendall(octets)
         assert read_to_end(s) == b""
 
@@ -541,9 +547,9 @@ def test_an_invalid_mpa_request_closes_tcp_immediately_without_an_answer(
 )
 @pytest.mark.clause("RFC5044-8-05", "RFC5044-7.1.2-08", "RFC5044-7.1.2-12")
 def test_an_invalid_mpa_reply_is_error_code_4_and_closes_tcp_immediately(
-    wire: Wire, octets: bytes
+    connector: ListenerAndConnector, octets: bytes
 ) -> None:
-    with ScriptedRCPeer.accept_from_siwarp(wire, Raw(octets), established=False) as peer:
+    with ScriptedRCPeer.accept_from_siwarp(connector, Raw(octets), established=False) as peer:
         event = peer.end.next_cm_event()
         assert (event.type, event.wire_error) == (CMEventType.CONNECT_ERROR, 0x020004)
         assert read_to_end(peer.sock) == b""
@@ -556,11 +562,11 @@ def receive_terminate_fields(peer: ScriptedRCPeer) -> tuple[int, int, int, int, 
 
 @pytest.mark.clause("RFC6581-9.3-01")
 def test_a_queue_pair_in_err_at_the_mpa_reply_causes_a_local_catastrophic_error(
-    wire: Wire,
+    connector: ListenerAndConnector,
 ) -> None:
     with create_plain_listener() as listener:
-        channel = CMEventChannel(wire.active.ctx)
-        end = End(wire.active, CMID(channel), channel)
+        channel = CMEventChannel(connector.active.ctx)
+        end = End(connector.active, CMID(channel), channel)
         end.id.connect(listener.getsockname())
         sock, _ = listener.accept()
         sock.settimeout(5)
@@ -576,10 +582,10 @@ def test_a_queue_pair_in_err_at_the_mpa_reply_causes_a_local_catastrophic_error(
 
 @pytest.mark.clause("RFC6581-9.1-09", "RFC6581-9.1-06")
 def test_a_responder_with_an_ord_above_the_maximum_ird_causes_insufficient_ird(
-    wire: Wire,
+    connector: ListenerAndConnector,
 ) -> None:
     reply = MPAReply(rev=2, s=1, ird=4, ord=1000)
-    with ScriptedRCPeer.accept_from_siwarp(wire, reply, established=False) as peer:
+    with ScriptedRCPeer.accept_from_siwarp(connector, reply, established=False) as peer:
         assert peer.end.next_cm_event().wire_error == 0x020006
         assert receive_terminate_fields(peer) == (2, 0, 6, 0, 0, 0)
 
@@ -587,12 +593,12 @@ def test_a_responder_with_an_ord_above_the_maximum_ird_causes_insufficient_ird(
 @pytest.mark.parametrize("ours", [RTR.WRITE, RTR.READ, RTR.FPDU, RTR.WRITE | RTR.READ])
 @pytest.mark.clause("RFC6581-9.2-10", "RFC6581-9.2-11")
 def test_a_responder_that_supports_no_offered_rtr_causes_the_error_no_matching_rtr(
-    wire: Wire, ours: RTR
+    connector: ListenerAndConnector, ours: RTR
 ) -> None:
     bits = {"b": 1} if ours != RTR.FPDU else {"c_rtr": 1, "d_rtr": 1}
     reply = MPAReply(rev=2, s=1, a=1, ird=4, ord=4, **bits)
     with ScriptedRCPeer.accept_from_siwarp(
-        wire, reply, ConnParam(peer_to_peer=ours), established=False
+        connector, reply, ConnParam(peer_to_peer=ours), established=False
     ) as peer:
         assert peer.end.next_cm_event().wire_error == 0x020007
         assert receive_terminate_fields(peer) == (2, 0, 7, 0, 0, 0)
@@ -601,10 +607,10 @@ def test_a_responder_that_supports_no_offered_rtr_causes_the_error_no_matching_r
 @pytest.mark.parametrize("sent", ["nothing", "send", "long write"])
 @pytest.mark.clause("RFC6581-9.2-11")
 def test_an_initiator_that_sends_another_rtr_causes_the_error_no_matching_rtr(
-    wire: Wire, sent: str
+    connector: ListenerAndConnector, sent: str
 ) -> None:
     request = MPARequest(rev=2, s=1, a=1, c_rtr=1, ird=4, ord=4)
-    with ScriptedRCPeer.connect_to_siwarp(wire, request, established=False) as peer:
+    with ScriptedRCPeer.connect_to_siwarp(connector, request, established=False) as peer:
         there = register_memory(peer)
         peer.end.post_receive(1)
         peer.send_segments(
@@ -620,9 +626,11 @@ def test_an_initiator_that_sends_another_rtr_causes_the_error_no_matching_rtr(
 
 @pytest.mark.parametrize("after", [b"", b"\0", b"\0\x40" + bytes(20)])
 @pytest.mark.clause("RFC5044-8-01#a")
-def test_a_connection_that_the_peer_closes_causes_no_terminate(wire: Wire, after: bytes) -> None:
+def test_a_connection_that_the_peer_closes_causes_no_terminate(
+    connector: ListenerAndConnector, after: bytes
+) -> None:
     """A connection that the peer closes (error 2/0/1) causes no Terminate, even within an FPDU."""
-    with ScriptedRCPeer.connect_to_siwarp(wire) as peer:
+    with ScriptedRCPeer.connect_to_siwarp(connector) as peer:
         peer.send_segments(None)
         peer.end.post_receive(1)
         peer.sock.sendall(after)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-from harness.rc_harness import SEND, WRITE, Wire, read_to_end
+from harness.rc_harness import SEND, WRITE, ListenerAndConnector, read_to_end
 from harness.verbs_harness import ALL_ACCESS, Rig, octet_pattern, poll
 from harness.wire_peer import ScriptedRCPeer, build_read_request, build_send, build_write
 from scapy.packet import Raw
@@ -18,11 +18,11 @@ INV, SE_INV = Opcode.SEND_INVALIDATE, Opcode.SEND_SE_INVALIDATE
 CANNOT = (0, 1, 9)
 
 
-@pytest.fixture(name="wire")
-def listener_and_connector() -> Iterator[Wire]:
+@pytest.fixture(name="connector")
+def listener_and_connector() -> Iterator[ListenerAndConnector]:
     """Yield a listener on 127.0.0.1 and a way to connect to the listener."""
     rig = Rig()
-    yield Wire(rig)
+    yield ListenerAndConnector(rig)
     rig.close()
 
 
@@ -60,9 +60,9 @@ def check_invalidate_refused(
 )
 @pytest.mark.clause("RFC5040-5.3-11", "RFC5040-5.3-12", "RFC5040-4.1-03#a", "RFC5040-4.1-03#b")
 def test_every_segment_of_a_send_with_invalidate_contains_the_stag(
-    wire: Wire, flags: SendFlag, opcode: int, size: int
+    connector: ListenerAndConnector, flags: SendFlag, opcode: int, size: int
 ) -> None:
-    with ScriptedRCPeer.accept_from_siwarp(wire, size=1 << 17) as peer:
+    with ScriptedRCPeer.accept_from_siwarp(connector, size=1 << 17) as peer:
         end = peer.end
         end.mem.write(octet_pattern(size))
         sg = [end.mem.sge(0, size)] if size else []
@@ -97,9 +97,9 @@ def test_every_segment_of_a_send_with_invalidate_contains_the_stag(
 @pytest.mark.parametrize("size", [0, 100, 20_000])
 @pytest.mark.clause("RFC5040-5.3-13#a", "RFC5040-7.2-04")
 def test_the_stag_is_invalid_when_the_receive_of_a_send_with_invalidate_completes(
-    wire: Wire, opcode: int, size: int
+    connector: ListenerAndConnector, opcode: int, size: int
 ) -> None:
-    with ScriptedRCPeer.connect_to_siwarp(wire) as peer:
+    with ScriptedRCPeer.connect_to_siwarp(connector) as peer:
         mr = register_memory_for_peer(peer)
         end = peer.end
         end.post_receive(1)
@@ -121,8 +121,10 @@ def test_the_stag_is_invalid_when_the_receive_of_a_send_with_invalidate_complete
 
 
 @pytest.mark.clause("RFC5040-5.3-13#a")
-def test_an_invalidated_stag_is_also_invalid_for_reads_and_as_a_local_key(wire: Wire) -> None:
-    with ScriptedRCPeer.connect_to_siwarp(wire) as peer:
+def test_an_invalidated_stag_is_also_invalid_for_reads_and_as_a_local_key(
+    connector: ListenerAndConnector,
+) -> None:
+    with ScriptedRCPeer.connect_to_siwarp(connector) as peer:
         mr = register_memory_for_peer(peer)
         peer.end.post_receive(1)
         peer.send_segments(build_send(1, opcode=INV, inv_stag=mr.rkey))
@@ -130,15 +132,17 @@ def test_an_invalidated_stag_is_also_invalid_for_reads_and_as_a_local_key(wire: 
         peer.send_segments(build_read_request(1, mr.rkey, mr.addr))
         t = peer.receive_terminate()
         assert (t.layer, t.etype, t.code, t.r) == (0, 1, 0, 1)
-    with ScriptedRCPeer.accept_from_siwarp(wire) as other:
+    with ScriptedRCPeer.accept_from_siwarp(connector) as other:
         other.end.qp.post_send(SendWR(7, sg=[mr.sge(0, 5)]))
         assert poll(other.end.scq)[0].status == WCStatus.LOC_PROT_ERR
     mr.close()
 
 
 @pytest.mark.clause("RFC5040-5.3-06")
-def test_only_a_send_with_invalidate_and_solicited_event_raises_an_event(wire: Wire) -> None:
-    with ScriptedRCPeer.connect_to_siwarp(wire) as peer:
+def test_only_a_send_with_invalidate_and_solicited_event_raises_an_event(
+    connector: ListenerAndConnector,
+) -> None:
+    with ScriptedRCPeer.connect_to_siwarp(connector) as peer:
         end = peer.end
         for msn, opcode in ((1, INV), (2, SE_INV)):
             mr = register_memory_for_peer(peer)
@@ -150,8 +154,10 @@ def test_only_a_send_with_invalidate_and_solicited_event_raises_an_event(wire: W
             assert (event is end.rcq) == (opcode == SE_INV)
 
 
-def test_a_send_with_invalidate_invalidates_the_stag_only_with_its_last_segment(wire: Wire) -> None:
-    with ScriptedRCPeer.connect_to_siwarp(wire) as peer:
+def test_a_send_with_invalidate_invalidates_the_stag_only_with_its_last_segment(
+    connector: ListenerAndConnector,
+) -> None:
+    with ScriptedRCPeer.connect_to_siwarp(connector) as peer:
         mr = register_memory_for_peer(peer)
         end = peer.end
         end.post_receive(1)
@@ -166,12 +172,12 @@ def test_a_send_with_invalidate_invalidates_the_stag_only_with_its_last_segment(
 
 @pytest.mark.parametrize("size", [1000, 64 << 20])
 def test_no_octet_of_an_invalidated_region_is_transmitted_after_the_completion(
-    wire: Wire, size: int
+    connector: ListenerAndConnector, size: int
 ) -> None:
     """A Read Request that is overtaken by an invalidation of the same peer is answered, or the
     connection ends first.
     """
-    with ScriptedRCPeer.connect_to_siwarp(wire) as peer:
+    with ScriptedRCPeer.connect_to_siwarp(connector) as peer:
         end = peer.end
         mr = register_memory_for_peer(peer, size=size)
         end.post_receive(1)
@@ -196,15 +202,17 @@ def test_no_octet_of_an_invalidated_region_is_transmitted_after_the_completion(
 # ---- refused
 
 
-def _make_region_without_invalidate_right(peer: ScriptedRCPeer, wire: Wire) -> MR:
+def _make_region_without_invalidate_right(
+    peer: ScriptedRCPeer, connector: ListenerAndConnector
+) -> MR:
     return register_memory_for_peer(peer, ALL_ACCESS)
 
 
-def _make_region_usable_by_whole_pd(peer: ScriptedRCPeer, wire: Wire) -> MR:
+def _make_region_usable_by_whole_pd(peer: ScriptedRCPeer, connector: ListenerAndConnector) -> MR:
     return MR(peer.end.rig.pd, bytearray(1000), ALL_ACCESS)
 
 
-def _make_region_of_other_qp(peer: ScriptedRCPeer, wire: Wire) -> MR:
+def _make_region_of_other_qp(peer: ScriptedRCPeer, connector: ListenerAndConnector) -> MR:
     other = peer.end.rig.create_qp(qp_type=peer.end.qp.qp_type)
     return MR(peer.end.rig.pd, bytearray(1000), INVALIDATE, qp=other)
 
@@ -221,13 +229,16 @@ def _make_region_of_other_qp(peer: ScriptedRCPeer, wire: Wire) -> MR:
 )
 @pytest.mark.clause("RFC5040-5.3-13#b", "RFC5040-7.2-05", "RFC5040-8.1.1-08")
 def test_invalidation_of_an_stag_without_the_right_is_refused_and_has_no_effect(
-    wire: Wire, make: Callable[[ScriptedRCPeer, Wire], MR], opcode: int, size: int
+    connector: ListenerAndConnector,
+    make: Callable[[ScriptedRCPeer, ListenerAndConnector], MR],
+    opcode: int,
+    size: int,
 ) -> None:
-    with ScriptedRCPeer.connect_to_siwarp(wire) as peer:
-        mr = make(peer, wire)
+    with ScriptedRCPeer.connect_to_siwarp(connector) as peer:
+        mr = make(peer, connector)
         check_invalidate_refused(peer, mr.rkey, opcode, size)
     mr.write(b"alive")
-    with ScriptedRCPeer.accept_from_siwarp(wire) as other:
+    with ScriptedRCPeer.accept_from_siwarp(connector) as other:
         other.end.qp.post_send(SendWR(7, sg=[mr.sge(0, 5)]))
         assert poll(other.end.scq)[0].ok
         assert bytes(other.receive_fpdu().ulpdu.payload) == b"alive"
@@ -235,8 +246,10 @@ def test_invalidation_of_an_stag_without_the_right_is_refused_and_has_no_effect(
 
 @pytest.mark.parametrize("which", ["never", "closed", "invalidated", "zero"])
 @pytest.mark.clause("RFC5040-7.2-04")
-def test_invalidation_of_an_invalid_stag_is_refused(wire: Wire, which: str) -> None:
-    with ScriptedRCPeer.connect_to_siwarp(wire) as peer:
+def test_invalidation_of_an_invalid_stag_is_refused(
+    connector: ListenerAndConnector, which: str
+) -> None:
+    with ScriptedRCPeer.connect_to_siwarp(connector) as peer:
         mr = register_memory_for_peer(peer)
         stag = {"never": mr.rkey ^ 0x4000, "zero": 0}.get(which, mr.rkey)
         if which == "closed":
@@ -248,8 +261,10 @@ def test_invalidation_of_an_invalid_stag_is_refused(wire: Wire, which: str) -> N
         check_invalidate_refused(peer, stag, msn=2 if which == "invalidated" else 1)
 
 
-def test_a_send_with_invalidate_with_a_wrong_crc_invalidates_nothing(wire: Wire) -> None:
-    with ScriptedRCPeer.accept_from_siwarp(wire) as peer:
+def test_a_send_with_invalidate_with_a_wrong_crc_invalidates_nothing(
+    connector: ListenerAndConnector,
+) -> None:
+    with ScriptedRCPeer.accept_from_siwarp(connector) as peer:
         mr = register_memory_for_peer(peer)
         peer.end.post_receive(1)
         peer.send_segments(
@@ -257,7 +272,7 @@ def test_a_send_with_invalidate_with_a_wrong_crc_invalidates_nothing(wire: Wire)
         )
         t = peer.receive_terminate()
         assert (t.layer, t.etype, t.code) == (2, 0, 2)
-    with ScriptedRCPeer.accept_from_siwarp(wire) as other:
+    with ScriptedRCPeer.accept_from_siwarp(connector) as other:
         other.end.qp.post_send(SendWR(7, sg=[mr.sge(0, 5)]))
         assert poll(other.end.scq)[0].ok
 
@@ -265,10 +280,12 @@ def test_a_send_with_invalidate_with_a_wrong_crc_invalidates_nothing(wire: Wire)
 # ---- access to bound regions
 
 
-def test_a_region_bound_to_a_queue_pair_is_refused_to_the_peer_of_another(wire: Wire) -> None:
+def test_a_region_bound_to_a_queue_pair_is_refused_to_the_peer_of_another(
+    connector: ListenerAndConnector,
+) -> None:
     with (
-        ScriptedRCPeer.connect_to_siwarp(wire) as one,
-        ScriptedRCPeer.connect_to_siwarp(wire) as other,
+        ScriptedRCPeer.connect_to_siwarp(connector) as one,
+        ScriptedRCPeer.connect_to_siwarp(connector) as other,
     ):
         mr = register_memory_for_peer(one)
         one.send_segments(build_write(mr.rkey, mr.addr) / Raw(b"mine"))
@@ -281,8 +298,10 @@ def test_a_region_bound_to_a_queue_pair_is_refused_to_the_peer_of_another(wire: 
         assert mr.read(4) == b"mine"
 
 
-def test_a_send_with_invalidate_works_between_two_siwarp_ends(wire: Wire) -> None:
-    a, b = wire.connect()
+def test_a_send_with_invalidate_works_between_two_siwarp_ends(
+    connector: ListenerAndConnector,
+) -> None:
+    a, b = connector.connect()
     mr = MR(b.rig.pd, bytearray(1000), INVALIDATE, qp=b.qp)
     a.mem.write(octet_pattern(600))
     a.post(WRITE, 1, length=600, remote=mr.remote())

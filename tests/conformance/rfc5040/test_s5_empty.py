@@ -1,5 +1,5 @@
-"""Messages of length 0 on the wire (RFC 5040 section 5, RFC 5041 section 5.2), and the RTR messages
-of RFC 6581 section 9.2, which have length 0.
+"""Messages of length 0 in the TCP stream (RFC 5040 section 5, RFC 5041 section 5.2), and the RTR
+messages of RFC 6581 section 9.2, which have length 0.
 """
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from harness.rc_harness import READ, SEND, WRITE, Wire
+from harness.rc_harness import READ, SEND, WRITE, ListenerAndConnector
 from harness.verbs_harness import ALL_ACCESS, Rig, poll
 from harness.wire_peer import (
     ScriptedRCPeer,
@@ -27,19 +27,19 @@ STAGS = [0, 1, 0x12345678, 0xFFFFFFFF]
 OFFSETS = [0, 1, 2**63, 2**64 - 1]
 
 
-@pytest.fixture(name="wire")
-def listener_and_connector() -> Iterator[Wire]:
+@pytest.fixture(name="connector")
+def listener_and_connector() -> Iterator[ListenerAndConnector]:
     """Yield a listener on 127.0.0.1 and a way to connect to the listener."""
     rig = Rig()
-    yield Wire(rig)
+    yield ListenerAndConnector(rig)
     rig.close()
 
 
 @pytest.mark.clause("RFC5040-5.2.1-14", "RFC5040-5.2.1-16", "RFC5040-5.2.1-17")
-def test_a_read_of_length_0_is_answered_for_any_source(wire: Wire) -> None:
+def test_a_read_of_length_0_is_answered_for_any_source(connector: ListenerAndConnector) -> None:
     sources = [(stag, to) for stag in STAGS for to in OFFSETS]
     with ScriptedRCPeer.connect_to_siwarp(
-        wire, param=ConnParam(responder_resources=len(sources))
+        connector, param=ConnParam(responder_resources=len(sources))
     ) as peer:
         for msn, (stag, to) in enumerate(sources, 1):
             peer.send_segments(build_read_request(0, stag, to, msn=msn, sink=msn, sink_to=to))
@@ -55,8 +55,8 @@ def test_a_read_of_length_0_is_answered_for_any_source(wire: Wire) -> None:
 
 
 @pytest.mark.clause("RFC5040-5.3-09", "RFC5040-5.3-10")
-def test_a_send_of_length_0_consumes_a_receive_of_any_size(wire: Wire) -> None:
-    with ScriptedRCPeer.connect_to_siwarp(wire) as peer:
+def test_a_send_of_length_0_consumes_a_receive_of_any_size(connector: ListenerAndConnector) -> None:
+    with ScriptedRCPeer.connect_to_siwarp(connector) as peer:
         end = peer.end
         end.mem.write(b"\xa5" * 16)
         end.post_receive(1, 0, 8)
@@ -68,8 +68,10 @@ def test_a_send_of_length_0_consumes_a_receive_of_any_size(wire: Wire) -> None:
 
 
 @pytest.mark.clause("RFC5041-3-05")
-def test_segments_of_length_0_may_begin_and_end_a_longer_message(wire: Wire) -> None:
-    with ScriptedRCPeer.connect_to_siwarp(wire) as peer:
+def test_segments_of_length_0_may_begin_and_end_a_longer_message(
+    connector: ListenerAndConnector,
+) -> None:
+    with ScriptedRCPeer.connect_to_siwarp(connector) as peer:
         there = MR(peer.end.rig.pd, bytearray(100), ALL_ACCESS)
         peer.end.post_receive(1, 0, 100)
         peer.send_segments(
@@ -88,8 +90,10 @@ def test_segments_of_length_0_may_begin_and_end_a_longer_message(wire: Wire) -> 
 
 
 @pytest.mark.parametrize("sink", STAGS)
-def test_a_read_response_of_length_0_is_accepted_for_any_sink(wire: Wire, sink: int) -> None:
-    with ScriptedRCPeer.accept_from_siwarp(wire) as peer:
+def test_a_read_response_of_length_0_is_accepted_for_any_sink(
+    connector: ListenerAndConnector, sink: int
+) -> None:
+    with ScriptedRCPeer.accept_from_siwarp(connector) as peer:
         peer.end.post(READ, 4, remote=RemoteBuffer(0x99, 0, 0x77))
         request = peer.receive_fpdu().ulpdu
         assert ReadRequest(bytes(request.payload)).size == 0
@@ -103,8 +107,10 @@ def test_a_read_response_of_length_0_is_accepted_for_any_sink(wire: Wire, sink: 
 
 @pytest.mark.parametrize("rkey", STAGS)
 @pytest.mark.clause("RFC5041-5.2-08", "RFC5040-5.1-09")
-def test_a_transmitted_message_of_length_0_is_one_segment(wire: Wire, rkey: int) -> None:
-    with ScriptedRCPeer.accept_from_siwarp(wire) as peer:
+def test_a_transmitted_message_of_length_0_is_one_segment(
+    connector: ListenerAndConnector, rkey: int
+) -> None:
+    with ScriptedRCPeer.accept_from_siwarp(connector) as peer:
         end = peer.end
         end.post(WRITE, 1, remote=RemoteBuffer(OFFSETS[-1], 0, rkey))
         end.post(SEND, 2)
@@ -117,11 +123,13 @@ def test_a_transmitted_message_of_length_0_is_one_segment(wire: Wire, rkey: int)
         assert bytes(head.payload) == b""
 
 
-def test_after_start_up_a_send_of_length_0_needs_a_receive_like_any_send(wire: Wire) -> None:
+def test_after_start_up_a_send_of_length_0_needs_a_receive_like_any_send(
+    connector: ListenerAndConnector,
+) -> None:
     request = MPARequest(rev=2, s=1, a=1, b=1, ird=4, ord=4)
     for opening in (None, build_send(1)):
         msn = 1 if opening is None else 2
-        with ScriptedRCPeer.connect_to_siwarp(wire, request, established=False) as peer:
+        with ScriptedRCPeer.connect_to_siwarp(connector, request, established=False) as peer:
             peer.send_segments(opening)
             assert peer.end.next_cm_event().type == CMEventType.ESTABLISHED
             peer.send_segments(build_send(msn))

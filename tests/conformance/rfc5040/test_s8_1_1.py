@@ -1,4 +1,4 @@
-"""RFC 5040 section 8.1.1 on the wire: which memory a peer may access, and for how long."""
+"""RFC 5040 section 8.1.1 in the TCP stream: which memory a peer may access, and for how long."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from harness.rc_harness import SEND, Wire
+from harness.rc_harness import SEND, ListenerAndConnector
 from harness.verbs_harness import ALL_ACCESS, Rig, octet_pattern, poll
 from harness.wire_peer import ScriptedRCPeer, build_read_request, build_send, build_write
 from scapy.packet import Raw
@@ -17,11 +17,11 @@ from siwarp.inspect import DDPTagged, Opcode
 from siwarp.verbs import MR, RemoteBuffer, SendWR, WROpcode
 
 
-@pytest.fixture(name="wire")
-def listener_and_connector() -> Iterator[Wire]:
+@pytest.fixture(name="connector")
+def listener_and_connector() -> Iterator[ListenerAndConnector]:
     """Yield a listener on 127.0.0.1 and a way to connect to the listener."""
     rig = Rig()
-    yield Wire(rig)
+    yield ListenerAndConnector(rig)
     rig.close()
 
 
@@ -32,10 +32,12 @@ def receive_terminate_numbers(peer: ScriptedRCPeer) -> tuple[int, int, int]:
 
 @pytest.mark.parametrize("how", ["write", "read"])
 @pytest.mark.clause("RFC5040-8.1.1-03")
-def test_an_stag_bound_to_one_stream_is_refused_on_another(wire: Wire, how: str) -> None:
+def test_an_stag_bound_to_one_stream_is_refused_on_another(
+    connector: ListenerAndConnector, how: str
+) -> None:
     with (
-        ScriptedRCPeer.connect_to_siwarp(wire) as one,
-        ScriptedRCPeer.connect_to_siwarp(wire) as other,
+        ScriptedRCPeer.connect_to_siwarp(connector) as one,
+        ScriptedRCPeer.connect_to_siwarp(connector) as other,
     ):
         mr = MR(one.end.rig.pd, bytearray(b"mine" * 10), ALL_ACCESS, qp=one.end.qp)
         if how == "write":
@@ -63,10 +65,10 @@ def test_an_stag_bound_to_one_stream_is_refused_on_another(wire: Wire, how: str)
 )
 @pytest.mark.clause("RFC5040-8.1.1-05#a", "RFC5040-8.1.1-05#b")
 def test_a_peer_can_write_only_the_registered_range_and_only_until_deregistration(
-    wire: Wire, at: int, size: int, good: bool
+    connector: ListenerAndConnector, at: int, size: int, good: bool
 ) -> None:
     memory = bytearray(b"\xa5" * 250)
-    with ScriptedRCPeer.connect_to_siwarp(wire) as peer:
+    with ScriptedRCPeer.connect_to_siwarp(connector) as peer:
         mr = MR(peer.end.rig.pd, memoryview(memory)[100:150], ALL_ACCESS)
         peer.send_segments(build_write(mr.rkey, mr.addr - 100 + at) / Raw(octet_pattern(size)))
         if not good:
@@ -85,9 +87,11 @@ def test_a_peer_can_write_only_the_registered_range_and_only_until_deregistratio
 
 @pytest.mark.parametrize("size", [100, 20_000])
 @pytest.mark.clause("RFC5040-8.1.1-07")
-def test_writes_do_not_change_memory_after_its_deregistration(wire: Wire, size: int) -> None:
+def test_writes_do_not_change_memory_after_its_deregistration(
+    connector: ListenerAndConnector, size: int
+) -> None:
     memory = bytearray(size)
-    with ScriptedRCPeer.connect_to_siwarp(wire) as peer:
+    with ScriptedRCPeer.connect_to_siwarp(connector) as peer:
         mr = MR(peer.end.rig.pd, memory, ALL_ACCESS)
         rkey, there = mr.rkey, mr.addr
         octets = [
@@ -118,8 +122,12 @@ def test_writes_do_not_change_memory_after_its_deregistration(wire: Wire, size: 
 
 @pytest.mark.parametrize("limit", [1, 2, 5])
 @pytest.mark.clause("RFC5040-8.1.1-13")
-def test_the_number_of_outstanding_reads_of_a_peer_is_limited(wire: Wire, limit: int) -> None:
-    with ScriptedRCPeer.connect_to_siwarp(wire, param=ConnParam(responder_resources=limit)) as peer:
+def test_the_number_of_outstanding_reads_of_a_peer_is_limited(
+    connector: ListenerAndConnector, limit: int
+) -> None:
+    with ScriptedRCPeer.connect_to_siwarp(
+        connector, param=ConnParam(responder_resources=limit)
+    ) as peer:
         there = MR(peer.end.rig.pd, bytearray(64 << 20), ALL_ACCESS)
         for msn in range(1, limit + 2):
             peer.send_segments(build_read_request(64 << 20, there.rkey, there.addr, msn=msn))
@@ -128,10 +136,10 @@ def test_the_number_of_outstanding_reads_of_a_peer_is_limited(wire: Wire, limit:
 
 @pytest.mark.clause("RFC5040-8.1.1-12")
 def test_a_completion_queue_overflow_affects_only_the_streams_that_use_the_queue(
-    wire: Wire,
+    connector: ListenerAndConnector,
 ) -> None:
-    a, b = wire.connect()
-    c, d = wire.connect()
+    a, b = connector.connect()
+    c, d = connector.connect()
     b.rcq.resize(2)
     for i in range(4):
         b.post_receive(i, length=8)
@@ -149,8 +157,10 @@ def test_a_completion_queue_overflow_affects_only_the_streams_that_use_the_queue
 
 
 @pytest.mark.clause("RFC5040-5.2.2-01", "RFC5040-5.2.2-05")
-def test_a_read_response_goes_to_the_tagged_buffer_that_the_request_names(wire: Wire) -> None:
-    with ScriptedRCPeer.connect_to_siwarp(wire) as peer:
+def test_a_read_response_goes_to_the_tagged_buffer_that_the_request_names(
+    connector: ListenerAndConnector,
+) -> None:
+    with ScriptedRCPeer.connect_to_siwarp(connector) as peer:
         mr = MR(peer.end.rig.pd, bytearray(octet_pattern(200_000)), ALL_ACCESS)
         sink, to = 0xC0FFEE01, 2**40 + 5
         peer.send_segments(build_read_request(200_000, mr.rkey, mr.addr, sink=sink, sink_to=to))
@@ -170,8 +180,10 @@ def test_a_read_response_goes_to_the_tagged_buffer_that_the_request_names(wire: 
 
 
 @pytest.mark.clause("RFC5040-5.1-08", "RFC5040-5.2.1-10", "RFC5040-5.2.1-06")
-def test_a_request_with_many_local_buffers_names_one_remote_buffer(wire: Wire) -> None:
-    with ScriptedRCPeer.accept_from_siwarp(wire, max_send_sge=3) as peer:
+def test_a_request_with_many_local_buffers_names_one_remote_buffer(
+    connector: ListenerAndConnector,
+) -> None:
+    with ScriptedRCPeer.accept_from_siwarp(connector, max_send_sge=3) as peer:
         end = peer.end
         end.mem.write(octet_pattern(50_000))
         sg = [end.mem.sge(0, 10_000), end.mem.sge(20_000, 1), end.mem.sge(30_000, 19_999)]

@@ -1,6 +1,6 @@
 """Fixtures shared by the DDP tests of RFC 5041."""
 
 from unit.ddp.ddp_harness import DdpPort
-from unit.mpa.mpa_harness import port_fixture
+from unit.mpa.mpa_harness import make_port_fixture
 
-world = port_fixture(DdpPort)
+layer_port = make_port_fixture(DdpPort)

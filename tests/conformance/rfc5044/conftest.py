@@ -1,5 +1,5 @@
 """Fixtures shared by the MPA tests of RFC 5044."""
 
-from unit.mpa.mpa_harness import MpaPort, port_fixture
+from unit.mpa.mpa_harness import MpaPort, make_port_fixture
 
-world = port_fixture(MpaPort)
+layer_port = make_port_fixture(MpaPort)

@@ -1,4 +1,4 @@
-"""MPA start-up and end of connection on the wire: RFC 5044 sections 1.2 to 7.1, RFC 6581, RFC
+"""MPA start-up and end of connection in the TCP stream: RFC 5044 sections 1.2 to 7.1, RFC 6581, RFC
 5041.
 """
 
@@ -16,7 +16,7 @@ from harness.rc_harness import (
     SEND,
     WRITE,
     End,
-    Wire,
+    ListenerAndConnector,
     connect_plain_socket,
     create_plain_listener,
     read_to_end,
@@ -31,11 +31,11 @@ from siwarp.inspect import MPAReply, MPARequest
 from siwarp.verbs import RemoteBuffer, WCStatus
 
 
-@pytest.fixture(name="wire")
-def listener_and_connector() -> Iterator[Wire]:
+@pytest.fixture(name="connector")
+def listener_and_connector() -> Iterator[ListenerAndConnector]:
     """Yield a listener on 127.0.0.1 and a way to connect to the listener."""
     rig = Rig()
-    yield Wire(rig)
+    yield ListenerAndConnector(rig)
     rig.close()
 
 
@@ -43,13 +43,17 @@ def listener_and_connector() -> Iterator[Wire]:
 
 
 @pytest.mark.clause("RFC5044-4.4-03", "RFC5044-4.4-01#a")
-def test_by_default_siwarp_requests_and_checks_crcs(wire: Wire) -> None:
+def test_by_default_siwarp_requests_and_checks_crcs(connector: ListenerAndConnector) -> None:
     """By default siwarp requests and checks CRCs, even if the peer requests none."""
-    with ScriptedRCPeer.accept_from_siwarp(wire, MPAReply(rev=2, c=0, s=1, ird=4, ord=4)) as peer:
+    with ScriptedRCPeer.accept_from_siwarp(
+        connector, MPAReply(rev=2, c=0, s=1, ird=4, ord=4)
+    ) as peer:
         assert peer.ours.c == 1
         peer.send_segments(build_send(1), crc=0x01020304)
         assert peer.receive_terminate().code == 2
-    with ScriptedRCPeer.connect_to_siwarp(wire, MPARequest(rev=2, c=0, s=1, ird=1, ord=1)) as peer:
+    with ScriptedRCPeer.connect_to_siwarp(
+        connector, MPARequest(rev=2, c=0, s=1, ird=1, ord=1)
+    ) as peer:
         assert peer.ours.c == 1
         peer.send_segments(None)  # a responder may send only after it has received an FPDU
         peer.send_segments(build_send(1), crc=0x01020304)
@@ -57,13 +61,15 @@ def test_by_default_siwarp_requests_and_checks_crcs(wire: Wire) -> None:
 
 
 @pytest.mark.clause("RFC5044-4.4-05")
-def test_the_negotiation_of_crcs_is_not_visible_to_a_program(wire: Wire) -> None:
+def test_the_negotiation_of_crcs_is_not_visible_to_a_program(
+    connector: ListenerAndConnector,
+) -> None:
     """Whichever end requests CRCs, the events, completions, data and segments are the same."""
     seen = []
     for ours, theirs in itertools.product([False, True], repeat=2):
         reply = MPAReply(rev=2, c=int(theirs), s=1, ird=4, ord=4)
         with ScriptedRCPeer.accept_from_siwarp(
-            wire, reply, ConnParam(crc=ours), established=False
+            connector, reply, ConnParam(crc=ours), established=False
         ) as peer:
             event = peer.end.next_cm_event()
             peer.end.post_receive(1)
@@ -91,10 +97,10 @@ def test_the_negotiation_of_crcs_is_not_visible_to_a_program(wire: Wire) -> None
 @pytest.mark.parametrize("theirs", [False, True])
 @pytest.mark.clause("RFC5044-4.4-01#b", "RFC5044-1.2-02", "RFC5041-3-07")
 def test_crcs_are_disabled_only_if_neither_end_requests_crcs(
-    wire: Wire, ours: bool, theirs: bool
+    connector: ListenerAndConnector, ours: bool, theirs: bool
 ) -> None:
     reply = MPAReply(rev=2, c=int(theirs), s=1, ird=4, ord=4)
-    with ScriptedRCPeer.accept_from_siwarp(wire, reply, ConnParam(crc=ours)) as peer:
+    with ScriptedRCPeer.accept_from_siwarp(connector, reply, ConnParam(crc=ours)) as peer:
         peer.end.post_receive(1)
         peer.send_segments(build_send(1) / Raw(b"abc"), crc=0x01020304)
         if ours or theirs:
@@ -118,10 +124,10 @@ def temporary_mulpdu_setting(request: pytest.FixtureRequest) -> Iterator[int]:
 @pytest.mark.parametrize("temporary_mulpdu_setting", [128, 1000, 3000, 64768], indirect=True)
 @pytest.mark.clause("RFC5044-3-03", "RFC5044-3-05", "RFC5044-4.5-05")
 def test_segments_have_the_size_of_mulpdu_except_the_last(
-    wire: Wire, temporary_mulpdu_setting: int
+    connector: ListenerAndConnector, temporary_mulpdu_setting: int
 ) -> None:
     size = min(temporary_mulpdu_setting * 40, 1 << 20)
-    with ScriptedRCPeer.accept_from_siwarp(wire, size=1 << 20) as peer:
+    with ScriptedRCPeer.accept_from_siwarp(connector, size=1 << 20) as peer:
         end = peer.end
         end.post(WRITE, 1, length=size, remote=RemoteBuffer(0, size, 0x77))
         end.post(SEND, 2, length=size)
@@ -143,11 +149,11 @@ def test_segments_have_the_size_of_mulpdu_except_the_last(
 @pytest.mark.clause("RFC5044-7.1.2-14")
 @pytest.mark.parametrize("rev", [1, 2])
 def test_a_request_that_the_program_rejects_is_answered_with_the_r_bit(
-    wire: Wire, rev: int
+    connector: ListenerAndConnector, rev: int
 ) -> None:
-    with connect_plain_socket(wire.address) as s:
+    with connect_plain_socket(connector.address) as s:
         s.sendall(bytes(MPARequest(rev=rev, private_data=b"let me in")))
-        request = wire.next_connection_request()
+        request = connector.next_connection_request()
         assert request.private_data == b"let me in"
         request.id.reject(b"no")
         reply = MPAReply(recv_startup_frame(s))
@@ -167,7 +173,7 @@ def test_a_request_that_the_program_rejects_is_answered_with_the_r_bit(
     ids=["other", "513", "65535"],
 )
 def test_invalid_private_data_length_closes_the_connection_with_a_local_error(
-    wire: Wire, role: str, length: int | None, frame: str
+    connector: ListenerAndConnector, role: str, length: int | None, frame: str
 ) -> None:
     """The length exceeds the octets before the end of the stream, or the maximum of 512."""
     pdata = b"four" if frame == "short" else bytes(600)
@@ -176,14 +182,16 @@ def test_invalid_private_data_length_closes_the_connection_with_a_local_error(
     kind = MPARequest if role == "asking" else MPAReply
     octets = bytes(kind(rev=1, pd_length=length, private_data=pdata))
     if role == "asking":
-        s = connect_plain_socket(wire.address)
+        s = connect_plain_socket(connector.address)
         s.sendall(octets)
         s.shutdown(socket.SHUT_WR) if length == 8 else None
         assert read_to_end(s) == b""
-        assert wire.p_channel.get_event(0) is None  # no event for this client reaches the program
+        assert (
+            connector.p_channel.get_event(0) is None
+        )  # no event for this client reaches the program
     else:
-        with create_plain_listener(wire.host) as listener:
-            a = End(wire.active, CMID(wire.a_channel), wire.a_channel)
+        with create_plain_listener(connector.host) as listener:
+            a = End(connector.active, CMID(connector.a_channel), connector.a_channel)
             a.id.connect(listener.getsockname()[:2], ConnParam(rev=1))
             s, _ = listener.accept()
             recv_startup_frame(s)
@@ -199,9 +207,11 @@ def test_invalid_private_data_length_closes_the_connection_with_a_local_error(
 @pytest.mark.parametrize("ird", [0, 1, 7, 127, 128, 200])
 @pytest.mark.clause("RFC6581-9.1-02", "RFC6581-9.1-04")
 def test_the_ord_of_a_responder_does_not_exceed_the_ird_of_the_initiator(
-    wire: Wire, ird: int
+    connector: ListenerAndConnector, ird: int
 ) -> None:
-    with ScriptedRCPeer.connect_to_siwarp(wire, MPARequest(rev=2, s=1, ird=ird, ord=3)) as peer:
+    with ScriptedRCPeer.connect_to_siwarp(
+        connector, MPARequest(rev=2, s=1, ird=ird, ord=3)
+    ) as peer:
         assert peer.ours.s == 1
         assert peer.ours.ord <= ird
 
@@ -211,9 +221,9 @@ def test_the_ord_of_a_responder_does_not_exceed_the_ird_of_the_initiator(
 
 @pytest.mark.clause("RFC5041-6.2.1-01")
 def test_a_disconnect_transmits_the_accepted_requests_and_flushes_later_requests(
-    wire: Wire,
+    connector: ListenerAndConnector,
 ) -> None:
-    with ScriptedRCPeer.accept_from_siwarp(wire, size=1 << 20) as peer:
+    with ScriptedRCPeer.accept_from_siwarp(connector, size=1 << 20) as peer:
         end = peer.end
         end.mem.write(octet_pattern(300_000))
         end.post(SEND, 1, length=300_000)
@@ -226,8 +236,10 @@ def test_a_disconnect_transmits_the_accepted_requests_and_flushes_later_requests
 
 
 @pytest.mark.clause("RFC5041-3-10", "RFC5041-3-11", "RFC5041-6.2.1-04")
-def test_a_graceful_end_of_the_peer_is_reported_and_answered(wire: Wire) -> None:
-    with ScriptedRCPeer.connect_to_siwarp(wire) as peer:
+def test_a_graceful_end_of_the_peer_is_reported_and_answered(
+    connector: ListenerAndConnector,
+) -> None:
+    with ScriptedRCPeer.connect_to_siwarp(connector) as peer:
         peer.end.post_receive(1)
         peer.end.post_receive(2)
         peer.send_segments(build_send(1))
@@ -240,8 +252,10 @@ def test_a_graceful_end_of_the_peer_is_reported_and_answered(wire: Wire) -> None
 
 
 @pytest.mark.clause("RFC5041-6.2.2-02", "RFC5041-3-04")
-def test_a_lost_connection_is_reported_and_outstanding_requests_are_flushed(wire: Wire) -> None:
-    with ScriptedRCPeer.accept_from_siwarp(wire) as peer:
+def test_a_lost_connection_is_reported_and_outstanding_requests_are_flushed(
+    connector: ListenerAndConnector,
+) -> None:
+    with ScriptedRCPeer.accept_from_siwarp(connector) as peer:
         end = peer.end
         end.post_receive(1)
         end.post(READ, 2, length=8, remote=RemoteBuffer(0, 8, 0x77))

@@ -20,8 +20,10 @@ from unit.mpa.mpa_harness import (
 
 
 @pytest.mark.clause("RFC5044-7.2-01", "RFC5044-8-01#a")
-def test_the_peers_end_of_stream_is_reported_and_sending_remains_possible(world: MpaPort) -> None:
-    stream = world.create_receiver()
+def test_the_peers_end_of_stream_is_reported_and_sending_remains_possible(
+    layer_port: MpaPort,
+) -> None:
+    stream = layer_port.create_receiver()
     stream.sock.sendall(build_fpdu(b"last"))
     stream.sock.shutdown(socket.SHUT_WR)
     assert stream.receive_ulpdu() == b"last"
@@ -33,8 +35,8 @@ def test_the_peers_end_of_stream_is_reported_and_sending_remains_possible(world:
 
 
 @pytest.mark.clause("RFC5044-8-01#a")
-def test_a_tcp_reset_is_reported_as_a_lost_connection(world: MpaPort) -> None:
-    stream = world.create_receiver()
+def test_a_tcp_reset_is_reported_as_a_lost_connection(layer_port: MpaPort) -> None:
+    stream = layer_port.create_receiver()
     stream.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     stream.sock.close()
     assert errno_of_first_failed_call(stream.peek_fpdu) == errno.ECONNRESET
@@ -42,8 +44,10 @@ def test_a_tcp_reset_is_reported_as_a_lost_connection(world: MpaPort) -> None:
 
 
 @pytest.mark.clause("RFC5044-8-08")
-def test_after_a_wrong_crc_tcp_stays_open_and_a_last_message_can_be_sent(world: MpaPort) -> None:
-    stream = world.create_receiver()
+def test_after_a_wrong_crc_tcp_stays_open_and_a_last_message_can_be_sent(
+    layer_port: MpaPort,
+) -> None:
+    stream = layer_port.create_receiver()
     stream.sock.sendall(build_fpdu(b"good") + build_fpdu(b"bad", crc=7))
     assert stream.receive_ulpdu() == b"good"
     assert errno_of_first_failed_call(stream.peek_fpdu) == errno.EBADMSG

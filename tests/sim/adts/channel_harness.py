@@ -46,13 +46,13 @@ class Server:
 
     @property
     def receives(self) -> Receives:
-        return self.acceptor._open(UNIT)[0]  # type: ignore[attr-defined]
+        return self.acceptor._get_or_create_receives(UNIT)[0]  # type: ignore[attr-defined]
 
     @property
     def pool(self) -> Any:
         return self.acceptors._device.pool
 
-    def check_nothing_is_held(self, sessions: int = 0) -> None:
+    def check_that_no_unit_or_credit_is_held(self, sessions: int = 0) -> None:
         """Check that each unit is free or in a posted receive, and that only open sessions have
         credits."""
         assert self.pool.free + self.receives.total == self.pool.size
@@ -86,7 +86,7 @@ async def send_units(channel: Channel, count: int, payload: int = PAYLOAD, first
         await channel.send(unit, length)
 
 
-def number_of_unit(received: Received) -> int:
+def check_unit_and_return_number(received: Received) -> int:
     """Check the octets of a unit of ``send_units``, and return its number."""
     (record,) = records(received.view)
     number = record.transfer
@@ -99,7 +99,7 @@ async def receive_units(channel: Channel, count: int, first: int = 0) -> None:
     """Receive units of ``send_units``, and check that they arrive in order."""
     for number in range(first, first + count):
         received = await channel.receive()
-        assert number_of_unit(received) == number
+        assert check_unit_and_return_number(received) == number
         received.release()
 
 

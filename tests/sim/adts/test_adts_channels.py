@@ -18,7 +18,7 @@ from sim.adts.channel_harness import (
     A,
     B,
     Server,
-    number_of_unit,
+    check_unit_and_return_number,
     receive_units,
     run_acceptors,
     send_units,
@@ -64,10 +64,10 @@ def test_units_arrive_in_order_in_both_directions_in_spite_of_loss(world: World,
             )
             await asyncio.gather(a.flush(), b.flush())
             assert a.sent_octets == b.received_octets == b.sent_octets == a.received_octets
-            server.check_nothing_is_held(sessions=1)
+            server.check_that_no_unit_or_credit_is_held(sessions=1)
             await a.close()
             await b.close()
-            server.check_nothing_is_held()
+            server.check_that_no_unit_or_credit_is_held()
 
     run_in_world(world, exchange_units_both_ways())
 
@@ -91,7 +91,7 @@ def test_closing_does_not_wait_long(world: World, kind: str, reachable: bool) ->
             assert world.now - start < (0.1 if reachable else 4.5)
             await b.close()
             await asyncio.sleep(5)
-            server.check_nothing_is_held()
+            server.check_that_no_unit_or_credit_is_held()
             world.heal()
 
     run_in_world(world, close_both_ends())
@@ -169,7 +169,7 @@ class NoCredits(Credits):
         return 1000
 
     @property
-    def grant_due(self) -> bool:
+    def is_grant_due(self) -> bool:
         return False
 
     def count_sent_unit(self) -> tuple[int, int]:
@@ -179,7 +179,7 @@ class NoCredits(Credits):
         pass
 
 
-def let_send_without_credit(channel: Channel) -> None:
+def make_channel_send_without_credit(channel: Channel) -> None:
     assert isinstance(channel, RDMAChannel)
     channel.credits.__class__ = NoCredits
     channel._wake_writers()
@@ -190,11 +190,11 @@ def let_send_without_credit(channel: Channel) -> None:
 def test_a_peer_that_sends_without_credit_is_closed_at_no_cost_to_others(
     world: World, kind: str
 ) -> None:
-    async def flood_beside_honest_session() -> None:
+    async def flood_beside_good_session() -> None:
         async with run_acceptors(kind) as server:
             honest, b = await server.open_channel_pair()
             flooding, f = await server.open_channel_pair(window=64)
-            let_send_without_credit(flooding)
+            make_channel_send_without_credit(flooding)
             flood = asyncio.create_task(send_units(flooding, 1000))
             start = world.now
             await asyncio.gather(send_units(honest, 200), receive_units(b, 200))
@@ -208,11 +208,11 @@ def test_a_peer_that_sends_without_credit_is_closed_at_no_cost_to_others(
             await flooding.close()
             await f.close()
             await asyncio.sleep(5)
-            server.check_nothing_is_held(sessions=1)
+            server.check_that_no_unit_or_credit_is_held(sessions=1)
             await asyncio.gather(send_units(honest, 50, first=200), receive_units(b, 50, first=200))
             await honest.close()
 
-    run_in_world(world, flood_beside_honest_session())
+    run_in_world(world, flood_beside_good_session())
 
 
 @pytest.mark.clause("ADTS-CRED-2")
@@ -227,12 +227,14 @@ def test_credits_granted_never_exceed_units_received_given_back_and_receives_pos
     put_header, post_send = channel_rdma.put_unit_header, RDMAChannel._post_send
     on_receive, process_join = RDMAChannel.on_receive, RDChannel.process_join
 
-    def note_granted(into: memoryview, length: int, given: int, back: int) -> None:
+    def save_granted_count_and_put_header(
+        into: memoryview, length: int, given: int, back: int
+    ) -> None:
         nonlocal last
         last = given
         put_header(into, length, given, back)
 
-    def check_and_post(channel: RDMAChannel, *args: Any) -> None:
+    def check_open_credits_and_post_send(channel: RDMAChannel, *args: Any) -> None:
         nonlocal checks
         assert last - granted.get(channel, 0) >= 0
         granted[channel] = last
@@ -246,22 +248,22 @@ def test_credits_granted_never_exceed_units_received_given_back_and_receives_pos
         checks += 1
         post_send(channel, *args)
 
-    def count_unit(channel: RDMAChannel, receive: Any, wc: Any) -> None:
+    def count_received_unit_and_process_it(channel: RDMAChannel, receive: Any, wc: Any) -> None:
         if wc.ok:
             header = parse_unit_header(receive.memory.view[: wc.byte_len])
             used[channel] = used.get(channel, 0) + 1
             returned[channel] = header.returned
         on_receive(channel, receive, wc)
 
-    def count_join(channel: RDChannel, *counts: int) -> None:
+    def count_unit_of_join_and_process_it(channel: RDChannel, *counts: int) -> None:
         used[channel] = 1
         process_join(channel, *counts)
 
     for module in (channel_rdma, channel_rd):
-        monkeypatch.setattr(module, "put_unit_header", note_granted)
-    monkeypatch.setattr(RDMAChannel, "_post_send", check_and_post)
-    monkeypatch.setattr(RDMAChannel, "on_receive", count_unit)
-    monkeypatch.setattr(RDChannel, "process_join", count_join)
+        monkeypatch.setattr(module, "put_unit_header", save_granted_count_and_put_header)
+    monkeypatch.setattr(RDMAChannel, "_post_send", check_open_credits_and_post_send)
+    monkeypatch.setattr(RDMAChannel, "on_receive", count_received_unit_and_process_it)
+    monkeypatch.setattr(RDChannel, "process_join", count_unit_of_join_and_process_it)
     limits = Limits(unit=UNIT, memory=24 * UNIT, window=8)
 
     async def exchange_and_run_out_of_memory() -> None:
@@ -285,7 +287,7 @@ def test_credits_granted_never_exceed_units_received_given_back_and_receives_pos
 
 @KINDS
 def test_octets_that_are_no_unit_end_only_their_session(world: World, kind: str) -> None:
-    async def send_garbage() -> None:
+    async def send_octets_that_are_no_unit() -> None:
         async with run_acceptors(kind) as server:
             a, b = await server.open_channel_pair()
             other, o = await server.open_channel_pair()
@@ -297,14 +299,14 @@ def test_octets_that_are_no_unit_end_only_their_session(world: World, kind: str)
             await asyncio.gather(send_units(other, 20), receive_units(o, 20))
             await asyncio.gather(a.close(), other.close())
 
-    run_in_world(world, send_garbage())
+    run_in_world(world, send_octets_that_are_no_unit())
 
 
 @pytest.mark.clause("ADTS-CHAN-2")
 @KINDS
 @pytest.mark.parametrize("trouble", ["wrong", "used", "expired", "forgotten"])
 def test_a_token_that_is_not_valid_opens_no_channel(world: World, kind: str, trouble: str) -> None:
-    async def open_with_bad_token() -> None:
+    async def open_channel_with_bad_token() -> None:
         async with run_acceptors(kind) as server:
             invitation, accepted = server.invite()
             if trouble == "wrong":
@@ -326,15 +328,15 @@ def test_a_token_that_is_not_valid_opens_no_channel(world: World, kind: str, tro
             assert error.value.cause is (Cause.REFUSED if kind == "rc" else Cause.TIMEOUT)
             assert world.now - start <= 6
             await asyncio.sleep(31)
-            server.check_nothing_is_held()
+            server.check_that_no_unit_or_credit_is_held()
 
-    run_in_world(world, open_with_bad_token())
+    run_in_world(world, open_channel_with_bad_token())
 
 
 @pytest.mark.clause("ADTS-CHAN-2")
 @KINDS
 def test_a_token_is_valid_for_30_seconds(world: World, kind: str) -> None:
-    async def open_late() -> None:
+    async def open_channel_29_s_after_invitation() -> None:
         async with run_acceptors(kind) as server:
             invitation, accepted = server.invite()
             await asyncio.sleep(29)
@@ -342,12 +344,12 @@ def test_a_token_is_valid_for_30_seconds(world: World, kind: str) -> None:
             await (await accepted).close()
             await a.close()
 
-    run_in_world(world, open_late())
+    run_in_world(world, open_channel_29_s_after_invitation())
 
 
 @KINDS
 def test_a_server_that_does_not_answer_is_given_up_after_3_seconds(world: World, kind: str) -> None:
-    async def open_through_partition() -> None:
+    async def open_channel_through_partition() -> None:
         async with run_acceptors(kind) as server:
             invitation, _ = server.invite()
             world.partition(A, B)
@@ -358,7 +360,7 @@ def test_a_server_that_does_not_answer_is_given_up_after_3_seconds(world: World,
             assert world.now - start < 6
             world.heal()
 
-    run_in_world(world, open_through_partition())
+    run_in_world(world, open_channel_through_partition())
 
 
 def test_rd_datagrams_of_strangers_cost_honest_sessions_nothing(world: World) -> None:
@@ -381,14 +383,14 @@ def test_rd_datagrams_of_strangers_cost_honest_sessions_nothing(world: World) ->
                 nonlocal refused
                 refused += 1
 
-            async def send_sends_of_stranger() -> None:
+            async def post_sends_from_stranger() -> None:
                 while True:
                     for _ in range(20):
                         wr = SendWR(sg=[device.control.sge(0, 64)], ah=handle)
                         device.post_send(port.qp, wr, count_refused_send)
                     await asyncio.sleep(0.05)
 
-            flooding = asyncio.create_task(send_sends_of_stranger())
+            flooding = asyncio.create_task(post_sends_from_stranger())
             start = world.now
             await asyncio.gather(send_units(a, 200), receive_units(b, 200))
             assert world.now - start < 10
@@ -412,7 +414,7 @@ def test_300_sessions_that_grant_nothing_do_not_delay_an_honest_session(
             writers = []
             for _ in range(300):
                 client, theirs = await server.open_channel_pair(window=4, unit=1 << 20)
-                client.pause_granting()
+                client.pause_granting_credits()
                 silent.append(client)
                 writers.append(asyncio.create_task(send_units(theirs, 100, 1000)))
             await asyncio.sleep(1)
@@ -467,7 +469,7 @@ async def check_that_stalled_channels_end(
     assert 19 <= world.now - since <= 22
 
 
-def hold_the_rest(server: Server) -> list[Unit]:
+def take_all_free_units(server: Server) -> list[Unit]:
     """Take all free units of a server, as other users would, none of whom waits for more."""
     assert server.pool.waiting == 0
     held: list[Unit] = []
@@ -477,27 +479,27 @@ def hold_the_rest(server: Server) -> list[Unit]:
 
 
 def test_peers_that_take_no_data_lose_their_memory_to_a_session_that_sends(world: World) -> None:
-    async def send_beside_them() -> None:
+    async def exchange_units_beside_unreachable_peers() -> None:
         async with serve_beside_unreachable_peers(world) as (server, writers):
             since = world.now
             a, b = await server.open_channel_pair()
-            held = hold_the_rest(server)
+            held = take_all_free_units(server)
             await asyncio.gather(send_units(b, 20), receive_units(a, 20))
             await check_that_stalled_channels_end(world, since, writers)
             for unit in held:
                 unit.release()
             await a.close()
 
-    run_in_world(world, send_beside_them())
+    run_in_world(world, exchange_units_beside_unreachable_peers())
 
 
 def test_peers_that_take_no_data_lose_their_memory_to_sessions_of_another_transport(
     world: World,
 ) -> None:
-    async def open_another_session() -> None:
+    async def open_session_of_other_transport() -> None:
         async with serve_beside_unreachable_peers(world) as (server, writers):
             since = world.now
-            held = hold_the_rest(server)
+            held = take_all_free_units(server)
             rc = server.acceptors.rc
             with pytest.raises(LimitError, match="try again in 30 seconds"):
                 rc.expect(b"t" * 16, UNIT, 8, lambda _: None)
@@ -512,7 +514,7 @@ def test_peers_that_take_no_data_lose_their_memory_to_sessions_of_another_transp
                 unit.release()
             await a.close()
 
-    run_in_world(world, open_another_session())
+    run_in_world(world, open_session_of_other_transport())
 
 
 @KINDS
@@ -542,7 +544,7 @@ def test_1000_sessions_over_two_transports_fit_into_64_mib(world: World, kind: s
 def test_1000_sessions_at_a_time_exchange_units(world: World) -> None:
     world.faults("delay=1ms")
 
-    async def exchange_over_all() -> None:
+    async def exchange_units_over_1000_channels() -> None:
         async with run_acceptors("rc", Limits()) as rc:
             rd = Server(rc.acceptors, "rd")
             pairs = [
@@ -560,7 +562,7 @@ def test_1000_sessions_at_a_time_exchange_units(world: World) -> None:
             await asyncio.sleep(15)
             assert (rc.pool.registered, rc.pool.free) == (4, 64)
 
-    run_in_world(world, exchange_over_all())
+    run_in_world(world, exchange_units_over_1000_channels())
 
 
 @KINDS
@@ -576,8 +578,8 @@ def test_memory_is_registered_on_demand_and_freed_after_the_last_session(
             honest, b = await server.open_channel_pair()
             stingy, s = await server.open_channel_pair(window=4)
             flooding, f = await server.open_channel_pair(window=64)
-            stingy.pause_granting()
-            let_send_without_credit(flooding)
+            stingy.pause_granting_credits()
+            make_channel_send_without_credit(flooding)
             tasks = [
                 asyncio.create_task(send_units(s, 100)),
                 asyncio.create_task(send_units(flooding, 1000)),
@@ -677,7 +679,7 @@ def test_a_peer_that_does_not_give_credits_back_is_closed(world: World, kind: st
         async with run_acceptors(kind, limits) as server:
             a, b = await server.open_channel_pair()
             assert isinstance(a, RDMAChannel)
-            a._process_reclaim = lambda record: None  # type: ignore[method-assign]
+            a._process_credit_reclaim = lambda record: None  # type: ignore[method-assign]
             with pytest.raises(LimitError):
                 for _ in range(40):
                     server.invite()
@@ -701,7 +703,7 @@ def test_a_server_that_holds_its_receives_is_told_that_they_are_scarce(
             channels = []
             sending = []
 
-            async def hold_units_that_arrive(channel: Channel) -> None:
+            async def receive_and_hold_units(channel: Channel) -> None:
                 with contextlib.suppress(asyncio.TimeoutError):
                     while True:
                         held.append(await asyncio.wait_for(channel.receive(), 0.5))
@@ -711,7 +713,7 @@ def test_a_server_that_holds_its_receives_is_told_that_they_are_scarce(
                     a, b = await server.open_channel_pair()
                     channels.append(a)
                     sending.append(asyncio.create_task(send_units(a, 40)))
-                    await hold_units_that_arrive(b)
+                    await receive_and_hold_units(b)
             assert len(channels) > 4
             assert told == [True]
             for received in held:
@@ -728,26 +730,26 @@ def test_a_server_that_holds_its_receives_is_told_that_they_are_scarce(
 
 @KINDS
 def test_a_paused_channel_grants_nothing_and_holds_no_receives(world: World, kind: str) -> None:
-    async def pause_and_resume() -> None:
+    async def pause_and_resume_granting() -> None:
         async with run_acceptors(kind) as server:
             a, b = await server.open_channel_pair()
-            b.pause_granting()
+            b.pause_granting_credits()
             sending = asyncio.create_task(send_units(a, 50))
             got = 0
             with pytest.raises(asyncio.TimeoutError):
                 while True:
                     received = await asyncio.wait_for(b.receive(), 5)
-                    assert number_of_unit(received) == got
+                    assert check_unit_and_return_number(received) == got
                     received.release()
                     got += 1
             assert got < 50
             assert server.receives.posted == server.receives.total
-            b.resume_granting()
+            b.resume_granting_credits()
             await receive_units(b, 50 - got, first=got)
             await sending
             await a.close()
 
-    run_in_world(world, pause_and_resume())
+    run_in_world(world, pause_and_resume_granting())
 
 
 @KINDS
@@ -787,7 +789,7 @@ def test_cancelled_calls_lose_neither_units_nor_memory(world: World, kind: str) 
             server.acceptor.forget(invitation.token)
             await asyncio.gather(a.close(), b.close())
             await asyncio.sleep(5)
-            server.check_nothing_is_held()
+            server.check_that_no_unit_or_credit_is_held()
 
     run_in_world(world, cancel_each_kind_of_call())
 
@@ -822,7 +824,7 @@ def test_a_channel_that_ends_wakes_its_tasks_and_frees_their_units(world: World,
             await a.close()
             await b.close()
             await asyncio.sleep(5)
-            server.check_nothing_is_held()
+            server.check_that_no_unit_or_credit_is_held()
 
     run_in_world(world, abort_channel_with_waiting_tasks())
 

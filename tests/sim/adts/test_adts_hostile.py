@@ -28,10 +28,10 @@ async def open_session_as_initiator(hosts: Hosts) -> Agreement:
     """Open a session as the initiator; the test then sends the records itself."""
     rendezvous = await endpoints.connect("rc", (B, 18517))
     kinds = handshake.parse_channels([hosts.kind])
-    return await handshake.initiate(rendezvous, B, KEY, kinds, LIMITS)
+    return await handshake.initiate_session(rendezvous, B, KEY, kinds, LIMITS)
 
 
-async def send_records(channel: Channel, *messages: tuple[int, Message]) -> None:
+async def send_messages_in_one_unit(channel: Channel, *messages: tuple[int, Message]) -> None:
     unit = await channel.buffer()
     at = UNIT_HEADER_SIZE
     for transfer, message in messages:
@@ -68,12 +68,12 @@ VIOLATIONS: dict[str, list[tuple[int, Message]]] = {
 @pytest.mark.clause("ADTS-UNIT-5", "ADTS-FILE-1", "ADTS-END-4")
 @pytest.mark.parametrize("what", VIOLATIONS)
 def test_a_violation_ends_its_session_with_an_error_and_no_other(hosts: Hosts, what: str) -> None:
-    async def send_violation() -> None:
+    async def send_protocol_violation() -> None:
         async with await hosts.start_server() as server, await hosts.connect_client() as honest:
             await honest.stat("")
             before = count_descriptors()
             liar = await open_session_as_initiator(hosts)
-            await send_records(liar.channel, *VIOLATIONS[what])
+            await send_messages_in_one_unit(liar.channel, *VIOLATIONS[what])
             with pytest.raises(ADTSError) as error:
                 while True:
                     await receive_message(liar.channel)
@@ -89,7 +89,7 @@ def test_a_violation_ends_its_session_with_an_error_and_no_other(hosts: Hosts, w
                 await asyncio.sleep(0.1)
             assert count_descriptors() <= before
 
-    hosts.run_coroutine(send_violation())
+    hosts.run_coroutine(send_protocol_violation())
     assert "honest" in read_files_below(hosts.root)
 
 
@@ -111,18 +111,18 @@ def test_a_peer_that_sends_nothing_or_half_a_handshake_is_closed_after_10_s(host
     async def send_hello(rendezvous: Channel) -> None:
         await send_message(rendezvous, handshake._make_hello((wire.ChannelKind.RD,), LIMITS, 8))
 
-    async def stop_before_the_proof() -> None:
+    async def stop_before_authentication_proof() -> None:
         async with await hosts.start_server() as server:
             await asyncio.gather(
                 send_part_and_wait_for_end(send_nothing), send_part_and_wait_for_end(send_hello)
             )
             assert server.sessions == 0
 
-    hosts.run_coroutine(stop_before_the_proof())
+    hosts.run_coroutine(stop_before_authentication_proof())
 
 
 def test_a_peer_that_proves_the_key_and_opens_no_channel_is_closed(hosts: Hosts) -> None:
-    async def open_no_channel() -> None:
+    async def complete_handshake_and_open_no_channel() -> None:
         async with await hosts.start_server() as server:
             rendezvous = await endpoints.connect("rc", (B, 18517))
             kinds = handshake.parse_channels([hosts.kind])
@@ -132,7 +132,7 @@ def test_a_peer_that_proves_the_key_and_opens_no_channel_is_closed(hosts: Hosts)
             assert hosts.world.now < 40
             rendezvous.abort("the end of the test")
 
-    hosts.run_coroutine(open_no_channel())
+    hosts.run_coroutine(complete_handshake_and_open_no_channel())
 
 
 @pytest.mark.clause("ADTS-CHAN-3")
@@ -142,15 +142,15 @@ def test_if_a_channel_does_not_open_the_next_one_is_used(
     other = {"rd": "rc", "rc": "rd"}[hosts.kind]
     open_channel = handshake.open_channel
 
-    async def open_only_one_kind(kind: Any, *rest: Any) -> Channel:
+    async def open_channel_of_other_kind_only(kind: Any, *rest: Any) -> Channel:
         if kind == hosts.kind:
             await asyncio.sleep(3)
             raise ChannelEnded("the network drops its packets", Cause.TIMEOUT)
         return await open_channel(kind, *rest)
 
-    monkeypatch.setattr(handshake, "open_channel", open_only_one_kind)
+    monkeypatch.setattr(handshake, "open_channel", open_channel_of_other_kind_only)
 
-    async def connect_by_the_other_kind() -> None:
+    async def connect_over_other_channel_kind() -> None:
         both = [hosts.kind, other]
         async with (
             await hosts.start_server(channels=["rd", "rc"]),
@@ -160,7 +160,7 @@ def test_if_a_channel_does_not_open_the_next_one_is_used(
             assert "the network drops its packets" in session.refused[0]
             assert (await session.put(b"x", "file")).files == 1
 
-    hosts.run_coroutine(connect_by_the_other_kind())
+    hosts.run_coroutine(connect_over_other_channel_kind())
 
 
 @pytest.mark.clause("ADTS-END-3")
@@ -170,7 +170,7 @@ def test_a_session_that_stops_in_the_middle_of_a_file_is_closed_and_the_file_kep
     async def stop_in_the_middle_of_a_file() -> None:
         async with await hosts.start_server() as server:
             liar = await open_session_as_initiator(hosts)
-            await send_records(
+            await send_messages_in_one_unit(
                 liar.channel,
                 (1, make_open_message(size=300_000, options=Option.RESUME)),
                 (1, wire.Hole(0, 1000)),
@@ -190,7 +190,9 @@ def test_more_than_256_waiting_requests_are_refused_and_the_others_answered(host
     async def send_too_many_requests() -> list[wire.Message]:
         async with await hosts.start_server():
             liar = await open_session_as_initiator(hosts)
-            await send_records(liar.channel, *((2 * i + 1, wire.List(b"")) for i in range(300)))
+            await send_messages_in_one_unit(
+                liar.channel, *((2 * i + 1, wire.List(b"")) for i in range(300))
+            )
             answers: list[wire.Message] = []
             while len(answers) < 300:
                 received = await liar.channel.receive()
@@ -208,15 +210,15 @@ def test_more_than_256_waiting_requests_are_refused_and_the_others_answered(host
 
 
 def test_when_receives_run_out_the_sessions_that_have_sent_most_are_paused(hosts: Hosts) -> None:
-    async def send_most() -> None:
+    async def check_that_busiest_sessions_are_paused() -> None:
         async with await hosts.start_server() as server:
             liars = [await open_session_as_initiator(hosts) for _ in range(3)]
             for i, liar in enumerate(liars):
                 opened = make_open_message(b"%d" % i, size=1 << 20)
-                await send_records(liar.channel, (1, opened))
+                await send_messages_in_one_unit(liar.channel, (1, opened))
                 assert await receive_message(liar.channel) == [wire.Accept()]
                 for at in range((2 - i) * 50):
-                    await send_records(liar.channel, (1, wire.Hole(at, 1)))
+                    await send_messages_in_one_unit(liar.channel, (1, wire.Hole(at, 1)))
             await asyncio.sleep(1)
             for is_scarce, message in ((True, wire.Pause()), (False, wire.Resume())):
                 server._pause_busiest_sessions(is_scarce)
@@ -228,7 +230,7 @@ def test_when_receives_run_out_the_sessions_that_have_sent_most_are_paused(hosts
                 for end in (liar.channel, liar.rendezvous):
                     end.abort("the end of the test")
 
-    hosts.run_coroutine(send_most())
+    hosts.run_coroutine(check_that_busiest_sessions_are_paused())
 
 
 def test_sessions_that_are_paused_because_receives_run_out_complete_their_files(
@@ -239,15 +241,15 @@ def test_sessions_that_are_paused_because_receives_run_out_complete_their_files(
     async def put_to_slow_disk(session: Session, number: int) -> None:
         handle = session._exchange._handle_record
 
-        def note(record: wire.Record) -> bool:
+        def note_pause_and_handle_record(record: wire.Record) -> bool:
             if record.type == wire.Type.PAUSE:
                 paused.add(number)
             return handle(record)
 
-        session._exchange._handle_record = note  # type: ignore[method-assign]
+        session._exchange._handle_record = note_pause_and_handle_record  # type: ignore[method-assign]
         assert (await session.put(bytes(range(256)) * 1200, f"{number}")).failures == []
 
-    async def put_many() -> None:
+    async def put_over_24_sessions_to_slow_disk() -> None:
         async with await hosts.start_server() as server, AsyncExitStack() as stack:
             server.make_disk = lambda: SlowDisk(0.5)
             sessions = [
@@ -255,6 +257,6 @@ def test_sessions_that_are_paused_because_receives_run_out_complete_their_files(
             ]
             await asyncio.gather(*(put_to_slow_disk(one, i) for i, one in enumerate(sessions)))
 
-    hosts.run_coroutine(put_many())
+    hosts.run_coroutine(put_over_24_sessions_to_slow_disk())
     assert paused
     assert set(read_files_below(hosts.root).values()) == {bytes(range(256)) * 1200}

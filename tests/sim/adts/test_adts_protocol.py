@@ -65,7 +65,9 @@ async def open_session_as_initiator(hosts: Hosts, **limits: Any) -> AsyncIterato
     """Yield a session with a server, in which the test sends the initiator's records itself."""
     async with open_rendezvous(hosts) as rendezvous:
         kinds = handshake.parse_channels([hosts.kind])
-        joined = await handshake.initiate(rendezvous, B, KEY, kinds, replace(LIMITS, **limits))
+        joined = await handshake.initiate_session(
+            rendezvous, B, KEY, kinds, replace(LIMITS, **limits)
+        )
         try:
             yield joined
         finally:
@@ -90,7 +92,7 @@ async def receive_messages(channel: Channel) -> list[tuple[int, Message]]:
     return [(r.transfer, wire.parse_message(r)) for r in found if r.type != Type.DATA]
 
 
-async def receive_error(channel: Channel) -> wire.Error:
+async def receive_until_error_message(channel: Channel) -> wire.Error:
     while True:
         for _, message in await receive_messages(channel):
             if isinstance(message, wire.Error):
@@ -130,7 +132,7 @@ def test_a_session_that_does_not_begin_with_hello_is_refused(hosts: Hosts, first
     async def send_other_message_first() -> None:
         async with open_rendezvous(hosts) as rendezvous:
             await send_messages(rendezvous, first)
-            assert (await receive_error(rendezvous)).code == ErrorCode.PROTOCOL
+            assert (await receive_until_error_message(rendezvous)).code == ErrorCode.PROTOCOL
 
     hosts.run_coroutine(send_other_message_first())
 
@@ -142,9 +144,9 @@ def test_a_peer_without_a_common_version_is_told_so(hosts: Hosts) -> None:
             await send_messages(rendezvous, replace(HELLO, min_version=lowest, max_version=highest))
             assert isinstance((await receive_messages(rendezvous))[0][1], wire.Hello)
             if lowest > 1:
-                return await receive_error(rendezvous)
+                return await receive_until_error_message(rendezvous)
             await send_messages(rendezvous, wire.Auth(bytes(32)))
-            return await receive_error(rendezvous)
+            return await receive_until_error_message(rendezvous)
 
     newer = hosts.run_coroutine(send_hello(2, 3))
     assert isinstance(newer, wire.Error)
@@ -203,12 +205,14 @@ def test_the_key_is_not_sent(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> N
     sent: list[bytes] = []
     send_unit = RDMAChannel.send
 
-    async def note(channel: RDMAChannel, unit: Unit, length: int, payload: None = None) -> None:
+    async def save_sent_unit_and_send(
+        channel: RDMAChannel, unit: Unit, length: int, payload: None = None
+    ) -> None:
         wire.put_unit_header(unit.view, length)  # as the channel will
         sent.append(bytes(unit.view[:length]))
         await send_unit(channel, unit, length, payload)
 
-    monkeypatch.setattr(RDMAChannel, "send", note)
+    monkeypatch.setattr(RDMAChannel, "send", save_sent_unit_and_send)
 
     async def put() -> None:
         async with await hosts.start_server(), await hosts.connect_client() as session:
@@ -227,12 +231,12 @@ def test_the_smaller_numbers_of_both_hellos_apply(
 ) -> None:
     hello = handshake._make_hello
 
-    def make_hello_with_small_numbers(kinds: Any, limits: Any, window: int) -> wire.Hello:
+    def make_hello_with_small_limits(kinds: Any, limits: Any, window: int) -> wire.Hello:
         made = hello(kinds, limits, window)
         # a window of 0 is that of an acceptor's HELLO, which stays unchanged
         return replace(made, files=2, idle=5) if window else made
 
-    monkeypatch.setattr(handshake, "_make_hello", make_hello_with_small_numbers)
+    monkeypatch.setattr(handshake, "_make_hello", make_hello_with_small_limits)
     large = wire.Open(path=b"file", size=300_000, mtime_ns=0, mode=0o644)
 
     async def wait_for_end_of_idle_session() -> None:
@@ -241,16 +245,16 @@ def test_the_smaller_numbers_of_both_hellos_apply(
             assert await receive_messages(joined.channel) == [(0, wire.Bye())]
             assert 4 <= hosts.world.now - began <= 8
 
-    async def open_three_files() -> None:
+    async def open_more_files_than_limit() -> None:
         async with open_session_as_initiator(hosts) as joined:
             for transfer, path in ((1, b"a"), (3, b"b"), (5, b"c")):
                 await send_messages(joined.channel, replace(large, path=path), transfer=transfer)
-            error = await receive_error(joined.channel)
+            error = await receive_until_error_message(joined.channel)
             assert error.code == ErrorCode.PROTOCOL
             assert "2 open transfers" in error.text
 
     hosts.run_coroutine(wait_for_end_of_idle_session())
-    hosts.run_coroutine(open_three_files())
+    hosts.run_coroutine(open_more_files_than_limit())
 
 
 @pytest.mark.clause("ADTS-CRED-4")
@@ -264,7 +268,7 @@ def test_an_initiator_with_too_small_a_window_is_refused(hosts: Hosts) -> None:
             assert isinstance(theirs, wire.Hello)
             mac = auth.make_proof(KEY, Role.INITIATOR, own.body(), theirs.body())
             await send_messages(rendezvous, wire.Auth(mac))
-            error = await receive_error(rendezvous)
+            error = await receive_until_error_message(rendezvous)
             assert error.code == ErrorCode.PROTOCOL
             assert "HELLO grants 3 credits" in error.text
 
@@ -335,7 +339,7 @@ def test_a_receiver_can_cancel_a_transfer(hosts: Hosts) -> None:
 def test_an_end_that_was_asked_to_pause_sends_no_files_until_it_may(hosts: Hosts) -> None:
     (hosts.root / "small").write_bytes(b"x")
 
-    async def pause() -> None:
+    async def pause_server_and_resume_it() -> None:
         async with open_session_as_initiator(hosts) as joined:
             channel = joined.channel
             await send_messages(channel, wire.Pause())
@@ -345,14 +349,14 @@ def test_an_end_that_was_asked_to_pause_sends_no_files_until_it_may(hosts: Hosts
             types = [type(message) for _, message in await receive_messages(channel)]
             assert types == [wire.Open, wire.End]  # and DATA between them
 
-    hosts.run_coroutine(pause())
+    hosts.run_coroutine(pause_server_and_resume_it())
 
 
 @pytest.mark.clause("ADTS-END-3", "ADTS-END-4")
 def test_an_error_of_the_peer_ends_its_session_and_is_reported(hosts: Hosts) -> None:
     large = wire.Open(path=b"file", size=300_000, mtime_ns=0, mode=0o644)
 
-    async def end_by_error() -> None:
+    async def end_session_by_error_message() -> None:
         async with open_session_as_initiator(hosts) as joined:
             await send_messages(joined.channel, large, transfer=1)
             assert await receive_messages(joined.channel) == [(1, wire.Accept())]
@@ -361,7 +365,7 @@ def test_an_error_of_the_peer_ends_its_session_and_is_reported(hosts: Hosts) -> 
                 await receive_messages(joined.rendezvous)
 
     before = len(list(Path("/proc/self/fd").iterdir()))
-    hosts.run_coroutine(end_by_error())
+    hosts.run_coroutine(end_session_by_error_message())
     assert "has ended the session: the power fails" in hosts.events[-1]
     assert len(list(Path("/proc/self/fd").iterdir())) <= before
 
@@ -371,7 +375,7 @@ def test_an_error_of_the_peer_ends_its_session_and_is_reported(hosts: Hosts) -> 
 def test_the_first_kind_of_the_initiator_that_the_acceptor_has_is_offered(
     hosts: Hosts, order: tuple[str, ...]
 ) -> None:
-    async def ask() -> wire.UseChannel:
+    async def request_channel_offer() -> wire.UseChannel:
         async with await hosts.start_server(channels=["rc", "rd"]):
             rendezvous = await endpoints.connect("rc", (B, 18517))
             kinds = handshake.parse_channels(order)
@@ -379,7 +383,7 @@ def test_the_first_kind_of_the_initiator_that_the_acceptor_has_is_offered(
             rendezvous.abort("the end of the test")
             return offer
 
-    offer = hosts.run_coroutine(ask())
+    offer = hosts.run_coroutine(request_channel_offer())
     assert offer.kind.name.lower() == next(name for name in order if name in {"rc", "rd"})
     assert len(offer.token) == 16 and offer.port and offer.unit_size and offer.window
 
@@ -388,10 +392,10 @@ def test_the_first_kind_of_the_initiator_that_the_acceptor_has_is_offered(
 @pytest.mark.parametrize("lack", ["token", "port", "unit_size", "window"])
 def test_an_offer_that_lacks_what_a_channel_needs_is_invalid(lack: str) -> None:
     offer = wire.UseChannel(ChannelKind.RD, bytes(16), 9, 7, 16384, 8)
-    handshake._check_offer(offer, ChannelKind.RD)
+    handshake._check_channel_offer(offer, ChannelKind.RD)
     nothing: Any = b"" if lack == "token" else 0
     with pytest.raises(wire.WireError, match="lacks what a channel of kind RD needs"):
-        handshake._check_offer(replace(offer, **{lack: nothing}), ChannelKind.RD)
+        handshake._check_channel_offer(replace(offer, **{lack: nothing}), ChannelKind.RD)
 
 
 @pytest.mark.clause("ADTS-UNIT-4")
@@ -402,7 +406,7 @@ def test_flags_and_zero_fields_are_sent_as_zero_and_ignored_on_receipt(
     put_header = wire.put_unit_header
     types = set()
 
-    def check_and_change_header(into: memoryview, length: int, *counts: int) -> None:
+    def check_and_change_reserved_octets(into: memoryview, length: int, *counts: int) -> None:
         put_header(into, length, *counts)
         assert bytes(into[5:8]) == bytes(3)
         if changed:
@@ -421,8 +425,8 @@ def test_flags_and_zero_fields_are_sent_as_zero_and_ignored_on_receipt(
             at += 32 + size
         assert at == length
 
-    monkeypatch.setattr(channel_rdma, "put_unit_header", check_and_change_header)
-    monkeypatch.setattr(channel_rd, "put_unit_header", check_and_change_header)
+    monkeypatch.setattr(channel_rdma, "put_unit_header", check_and_change_reserved_octets)
+    monkeypatch.setattr(channel_rd, "put_unit_header", check_and_change_reserved_octets)
 
     async def send_records_of_most_types() -> None:
         async with await hosts.start_server(), await hosts.connect_client() as session:
@@ -445,7 +449,7 @@ def test_a_server_with_as_many_sessions_as_it_permits_refuses_the_next(
 ) -> None:
     monkeypatch.setattr("siwarp.ulp.adts.server.SESSIONS", 2)
 
-    async def connect_three_times() -> None:
+    async def connect_beyond_session_limit() -> None:
         async with await hosts.start_server() as server, AsyncExitStack() as stack:
             for _ in range(2):
                 await stack.enter_async_context(await hosts.connect_client())
@@ -458,4 +462,4 @@ def test_a_server_with_as_many_sessions_as_it_permits_refuses_the_next(
             async with await hosts.connect_client() as session:
                 await session.stat("")
 
-    hosts.run_coroutine(connect_three_times())
+    hosts.run_coroutine(connect_beyond_session_limit())

@@ -143,7 +143,7 @@ def test_transfers_of_one_session_are_made_one_after_the_other(hosts: Hosts) -> 
 @pytest.mark.clause("ADTS-CHAN-4")
 @pytest.mark.parametrize("ended", ["client", "server"])
 def test_a_session_uses_no_rendezvous_and_ends_with_it_at_once(hosts: Hosts, ended: str) -> None:
-    async def end_rendezvous() -> None:
+    async def end_rendezvous_connection() -> None:
         async with await hosts.start_server() as server, await hosts.connect_client() as session:
             await session.put(b"", "file")
             (exchange,) = server._exchanges
@@ -165,7 +165,7 @@ def test_a_session_uses_no_rendezvous_and_ends_with_it_at_once(hosts: Hosts, end
             with pytest.raises(ADTSError):
                 await session.stat("")
 
-    hosts.run_coroutine(end_rendezvous())
+    hosts.run_coroutine(end_rendezvous_connection())
 
 
 # ---- crashes
@@ -455,11 +455,11 @@ def test_a_mirror_deletes_nothing_if_the_server_cannot_list_everything(
     make_files(tmp_path / "back", {"old": 1})
     put = ListPlan.__init__
 
-    def count_a_failure(plan: ListPlan, *args: Any) -> None:
+    def create_list_plan_with_a_failure(plan: ListPlan, *args: Any) -> None:
         put(plan, *args)
         plan.failed += 1
 
-    monkeypatch.setattr(ListPlan, "__init__", count_a_failure)
+    monkeypatch.setattr(ListPlan, "__init__", create_list_plan_with_a_failure)
 
     async def mirror() -> None:
         async with await hosts.start_server(), await hosts.connect_client() as session:

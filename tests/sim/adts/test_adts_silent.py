@@ -29,7 +29,7 @@ def hosts(world: World, tmp_path: Path) -> Hosts:
 
 
 @asynccontextmanager
-async def answering(answer: Answer) -> AsyncIterator[None]:
+async def listen_and_answer(answer: Answer) -> AsyncIterator[None]:
     """Listen as a server that answers with ``answer``, and then keeps the connection open."""
     channels: list[Channel] = []
     tasks: list[asyncio.Future[None]] = []
@@ -48,11 +48,11 @@ async def answering(answer: Answer) -> AsyncIterator[None]:
         await listener.close()
 
 
-async def say_nothing(rendezvous: Channel) -> None:
+async def answer_nothing(rendezvous: Channel) -> None:
     pass
 
 
-async def say_hello(rendezvous: Channel) -> None:
+async def answer_hello_only(rendezvous: Channel) -> None:
     await handshake._receive_hello(rendezvous)
     await send_message(rendezvous, handshake._make_hello(KINDS, LIMITS, 0))
 
@@ -67,11 +67,11 @@ async def offer_a_port_without_a_listener(rendezvous: Channel) -> None:
     await send_message(rendezvous, wire.Auth(proof), offer)
 
 
-async def open_the_channel(rendezvous: Channel) -> None:
+async def complete_handshake_and_stay_silent(rendezvous: Channel) -> None:
     """Be a server that ends its handshake in order, and serves nothing afterwards."""
     acceptors = await endpoints.open_acceptors(B, LIMITS)
     kinds = {ChannelKind.RD: acceptors.rd}
-    await handshake.admit(rendezvous, KEY, (ChannelKind.RD,), kinds, LIMITS, lambda: None)
+    await handshake.admit_initiator(rendezvous, KEY, (ChannelKind.RD,), kinds, LIMITS, lambda: None)
     await asyncio.sleep(200)
     await acceptors.close()
 
@@ -79,32 +79,36 @@ async def open_the_channel(rendezvous: Channel) -> None:
 @pytest.mark.parametrize(
     ("answer", "limit", "words"),
     [
-        (say_nothing, 10, "did not answer within 10 s: is `siwarp serve` running there?"),
-        (say_hello, 10, "did not answer within 10 s: is `siwarp serve` running there?"),
+        (answer_nothing, 10, "did not answer within 10 s: is `siwarp serve` running there?"),
+        (answer_hello_only, 10, "did not answer within 10 s: is `siwarp serve` running there?"),
         # RD is given up after 3 s, and then the CHANNEL for RC is not answered.
         (offer_a_port_without_a_listener, 13, "did not answer within 10 s: try again"),
-        (open_the_channel, 120, r"has not answered for 120 s: .* run the same command again"),
+        (
+            complete_handshake_and_stay_silent,
+            120,
+            r"has not answered for 120 s: .* run the same command again",
+        ),
     ],
 )
 def test_a_server_that_stops_answering_is_given_up_with_a_remedy(
     hosts: Hosts, answer: Answer, limit: float, words: str
 ) -> None:
-    async def ask() -> None:
+    async def connect_and_stat_root() -> None:
         async with await hosts.connect_client(channels=["rd", "rc"]) as session:
             await session.stat("")
 
-    async def ask_in_vain() -> None:
-        async with answering(answer):
+    async def check_that_session_times_out() -> None:
+        async with listen_and_answer(answer):
             began = hosts.world.now
             with pytest.raises(ADTSError, match=rf"{B}:\d+ {words}") as error:
-                await ask()
+                await connect_and_stat_root()
             assert error.value.code == ErrorCode.TIMEOUT
             assert limit <= hosts.world.now - began <= limit + 5
 
-    hosts.run_coroutine(ask_in_vain())
+    hosts.run_coroutine(check_that_session_times_out())
 
 
-def let_channels_be_silent(server: Server) -> list[CMEvent]:
+def make_acceptors_answer_nobody(server: Server) -> list[CMEvent]:
     """Let a server answer nobody who opens a channel; return the requests that it keeps."""
     opened = server._opened
     assert opened is not None
@@ -120,9 +124,9 @@ def test_channels_that_do_not_answer_are_given_up_after_3_s_each_with_a_remedy(
 ) -> None:
     names = [kind.name.lower() for kind in KINDS]
 
-    async def open_in_vain() -> None:
+    async def check_that_opening_channels_times_out() -> None:
         async with await hosts.start_server(channels=names) as server:
-            kept = let_channels_be_silent(server)
+            kept = make_acceptors_answer_nobody(server)
             began = hosts.world.now
             with pytest.raises(ADTSError) as error:
                 await hosts.connect_client(channels=names)
@@ -141,4 +145,4 @@ def test_channels_that_do_not_answer_are_given_up_after_3_s_each_with_a_remedy(
             for event in kept:
                 event.id.close()
 
-    hosts.run_coroutine(open_in_vain(), 60)
+    hosts.run_coroutine(check_that_opening_channels_times_out(), 60)

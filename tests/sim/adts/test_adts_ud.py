@@ -141,7 +141,7 @@ def test_units_arrive_in_order_in_both_directions_in_spite_of_loss(
 def test_a_reader_that_holds_its_units_or_is_paused_stops_the_sender(
     world_with_two_hosts: World,
 ) -> None:
-    async def hold_units() -> None:
+    async def receive_and_hold_units() -> None:
         async with run_acceptors("rd") as server:
             a, b = await open_channel_pair(server)
             sending = asyncio.create_task(send_units(a, 2000, PAYLOAD))
@@ -150,17 +150,17 @@ def test_a_reader_that_holds_its_units_or_is_paused_stops_the_sender(
                 held.append(await b.receive())
             await asyncio.sleep(5)
             assert b.receive_nowait() is None and not sending.done()
-            b.pause_granting()
+            b.pause_granting_credits()
             for received in held:
                 received.release()
             await asyncio.sleep(5)
             assert b.receive_nowait() is None and not sending.done()
-            b.resume_granting()
+            b.resume_granting_credits()
             await receive_units(b, 2000 - len(held), first=len(held))
             await sending
             await a.close()
 
-    run_in_world(world_with_two_hosts, hold_units())
+    run_in_world(world_with_two_hosts, receive_and_hold_units())
 
 
 @pytest.mark.clause("ADTS-UD-3")
@@ -174,32 +174,34 @@ def test_a_report_follows_every_20_ms_while_units_arrive_and_for_1_s_while_some_
             a, b = await open_channel_pair(server)
             send_report, send_unit = b._port.send, a._port.send
 
-            def note(to: AH, octets: Any, token: bytes, number: int = 0) -> None:
+            def note_time_and_send_report(
+                to: AH, octets: Any, token: bytes, number: int = 0
+            ) -> None:
                 reports.append(world_with_two_hosts.now)
                 send_report(to, octets, token, number)
 
-            def lose(to: AH, octets: Any, token: bytes, number: int = 0) -> None:
+            def send_all_units_but_one(to: AH, octets: Any, token: bytes, number: int = 0) -> None:
                 if number and number != 203:
                     send_unit(to, octets, token, number)
 
-            b._port.send = note  # type: ignore[method-assign]
+            b._port.send = note_time_and_send_report  # type: ignore[method-assign]
             await asyncio.gather(send_units(a, 200, PAYLOAD), receive_units(b, 200))
             received = world_with_two_hosts.now
             await asyncio.sleep(5)
             assert len(reports) >= 5 and reports[-1] - received < 0.041
-            check_intervals()
+            check_intervals_of_reports()
 
             reports.clear()
-            a._port.send = lose  # type: ignore[method-assign]
+            a._port.send = send_all_units_but_one  # type: ignore[method-assign]
             await send_units(a, 10, PAYLOAD, first=200)
             await receive_units(b, 3, first=200)
             received = world_with_two_hosts.now
             await asyncio.sleep(5)
             assert 0.97 < reports[-1] - received < 1.041
-            check_intervals()
+            check_intervals_of_reports()
             a.abort("the end of the test")
 
-    def check_intervals() -> None:
+    def check_intervals_of_reports() -> None:
         for before, after in itertools.pairwise(reports):
             assert after - before == pytest.approx(0.02, abs=1e-3)
 

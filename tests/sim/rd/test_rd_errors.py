@@ -228,7 +228,7 @@ def test_siwarp_never_answers_an_error_message_with_an_error_message(
     b.post_receive(1, 64)
     with scripted_peer(b) as s:
         if isinstance(body, str):  # an error message about a message that siwarp never sent
-            s.report_error(DDPUntagged(opcode=Opcode.SEND, msn=7), (0, 2, 6))
+            s.send_error_message(DDPUntagged(opcode=Opcode.SEND, msn=7), (0, 2, 6))
         else:
             s.send_and_wait(s.build_untagged(Opcode.TERMINATE, body, qn=Queue.TERMINATE, **fields))
         s.send_and_wait(s.build_untagged(Opcode.SEND, b"on"), s.build_read_request(8))

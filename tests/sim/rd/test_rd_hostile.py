@@ -26,9 +26,9 @@ def test_a_handshake_cookie_is_valid_for_its_time_and_no_longer(make_endpoint, m
     counters = Counters()
     s.send_datagram(RDType.ECHO, body=OFFER + handshake_cookie(old.body))
     assert s.receives_nothing() and counters["drop_rd_cookie"] == 1
-    assert lib.siw_rd_n_peers(e.c) == 0
+    assert lib.siw_rd_peer_count(e.c) == 0
     s.connect()
-    assert lib.siw_rd_n_peers(e.c) == 1
+    assert lib.siw_rd_peer_count(e.c) == 1
 
 
 @pytest.mark.clause("DGRAM-RD-32")
@@ -115,7 +115,7 @@ def test_datagrams_with_guessed_epochs_do_not_affect_a_pair(make_endpoint):
     b.poll_once()
     liar.close()
     assert counters["drop_rd_epoch"] > 400
-    assert lib.siw_rd_n_peers(b.c) == 1
+    assert lib.siw_rd_peer_count(b.c) == 1
     assert not any(e.event_count(k) for e in (a, b) for k in ("gone", "restarted"))
 
 
@@ -154,7 +154,7 @@ def test_idle_peer_records_are_evicted_although_most_records_are_in_use(
     for s in used:
         s.send_datagram(RDType.PROBE)
         assert s.receive_datagram().type == RDType.ACK
-    assert lib.siw_rd_n_peers(e.c) == 40
+    assert lib.siw_rd_peer_count(e.c) == 40
 
 
 # ---- memory

@@ -187,14 +187,14 @@ def test_no_header_field_prevents_a_peer_from_starting_a_new_incarnation(
     e.got.clear()
     s.send_datagram(RDType.DATA, psn=s.epoch, body=b"fine")
     poll_until(lambda: e.received_data() == [b"fine"], e)
-    assert lib.siw_rd_n_peers(e.c) == 1
+    assert lib.siw_rd_peer_count(e.c) == 1
 
 
 # ---- limits of datagrams and peers
 
 
 def test_an_idle_peer_record_is_smaller_than_1024_octets():
-    assert lib.siw_rd_peer_size() + ffi.sizeof("void *") < 1024
+    assert lib.siw_rd_peer_record_size() + ffi.sizeof("void *") < 1024
 
 
 @pytest.mark.clause("DGRAM-RD-25")

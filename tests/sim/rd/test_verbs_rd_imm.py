@@ -304,7 +304,7 @@ def test_an_rd_write_reported_invalid_while_it_is_sent_is_completed_after_its_la
         s.keeps = lambda head: bool(first) and head.to > first[0].to + (1 << 18)
         keep = post_to_scripted_peer(a, s, WRITE_IMM, size, imm_data=IMM)
         first.append(s.receive_segment()[0])
-        s.report_error(first[0], (1, 1, 0))
+        s.send_error_message(first[0], (1, 1, 0))
         assert_no_completion(
             a.scq
         )  # No completion is expected yet, because siwarp still reads the memory of the Write.
@@ -326,7 +326,7 @@ def test_an_error_message_about_immediate_data_fails_its_write(rig: Rig) -> None
         head = s.receive_segment()[0]
         while head.opcode != Opcode.IMMEDIATE:
             head = s.receive_segment()[0]
-        s.report_error(head, (0, 2, 0xFF))
+        s.send_error_message(head, (0, 2, 0xFF))
         s.acknowledge_all_received_segments()
         (wc,) = a.poll_sends()
         assert (wc.wr_id, wc.status) == (2, WCStatus.REM_OP_ERR)

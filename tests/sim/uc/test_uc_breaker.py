@@ -83,24 +83,24 @@ def test_lost_and_late_uc_datagrams_are_not_counted_in_the_report(peer: PlainUCP
     datagrams = [peer.build_send(b"x")[0] for _ in range(3 * MIN_REPORTED_DATAGRAMS)]
     came = datagrams[::2]
     peer.send_datagrams(*came[1:], came[0])
-    found = _wait_for_report(peer)
+    found = _wait_for_loss_report(peer)
     assert MIN_REPORTED_DATAGRAMS <= found.datagrams < len(came)
     assert found.next_psn == 2 * found.datagrams + 1
     assert found.octets == found.datagrams * len(came[0])
 
 
-def _wait_for_report(peer: PlainUCPeer) -> UCReport:
+def _wait_for_loss_report(peer: PlainUCPeer) -> UCReport:
     """Poll until a loss report has arrived, and return it."""
     peer.sock.setblocking(False)
 
-    def receive_report() -> bytes:
+    def receive_loss_report() -> bytes:
         peer.cq.poll(1)
         try:
             return peer.sock.recv(2000)
         except BlockingIOError:
             return b""
 
-    return UCReport(wait_until(receive_report))
+    return UCReport(wait_until(receive_loss_report))
 
 
 @pytest.mark.clause("DGRAM-CB-2")
@@ -120,7 +120,7 @@ def test_lasting_loss_reduces_the_uc_sending_rate_and_raises_the_event_congested
     told = LossReporter(peer)
     for _ in range(3):
         told.send_messages()
-        told.send_report(ROUND * 8 // 10, octets=0)
+        told.send_loss_report(ROUND * 8 // 10, octets=0)
         wait_until_datagrams_processed(peer)
     with rig.next_async_event() as event:
         assert (event.event_type, event.element) == (EventType.CONGESTED, peer.qp)
@@ -135,7 +135,7 @@ def test_short_or_small_loss_does_not_change_the_uc_sending_rate(
     told = LossReporter(peer)
     for n in came:
         told.send_messages()
-        told.send_report(n)
+        told.send_loss_report(n)
         wait_until_datagrams_processed(peer)
     told.send_messages()
     assert rig.ctx.get_async_event(0) is None
@@ -156,7 +156,7 @@ def test_uc_reports_with_impossible_values_are_ignored(
     told = LossReporter(peer)
     for _ in range(4):
         told.send_messages()
-        told.send_report(0, **IMPOSSIBLE_REPORTS[what])
+        told.send_loss_report(0, **IMPOSSIBLE_REPORTS[what])
         wait_until_datagrams_processed(peer)
     told.send_messages()
     assert rig.ctx.get_async_event(0) is None
@@ -202,7 +202,7 @@ def send_until_breaker_event(told: LossReporter, seconds: float, until_event: bo
 def test_a_uc_peer_that_stops_reporting_receives_at_the_minimum_rate(peer: PlainUCPeer) -> None:
     told = LossReporter(peer)
     told.send_messages()
-    told.send_report(ROUND)
+    told.send_loss_report(ROUND)
     wait_until_datagrams_processed(peer)
     assert send_until_breaker_event(told, 10.0, until_event=True)
     assert has_minimum_rate(told)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import net
 import pytest
-from harness.rc_harness import Wire
+from harness.rc_harness import ListenerAndConnector
 from harness.verbs_harness import MCAST_PORT, Pair, Rig, temporary_settings
 
 import siwarp.sim
@@ -32,16 +32,18 @@ def ud_queue_pair_pair(rig: Rig) -> Pair:
     return Pair(rig)
 
 
-@pytest.fixture(name="wire")
-def listener_and_connector(rig: Rig) -> Wire:
+@pytest.fixture(name="connector")
+def listener_and_connector(rig: Rig) -> ListenerAndConnector:
     """A listener, and a helper to connect to the listener."""
-    return Wire(rig)
+    return ListenerAndConnector(rig)
 
 
-@pytest.fixture(name="two_device_wire")
-def listener_and_connector_on_two_devices(_use_simulated_network: None) -> Iterator[Wire]:
+@pytest.fixture(name="two_device_connector")
+def listener_and_connector_on_two_devices(
+    _use_simulated_network: None,
+) -> Iterator[ListenerAndConnector]:
     """A listener on one device, and a helper to connect to the listener from another device."""
     a, b = Rig(), Rig()
-    yield Wire(a, b)
+    yield ListenerAndConnector(a, b)
     a.close()
     b.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 
-from harness.rc_harness import SEND, End, Wire
+from harness.rc_harness import SEND, End, ListenerAndConnector
 from harness.verbs_harness import errno_raised_by, poll
 
 from siwarp.base.library import lib
@@ -18,9 +18,9 @@ def destroy_queue_pair(end: End) -> None:
 
 
 def test_destroying_a_bound_queue_pair_disconnects_both_ends_and_delivers_completed_sends(
-    two_device_wire: Wire,
+    two_device_connector: ListenerAndConnector,
 ) -> None:
-    a, b = two_device_wire.connect(size=4096)
+    a, b = two_device_connector.connect(size=4096)
     b.post_receive(7)
     a.mem.write(b"last words")
     a.post(SEND, length=10)

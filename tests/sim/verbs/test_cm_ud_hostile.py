@@ -94,7 +94,7 @@ def test_a_sidr_answer_is_accepted_only_from_the_queried_address_with_the_id_of_
         plain_udp_socket() as stranger,
         plain_udp_socket(net.HERE_TOO) as elsewhere,
     ):
-        sidr_endpoints.send_request(to=peer.getsockname())
+        sidr_endpoints.send_sidr_query(to=peer.getsockname())
         octets, source = peer.recvfrom(2048)
         lies = [
             (stranger, build_sidr_answer(octets)),
@@ -107,25 +107,25 @@ def test_a_sidr_answer_is_accepted_only_from_the_queried_address_with_the_id_of_
                 s.sendto(lie, source)
                 assert sidr_endpoints.asking.get_event(0.05) is None
         peer.sendto(build_sidr_answer(octets, data=b"me"), source)
-        told = sidr_endpoints.next_result()
+        told = sidr_endpoints.next_query_result()
     assert (told.type, told.qpn, told.qkey) == (CMEventType.ESTABLISHED, 0x10001, 7)
     assert told.private_data == b"me"
 
 
 def test_a_sidr_answer_that_names_another_host_is_dropped(sidr_endpoints: SidrEndpoints) -> None:
     with plain_udp_socket() as peer:
-        sidr_endpoints.send_request(to=peer.getsockname())
+        sidr_endpoints.send_sidr_query(to=peer.getsockname())
         octets, source = peer.recvfrom(2048)
         with assert_counter_grows("drop_sidr_field", 1):
             peer.sendto(build_sidr_answer(octets, gid="::ffff:10.99.0.1"), source)
             assert sidr_endpoints.asking.get_event(0.05) is None
         peer.sendto(build_sidr_answer(octets), source)
-        assert sidr_endpoints.next_result().type == CMEventType.ESTABLISHED
+        assert sidr_endpoints.next_query_result().type == CMEventType.ESTABLISHED
 
 
 def test_a_repeated_cookie_causes_no_further_query(sidr_endpoints: SidrEndpoints) -> None:
     with plain_udp_socket() as peer:
-        sidr_endpoints.send_request(to=peer.getsockname())
+        sidr_endpoints.send_sidr_query(to=peer.getsockname())
         octets, source = peer.recvfrom(2048)
         cookie = build_sidr_answer(octets, type=4, qpn=0, q_key=0, gid="::", cookie=9)
         peer.sendto(cookie, source)
@@ -139,7 +139,7 @@ def test_a_peer_that_answers_only_with_cookies_receives_few_queries(
     sidr_endpoints: SidrEndpoints,
 ) -> None:
     with plain_udp_socket() as liar:
-        sidr_endpoints.send_request(to=liar.getsockname(), timeout=0.6)
+        sidr_endpoints.send_sidr_query(to=liar.getsockname(), timeout=0.6)
         came = 0
         liar.settimeout(0.02)
         while (told := sidr_endpoints.asking.get_event(0)) is None:
@@ -199,7 +199,7 @@ def test_a_half_full_queue_requires_a_cookie_that_is_valid_for_one_source_and_qu
             s.sendto(build_sidr_query(i), where)
         before = counter_value("sidr_cookies")
         net.sleep(0.1)
-        sidr_endpoints.send_request(b"ours")
+        sidr_endpoints.send_sidr_query(b"ours")
         wait_until(lambda: counter_value("sidr_cookies") > before)
         assert b"ours" in {sidr_endpoints.next_connection_request().private_data for _ in range(5)}
 

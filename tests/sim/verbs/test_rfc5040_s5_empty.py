@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from harness.rc_harness import SEND, Wire
+from harness.rc_harness import SEND, ListenerAndConnector
 from harness.verbs_harness import Rig, assert_no_completion, poll
 from harness.wire_peer import (
     ScriptedRCPeer,
@@ -28,10 +28,10 @@ OFFSETS = [0, 1, 2**63, 2**64 - 1]
 
 
 @pytest.fixture
-def connectable_listener() -> Iterator[Wire]:
+def connectable_listener() -> Iterator[ListenerAndConnector]:
     """A listener on 127.0.0.1 and a helper to connect to the listener."""
     rig = Rig()
-    yield Wire(rig)
+    yield ListenerAndConnector(rig)
     rig.close()
 
 
@@ -40,7 +40,7 @@ def connectable_listener() -> Iterator[Wire]:
 
 @pytest.mark.clause("RFC5041-5.2-09", "RFC5041-5.2-10")
 def test_an_empty_write_with_any_stag_and_offset_is_accepted_without_completion(
-    connectable_listener: Wire,
+    connectable_listener: ListenerAndConnector,
 ) -> None:
     with ScriptedRCPeer.connect_to_siwarp(connectable_listener) as peer:
         peer.end.post_receive(1)
@@ -68,7 +68,7 @@ RTR_KINDS: dict[str, tuple[dict[str, int], Packet | None, int]] = {
 @pytest.mark.parametrize("kind", RTR_KINDS)
 @pytest.mark.clause("RFC6581-9.2-03")
 def test_each_kind_of_rtr_establishes_the_connection_and_consumes_no_receive(
-    connectable_listener: Wire, kind: str, posted: int
+    connectable_listener: ListenerAndConnector, kind: str, posted: int
 ) -> None:
     bits, segment, msn = RTR_KINDS[kind]
     request = MPARequest(rev=2, s=1, a=1, ird=4, ord=4, **bits)
@@ -100,7 +100,7 @@ def test_each_kind_of_rtr_establishes_the_connection_and_consumes_no_receive(
 )
 @pytest.mark.clause("RFC6581-9.2-09", "RFC6581-5-01")
 def test_each_kind_of_rtr_that_siwarp_sends_is_empty_and_causes_no_completion(
-    connectable_listener: Wire, bits: dict[str, int], kind: RTR
+    connectable_listener: ListenerAndConnector, bits: dict[str, int], kind: RTR
 ) -> None:
     reply = MPAReply(rev=2, s=1, a=1, ird=4, ord=4, **bits)
     with ScriptedRCPeer.accept_from_siwarp(

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from harness.rc_harness import (
     End,
-    Wire,
+    ListenerAndConnector,
     connect_plain_socket,
 )
 from harness.verbs_harness import Rig, assert_no_completion, poll
@@ -18,16 +18,16 @@ from siwarp.inspect import FPDU, MPAReply, MPARequest
 
 
 @pytest.fixture
-def connectable_listener() -> Iterator[Wire]:
+def connectable_listener() -> Iterator[ListenerAndConnector]:
     """A listener on 127.0.0.1 and a helper to connect to the listener."""
     rig = Rig()
-    yield Wire(rig)
+    yield ListenerAndConnector(rig)
     rig.close()
 
 
 @pytest.mark.clause("RFC5044-7.1-04")
 def test_the_first_fpdu_is_delivered_to_the_queue_pair_that_accepted_the_request(
-    connectable_listener: Wire,
+    connectable_listener: ListenerAndConnector,
 ) -> None:
     """Check that only the accepting queue pair receives the first FPDU, after it has accepted."""
     with connect_plain_socket(connectable_listener.address) as s:

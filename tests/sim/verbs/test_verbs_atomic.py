@@ -12,7 +12,7 @@ from harness.atomic_harness import (
     write_memory_uint64,
 )
 from harness.peer_harness import connected_plain_peer
-from harness.rc_harness import READ, SEND, Wire
+from harness.rc_harness import READ, SEND, ListenerAndConnector
 from harness.verbs_harness import assert_no_completion, counter_value, poll, wait_until
 
 from siwarp.inspect import Opcode
@@ -24,8 +24,8 @@ from siwarp.verbs import (
 )
 
 
-def test_reads_and_atomics_together_do_not_exceed_the_ord(wire: Wire) -> None:
-    with connected_plain_peer(wire, ird=2) as (a, peer):
+def test_reads_and_atomics_together_do_not_exceed_the_ord(connector: ListenerAndConnector) -> None:
+    with connected_plain_peer(connector, ird=2) as (a, peer):
         post_atomic(a, ADD, THERE, 1)
         a.post(READ, 2, offset=8, length=8, remote=THERE)
         post_atomic(a, ADD, THERE, 3, offset=16)
@@ -49,8 +49,8 @@ def test_reads_and_atomics_together_do_not_exceed_the_ord(wire: Wire) -> None:
         )
 
 
-def test_a_fence_waits_for_an_atomic(wire: Wire) -> None:
-    with connected_plain_peer(wire) as (a, peer):
+def test_a_fence_waits_for_an_atomic(connector: ListenerAndConnector) -> None:
+    with connected_plain_peer(connector) as (a, peer):
         post_atomic(a, ADD, THERE, 1)
         a.post(SEND, 2, flags=SendFlag.FENCE | SendFlag.SIGNALED)
         request = receive_atomic_request(peer)
@@ -61,8 +61,10 @@ def test_a_fence_waits_for_an_atomic(wire: Wire) -> None:
         assert [w.wr_id for w in poll(a.scq, 2)] == [1, 2]
 
 
-def test_with_persona_roce_an_atomic_response_completes_earlier_sends(wire: Wire) -> None:
-    with connected_plain_peer(wire, persona=Persona.ROCE) as (a, peer):
+def test_with_persona_roce_an_atomic_response_completes_earlier_sends(
+    connector: ListenerAndConnector,
+) -> None:
+    with connected_plain_peer(connector, persona=Persona.ROCE) as (a, peer):
         asks = SendWR(2, ADD, sg=[a.mem.sge(0, 8)], remote=THERE)
         a.qp.post_send([SendWR(1, SEND), asks])
         head, _ = peer.receive_segment()
@@ -74,8 +76,10 @@ def test_with_persona_roce_an_atomic_response_completes_earlier_sends(wire: Wire
         assert [w.wr_id for w in poll(a.scq, 2)] == [1, 2]
 
 
-def test_an_atomic_after_a_send_that_waits_for_a_receive_waits_too(wire: Wire) -> None:
-    a, b = wire.connect(persona=Persona.ROCE)
+def test_an_atomic_after_a_send_that_waits_for_a_receive_waits_too(
+    connector: ListenerAndConnector,
+) -> None:
+    a, b = connector.connect(persona=Persona.ROCE)
     write_memory_uint64(b, 5)
     before = counter_value("rnr_unexpected")
     asks = SendWR(2, ADD, sg=[a.mem.sge(0, 8)], remote=b.mem.remote(0, 8), compare_add=1)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from harness.peer_harness import PlainPeer, connected_plain_peer
-from harness.rc_harness import READ, SEND, WRITE, End, Wire
+from harness.rc_harness import READ, SEND, WRITE, End, ListenerAndConnector
 from harness.verbs_harness import (
     Rig,
     assert_counter_grows,
@@ -68,13 +68,13 @@ def receive_terminate_codes(peer: PlainPeer) -> tuple[int, int, int]:
 @pytest.mark.parametrize("ird", [0, 4])
 @pytest.mark.parametrize("opcode", [SEND, WRITE], ids=["send", "write"])
 def test_a_request_completes_by_a_delivery_count_and_no_read_is_sent(
-    wire: Wire, opcode: WROpcode, ird: int
+    connector: ListenerAndConnector, opcode: WROpcode, ird: int
 ) -> None:
     with (
         assert_counter_grows("confirm_reads", 0),
         assert_counter_grows("confirm_none", 0),
         assert_counter_grows("delivery_counts_rx", 2),
-        connected_plain_peer(wire, ird=ird, **ROCE) as (a, peer),
+        connected_plain_peer(connector, ird=ird, **ROCE) as (a, peer),
     ):
         a.post(opcode, 5, length=100, remote=PEER_MEMORY)
         # One write to the socket carries both the request for counts and the message.
@@ -96,8 +96,10 @@ def test_a_request_completes_by_a_delivery_count_and_no_read_is_sent(
         assert poll(a.scq)[0].ok
 
 
-def test_a_delivery_count_completes_exactly_the_counted_requests(wire: Wire) -> None:
-    with connected_plain_peer(wire, **ROCE) as (a, peer):
+def test_a_delivery_count_completes_exactly_the_counted_requests(
+    connector: ListenerAndConnector,
+) -> None:
+    with connected_plain_peer(connector, **ROCE) as (a, peer):
         for i in range(6):
             a.post(SEND if i % 2 else WRITE, i, length=8, remote=PEER_MEMORY)
         assert len(peer.receive_until_silent()) == 7
@@ -112,9 +114,9 @@ def test_a_delivery_count_completes_exactly_the_counted_requests(wire: Wire) -> 
 
 
 def test_a_write_with_immediate_completes_when_its_write_and_its_message_are_counted(
-    wire: Wire,
+    connector: ListenerAndConnector,
 ) -> None:
-    with connected_plain_peer(wire, **ROCE) as (a, peer):
+    with connected_plain_peer(connector, **ROCE) as (a, peer):
         for i in range(2):
             a.post(WROpcode.RDMA_WRITE_WITH_IMM, i, length=8, remote=PEER_MEMORY)
         a.post(WRITE, 2, length=8, remote=PEER_MEMORY)
@@ -129,17 +131,17 @@ def test_a_write_with_immediate_completes_when_its_write_and_its_message_are_cou
 
 
 def test_send_with_immediate_needs_no_announcement_if_private_messages_are_agreed(
-    wire: Wire,
+    connector: ListenerAndConnector,
 ) -> None:
-    a, b = wire.connect(private_messages=True)
+    a, b = connector.connect(private_messages=True)
     assert a.qp.query()[1].private_messages
     b.post_receive()
     a.post(WROpcode.SEND_WITH_IMM, 1, length=8)
     assert poll(a.scq)[0].ok and poll(b.rcq)[0].ok
 
 
-def test_a_read_among_counted_requests_completes_in_order(wire: Wire) -> None:
-    with connected_plain_peer(wire, **ROCE) as (a, peer):
+def test_a_read_among_counted_requests_completes_in_order(connector: ListenerAndConnector) -> None:
+    with connected_plain_peer(connector, **ROCE) as (a, peer):
         a.post(WRITE, 0, length=8, remote=PEER_MEMORY)
         a.post(READ, 1, offset=64, length=8, remote=PEER_MEMORY)
         a.post(SEND, 2, length=8)
@@ -155,8 +157,10 @@ def test_a_read_among_counted_requests_completes_in_order(wire: Wire) -> None:
         assert [w.wr_id for w in poll(a.scq, 3)] == [0, 1, 2]
 
 
-def test_delivery_counts_complete_fenced_requests_in_a_send_queue_of_one(wire: Wire) -> None:
-    with connected_plain_peer(wire, max_send_wr=1, **ROCE) as (a, peer):
+def test_delivery_counts_complete_fenced_requests_in_a_send_queue_of_one(
+    connector: ListenerAndConnector,
+) -> None:
+    with connected_plain_peer(connector, max_send_wr=1, **ROCE) as (a, peer):
         slots = a.qp.cap.max_send_wr
         for i in range(3 * slots):
             opcode = (WRITE, SEND, READ)[i % 3]
@@ -176,8 +180,10 @@ def test_delivery_counts_complete_fenced_requests_in_a_send_queue_of_one(wire: W
             assert [w.wr_id for w in poll(a.scq)] == [i]
 
 
-def test_unsignaled_requests_free_their_send_queue_slots_when_they_are_counted(wire: Wire) -> None:
-    with connected_plain_peer(wire, max_send_wr=16, **ROCE) as (a, peer):
+def test_unsignaled_requests_free_their_send_queue_slots_when_they_are_counted(
+    connector: ListenerAndConnector,
+) -> None:
+    with connected_plain_peer(connector, max_send_wr=16, **ROCE) as (a, peer):
         for turn in range(1, 4):
             for i in range(15):
                 a.post(WRITE, i, length=8, remote=PEER_MEMORY, flags=0)
@@ -187,8 +193,10 @@ def test_unsignaled_requests_free_their_send_queue_slots_when_they_are_counted(w
             assert [w.wr_id for w in poll(a.scq)] == [turn]
 
 
-def test_a_send_queue_in_sqd_is_drained_when_its_last_request_is_counted(wire: Wire) -> None:
-    with connected_plain_peer(wire, **ROCE) as (a, peer):
+def test_a_send_queue_in_sqd_is_drained_when_its_last_request_is_counted(
+    connector: ListenerAndConnector,
+) -> None:
+    with connected_plain_peer(connector, **ROCE) as (a, peer):
         a.post(SEND, 1, length=8, flags=0)
         a.post(WRITE, 2, length=8, remote=PEER_MEMORY, flags=0)
         assert len(peer.receive_until_silent()) == 3
@@ -203,8 +211,10 @@ def test_a_send_queue_in_sqd_is_drained_when_its_last_request_is_counted(wire: W
         assert event is not None and event.event_type == EventType.SQ_DRAINED
 
 
-def test_uncounted_requests_are_flushed_when_the_peer_closes(wire: Wire) -> None:
-    with connected_plain_peer(wire, **ROCE) as (a, peer):
+def test_uncounted_requests_are_flushed_when_the_peer_closes(
+    connector: ListenerAndConnector,
+) -> None:
+    with connected_plain_peer(connector, **ROCE) as (a, peer):
         for i in range(3):
             a.post(WRITE, i, length=8, remote=PEER_MEMORY)
         peer.receive_until_silent()
@@ -213,8 +223,10 @@ def test_uncounted_requests_are_flushed_when_the_peer_closes(wire: Wire) -> None
         assert [w.status for w in poll(a.scq, 3)] == [WCStatus.SUCCESS, FLUSHED, FLUSHED]
 
 
-def test_a_terminate_after_a_delivery_count_fails_the_request_that_it_quotes(wire: Wire) -> None:
-    with connected_plain_peer(wire, **ROCE) as (a, peer):
+def test_a_terminate_after_a_delivery_count_fails_the_request_that_it_quotes(
+    connector: ListenerAndConnector,
+) -> None:
+    with connected_plain_peer(connector, **ROCE) as (a, peer):
         for i in range(3):
             a.post(SEND, i, length=64)
         sends = [s for s in peer.receive_until_silent() if s[1] & 0xF == Opcode.SEND]
@@ -244,9 +256,9 @@ def test_a_terminate_after_a_delivery_count_fails_the_request_that_it_quotes(wir
     ],
 )
 def test_an_impossible_delivery_count_ends_the_connection(
-    wire: Wire, said: list[tuple[int, int]]
+    connector: ListenerAndConnector, said: list[tuple[int, int]]
 ) -> None:
-    with connected_plain_peer(wire, gone=True, **ROCE) as (a, peer):
+    with connected_plain_peer(connector, gone=True, **ROCE) as (a, peer):
         for i in range(4):
             a.post(SEND if i % 2 else WRITE, i, length=8, remote=PEER_MEMORY)
         assert len(peer.receive_until_silent()) == 5
@@ -261,10 +273,10 @@ def test_an_impossible_delivery_count_ends_the_connection(
 
 
 def test_a_delivery_count_of_a_write_that_is_still_being_sent_ends_the_connection(
-    wire: Wire,
+    connector: ListenerAndConnector,
 ) -> None:
     size = 64 << 20
-    with connected_plain_peer(wire, size=size, gone=True, **ROCE) as (a, peer):
+    with connected_plain_peer(connector, size=size, gone=True, **ROCE) as (a, peer):
         there = RemoteBuffer(0, size, PEER_MEMORY.rkey)
         a.post(WRITE, 1, length=size, remote=there)
         peer.receive_segment_octets()  # the rest of the Write fills the socket
@@ -273,9 +285,9 @@ def test_a_delivery_count_of_a_write_that_is_still_being_sent_ends_the_connectio
         a.wait_for_error_state()
 
 
-def test_a_repeated_delivery_count_ends_the_connection(wire: Wire) -> None:
+def test_a_repeated_delivery_count_ends_the_connection(connector: ListenerAndConnector) -> None:
     with (
-        connected_plain_peer(wire, gone=True, **ROCE) as (a, peer),
+        connected_plain_peer(connector, gone=True, **ROCE) as (a, peer),
         assert_counter_grows("delivery_counts_rx", 2),
     ):
         a.post(SEND, 1, length=8)
@@ -285,8 +297,8 @@ def test_a_repeated_delivery_count_ends_the_connection(wire: Wire) -> None:
         assert receive_terminate_codes(peer) == UNSPECIFIED
 
 
-def test_unrequested_delivery_counts_end_the_connection(wire: Wire) -> None:
-    with connected_plain_peer(wire, gone=True, **IWARP) as (a, peer):
+def test_unrequested_delivery_counts_end_the_connection(connector: ListenerAndConnector) -> None:
+    with connected_plain_peer(connector, gone=True, **IWARP) as (a, peer):
         a.post(SEND, 1, length=8)
         assert poll(a.scq)[0].ok
         assert peer.receive_segment()[0].opcode == Opcode.SEND
@@ -301,9 +313,9 @@ def test_unrequested_delivery_counts_end_the_connection(wire: Wire) -> None:
     ids=["count", "wants"],
 )
 def test_delivery_count_messages_of_a_peer_that_is_not_known_as_siwarp_are_refused(
-    wire: Wire, persona: int, said: bytes
+    connector: ListenerAndConnector, persona: int, said: bytes
 ) -> None:
-    with connected_plain_peer(wire, gone=True, persona=persona) as (a, peer):
+    with connected_plain_peer(connector, gone=True, persona=persona) as (a, peer):
         # A request for counts is refused even after a Send, which with persona roce requests counts
         # by a Read. Counts after such a Read are tested in test_verbs_counts_asked.
         if said == build_delivery_count_request():
@@ -313,10 +325,12 @@ def test_delivery_count_messages_of_a_peer_that_is_not_known_as_siwarp_are_refus
         assert receive_terminate_codes(peer) == UNEXPECTED
 
 
-def test_an_end_with_delivery_counts_disabled_refuses_a_count(wire: Wire) -> None:
+def test_an_end_with_delivery_counts_disabled_refuses_a_count(
+    connector: ListenerAndConnector,
+) -> None:
     with (
         temporary_settings(delivery_counts=0),
-        connected_plain_peer(wire, gone=True, **ROCE) as (a, peer),
+        connected_plain_peer(connector, gone=True, **ROCE) as (a, peer),
     ):
         a.post(SEND, 1, length=8)
         assert peer.receive_segment()[0].opcode == Opcode.SEND
@@ -342,9 +356,9 @@ def test_an_end_with_delivery_counts_disabled_refuses_a_count(wire: Wire) -> Non
     ],
 )
 def test_a_malformed_delivery_count_message_ends_the_connection(
-    wire: Wire, said: bytes, error: tuple[int, int, int]
+    connector: ListenerAndConnector, said: bytes, error: tuple[int, int, int]
 ) -> None:
-    with connected_plain_peer(wire, gone=True, **ROCE) as (a, peer):
+    with connected_plain_peer(connector, gone=True, **ROCE) as (a, peer):
         a.post(SEND, 1, length=8)
         peer.receive_until_silent()
         peer.send_segments(said)
@@ -352,8 +366,10 @@ def test_a_malformed_delivery_count_message_ends_the_connection(
         assert poll(a.scq)[0].status == FLUSHED
 
 
-def test_unused_fields_of_delivery_count_messages_are_ignored(wire: Wire) -> None:
-    with connected_plain_peer(wire, **ROCE) as (a, peer):
+def test_unused_fields_of_delivery_count_messages_are_ignored(
+    connector: ListenerAndConnector,
+) -> None:
+    with connected_plain_peer(connector, **ROCE) as (a, peer):
         a.post(SEND, 1, length=8)
         peer.receive_until_silent()
         peer.send_segments(bytes(DeliveryCount(sends=1, zero=0xABCDEF)))
@@ -361,8 +377,8 @@ def test_unused_fields_of_delivery_count_messages_are_ignored(wire: Wire) -> Non
         assert poll(a.scq)[0].ok
 
 
-def test_a_delivery_count_split_at_any_octet_is_accepted(wire: Wire) -> None:
-    with connected_plain_peer(wire, **ROCE) as (a, peer):
+def test_a_delivery_count_split_at_any_octet_is_accepted(connector: ListenerAndConnector) -> None:
+    with connected_plain_peer(connector, **ROCE) as (a, peer):
         whole = len(peer.frame_segment(build_delivery_count_message(1, 0)))
         for cut in range(1, whole):
             a.post(SEND, cut, length=8)
@@ -376,9 +392,9 @@ def test_a_delivery_count_split_at_any_octet_is_accepted(wire: Wire) -> None:
 
 @pytest.mark.parametrize("octet", range(14))
 def test_a_delivery_count_with_a_changed_octet_completes_no_request_wrongly(
-    wire: Wire, octet: int
+    connector: ListenerAndConnector, octet: int
 ) -> None:
-    with connected_plain_peer(wire, gone=True, **ROCE) as (a, peer):
+    with connected_plain_peer(connector, gone=True, **ROCE) as (a, peer):
         for i in range(2):
             a.post(SEND, i, length=8)
         peer.receive_until_silent()
@@ -396,9 +412,11 @@ def test_a_delivery_count_with_a_changed_octet_completes_no_request_wrongly(
 # ---- the receiver of requests
 
 
-def test_a_receiver_sends_delivery_counts_while_they_are_requested(wire: Wire) -> None:
+def test_a_receiver_sends_delivery_counts_while_they_are_requested(
+    connector: ListenerAndConnector,
+) -> None:
     with (
-        connected_plain_peer(wire, **IWARP) as (a, peer),
+        connected_plain_peer(connector, **IWARP) as (a, peer),
         assert_counter_grows("delivery_counts_tx", 3),
     ):
         for i in range(4):
@@ -426,9 +444,11 @@ def test_a_receiver_sends_delivery_counts_while_they_are_requested(wire: Wire) -
         assert peer.is_silent()
 
 
-def test_a_delivery_count_precedes_a_reply_and_a_read_response(wire: Wire) -> None:
+def test_a_delivery_count_precedes_a_reply_and_a_read_response(
+    connector: ListenerAndConnector,
+) -> None:
     with (
-        connected_plain_peer(wire, **IWARP) as (a, peer),
+        connected_plain_peer(connector, **IWARP) as (a, peer),
         assert_counter_grows("delivery_counts_tx", 2),
     ):
         a.post_receive(0, length=100)
@@ -456,7 +476,7 @@ def endpoint_with_unpolled_send_completion() -> Iterator[tuple[End, PlainPeer]]:
     with temporary_settings(progress_thread=0):
         rig = Rig()
     with (
-        connected_plain_peer(Wire(rig), gone=True, **ROCE) as (a, peer),
+        connected_plain_peer(ListenerAndConnector(rig), gone=True, **ROCE) as (a, peer),
         assert_counter_grows("delivery_counts_tx", 1),
     ):
         a.post_receive(0, length=100)
@@ -490,8 +510,10 @@ def test_a_delivery_count_is_sent_alone_after_several_polls_of_another_queue() -
         assert receive_delivery_count(peer) == (1, 0)
 
 
-def test_a_send_without_a_receive_is_not_counted_but_a_later_write_is(wire: Wire) -> None:
-    with connected_plain_peer(wire, **ROCE) as (a, peer):
+def test_a_send_without_a_receive_is_not_counted_but_a_later_write_is(
+    connector: ListenerAndConnector,
+) -> None:
+    with connected_plain_peer(connector, **ROCE) as (a, peer):
         write = peer.build_write(b"there", a.mem.rkey, a.mem.addr)
         peer.send_segments(build_delivery_count_request(), peer.build_send(b"early"), write)
         assert_no_completion(a.rcq)
@@ -504,8 +526,8 @@ def test_a_send_without_a_receive_is_not_counted_but_a_later_write_is(wire: Wire
         assert receive_delivery_count(peer) == (1, 1)
 
 
-def test_a_refused_send_is_never_counted(wire: Wire) -> None:
-    with connected_plain_peer(wire, gone=True, **IWARP) as (a, peer):
+def test_a_refused_send_is_never_counted(connector: ListenerAndConnector) -> None:
+    with connected_plain_peer(connector, gone=True, **IWARP) as (a, peer):
         a.post_receive(1, length=4)
         a.post_receive(2, length=4)
         peer.send_segments(
@@ -519,8 +541,10 @@ def test_a_refused_send_is_never_counted(wire: Wire) -> None:
         assert counts in ([], [(1, 0)])
 
 
-def test_a_one_way_flow_is_counted_every_64_kib_and_at_pauses(wire: Wire) -> None:
-    with connected_plain_peer(wire, **IWARP) as (a, peer):
+def test_a_one_way_flow_is_counted_every_64_kib_and_at_pauses(
+    connector: ListenerAndConnector,
+) -> None:
+    with connected_plain_peer(connector, **IWARP) as (a, peer):
         octets, total = bytes(1024), 512
         one = peer.build_write(octets, a.mem.rkey, a.mem.addr)
         before = counter_value("delivery_counts_tx")
@@ -541,7 +565,7 @@ def test_a_flow_without_a_pause_is_counted_every_64_kib() -> None:
     octets, total = 1024, 256
     with temporary_settings(progress_thread=0):
         rig = Rig()
-    with connected_plain_peer(Wire(rig), gone=True, **IWARP) as (a, peer):
+    with connected_plain_peer(ListenerAndConnector(rig), gone=True, **IWARP) as (a, peer):
         one = peer.build_write(bytes(octets), a.mem.rkey, a.mem.addr)
         peer.send_segments(build_delivery_count_request(), *[one] * total)
         assert_no_completion(a.rcq)
@@ -559,13 +583,13 @@ def test_a_flow_without_a_pause_is_counted_every_64_kib() -> None:
 
 @pytest.mark.parametrize("other", [Persona.IWARP, Persona.ROCE])
 def test_an_end_of_persona_iwarp_receives_no_delivery_counts(
-    two_device_wire: Wire, other: Persona
+    two_device_connector: ListenerAndConnector, other: Persona
 ) -> None:
-    a = two_device_wire.begin_connect(size=64, **ROCE)
+    a = two_device_connector.begin_connect(size=64, **ROCE)
     b = End(
-        two_device_wire.passive,
-        two_device_wire.next_connection_request().id,
-        two_device_wire.p_channel,
+        two_device_connector.passive,
+        two_device_connector.next_connection_request().id,
+        two_device_connector.p_channel,
         size=64,
         persona=other,
         private_messages=True,
@@ -583,8 +607,10 @@ def test_an_end_of_persona_iwarp_receives_no_delivery_counts(
     assert (counter_value("delivery_counts_rx") > before) == (other == Persona.ROCE)
 
 
-def test_two_ends_of_persona_iwarp_send_no_delivery_counts(two_device_wire: Wire) -> None:
-    a, b = two_device_wire.connect(**IWARP)
+def test_two_ends_of_persona_iwarp_send_no_delivery_counts(
+    two_device_connector: ListenerAndConnector,
+) -> None:
+    a, b = two_device_connector.connect(**IWARP)
     with (
         assert_counter_grows("delivery_counts_tx", 0),
         assert_counter_grows("delivery_counts_rx", 0),
@@ -596,8 +622,10 @@ def test_two_ends_of_persona_iwarp_send_no_delivery_counts(two_device_wire: Wire
         assert_no_completion(b.rcq)
 
 
-def test_the_completion_of_a_send_precedes_the_receive_of_its_answer(two_device_wire: Wire) -> None:
-    a, b = two_device_wire.connect(**ROCE)
+def test_the_completion_of_a_send_precedes_the_receive_of_its_answer(
+    two_device_connector: ListenerAndConnector,
+) -> None:
+    a, b = two_device_connector.connect(**ROCE)
     for i in range(300):
         a.post_receive(i, offset=4096, length=64)
         b.post_receive(i, offset=4096, length=64)
@@ -612,10 +640,10 @@ def test_the_completion_of_a_send_precedes_the_receive_of_its_answer(two_device_
 
 
 def test_a_long_write_does_not_delay_a_delivery_count_in_the_same_direction_forever(
-    two_device_wire: Wire,
+    two_device_connector: ListenerAndConnector,
 ) -> None:
     size = 32 << 20
-    a, b = two_device_wire.connect(size=size, **ROCE)
+    a, b = two_device_connector.connect(size=size, **ROCE)
     b.post(WRITE, 7, length=size, remote=a.mem.remote(0, size))
     b.post_receive(1, length=64)
     a.post(SEND, 1, length=64)
@@ -628,9 +656,11 @@ def test_a_long_write_does_not_delay_a_delivery_count_in_the_same_direction_fore
 
 
 @pytest.mark.parametrize("own", [0, 7])
-def test_the_sender_determines_how_long_its_send_waits_for_a_receive(wire: Wire, own: int) -> None:
+def test_the_sender_determines_how_long_its_send_waits_for_a_receive(
+    connector: ListenerAndConnector, own: int
+) -> None:
     with (
-        connected_plain_peer(wire, gone=True, **ROCE) as (a, peer),
+        connected_plain_peer(connector, gone=True, **ROCE) as (a, peer),
         assert_counter_grows("rnr_expired", 1),
     ):
         a.qp.modify(QPAttr(rnr_retry=own, min_rnr_timer=29))  # the RNR timer 29 is 245.76 ms
@@ -640,8 +670,10 @@ def test_the_sender_determines_how_long_its_send_waits_for_a_receive(wire: Wire,
         assert receive_terminate_codes(peer) == (1, 2, 2)
 
 
-def test_the_rnr_retry_of_a_receiver_does_not_limit_a_sender_without_limit(wire: Wire) -> None:
-    with connected_plain_peer(wire, **ROCE) as (a, peer):
+def test_the_rnr_retry_of_a_receiver_does_not_limit_a_sender_without_limit(
+    connector: ListenerAndConnector,
+) -> None:
+    with connected_plain_peer(connector, **ROCE) as (a, peer):
         a.qp.modify(QPAttr(rnr_retry=1, min_rnr_timer=1))
         peer.send_segments(build_delivery_count_request(7), peer.build_send(b"early"))
         assert_no_completion(a.rcq)
@@ -650,8 +682,10 @@ def test_the_rnr_retry_of_a_receiver_does_not_limit_a_sender_without_limit(wire:
         assert poll(a.rcq)[0].wr_id == 5
 
 
-def test_a_sender_can_change_its_rnr_retry_while_its_send_waits(wire: Wire) -> None:
-    with connected_plain_peer(wire, gone=True, **ROCE) as (a, peer):
+def test_a_sender_can_change_its_rnr_retry_while_its_send_waits(
+    connector: ListenerAndConnector,
+) -> None:
+    with connected_plain_peer(connector, gone=True, **ROCE) as (a, peer):
         a.qp.modify(QPAttr(min_rnr_timer=1))
         peer.send_segments(build_delivery_count_request(7), peer.build_send(b"early"))
         assert_no_completion(a.rcq)
@@ -661,8 +695,8 @@ def test_a_sender_can_change_its_rnr_retry_while_its_send_waits(wire: Wire) -> N
         assert receive_terminate_codes(peer) == (1, 2, 2)
 
 
-def test_a_changed_rnr_retry_is_sent_to_the_receiver(wire: Wire) -> None:
-    with connected_plain_peer(wire, **ROCE) as (a, peer):
+def test_a_changed_rnr_retry_is_sent_to_the_receiver(connector: ListenerAndConnector) -> None:
+    with connected_plain_peer(connector, **ROCE) as (a, peer):
         a.qp.modify(QPAttr(rnr_retry=3))
         a.post(SEND, 1, length=8)
         assert Requester(peer.receive_segment_octets()).rnr_retry == 3
@@ -677,9 +711,9 @@ def test_a_changed_rnr_retry_is_sent_to_the_receiver(wire: Wire) -> None:
 
 
 def test_a_read_request_that_a_terminate_quotes_by_number_is_not_mistaken_for_a_send(
-    wire: Wire,
+    connector: ListenerAndConnector,
 ) -> None:
-    with connected_plain_peer(wire, **ROCE) as (a, peer):
+    with connected_plain_peer(connector, **ROCE) as (a, peer):
         a.post(WRITE, 1, length=8, remote=PEER_MEMORY)
         a.post(READ, 2, length=8, remote=PEER_MEMORY)
         peer.receive_until_silent()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from harness.peer_harness import PlainPeer, connected_plain_peer
-from harness.rc_harness import SEND, WRITE, End, Wire
+from harness.rc_harness import SEND, WRITE, End, ListenerAndConnector
 from harness.verbs_harness import (
     assert_counter_grows,
     assert_no_completion,
@@ -28,13 +28,13 @@ def build_delivery_count_message(sends: int, writes: int) -> bytes:
 
 @pytest.mark.parametrize("opcode", [SEND, WRITE], ids=["send", "write"])
 def test_a_peer_that_sends_a_delivery_count_receives_no_further_confirming_reads(
-    wire: Wire, opcode: WROpcode
+    connector: ListenerAndConnector, opcode: WROpcode
 ) -> None:
     sends = int(opcode == SEND)
     with (
         assert_counter_grows("confirm_reads", 1),
         assert_counter_grows("delivery_counts_rx", 2),
-        connected_plain_peer(wire, persona=Persona.ROCE) as (a, peer),
+        connected_plain_peer(connector, persona=Persona.ROCE) as (a, peer),
     ):
         a.post(opcode, 1, length=8, remote=PEER_MEMORY)
         asked = peer.receive_read_request()
@@ -51,10 +51,12 @@ def test_a_peer_that_sends_a_delivery_count_receives_no_further_confirming_reads
         assert [w.wr_id for w in poll(a.scq)] == [2]
 
 
-def test_a_peer_that_only_answers_the_confirming_read_receives_one_per_request(wire: Wire) -> None:
+def test_a_peer_that_only_answers_the_confirming_read_receives_one_per_request(
+    connector: ListenerAndConnector,
+) -> None:
     with (
         assert_counter_grows("confirm_reads", 3),
-        connected_plain_peer(wire, persona=Persona.ROCE) as (a, peer),
+        connected_plain_peer(connector, persona=Persona.ROCE) as (a, peer),
     ):
         for i in range(3):
             a.post(SEND, i, length=8)
@@ -65,8 +67,10 @@ def test_a_peer_that_only_answers_the_confirming_read_receives_one_per_request(w
             assert [w.wr_id for w in poll(a.scq)] == [i]
 
 
-def test_requests_started_before_the_first_delivery_count_complete_in_order(wire: Wire) -> None:
-    with connected_plain_peer(wire, persona=Persona.ROCE) as (a, peer):
+def test_requests_started_before_the_first_delivery_count_complete_in_order(
+    connector: ListenerAndConnector,
+) -> None:
+    with connected_plain_peer(connector, persona=Persona.ROCE) as (a, peer):
         for i in range(6):
             a.post(SEND if i % 2 else WRITE, i, length=8, remote=PEER_MEMORY)
         asked = peer.receive_read_request()
@@ -86,8 +90,10 @@ def test_requests_started_before_the_first_delivery_count_complete_in_order(wire
         build_delivery_count_message(0, 0),
     ],
 )
-def test_an_impossible_first_delivery_count_ends_the_connection(wire: Wire, said: bytes) -> None:
-    with connected_plain_peer(wire, gone=True, persona=Persona.ROCE) as (a, peer):
+def test_an_impossible_first_delivery_count_ends_the_connection(
+    connector: ListenerAndConnector, said: bytes
+) -> None:
+    with connected_plain_peer(connector, gone=True, persona=Persona.ROCE) as (a, peer):
         a.post(SEND, 1, length=8)
         peer.receive_read_request()
         peer.send_segments(said)
@@ -103,9 +109,9 @@ def receive_delivery_count(peer: PlainPeer) -> tuple[int, int]:
 
 @pytest.mark.parametrize("persona", [Persona.IWARP, Persona.ROCE])
 def test_a_confirming_read_by_a_peer_is_answered_with_delivery_counts(
-    wire: Wire, persona: Persona
+    connector: ListenerAndConnector, persona: Persona
 ) -> None:
-    with connected_plain_peer(wire, persona=persona) as (a, peer):
+    with connected_plain_peer(connector, persona=persona) as (a, peer):
         for i in range(3):
             a.post_receive(i)
         peer.send_segments(
@@ -120,9 +126,9 @@ def test_a_confirming_read_by_a_peer_is_answered_with_delivery_counts(
 
 @pytest.mark.parametrize("to", [0, COUNT_REQUEST_OFFSET + 1, COUNT_REQUEST_OFFSET - 1])
 def test_a_zero_length_read_at_another_offset_does_not_request_delivery_counts(
-    wire: Wire, to: int
+    connector: ListenerAndConnector, to: int
 ) -> None:
-    with connected_plain_peer(wire, persona=Persona.ROCE) as (a, peer):
+    with connected_plain_peer(connector, persona=Persona.ROCE) as (a, peer):
         a.post_receive(1)
         peer.send_segments(peer.build_send(b"one"), peer.build_read_request(0, 1, to))
         assert peer.receive_segment()[0].opcode == Opcode.RDMA_READ_RESPONSE
@@ -130,9 +136,9 @@ def test_a_zero_length_read_at_another_offset_does_not_request_delivery_counts(
 
 
 def test_a_read_with_a_length_at_the_request_offset_does_not_request_delivery_counts(
-    wire: Wire,
+    connector: ListenerAndConnector,
 ) -> None:
-    with connected_plain_peer(wire, gone=True, persona=Persona.ROCE) as (a, peer):
+    with connected_plain_peer(connector, gone=True, persona=Persona.ROCE) as (a, peer):
         a.post_receive(1)
         peer.send_segments(
             peer.build_send(b"one"), peer.build_read_request(8, 0x123, COUNT_REQUEST_OFFSET)
@@ -140,10 +146,12 @@ def test_a_read_with_a_length_at_the_request_offset_does_not_request_delivery_co
         assert peer.receive_segment()[0].opcode == Opcode.TERMINATE
 
 
-def test_no_delivery_counts_are_requested_or_sent_if_the_setting_is_off(wire: Wire) -> None:
+def test_no_delivery_counts_are_requested_or_sent_if_the_setting_is_off(
+    connector: ListenerAndConnector,
+) -> None:
     with (
         temporary_settings(delivery_counts=0),
-        connected_plain_peer(wire, persona=Persona.ROCE) as (a, peer),
+        connected_plain_peer(connector, persona=Persona.ROCE) as (a, peer),
     ):
         a.post_receive(1, 8)
         a.post(SEND, 1, length=8)
@@ -161,18 +169,18 @@ def test_no_delivery_counts_are_requested_or_sent_if_the_setting_is_off(wire: Wi
 
 @pytest.mark.parametrize("other", [Persona.IWARP, Persona.ROCE])
 def test_between_two_siwarp_ends_one_confirming_read_is_enough(
-    two_device_wire: Wire, other: Persona
+    two_device_connector: ListenerAndConnector, other: Persona
 ) -> None:
     with (
         temporary_settings(mpa_announce=0),
         assert_counter_grows("confirm_reads", 1),
         assert_counter_grows("confirm_none", 0),
     ):
-        a = two_device_wire.begin_connect(size=1 << 16, persona=Persona.ROCE)
+        a = two_device_connector.begin_connect(size=1 << 16, persona=Persona.ROCE)
         b = End(
-            two_device_wire.passive,
-            two_device_wire.next_connection_request().id,
-            two_device_wire.p_channel,
+            two_device_connector.passive,
+            two_device_connector.next_connection_request().id,
+            two_device_connector.p_channel,
             size=1 << 16,
             persona=other,
         )

@@ -11,7 +11,7 @@ import net
 import pytest
 from harness.flush_harness import FLUSHED
 from harness.peer_harness import PlainPeer, connected_plain_peer
-from harness.rc_harness import End, Wire, read_to_end
+from harness.rc_harness import End, ListenerAndConnector, read_to_end
 from harness.verbs_harness import Rig, poll, temporary_settings
 
 from siwarp.verbs import WC, QPAttr, QPState, SendFlag, SendWR
@@ -25,11 +25,16 @@ POSTED = FILLING + LISTS * EACH
 
 
 @pytest.fixture(name="stalled")
-def connection_to_peer_that_does_not_read(wire: Wire) -> Iterator[tuple[End, PlainPeer]]:
+def connection_to_peer_that_does_not_read(
+    connector: ListenerAndConnector,
+) -> Iterator[tuple[End, PlainPeer]]:
     """Yield a connection to a peer that reads nothing, with all requests posted."""
     with (
         temporary_settings(batching=ALWAYS, linger_ms=int(LINGER_S * 1000)),
-        connected_plain_peer(wire, gone=True, size=POSTED * SIZE, max_send_wr=POSTED) as (a, peer),
+        connected_plain_peer(connector, gone=True, size=POSTED * SIZE, max_send_wr=POSTED) as (
+            a,
+            peer,
+        ),
     ):
         for number in range(POSTED):
             a.mem.write(number.to_bytes(4, "big"), offset=number * SIZE)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from harness.flush_harness import FLUSHED, assert_all_flushed
-from harness.rc_harness import SEND, End, Wire
+from harness.rc_harness import SEND, End, ListenerAndConnector
 from harness.verbs_harness import assert_no_completion, poll
 
 from siwarp.cm import CMEventType
@@ -35,9 +35,9 @@ def post_waiting_requests(a: End, b: End) -> None:
 @pytest.mark.parametrize("who", ["active", "passive"])
 @pytest.mark.parametrize("how", ENDING_ACTIONS)
 def test_both_queue_pairs_flush_their_requests_when_one_end_ends_the_connection(
-    two_device_wire: Wire, how: str, who: str, persona: Persona
+    two_device_connector: ListenerAndConnector, how: str, who: str, persona: Persona
 ) -> None:
-    a, b = two_device_wire.connect(persona=persona)
+    a, b = two_device_connector.connect(persona=persona)
     post_waiting_requests(a, b)
     ENDING_ACTIONS[how](a if who == "active" else b)
     assert_all_flushed(a)
@@ -55,9 +55,9 @@ def test_both_queue_pairs_flush_their_requests_when_one_end_ends_the_connection(
 
 
 def test_a_reset_queue_pair_completes_no_request_and_its_peer_flushes(
-    two_device_wire: Wire,
+    two_device_connector: ListenerAndConnector,
 ) -> None:
-    a, b = two_device_wire.connect()
+    a, b = two_device_connector.connect()
     post_waiting_requests(a, b)
     a.qp.modify(QPAttr(qp_state=QPState.RESET))
     assert_all_flushed(b)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.rc_harness import SEND, WRITE, Wire
+from harness.rc_harness import SEND, WRITE, ListenerAndConnector
 from harness.verbs_harness import assert_no_completion, counter_value, poll, wait_until
 
 from siwarp.verbs import (
@@ -14,8 +14,10 @@ from siwarp.verbs import (
 WRITE_IMM, SEND_IMM = WROpcode.RDMA_WRITE_WITH_IMM, WROpcode.SEND_WITH_IMM
 
 
-def test_a_waiting_write_with_immediate_reports_the_length_of_its_own_write(wire: Wire) -> None:
-    a, b = wire.connect(persona=Persona.ROCE)
+def test_a_waiting_write_with_immediate_reports_the_length_of_its_own_write(
+    connector: ListenerAndConnector,
+) -> None:
+    a, b = connector.connect(persona=Persona.ROCE)
     before = counter_value("rnr_unexpected")
     requests = [(SEND, 3), (WRITE_IMM, 70), (WRITE_IMM, 5), (WRITE, 9)]
     a.qp.post_send(

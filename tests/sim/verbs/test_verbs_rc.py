@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 
 import pytest
-from harness.rc_harness import READ, SEND, WRITE, Wire
+from harness.rc_harness import READ, SEND, WRITE, ListenerAndConnector
 from harness.verbs_harness import assert_no_completion, poll
 
 from siwarp.verbs import (
@@ -13,8 +13,10 @@ from siwarp.verbs import (
 )
 
 
-def test_unsignaled_rc_requests_complete_without_a_completion(two_device_wire: Wire) -> None:
-    a, b = two_device_wire.connect()
+def test_unsignaled_rc_requests_complete_without_a_completion(
+    two_device_connector: ListenerAndConnector,
+) -> None:
+    a, b = two_device_connector.connect()
     b.qp.post_recv([RecvWR(1), RecvWR(2)])
     a.post(SEND, 1, flags=0)
     a.post(WRITE, 2, length=10, remote=b.mem.remote(0, 10), flags=0)
@@ -26,9 +28,9 @@ def test_unsignaled_rc_requests_complete_without_a_completion(two_device_wire: W
 
 
 def test_a_full_rc_send_queue_refuses_a_request_and_accepts_it_after_completions(
-    wire: Wire,
+    connector: ListenerAndConnector,
 ) -> None:
-    a, b = wire.connect(max_send_wr=4)
+    a, b = connector.connect(max_send_wr=4)
     room = b.qp.cap.max_send_wr
     a.qp.post_recv([RecvWR(i) for i in range(room + 1)])
     # The responder must not send before the initiator has sent, so its send queue fills up.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from harness.rc_harness import READ, SEND, WRITE, End, Wire
+from harness.rc_harness import READ, SEND, WRITE, End, ListenerAndConnector
 from harness.verbs_harness import (
     ALL_ACCESS,
     assert_counter_grows,
@@ -100,9 +100,9 @@ INVALID_BUFFERS = {  # each value contains a function, the code for a Write, and
 @pytest.mark.parametrize("opcode", [WRITE, READ], ids=["write", "read"])
 @pytest.mark.parametrize("what", INVALID_BUFFERS)
 def test_an_invalid_memory_access_is_terminated_with_the_code_of_the_rfcs(
-    two_device_wire: Wire, what: str, opcode: int
+    two_device_connector: ListenerAndConnector, what: str, opcode: int
 ) -> None:
-    a, b = two_device_wire.connect()
+    a, b = two_device_connector.connect()
     how, for_write, for_read = INVALID_BUFFERS[what]
     remote = how(b, opcode) if how is buffer_with_access_for_other_operation else how(b)
     b.mem.view[:] = b"\x33" * b.mem.length
@@ -128,14 +128,14 @@ def test_an_invalid_memory_access_is_terminated_with_the_code_of_the_rfcs(
 @pytest.mark.parametrize("when", ["before connecting", "while connected"])
 @pytest.mark.parametrize("length", [1, 64])
 def test_an_operation_that_a_queue_pair_denies_is_refused_for_every_key(
-    two_device_wire: Wire, length: int, opcode: int, when: str
+    two_device_connector: ListenerAndConnector, length: int, opcode: int, when: str
 ) -> None:
     other = AccessFlag.REMOTE_READ if opcode == WRITE else AccessFlag.REMOTE_WRITE
 
     def deny_operation(b: End) -> None:
         b.qp.modify(QPAttr(qp_access_flags=other))
 
-    a, b = two_device_wire.connect(
+    a, b = two_device_connector.connect(
         before_accept=deny_operation if when == "before connecting" else None
     )
     if when == "while connected":
@@ -154,9 +154,9 @@ def test_an_operation_that_a_queue_pair_denies_is_refused_for_every_key(
 
 
 def test_the_invalid_read_among_several_reads_completes_with_an_access_error(
-    two_device_wire: Wire,
+    two_device_connector: ListenerAndConnector,
 ) -> None:
-    a, b = two_device_wire.connect()
+    a, b = two_device_connector.connect()
     good, bad = b.mem.remote(0, 16), buffer_with_unknown_key(b)
     a.qp.post_send(
         [
@@ -172,15 +172,15 @@ def test_the_invalid_read_among_several_reads_completes_with_an_access_error(
     assert statuses[4:] == [FLUSHED, FLUSHED]
 
 
-def test_a_zero_length_read_needs_no_valid_key(two_device_wire: Wire) -> None:
-    a, b = two_device_wire.connect()
+def test_a_zero_length_read_needs_no_valid_key(two_device_connector: ListenerAndConnector) -> None:
+    a, b = two_device_connector.connect()
     a.post(READ, 1, remote=RemoteBuffer(12345, 0, 0xBAD))
     assert poll(a.scq)[0].ok
     assert a.qp.qp_state == b.qp.qp_state == QPState.RTS
 
 
-def test_a_zero_length_write_needs_no_valid_key(two_device_wire: Wire) -> None:
-    a, b = two_device_wire.connect()
+def test_a_zero_length_write_needs_no_valid_key(two_device_connector: ListenerAndConnector) -> None:
+    a, b = two_device_connector.connect()
     b.qp.post_recv(RecvWR(1))
     a.post(WRITE, 1, remote=RemoteBuffer(12345, 0, 0xBAD))
     a.post(SEND, 2)
@@ -192,9 +192,9 @@ def test_a_zero_length_write_needs_no_valid_key(two_device_wire: Wire) -> None:
 
 
 def test_with_persona_iwarp_a_send_without_a_receive_ends_the_connection(
-    two_device_wire: Wire,
+    two_device_connector: ListenerAndConnector,
 ) -> None:
-    a, b = two_device_wire.connect()
+    a, b = two_device_connector.connect()
     err = encode_terminate_error(DDP, 2, 2)
     a.post(SEND, 1, length=100)
     check_both_terminated(a, b, err)
@@ -203,9 +203,9 @@ def test_with_persona_iwarp_a_send_without_a_receive_ends_the_connection(
 
 @pytest.mark.parametrize("size", [11, 5000, 300_000])
 def test_a_send_longer_than_its_receive_is_terminated_and_not_placed_beyond_it(
-    two_device_wire: Wire, size: int
+    two_device_connector: ListenerAndConnector, size: int
 ) -> None:
-    a, b = two_device_wire.connect(size=1 << 20)
+    a, b = two_device_connector.connect(size=1 << 20)
     b.mem.view[:] = b"\x33" * b.mem.length
     b.post_receive(wr_id=7, length=size - 1)
     b.post_receive(wr_id=8, offset=1 << 19, length=1 << 19)
@@ -219,9 +219,9 @@ def test_a_send_longer_than_its_receive_is_terminated_and_not_placed_beyond_it(
 
 @pytest.mark.parametrize("size", [6, 6000, 200_000])
 def test_a_receive_with_an_invalid_key_completes_with_a_protection_error(
-    two_device_wire: Wire, size: int
+    two_device_connector: ListenerAndConnector, size: int
 ) -> None:
-    a, b = two_device_wire.connect(size=1 << 20, max_recv_sge=2)
+    a, b = two_device_connector.connect(size=1 << 20, max_recv_sge=2)
     b.qp.post_recv(RecvWR(7, sg=[b.mem.sge(0, 2), SGE(b.mem.addr, size, 0xBAD)]))
     b.post_receive(wr_id=8)
     a.post(SEND, 1, length=size)
@@ -238,9 +238,9 @@ def test_a_receive_with_an_invalid_key_completes_with_a_protection_error(
 @pytest.mark.parametrize("size", [8, 50_000])
 @pytest.mark.parametrize("polling", [True, False], ids=["polling", "event"])
 def test_an_invalid_local_key_is_a_protection_error_and_ends_the_connection(
-    two_device_wire: Wire, opcode: int, size: int, polling: bool
+    two_device_connector: ListenerAndConnector, opcode: int, size: int, polling: bool
 ) -> None:
-    a, b = two_device_wire.connect(max_send_sge=2)
+    a, b = two_device_connector.connect(max_send_sge=2)
     b.mem.view[:] = b"\x33" * b.mem.length
     b.post_receive(wr_id=5)
     a.post_receive(wr_id=6)
@@ -259,8 +259,10 @@ def test_an_invalid_local_key_is_a_protection_error_and_ends_the_connection(
     assert set(b.mem.read()) == {0x33}
 
 
-def test_an_rdma_read_into_read_only_memory_is_a_protection_error(two_device_wire: Wire) -> None:
-    a, b = two_device_wire.connect()
+def test_an_rdma_read_into_read_only_memory_is_a_protection_error(
+    two_device_connector: ListenerAndConnector,
+) -> None:
+    a, b = two_device_connector.connect()
     ro = a.rig.reg_mr(bytearray(64), 0)
     a.qp.post_send(SendWR(1, READ, sg=[ro.sge()], remote=b.mem.remote(0, 64)))
     assert poll(a.scq)[0].status == WCStatus.LOC_PROT_ERR
@@ -268,8 +270,10 @@ def test_an_rdma_read_into_read_only_memory_is_a_protection_error(two_device_wir
     b.wait_for_error_state()
 
 
-def test_sends_posted_before_a_request_with_an_invalid_key_arrive(two_device_wire: Wire) -> None:
-    a, b = two_device_wire.connect()
+def test_sends_posted_before_a_request_with_an_invalid_key_arrive(
+    two_device_connector: ListenerAndConnector,
+) -> None:
+    a, b = two_device_connector.connect()
     for i in range(3):
         b.post_receive(wr_id=i)
     good = SendWR(1, sg=[a.mem.sge(0, 100)])
@@ -282,8 +286,10 @@ def test_sends_posted_before_a_request_with_an_invalid_key_arrive(two_device_wir
 # ---- flushing and reset
 
 
-def test_moving_to_err_flushes_the_requests_of_both_ends_in_order(two_device_wire: Wire) -> None:
-    a, b = two_device_wire.connect(max_send_wr=8)
+def test_moving_to_err_flushes_the_requests_of_both_ends_in_order(
+    two_device_connector: ListenerAndConnector,
+) -> None:
+    a, b = two_device_connector.connect(max_send_wr=8)
     for i in range(5):
         a.post_receive(wr_id=10 + i)
         b.post_receive(wr_id=20 + i)
@@ -306,10 +312,12 @@ def test_moving_to_err_flushes_the_requests_of_both_ends_in_order(two_device_wir
         assert_no_completion(end.rcq)
 
 
-def test_an_rc_queue_pair_can_be_reset_and_connected_again(two_device_wire: Wire) -> None:
+def test_an_rc_queue_pair_can_be_reset_and_connected_again(
+    two_device_connector: ListenerAndConnector,
+) -> None:
     from siwarp.cm import CMID
 
-    a, b = two_device_wire.connect()
+    a, b = two_device_connector.connect()
     for round_ in range(3):
         a.mem.write(octet_pattern(100, round_))
         b.post_receive(wr_id=round_)
@@ -326,17 +334,17 @@ def test_an_rc_queue_pair_can_be_reset_and_connected_again(two_device_wire: Wire
             assert end.qp.qp_state == QPState.RESET
         a.id = CMID(a.channel)
         a.id.bind_qp(a.qp)
-        a.id.connect(two_device_wire.address)
-        b.id = two_device_wire.next_connection_request().id
+        a.id.connect(two_device_connector.address)
+        b.id = two_device_connector.next_connection_request().id
         b.id.bind_qp(b.qp)
         b.id.accept()
         assert a.next_cm_event().type == b.next_cm_event().type == CMEventType.ESTABLISHED
 
 
 def test_reset_of_a_connected_queue_pair_discards_its_posted_requests(
-    two_device_wire: Wire,
+    two_device_connector: ListenerAndConnector,
 ) -> None:
-    a, b = two_device_wire.connect()
+    a, b = two_device_connector.connect()
     b.post_receive(wr_id=1)
     b.post(SEND, 2)
     b.qp.modify(QPAttr(qp_state=QPState.RESET))
@@ -352,9 +360,9 @@ def test_reset_of_a_connected_queue_pair_discards_its_posted_requests(
 @pytest.mark.parametrize("who", ["active", "passive"])
 @pytest.mark.parametrize("how", ["disconnect", "close id", "destroy", "error"])
 def test_the_end_of_a_connection_by_either_end_is_reported_to_both_ends(
-    two_device_wire: Wire, who: str, how: str
+    two_device_connector: ListenerAndConnector, who: str, how: str
 ) -> None:
-    a, b = two_device_wire.connect()
+    a, b = two_device_connector.connect()
     one, other = (a, b) if who == "active" else (b, a)
     one.post_receive(wr_id=1)
     other.post_receive(wr_id=2)
@@ -379,9 +387,11 @@ def test_the_end_of_a_connection_by_either_end_is_reported_to_both_ends(
         one.id.disconnect()  # a second disconnect is harmless
 
 
-def test_both_ends_of_a_connection_may_disconnect_at_the_same_time(two_device_wire: Wire) -> None:
+def test_both_ends_of_a_connection_may_disconnect_at_the_same_time(
+    two_device_connector: ListenerAndConnector,
+) -> None:
     for _ in range(10):
-        a, b = two_device_wire.connect()
+        a, b = two_device_connector.connect()
         a.id.disconnect()
         b.id.disconnect()
         for end in (a, b):
@@ -393,9 +403,9 @@ def test_both_ends_of_a_connection_may_disconnect_at_the_same_time(two_device_wi
 
 @pytest.mark.parametrize("size", [1, 100_000, 1 << 20])
 def test_a_completed_send_arrives_although_its_sender_is_destroyed_immediately(
-    two_device_wire: Wire, size: int
+    two_device_connector: ListenerAndConnector, size: int
 ) -> None:
-    a, b = two_device_wire.connect(size=2 << 20)
+    a, b = two_device_connector.connect(size=2 << 20)
     data = octet_pattern(size, 5)
     a.mem.view[:size] = data
     b.post_receive(wr_id=9)
@@ -412,10 +422,12 @@ def test_a_completed_send_arrives_although_its_sender_is_destroyed_immediately(
     b.wait_for_error_state()
 
 
-def test_a_queue_pair_with_pending_requests_can_be_destroyed(two_device_wire: Wire) -> None:
+def test_a_queue_pair_with_pending_requests_can_be_destroyed(
+    two_device_connector: ListenerAndConnector,
+) -> None:
     size = 4 << 20
     for _ in range(5):
-        a, b = two_device_wire.connect(size=3 * size)
+        a, b = two_device_connector.connect(size=3 * size)
         for i in range(10):
             a.post(WRITE, i, length=size, remote=b.mem.remote(0, size))
             a.post(READ, i, offset=size, length=size, remote=b.mem.remote(size, size))

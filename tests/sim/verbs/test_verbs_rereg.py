@@ -6,17 +6,19 @@ import contextlib
 
 import net
 from harness.peer_harness import connected_plain_peer
-from harness.rc_harness import Wire
+from harness.rc_harness import ListenerAndConnector
 
 from siwarp.verbs import (
     AccessFlag,
 )
 
 
-def test_re_registration_stops_a_read_response_that_tcp_has_not_accepted_yet(wire: Wire) -> None:
+def test_re_registration_stops_a_read_response_that_tcp_has_not_accepted_yet(
+    connector: ListenerAndConnector,
+) -> None:
     """Check a Read Response larger than both sockets can hold while the access right is removed."""
     size = 1 << 25
-    with connected_plain_peer(wire, size=size) as (a, peer):
+    with connected_plain_peer(connector, size=size) as (a, peer):
         a.mem.view[:] = b"\xa5" * size
         a.rcq.poll()
         peer.send_segments(peer.build_read_request(size, a.mem.rkey, a.mem.addr))

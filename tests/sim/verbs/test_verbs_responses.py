@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import net
 import pytest
-from harness.rc_harness import READ, SEND, Wire
+from harness.rc_harness import READ, SEND, ListenerAndConnector
 from harness.verbs_harness import LIMIT, poll, temporary_settings
 from harness.wire_peer import (
     ScriptedRCPeer,
@@ -49,9 +49,9 @@ def receive_placed_octets(peer: ScriptedRCPeer, total: int) -> dict[int, bytes]:
 
 
 def test_a_peer_that_reads_late_gets_all_responses_to_requests_that_arrived_together(
-    wire: Wire,
+    connector: ListenerAndConnector,
 ) -> None:
-    peer = ScriptedRCPeer.connect_to_siwarp(wire, size=LENGTH)
+    peer = ScriptedRCPeer.connect_to_siwarp(connector, size=LENGTH)
     data = bytes(i % 251 for i in range(LENGTH))
     peer.end.mem.write(data)
     remote = peer.end.mem.remote(0, LENGTH)
@@ -76,12 +76,12 @@ def test_a_peer_that_reads_late_gets_all_responses_to_requests_that_arrived_toge
 READS = 8
 
 
-class Reader:
+class ReadRequester:
     """A queue pair that keeps READS Reads outstanding, and a scripted peer that answers them."""
 
-    def __init__(self, wire: Wire, length: int) -> None:
+    def __init__(self, connector: ListenerAndConnector, length: int) -> None:
         reply = MPAReply(rev=2, s=1, ird=2 * READS, ord=2 * READS)
-        self.peer = ScriptedRCPeer.accept_from_siwarp(wire, reply, size=length)
+        self.peer = ScriptedRCPeer.accept_from_siwarp(connector, reply, size=length)
         self.end, self.length = self.peer.end, length
         self.requests: list[ReadRequest] = []
         for _ in range(READS):
@@ -120,8 +120,10 @@ class Reader:
         return True
 
 
-def test_long_reads_that_replace_completed_ones_are_requested_together(wire: Wire) -> None:
-    reader = Reader(wire, LONG_READ)
+def test_long_reads_that_replace_completed_ones_are_requested_together(
+    connector: ListenerAndConnector,
+) -> None:
+    reader = ReadRequester(connector, LONG_READ)
     for _ in range(READS // 2):
         reader.answer_a_read()
     for _ in range(READS // 2):
@@ -133,8 +135,10 @@ def test_long_reads_that_replace_completed_ones_are_requested_together(wire: Wir
     reader.peer.close()
 
 
-def test_a_read_that_waits_is_requested_when_no_response_arrives(wire: Wire) -> None:
-    reader = Reader(wire, LONG_READ)
+def test_a_read_that_waits_is_requested_when_no_response_arrives(
+    connector: ListenerAndConnector,
+) -> None:
+    reader = ReadRequester(connector, LONG_READ)
     reader.replace_a_read()
     assert not reader.has_request()
     net.sleep(0.001)
@@ -143,8 +147,10 @@ def test_a_read_that_waits_is_requested_when_no_response_arrives(wire: Wire) -> 
     reader.peer.close()
 
 
-def test_a_read_that_waits_is_requested_when_the_program_arms_its_queue(wire: Wire) -> None:
-    reader = Reader(wire, LONG_READ)
+def test_a_read_that_waits_is_requested_when_the_program_arms_its_queue(
+    connector: ListenerAndConnector,
+) -> None:
+    reader = ReadRequester(connector, LONG_READ)
     reader.replace_a_read()
     assert not reader.has_request()
     reader.end.scq.req_notify()
@@ -152,8 +158,8 @@ def test_a_read_that_waits_is_requested_when_the_program_arms_its_queue(wire: Wi
     reader.peer.close()
 
 
-def test_a_send_behind_a_read_that_waits_sends_both(wire: Wire) -> None:
-    reader = Reader(wire, LONG_READ)
+def test_a_send_behind_a_read_that_waits_sends_both(connector: ListenerAndConnector) -> None:
+    reader = ReadRequester(connector, LONG_READ)
     reader.replace_a_read()
     assert not reader.has_request()
     reader.end.post(SEND, 9)
@@ -162,12 +168,14 @@ def test_a_send_behind_a_read_that_waits_sends_both(wire: Wire) -> None:
     reader.peer.close()
 
 
-def test_a_short_read_and_a_lone_read_are_requested_when_they_are_posted(wire: Wire) -> None:
-    reader = Reader(wire, LONG_READ - 1)
+def test_a_short_read_and_a_lone_read_are_requested_when_they_are_posted(
+    connector: ListenerAndConnector,
+) -> None:
+    reader = ReadRequester(connector, LONG_READ - 1)
     reader.replace_a_read()
     assert reader.has_request()
     reader.peer.close()
-    lone = Reader(wire, LONG_READ)
+    lone = ReadRequester(connector, LONG_READ)
     for _ in range(READS - 1):
         lone.answer_a_read()
     lone.replace_a_read()
@@ -175,8 +183,10 @@ def test_a_short_read_and_a_lone_read_are_requested_when_they_are_posted(wire: W
     lone.peer.close()
 
 
-def test_a_read_that_waits_is_requested_before_the_connection_is_closed(wire: Wire) -> None:
-    reader = Reader(wire, LONG_READ)
+def test_a_read_that_waits_is_requested_before_the_connection_is_closed(
+    connector: ListenerAndConnector,
+) -> None:
+    reader = ReadRequester(connector, LONG_READ)
     reader.replace_a_read()
     assert not reader.has_request()
     reader.end.id.disconnect()

@@ -8,7 +8,7 @@ import socket
 import net
 import pytest
 from harness.peer_harness import connected_plain_peer
-from harness.rc_harness import SEND, Wire
+from harness.rc_harness import SEND, ListenerAndConnector
 from harness.verbs_harness import (
     ALL_ACCESS,
     assert_counter_grows,
@@ -26,10 +26,10 @@ NO_BUFFER = 1 << 16 | 2 << 8 | 2
 
 
 def test_a_send_of_persona_roce_waits_for_a_receive_and_fails_after_its_rnr_retries(
-    two_device_wire: Wire,
+    two_device_connector: ListenerAndConnector,
 ) -> None:
     """Check lower bounds of the times; tests/sim/test_sim_rc_rnr.py checks the upper bounds."""
-    a, b = two_device_wire.connect(persona=Persona.ROCE)
+    a, b = two_device_connector.connect(persona=Persona.ROCE)
     a.mem.view[:1000] = octet_pattern(1000)
     with assert_counter_grows("rnr_unexpected", 1):
         a.post(SEND, 1, length=1000)
@@ -50,8 +50,10 @@ def test_a_send_of_persona_roce_waits_for_a_receive_and_fails_after_its_rnr_retr
         assert end.next_cm_event().wire_error == NO_BUFFER
 
 
-def test_a_receive_into_unmapped_memory_moves_the_queue_pair_to_err(two_device_wire: Wire) -> None:
-    a, b = two_device_wire.connect(persona=Persona.ROCE)
+def test_a_receive_into_unmapped_memory_moves_the_queue_pair_to_err(
+    two_device_connector: ListenerAndConnector,
+) -> None:
+    a, b = two_device_connector.connect(persona=Persona.ROCE)
     memory = RemovableMemory(2 * PAGE, "unmapped")
     mr = b.rig.reg_mr(memory.buffer, ALL_ACCESS)
     memory.remove_pages(PAGE)
@@ -67,8 +69,10 @@ def test_a_receive_into_unmapped_memory_moves_the_queue_pair_to_err(two_device_w
     memory.close()
 
 
-def test_reads_of_a_plain_peer_are_answered_while_its_send_waits(wire: Wire) -> None:
-    with connected_plain_peer(wire, persona=Persona.ROCE) as (a, peer):
+def test_reads_of_a_plain_peer_are_answered_while_its_send_waits(
+    connector: ListenerAndConnector,
+) -> None:
+    with connected_plain_peer(connector, persona=Persona.ROCE) as (a, peer):
         rkey, addr = a.mem.rkey, a.mem.addr
         peer.send_segments(
             peer.build_send(b"early"),
@@ -91,9 +95,9 @@ def test_reads_of_a_plain_peer_are_answered_while_its_send_waits(wire: Wire) -> 
 
 @pytest.mark.parametrize("where", ["placed", "kept", "written"])
 def test_the_end_of_a_stream_within_a_message_is_reported_as_a_reset(
-    wire: Wire, where: str
+    connector: ListenerAndConnector, where: str
 ) -> None:
-    with connected_plain_peer(wire, keep_unexpected=True) as (a, peer):
+    with connected_plain_peer(connector, keep_unexpected=True) as (a, peer):
         if where == "written":
             peer.send_segments(peer.build_write(b"a part", a.mem.rkey, a.mem.addr, l=0))
         else:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from harness.peer_harness import PlainPeer, connected_plain_peer
-from harness.rc_harness import READ, SEND, WRITE, End, Wire
+from harness.rc_harness import READ, SEND, WRITE, End, ListenerAndConnector
 from harness.verbs_harness import (
     Rig,
     assert_counter_grows,
@@ -54,38 +54,45 @@ def roce_acknowledgement_options(request: pytest.FixtureRequest) -> Iterator[dic
         yield found
 
 
-def connect_roce_ends(wire: Wire, **kw: object) -> tuple[End, End]:
-    return wire.connect(persona=Persona.ROCE, **kw)  # type: ignore[arg-type]
+def connect_roce_ends(connector: ListenerAndConnector, **kw: object) -> tuple[End, End]:
+    return connector.connect(persona=Persona.ROCE, **kw)  # type: ignore[arg-type]
 
 
 # ---- selection of the persona
 
 
-def test_a_queue_pair_has_persona_iwarp_unless_another_persona_is_requested(wire: Wire) -> None:
+def test_a_queue_pair_has_persona_iwarp_unless_another_persona_is_requested(
+    connector: ListenerAndConnector,
+) -> None:
     for asked, is_now in [
         (Persona.AUTO, Persona.IWARP),
         (Persona.IWARP, Persona.IWARP),
         (Persona.ROCE, Persona.ROCE),
     ]:
-        qp = wire.active.create_qp(qp_type=QPType.RC, persona=asked)
+        qp = connector.active.create_qp(qp_type=QPType.RC, persona=asked)
         assert qp.query()[1].persona == is_now
 
 
-def test_the_setting_determines_the_persona_if_the_call_does_not(wire: Wire) -> None:
+def test_the_setting_determines_the_persona_if_the_call_does_not(
+    connector: ListenerAndConnector,
+) -> None:
     assert lib.siw_setting_set_text(b"persona", b"roce") == 0
     try:
-        of_setting = wire.active.create_qp(qp_type=QPType.RC)
-        of_call = wire.active.create_qp(qp_type=QPType.RC, persona=Persona.IWARP)
+        of_setting = connector.active.create_qp(qp_type=QPType.RC)
+        of_call = connector.active.create_qp(qp_type=QPType.RC, persona=Persona.IWARP)
     finally:
         assert lib.siw_setting_set_text(b"persona", b"auto") == 0
     assert of_setting.query()[1].persona == Persona.ROCE
     assert of_call.query()[1].persona == Persona.IWARP
 
 
-def test_an_unknown_persona_is_refused(wire: Wire) -> None:
-    cq = wire.active.create_cq()
+def test_an_unknown_persona_is_refused(connector: ListenerAndConnector) -> None:
+    cq = connector.active.create_cq()
     for persona in (-1, 3):
-        assert errno_raised_by(wire.active.create_qp, cq, qp_type=QPType.RC, persona=persona) == 22
+        assert (
+            errno_raised_by(connector.active.create_qp, cq, qp_type=QPType.RC, persona=persona)
+            == 22
+        )
     assert QPInitAttr().persona == Persona.AUTO
 
 
@@ -93,8 +100,10 @@ def test_an_unknown_persona_is_refused(wire: Wire) -> None:
 
 
 @pytest.mark.parametrize("opcode", [SEND, WRITE], ids=["send", "write"])
-def test_a_request_completes_when_the_confirming_read_is_answered(wire: Wire, opcode: int) -> None:
-    with connected_plain_peer(wire, persona=Persona.ROCE) as (a, peer):
+def test_a_request_completes_when_the_confirming_read_is_answered(
+    connector: ListenerAndConnector, opcode: int
+) -> None:
+    with connected_plain_peer(connector, persona=Persona.ROCE) as (a, peer):
         a.post(opcode, 5, length=100, remote=PEER_MEMORY)
         head, _ = peer.receive_segment()
         assert head.opcode == opcode or (head.opcode, opcode) == (Opcode.SEND, SEND)
@@ -110,9 +119,9 @@ def test_a_request_completes_when_the_confirming_read_is_answered(wire: Wire, op
 
 
 def test_with_persona_iwarp_a_request_completes_without_a_confirmation_of_the_peer(
-    wire: Wire,
+    connector: ListenerAndConnector,
 ) -> None:
-    with connected_plain_peer(wire, persona=Persona.IWARP) as (a, peer):
+    with connected_plain_peer(connector, persona=Persona.IWARP) as (a, peer):
         a.post(SEND, 5, length=100)
         assert poll(a.scq)[0].ok
         assert peer.receive_segment()[0].opcode == Opcode.SEND
@@ -120,10 +129,10 @@ def test_with_persona_iwarp_a_request_completes_without_a_confirmation_of_the_pe
 
 
 def test_only_one_confirming_read_is_outstanding_and_it_covers_all_earlier_requests(
-    wire: Wire,
+    connector: ListenerAndConnector,
 ) -> None:
     with (
-        connected_plain_peer(wire, persona=Persona.ROCE) as (a, peer),
+        connected_plain_peer(connector, persona=Persona.ROCE) as (a, peer),
         assert_counter_grows("confirm_reads", 2),
     ):
         a.post(WRITE, 0, length=8, remote=PEER_MEMORY)
@@ -141,8 +150,10 @@ def test_only_one_confirming_read_is_outstanding_and_it_covers_all_earlier_reque
         assert [w.wr_id for w in poll(a.scq, 8)] == list(range(1, 9))
 
 
-def test_a_list_of_requests_and_its_confirming_read_are_sent_in_one_write(wire: Wire) -> None:
-    with connected_plain_peer(wire, persona=Persona.ROCE) as (a, peer):
+def test_a_list_of_requests_and_its_confirming_read_are_sent_in_one_write(
+    connector: ListenerAndConnector,
+) -> None:
+    with connected_plain_peer(connector, persona=Persona.ROCE) as (a, peer):
         sg = [a.mem.sge(0, 16)]
         a.qp.post_send([SendWR(i, WRITE, sg=sg, remote=PEER_MEMORY) for i in range(4)])
         wait_until(lambda: counter_value("confirm_reads"))
@@ -150,9 +161,11 @@ def test_a_list_of_requests_and_its_confirming_read_are_sent_in_one_write(wire: 
         assert len(octets) == 4 * (2 + 14 + 16 + 4) + (2 + 18 + 28 + 4)
 
 
-def test_the_confirming_read_of_a_long_request_precedes_the_next_request(wire: Wire) -> None:
+def test_the_confirming_read_of_a_long_request_precedes_the_next_request(
+    connector: ListenerAndConnector,
+) -> None:
     size = 4 << 20
-    with connected_plain_peer(wire, size=size, persona=Persona.ROCE) as (a, peer):
+    with connected_plain_peer(connector, size=size, persona=Persona.ROCE) as (a, peer):
         sg, there = [a.mem.sge()], RemoteBuffer(0x1000, size, PEER_MEMORY.rkey)
         a.qp.post_send([SendWR(i, WRITE, sg=sg, remote=there) for i in range(3)])
         seen = []
@@ -164,9 +177,11 @@ def test_the_confirming_read_of_a_long_request_precedes_the_next_request(wire: W
         assert seen == [write, question, write, write]
 
 
-def test_an_rdma_read_of_the_program_confirms_earlier_writes(wire: Wire) -> None:
+def test_an_rdma_read_of_the_program_confirms_earlier_writes(
+    connector: ListenerAndConnector,
+) -> None:
     with (
-        connected_plain_peer(wire, persona=Persona.ROCE) as (a, peer),
+        connected_plain_peer(connector, persona=Persona.ROCE) as (a, peer),
         assert_counter_grows("confirm_reads", 0),
     ):
         a.qp.post_send(
@@ -189,8 +204,8 @@ def test_an_rdma_read_of_the_program_confirms_earlier_writes(wire: Wire) -> None
 def test_an_rdma_read_does_not_confirm_a_send_that_waits_for_a_receive() -> None:
     # The device of the requester has no progress thread, so the polls of this test place the data
     # of the Read.
-    wire = Wire(Rig(), open_device_without_progress_thread())
-    b, a = connect_roce_ends(wire, size=4096, ask=ConnParam(peer_to_peer=RTR.WRITE))
+    connector = ListenerAndConnector(Rig(), open_device_without_progress_thread())
+    b, a = connect_roce_ends(connector, size=4096, ask=ConnParam(peer_to_peer=RTR.WRITE))
     b.mem.view[1024:1032] = b"answered"
     a.post(WRITE, 1, length=8, remote=b.mem.remote(0, 8))
     a.post(SEND, 2, length=8)
@@ -203,12 +218,14 @@ def test_an_rdma_read_does_not_confirm_a_send_that_waits_for_a_receive() -> None
     b.post_receive(4, offset=2048, length=64)
     assert [(w.wr_id, w.status) for w in poll(a.scq, 2)] == [(2, 0), (3, 0)]
     assert poll(b.rcq)[0].wr_id == 4
-    wire.active.close()
-    wire.passive.close()
+    connector.active.close()
+    connector.passive.close()
 
 
-def test_an_rdma_read_after_a_send_is_followed_by_a_confirming_read(wire: Wire) -> None:
-    with connected_plain_peer(wire, persona=Persona.ROCE) as (a, peer):
+def test_an_rdma_read_after_a_send_is_followed_by_a_confirming_read(
+    connector: ListenerAndConnector,
+) -> None:
+    with connected_plain_peer(connector, persona=Persona.ROCE) as (a, peer):
         a.qp.post_send(
             [
                 SendWR(1, SEND, sg=[a.mem.sge(0, 8)]),
@@ -236,9 +253,9 @@ def test_an_rdma_read_after_a_send_is_followed_by_a_confirming_read(wire: Wire) 
 
 
 def test_unsignaled_requests_are_confirmed_only_when_half_of_the_send_queue_waits(
-    wire: Wire,
+    connector: ListenerAndConnector,
 ) -> None:
-    with connected_plain_peer(wire, persona=Persona.ROCE, max_send_wr=16) as (a, peer):
+    with connected_plain_peer(connector, persona=Persona.ROCE, max_send_wr=16) as (a, peer):
         for i in range(7):
             a.post(WRITE, i, length=8, remote=PEER_MEMORY, flags=0)
             assert peer.receive_segment()[0].opcode == Opcode.RDMA_WRITE
@@ -254,8 +271,8 @@ def test_unsignaled_requests_are_confirmed_only_when_half_of_the_send_queue_wait
 # ---- the ORD
 
 
-def test_confirming_reads_do_not_exceed_the_ord(wire: Wire) -> None:
-    with connected_plain_peer(wire, ird=1, persona=Persona.ROCE) as (a, peer):
+def test_confirming_reads_do_not_exceed_the_ord(connector: ListenerAndConnector) -> None:
+    with connected_plain_peer(connector, ird=1, persona=Persona.ROCE) as (a, peer):
         for i in range(3):
             a.post(WRITE, 2 * i, length=8, remote=PEER_MEMORY)
             a.post(READ, 2 * i + 1, offset=64, length=8, remote=PEER_MEMORY)
@@ -272,11 +289,11 @@ def test_confirming_reads_do_not_exceed_the_ord(wire: Wire) -> None:
 
 
 def test_a_persona_roce_end_requests_one_read_although_the_program_requests_none(
-    wire: Wire,
+    connector: ListenerAndConnector,
 ) -> None:
     none = ConnParam(initiator_depth=0, responder_resources=0)
     with temporary_settings(mpa_announce=0):
-        a, b = wire.connect(none, none, persona=Persona.ROCE)
+        a, b = connector.connect(none, none, persona=Persona.ROCE)
     b.post_receive()
     with assert_counter_grows("confirm_reads", 1):
         a.post(SEND, 1, length=8)
@@ -288,13 +305,16 @@ def test_a_persona_roce_end_requests_one_read_although_the_program_requests_none
     [(0, 2, 5, 0), (1, 2, None, 1), (0x3FFF, 2, None, 1), (0, 1, None, 0), (0, 1, 5, 1)],
 )
 def test_requests_complete_without_confirmation_if_the_peer_grants_no_reads(
-    wire: Wire, ird: int, rev: int, depth: int | None, confirms: int
+    connector: ListenerAndConnector, ird: int, rev: int, depth: int | None, confirms: int
 ) -> None:
     param = ConnParam(rev=rev) if depth is None else ConnParam(rev=rev, initiator_depth=depth)
     with (
         assert_counter_grows("confirm_none", 1 - confirms),
         assert_counter_grows("confirm_reads", confirms),
-        connected_plain_peer(wire, ird=ird, rev=rev, ask=param, persona=Persona.ROCE) as (a, peer),
+        connected_plain_peer(connector, ird=ird, rev=rev, ask=param, persona=Persona.ROCE) as (
+            a,
+            peer,
+        ),
     ):
         a.post(SEND, 1, length=8)
         if confirms:
@@ -308,16 +328,19 @@ def test_requests_complete_without_confirmation_if_the_peer_grants_no_reads(
 @pytest.mark.parametrize("other", [Persona.IWARP, Persona.ROCE])
 @pytest.mark.parametrize("size", [0, 1, 5000, 3 << 20])
 def test_sends_and_writes_complete_regardless_of_the_persona_of_the_peer(
-    two_device_wire: Wire, other: Persona, size: int, roce_acknowledgement_options: dict[str, Any]
+    two_device_connector: ListenerAndConnector,
+    other: Persona,
+    size: int,
+    roce_acknowledgement_options: dict[str, Any],
 ) -> None:
     asked = counter_value("confirm_reads")
-    a = two_device_wire.begin_connect(
+    a = two_device_connector.begin_connect(
         size=4 << 20, persona=Persona.ROCE, **roce_acknowledgement_options
     )
     b = End(
-        two_device_wire.passive,
-        two_device_wire.next_connection_request().id,
-        two_device_wire.p_channel,
+        two_device_connector.passive,
+        two_device_connector.next_connection_request().id,
+        two_device_connector.p_channel,
         size=4 << 20,
         persona=other,
         **roce_acknowledgement_options,
@@ -340,10 +363,10 @@ def test_sends_and_writes_complete_regardless_of_the_persona_of_the_peer(
 
 
 def test_the_last_message_completes_although_its_receiver_disconnects_immediately(
-    two_device_wire: Wire, roce_acknowledgement_options: dict[str, Any]
+    two_device_connector: ListenerAndConnector, roce_acknowledgement_options: dict[str, Any]
 ) -> None:
     for _ in range(20):
-        a, b = connect_roce_ends(two_device_wire, size=1 << 16, **roce_acknowledgement_options)
+        a, b = connect_roce_ends(two_device_connector, size=1 << 16, **roce_acknowledgement_options)
         b.post_receive(1)
         a.post(SEND, 1, length=1000)
         assert poll(b.rcq)[0].ok
@@ -355,9 +378,9 @@ def test_the_last_message_completes_although_its_receiver_disconnects_immediatel
 
 def test_a_request_completes_although_the_program_of_the_peer_polls_only_once() -> None:
     a, lazy = Rig(), open_device_without_progress_thread()
-    wire = Wire(a, lazy)
+    connector = ListenerAndConnector(a, lazy)
     with temporary_settings(delivery_counts=0):
-        x, y = connect_roce_ends(wire)
+        x, y = connect_roce_ends(connector)
     for i in range(8):
         y.post_receive(i)
         x.post(SEND, i, length=100)
@@ -372,9 +395,9 @@ def test_a_request_completes_although_the_program_of_the_peer_polls_only_once() 
 
 
 def test_requests_preceding_a_locally_failed_request_complete(
-    two_device_wire: Wire, roce_acknowledgement_options: dict[str, Any]
+    two_device_connector: ListenerAndConnector, roce_acknowledgement_options: dict[str, Any]
 ) -> None:
-    a, b = connect_roce_ends(two_device_wire, **roce_acknowledgement_options)
+    a, b = connect_roce_ends(two_device_connector, **roce_acknowledgement_options)
     for i in range(2):
         b.post_receive(i)
     good = SendWR(1, sg=[a.mem.sge(0, 100)])
@@ -383,9 +406,9 @@ def test_requests_preceding_a_locally_failed_request_complete(
 
 
 def test_a_send_into_an_invalid_receive_completes_with_a_remote_operation_error(
-    two_device_wire: Wire,
+    two_device_connector: ListenerAndConnector,
 ) -> None:
-    a, b = connect_roce_ends(two_device_wire)
+    a, b = connect_roce_ends(two_device_connector)
     b.post_receive(1)
     a.post(SEND, 1)
     assert poll(a.scq)[0].status == WCStatus.SUCCESS
@@ -432,9 +455,9 @@ def post_three_writes(a: End, peer: PlainPeer, length: int = 64) -> list[bytes]:
     ],
 )
 def test_a_terminate_about_one_of_three_writes_determines_the_status_of_each(
-    wire: Wire, err: tuple[int, int, int], status: WCStatus
+    connector: ListenerAndConnector, err: tuple[int, int, int], status: WCStatus
 ) -> None:
-    with connected_plain_peer(wire, persona=Persona.ROCE) as (a, peer):
+    with connected_plain_peer(connector, persona=Persona.ROCE) as (a, peer):
         segments = post_three_writes(a, peer)
         assert_no_completion(a.scq)
         peer.send_segments(peer.build_terminate(*err, quoted=segments[1]))
@@ -455,9 +478,9 @@ def test_a_terminate_about_one_of_three_writes_determines_the_status_of_each(
     ],
 )
 def test_a_terminate_identifies_a_send_by_its_number(
-    wire: Wire, err: tuple[int, int, int], status: WCStatus
+    connector: ListenerAndConnector, err: tuple[int, int, int], status: WCStatus
 ) -> None:
-    with connected_plain_peer(wire, persona=Persona.ROCE) as (a, peer):
+    with connected_plain_peer(connector, persona=Persona.ROCE) as (a, peer):
         for i in range(3):
             a.post(SEND, i, length=64)
         sends = [
@@ -480,9 +503,9 @@ def build_quoted_write(length: int, to: int, stag: int = PEER_MEMORY.rkey) -> by
 )
 @pytest.mark.parametrize("which", [0, 1, 2])
 def test_a_terminate_identifies_a_write_by_any_octet_or_by_the_offset_of_an_empty_write(
-    wire: Wire, length: int, at: int, which: int
+    connector: ListenerAndConnector, length: int, at: int, which: int
 ) -> None:
-    with connected_plain_peer(wire, persona=Persona.ROCE) as (a, peer):
+    with connected_plain_peer(connector, persona=Persona.ROCE) as (a, peer):
         post_three_writes(a, peer, length)
         quoted = build_quoted_write(length - at, PEER_MEMORY.addr + 64 * which + at)
         peer.send_segments(peer.build_terminate(0, 1, 2, quoted=quoted))
@@ -494,10 +517,10 @@ def test_a_terminate_identifies_a_write_by_any_octet_or_by_the_offset_of_an_empt
 @pytest.mark.parametrize("length", [0, 1, 63])
 @pytest.mark.parametrize("to", [-1, "behind", 1 << 32])
 def test_a_terminate_about_an_offset_outside_all_writes_identifies_no_write(
-    wire: Wire, length: int, to: int | str
+    connector: ListenerAndConnector, length: int, to: int | str
 ) -> None:
     behind = max(length, 1) if to == "behind" else int(to)
-    with connected_plain_peer(wire, persona=Persona.ROCE) as (a, peer):
+    with connected_plain_peer(connector, persona=Persona.ROCE) as (a, peer):
         post_three_writes(a, peer, length)
         peer.send_segments(
             peer.build_terminate(0, 1, 1, quoted=build_quoted_write(1, PEER_MEMORY.addr + behind))
@@ -506,8 +529,10 @@ def test_a_terminate_about_an_offset_outside_all_writes_identifies_no_write(
 
 
 @pytest.mark.clause("RFC5040-6.2.1-02")
-def test_a_terminate_about_another_region_identifies_no_write(wire: Wire) -> None:
-    with connected_plain_peer(wire, persona=Persona.ROCE) as (a, peer):
+def test_a_terminate_about_another_region_identifies_no_write(
+    connector: ListenerAndConnector,
+) -> None:
+    with connected_plain_peer(connector, persona=Persona.ROCE) as (a, peer):
         post_three_writes(a, peer)
         peer.send_segments(
             peer.build_terminate(
@@ -517,8 +542,10 @@ def test_a_terminate_about_another_region_identifies_no_write(wire: Wire) -> Non
         assert [w.status for w in poll(a.scq, 3)] == [FLUSHED] * 3
 
 
-def test_a_terminate_about_a_read_request_does_not_identify_a_send(wire: Wire) -> None:
-    with connected_plain_peer(wire, persona=Persona.ROCE) as (a, peer):
+def test_a_terminate_about_a_read_request_does_not_identify_a_send(
+    connector: ListenerAndConnector,
+) -> None:
+    with connected_plain_peer(connector, persona=Persona.ROCE) as (a, peer):
         a.post(SEND, 1, length=8)
         peer.receive_segment_octets()
         a.post(READ, 2, length=8, remote=PEER_MEMORY)
@@ -528,8 +555,8 @@ def test_a_terminate_about_a_read_request_does_not_identify_a_send(wire: Wire) -
         assert statuses[1] != WCStatus.REM_ACCESS_ERR
 
 
-def test_a_terminate_identifies_a_read_by_its_number(wire: Wire) -> None:
-    with connected_plain_peer(wire, persona=Persona.ROCE) as (a, peer):
+def test_a_terminate_identifies_a_read_by_its_number(connector: ListenerAndConnector) -> None:
+    with connected_plain_peer(connector, persona=Persona.ROCE) as (a, peer):
         for i in range(3):
             a.post(READ, i, length=64, remote=PEER_MEMORY)
         reads = [peer.receive_segment_octets() for _ in range(3)]
@@ -537,17 +564,19 @@ def test_a_terminate_identifies_a_read_by_its_number(wire: Wire) -> None:
         assert [w.status for w in poll(a.scq, 3)] == [FLUSHED, WCStatus.REM_ACCESS_ERR, FLUSHED]
 
 
-def test_a_terminate_that_identifies_no_request_flushes_unconfirmed_requests(wire: Wire) -> None:
-    with connected_plain_peer(wire, persona=Persona.ROCE) as (a, peer):
+def test_a_terminate_that_identifies_no_request_flushes_unconfirmed_requests(
+    connector: ListenerAndConnector,
+) -> None:
+    with connected_plain_peer(connector, persona=Persona.ROCE) as (a, peer):
         post_three_writes(a, peer)
         peer.send_segments(peer.build_terminate(2, 0, 2))
         assert [w.status for w in poll(a.scq, 3)] == [FLUSHED] * 3
 
 
 def test_a_write_with_an_invalid_key_fails_with_an_access_error_between_two_writes(
-    two_device_wire: Wire,
+    two_device_connector: ListenerAndConnector,
 ) -> None:
-    a, b = connect_roce_ends(two_device_wire)
+    a, b = connect_roce_ends(two_device_connector)
     good = b.mem.remote(0, 64)
     bad = RemoteBuffer(good.addr, 64, good.rkey ^ 0x100)
     a.mem.view[:64] = b"\x55" * 64
@@ -558,8 +587,10 @@ def test_a_write_with_an_invalid_key_fails_with_an_access_error_between_two_writ
     assert b.mem.read(64) == b"\x55" * 64
 
 
-def test_requests_that_a_closing_peer_did_not_confirm_are_flushed(wire: Wire) -> None:
-    with connected_plain_peer(wire, persona=Persona.ROCE) as (a, peer):
+def test_requests_that_a_closing_peer_did_not_confirm_are_flushed(
+    connector: ListenerAndConnector,
+) -> None:
+    with connected_plain_peer(connector, persona=Persona.ROCE) as (a, peer):
         post_three_writes(a, peer)
         peer.sock.close()
         assert [w.status for w in poll(a.scq, 3)] == [FLUSHED] * 3

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 
 import pytest
-from harness.rc_harness import SEND, WRITE, Wire
+from harness.rc_harness import SEND, WRITE, ListenerAndConnector
 from harness.slots_harness import SIGNALED, SILENT, post_sends_until_queue_full
 from harness.verbs_harness import Pair, Rig, assert_no_completion, errno_raised_by, poll
 
@@ -27,9 +27,9 @@ def test_polling_a_completion_frees_the_slots_of_all_requests_up_to_it(rig: Rig)
 
 
 def test_an_rc_send_queue_holds_exactly_max_send_wr_requests(
-    wire: Wire,
+    connector: ListenerAndConnector,
 ) -> None:
-    a, b = wire.connect(max_send_wr=8)
+    a, b = connector.connect(max_send_wr=8)
     remote = b.mem.remote(0, 1)
     for i in range(7):
         a.post(WRITE, i, length=1, remote=remote, flags=SILENT)
@@ -47,14 +47,14 @@ def test_an_rc_send_queue_holds_exactly_max_send_wr_requests(
 
 @pytest.mark.parametrize("kind", ["RC", "UD"])
 def test_post_send_all_posts_nothing_if_the_last_request_finds_no_slot(
-    rig: Rig, wire: Wire, kind: str
+    rig: Rig, connector: ListenerAndConnector, kind: str
 ) -> None:
     if kind == "UD":
         pair = Pair(rig, max_send_wr=4)
         qp, cq = pair.a, pair.scq
         wrs = [SendWR(i, ah=pair.to_b, send_flags=SIGNALED) for i in range(5)]
     else:
-        a, b = wire.connect(max_send_wr=4)
+        a, b = connector.connect(max_send_wr=4)
         qp, cq = a.qp, a.scq
         wrs = [SendWR(i, WRITE, sg=[a.mem.sge(0, 1)], remote=b.mem.remote(0, 1)) for i in range(5)]
     with pytest.raises(OSError) as e:
@@ -70,9 +70,9 @@ def test_post_send_all_posts_nothing_if_the_last_request_finds_no_slot(
 
 @pytest.mark.parametrize("state", [QPState.RTS, QPState.ERR])
 def test_post_send_all_posts_nothing_if_a_later_request_is_invalid(
-    wire: Wire, state: QPState
+    connector: ListenerAndConnector, state: QPState
 ) -> None:
-    a, b = wire.connect()
+    a, b = connector.connect()
     wrs = [SendWR(i, WRITE, sg=[a.mem.sge(0, 1)], remote=b.mem.remote(0, 1)) for i in range(3)]
     wrs[2] = SendWR(2, SEND, sg=[a.mem.sge(0, 1)], send_flags=SendFlag(1 << 30))
     if state == QPState.ERR:

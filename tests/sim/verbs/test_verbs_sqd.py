@@ -7,7 +7,7 @@ from typing import Any
 
 import net
 import pytest
-from harness.rc_harness import READ, SEND, WRITE, End, Wire, create_plain_listener
+from harness.rc_harness import READ, SEND, WRITE, End, ListenerAndConnector, create_plain_listener
 from harness.sqd_harness import next_drained_qp
 from harness.verbs_harness import (
     Pair,
@@ -131,9 +131,9 @@ def test_requests_held_in_sqd_are_flushed_in_err_and_discarded_in_reset(
 
 @pytest.mark.parametrize("persona", [Persona.IWARP, Persona.ROCE], ids=lambda p: p.name)
 def test_unsignaled_requests_are_also_drained_in_sqd(
-    two_device_wire: Wire, persona: Persona
+    two_device_connector: ListenerAndConnector, persona: Persona
 ) -> None:
-    a, b = two_device_wire.connect(persona=persona)
+    a, b = two_device_connector.connect(persona=persona)
     for i in range(3):
         a.post(WRITE, i, length=8, remote=b.mem.remote(0, 8), flags=SendFlag(0))
     a.qp.modify(QPAttr(qp_state=SQD, en_sqd_async_notify=True))
@@ -144,9 +144,9 @@ def test_unsignaled_requests_are_also_drained_in_sqd(
 
 @pytest.mark.parametrize("persona", [Persona.IWARP, Persona.ROCE], ids=lambda p: p.name)
 def test_an_rc_send_queue_in_sqd_completes_started_requests_and_holds_later_requests(
-    two_device_wire: Wire, persona: Persona
+    two_device_connector: ListenerAndConnector, persona: Persona
 ) -> None:
-    a, b = two_device_wire.connect(size=1 << 22, persona=persona)
+    a, b = two_device_connector.connect(size=1 << 22, persona=persona)
     b.mem.view[:] = octet_pattern(1 << 22, 5)
     for i in range(4):
         b.post_receive(wr_id=i, length=64)
@@ -165,9 +165,9 @@ def test_an_rc_send_queue_in_sqd_completes_started_requests_and_holds_later_requ
 
 
 def test_an_rc_queue_pair_in_sqd_receives_and_answers_reads_of_the_peer(
-    two_device_wire: Wire,
+    two_device_connector: ListenerAndConnector,
 ) -> None:
-    a, b = two_device_wire.connect()
+    a, b = two_device_connector.connect()
     # On this connection the responder must not send before the initiator has sent.
     a.post(WRITE, 0, remote=b.mem.remote())
     a.qp.modify(QPAttr(qp_state=SQD))
@@ -182,9 +182,9 @@ def test_an_rc_queue_pair_in_sqd_receives_and_answers_reads_of_the_peer(
 
 @pytest.mark.parametrize("who", ["this end", "the peer"])
 def test_requests_held_in_sqd_are_flushed_when_the_connection_ends(
-    two_device_wire: Wire, who: str
+    two_device_connector: ListenerAndConnector, who: str
 ) -> None:
-    a, b = two_device_wire.connect()
+    a, b = two_device_connector.connect()
     a.qp.modify(QPAttr(qp_state=SQD))
     for i in range(3):
         a.post(SEND, i)
@@ -228,16 +228,18 @@ def test_a_send_queue_is_draining_until_the_peer_reads_the_octets(rig: Rig) -> N
             assert_no_completion(a.scq)
 
 
-def test_reset_in_sqd_discards_held_requests(two_device_wire: Wire) -> None:
-    a, _b = two_device_wire.connect()
+def test_reset_in_sqd_discards_held_requests(two_device_connector: ListenerAndConnector) -> None:
+    a, _b = two_device_connector.connect()
     a.qp.modify(QPAttr(qp_state=SQD))
     a.post(SEND, 1)
     a.qp.modify(QPAttr(qp_state=RESET))
     assert_no_completion(a.scq)
 
 
-def test_max_rd_atomic_can_be_lowered_and_raised_in_sqd(two_device_wire: Wire) -> None:
-    a, b = two_device_wire.connect()
+def test_max_rd_atomic_can_be_lowered_and_raised_in_sqd(
+    two_device_connector: ListenerAndConnector,
+) -> None:
+    a, b = two_device_connector.connect()
     agreed = a.qp.query()[0].max_rd_atomic
     assert agreed and agreed > 1
     # The attribute max_rd_atomic cannot be changed in RTS.
@@ -267,9 +269,11 @@ def test_a_state_transition_is_refused_if_cur_qp_state_differs(pair: Pair) -> No
 # ---- fences
 
 
-def test_each_fenced_request_of_a_list_waits_for_all_preceding_reads(two_device_wire: Wire) -> None:
+def test_each_fenced_request_of_a_list_waits_for_all_preceding_reads(
+    two_device_connector: ListenerAndConnector,
+) -> None:
     """Check that no Read returns the new data of the fenced Write that follows the Read."""
-    a, b = two_device_wire.connect(size=1 << 20)
+    a, b = two_device_connector.connect(size=1 << 20)
     size = 1 << 17
     b.mem.write(octet_pattern(size, 1))
     a.mem.write(bytes(size), offset=4 * size)  # the zeroes that the Writes transfer
@@ -296,8 +300,10 @@ def test_each_fenced_request_of_a_list_waits_for_all_preceding_reads(two_device_
         assert a.mem.read(size, 3 * size) == octet_pattern(size, 1)
 
 
-def test_a_fence_without_a_preceding_read_delays_nothing(two_device_wire: Wire) -> None:
-    a, b = two_device_wire.connect()
+def test_a_fence_without_a_preceding_read_delays_nothing(
+    two_device_connector: ListenerAndConnector,
+) -> None:
+    a, b = two_device_connector.connect()
     b.post_receive(wr_id=5)
     a.post(SEND, 1, length=4, flags=SendFlag.FENCE | SendFlag.SIGNALED)
     assert poll(a.scq)[0].ok and poll(b.rcq)[0].wr_id == 5

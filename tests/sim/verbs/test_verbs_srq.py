@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 
-from harness.rc_harness import SEND, End, Wire, connect_plain_socket
+from harness.rc_harness import SEND, End, ListenerAndConnector, connect_plain_socket
 from harness.srq_harness import (
     LAST_WQE,
     LIMIT_REACHED,
@@ -48,20 +48,20 @@ def test_a_ud_message_is_dropped_if_the_shared_receive_queue_is_empty(rig: Rig) 
 
 
 def test_a_queue_pair_in_err_raises_last_wqe_reached_and_leaves_shared_receives(
-    two_device_wire: Wire,
+    two_device_connector: ListenerAndConnector,
 ) -> None:
-    shared = SharedReceiveQueue(two_device_wire.passive)
+    shared = SharedReceiveQueue(two_device_connector.passive)
     (a, b), (c, d) = (
-        connect_with_srq(two_device_wire, shared),
-        connect_with_srq(two_device_wire, shared),
+        connect_with_srq(two_device_connector, shared),
+        connect_with_srq(two_device_connector, shared),
     )
-    ud = two_device_wire.passive.create_ud_qp(shared.cq, srq=shared.srq)
+    ud = two_device_connector.passive.create_ud_qp(shared.cq, srq=shared.srq)
     shared.post_receives(1, 2)
     b.qp.modify(QPAttr(qp_state=QPState.ERR))
-    with two_device_wire.passive.next_async_event() as told:
+    with two_device_connector.passive.next_async_event() as told:
         assert (told.event_type, told.element) == (LAST_WQE, b.qp)
     ud.modify(QPAttr(qp_state=QPState.ERR))
-    with two_device_wire.passive.next_async_event() as told:
+    with two_device_connector.passive.next_async_event() as told:
         assert (told.event_type, told.element) == (LAST_WQE, ud)
     assert_no_completion(b.rcq)
     assert_no_completion(shared.cq)
@@ -69,16 +69,21 @@ def test_a_queue_pair_in_err_raises_last_wqe_reached_and_leaves_shared_receives(
     c.post(SEND, length=4)
     (wc,) = poll(d.rcq)
     assert (wc.wr_id, wc.ok) == (1, True)
-    assert two_device_wire.passive.ctx.get_async_event(0) is None
+    assert two_device_connector.passive.ctx.get_async_event(0) is None
 
 
 def test_the_shared_receive_of_an_incomplete_message_is_flushed(
-    wire: Wire,
+    connector: ListenerAndConnector,
 ) -> None:
-    shared = SharedReceiveQueue(wire.passive)
-    with connect_plain_socket(wire.address) as s:
+    shared = SharedReceiveQueue(connector.passive)
+    with connect_plain_socket(connector.address) as s:
         s.sendall(bytes(MPARequest(rev=2, s=1, ird=1, ord=1)))
-        b = End(wire.passive, wire.next_connection_request().id, wire.p_channel, srq=shared.srq)
+        b = End(
+            connector.passive,
+            connector.next_connection_request().id,
+            connector.p_channel,
+            srq=shared.srq,
+        )
         shared.post_receives(7, 8)
         shared.srq.modify(SrqAttr(srq_limit=2))
         b.id.accept()
@@ -86,13 +91,15 @@ def test_the_shared_receive_of_an_incomplete_message_is_flushed(
         s.recv(24)
         part = DDPUntagged(l=0, opcode=Opcode.SEND, msn=1) / (b"x" * 32)
         s.sendall(bytes(FPDU(ulpdu=part)))
-        with wire.passive.next_async_event() as told:  # the message has been assigned its receive
+        with (
+            connector.passive.next_async_event() as told
+        ):  # the message has been assigned its receive
             assert told.event_type == LIMIT_REACHED
         s.shutdown(socket.SHUT_WR)
         b.wait_for_error_state()
     (wc,) = poll(b.rcq)
     assert (wc.wr_id, wc.status) == (7, FLUSHED)
-    wait_until(lambda: wire.passive.next_async_event().event_type == LAST_WQE)
+    wait_until(lambda: connector.passive.next_async_event().event_type == LAST_WQE)
     assert_no_completion(b.rcq)
     # The other receive is still in the shared receive queue.
-    consume_receives(wire.passive, shared, 1)
+    consume_receives(connector.passive, shared, 1)

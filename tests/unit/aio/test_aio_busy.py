@@ -34,7 +34,7 @@ from siwarp import PeerGone, ProtocolError, RemoteBuffer, aio
 def test_messages_to_a_busy_server_arrive_completely_and_in_order(
     count: int, size: int, busy: float
 ) -> None:
-    async def run_test_body() -> None:
+    async def send_to_busy_server_and_check_messages() -> None:
         async with connected_endpoints(recv_size=max(size, 65536)) as (a, b):
 
             async def send_messages() -> None:
@@ -50,11 +50,11 @@ def test_messages_to_a_busy_server_arrive_completely_and_in_order(
             assert len(got) == count
             assert all(message == bytes([i & 0xFF]) * size for i, message in enumerate(got))
 
-    run_in_event_loop(run_test_body)
+    run_in_event_loop(send_to_busy_server_and_check_messages)
 
 
 def test_a_server_that_handles_messages_slowly_receives_all_messages() -> None:
-    async def run_test_body() -> None:
+    async def receive_slowly_and_check_messages() -> None:
         async with connected_endpoints(recv_depth=2) as (a, b):
 
             async def send_messages() -> None:
@@ -69,11 +69,11 @@ def test_a_server_that_handles_messages_slowly_receives_all_messages() -> None:
             await sending
             assert sorted(got) == list(range(100))
 
-    run_in_event_loop(run_test_body)
+    run_in_event_loop(receive_slowly_and_check_messages)
 
 
 def test_a_send_to_a_peer_that_does_not_read_blocks_until_its_time_out() -> None:
-    async def run_test_body() -> None:
+    async def send_until_time_out_and_receive_all() -> None:
         limit = scale_limit(0.5)
         async with connected_endpoints() as (a, b):
             sent = 0
@@ -89,21 +89,21 @@ def test_a_send_to_a_peer_that_does_not_read_blocks_until_its_time_out() -> None
             await a.send(b"and on")
             assert await b.recv() == b"and on"
 
-    run_in_event_loop(run_test_body)
+    run_in_event_loop(send_until_time_out_and_receive_all)
 
 
 PEER_PROGRAM = """
 import asyncio, sys
 from siwarp import aio
 
-async def run_test_body():
+async def connect_and_send_or_stay_silent():
     conn = await aio.connect(("127.0.0.1", int(sys.argv[1])))
     if sys.argv[2] == "sends":
         while True:
             await conn.send(bytes(60_000))
     await asyncio.sleep(600)
 
-asyncio.run(run_test_body())
+asyncio.run(connect_and_send_or_stay_silent())
 """
 
 
@@ -130,18 +130,18 @@ async def connected_peer_process(
 
 
 def test_a_blocked_send_fails_when_the_peer_is_killed() -> None:
-    async def run_test_body() -> None:
+    async def send_until_killed_peer_is_noticed() -> None:
         async with connected_peer_process("takes nothing") as (conn, peer):
             asyncio.get_running_loop().call_later(1, peer.kill)
             with pytest.raises(PeerGone):
                 while True:
                     await conn.send(bytes(65536))
 
-    run_in_event_loop(run_test_body)
+    run_in_event_loop(send_until_killed_peer_is_noticed)
 
 
 def test_messages_of_a_killed_peer_are_received_before_the_disconnect() -> None:
-    async def run_test_body() -> None:
+    async def receive_messages_of_killed_peer() -> None:
         async with connected_peer_process("sends") as (conn, peer):
             await wait_until_async(lambda: len(conn._inbox.items) >= 16)
             peer.kill()
@@ -153,11 +153,11 @@ def test_messages_of_a_killed_peer_are_received_before_the_disconnect() -> None:
                     got += 1
             assert got >= 16
 
-    run_in_event_loop(run_test_body)
+    run_in_event_loop(receive_messages_of_killed_peer)
 
 
 def test_iterating_over_messages_raises_the_error_of_a_failed_connection() -> None:
-    async def run_test_body() -> None:
+    async def cause_protocol_error_while_iterating() -> None:
         async with connected_endpoints() as (a, b):
             there = b.register(100).remote()
 
@@ -173,11 +173,11 @@ def test_iterating_over_messages_raises_the_error_of_a_failed_connection() -> No
                 with pytest.raises(ProtocolError):
                     await task
 
-    run_in_event_loop(run_test_body)
+    run_in_event_loop(cause_protocol_error_while_iterating)
 
 
 def test_a_message_longer_than_a_receive_raises_an_error_when_iterating() -> None:
-    async def run_test_body() -> None:
+    async def send_message_longer_than_receive() -> None:
         async with connected_endpoints(recv_size=100) as (a, b):
             await a.send(b"short")
             with contextlib.suppress(PeerGone, ProtocolError):
@@ -188,4 +188,4 @@ def test_a_message_longer_than_a_receive_raises_an_error_when_iterating() -> Non
                     got.append(message)
             assert got == [b"short"] and not isinstance(caught.value, asyncio.TimeoutError)
 
-    run_in_event_loop(run_test_body)
+    run_in_event_loop(send_message_longer_than_receive)

@@ -23,7 +23,7 @@ from siwarp import Error, LimitError, PeerGone, ProtocolError, RemoteBuffer, Sta
 
 
 def test_messages_of_any_size_arrive_completely_in_both_directions() -> None:
-    async def run_test_body() -> None:
+    async def exchange_messages_of_each_size() -> None:
         async with connected_endpoints(recv_size=1 << 20) as (a, b):
             for size in (0, 1, 256, 257, 5000, 65536, 65537, 1 << 20):
                 data = bytes(i * 7 & 0xFF for i in range(size))
@@ -32,11 +32,11 @@ def test_messages_of_any_size_arrive_completely_in_both_directions() -> None:
                 await b.send(bytearray(data))
                 assert await a.recv() == data
 
-    run_in_event_loop(run_test_body)
+    run_in_event_loop(exchange_messages_of_each_size)
 
 
 def test_private_data_is_exchanged_when_connecting_in_asyncio() -> None:
-    async def run_test_body() -> None:
+    async def connect_and_compare_private_data() -> None:
         async with aio.listen(LOOPBACK) as listener:
             accepting = asyncio.create_task(listener.accept(b"welcome"))
             dialled = aio.connect(listener.address, private_data=b"it is me")
@@ -45,11 +45,11 @@ def test_private_data_is_exchanged_when_connecting_in_asyncio() -> None:
                 assert ours.peer == theirs.local == listener.address
                 assert ours.local == theirs.peer
 
-    run_in_event_loop(run_test_body)
+    run_in_event_loop(connect_and_compare_private_data)
 
 
 def test_each_connection_request_can_be_accepted_or_rejected() -> None:
-    async def run_test_body() -> None:
+    async def connect_accepted_and_rejected_clients() -> None:
         async with aio.listen(LOOPBACK) as listener:
             met: list[aio.Connection] = []
 
@@ -70,11 +70,11 @@ def test_each_connection_request_can_be_accepted_or_rejected() -> None:
             await deciding
             await met[0].close()
 
-    run_in_event_loop(run_test_body)
+    run_in_event_loop(connect_accepted_and_rejected_clients)
 
 
 def test_iterating_over_a_connection_yields_messages_until_the_peer_closes() -> None:
-    async def run_test_body() -> None:
+    async def send_close_and_iterate_over_messages() -> None:
         async with connected_endpoints() as (a, b):
             for i in range(10):
                 await a.send(b"%d" % i)
@@ -87,11 +87,11 @@ def test_iterating_over_a_connection_yields_messages_until_the_peer_closes() -> 
             with pytest.raises(StateError, match="closed"):
                 await a.send(b"closed here")
 
-    run_in_event_loop(run_test_body)
+    run_in_event_loop(send_close_and_iterate_over_messages)
 
 
 def test_memory_of_the_peer_is_written_and_read() -> None:
-    async def run_test_body() -> None:
+    async def write_and_read_memory_of_peer() -> None:
         async with connected_endpoints() as (a, b):
             memory = b.register(300_000)
             there = RemoteBuffer.unpack(memory.remote().pack())
@@ -109,11 +109,11 @@ def test_memory_of_the_peer_is_written_and_read() -> None:
             assert await b.recv() == b"done"
             assert memory.read(200_000, 100_000) == big
 
-    run_in_event_loop(run_test_body)
+    run_in_event_loop(write_and_read_memory_of_peer)
 
 
 def test_access_beyond_the_remote_buffer_is_refused_locally_without_a_disconnect() -> None:
-    async def run_test_body() -> None:
+    async def access_beyond_remote_buffer() -> None:
         async with connected_endpoints() as (a, b):
             there = b.register(100).remote()
             for offset, length in ((60, 50), (0, 101), (-1, 4), (101, 0), (0, 70_000)):
@@ -130,33 +130,33 @@ def test_access_beyond_the_remote_buffer_is_refused_locally_without_a_disconnect
             await a.write(there, b"x" * 50, 50)
             assert await a.read(there, 1, 99) == b"x"
 
-    run_in_event_loop(run_test_body)
+    run_in_event_loop(access_beyond_remote_buffer)
 
 
 def test_the_error_of_a_refused_read_names_its_rfc_clause() -> None:
-    async def run_test_body() -> None:
+    async def read_beyond_registered_memory() -> None:
         async with connected_endpoints() as (a, b):
             there = b.register(100).remote()
             with pytest.raises(ProtocolError, match="bounds") as caught:
                 await a.read(RemoteBuffer(there.addr, 200, there.rkey))
             assert caught.value.clause.startswith("RFC504")
 
-    run_in_event_loop(run_test_body)
+    run_in_event_loop(read_beyond_registered_memory)
 
 
 def test_messages_that_many_tasks_send_on_a_connection_arrive_completely() -> None:
-    async def run_test_body() -> None:
+    async def send_from_many_tasks_at_once() -> None:
         async with connected_endpoints(recv_size=70_000, recv_depth=64) as (a, b):
             messages = [bytes([i]) * (1 + i * 997) for i in range(60)]
             await asyncio.gather(*(a.send(m) for m in messages))
             got = [await b.recv() for _ in messages]
             assert sorted(got) == sorted(messages)
 
-    run_in_event_loop(run_test_body)
+    run_in_event_loop(send_from_many_tasks_at_once)
 
 
 def test_errors_of_asyncio_connect_and_listen_name_their_cause() -> None:
-    async def run_test_body() -> None:
+    async def connect_and_listen_at_bad_addresses() -> None:
         with socket.socket() as s:
             s.bind(LOOPBACK)
             with pytest.raises(PeerGone) as caught:
@@ -167,11 +167,11 @@ def test_errors_of_asyncio_connect_and_listen_name_their_cause() -> None:
         with pytest.raises(Error):
             await aio.listen(("192.0.2.1", 0))
 
-    run_in_event_loop(run_test_body)
+    run_in_event_loop(connect_and_listen_at_bad_addresses)
 
 
 def test_an_event_loop_opens_one_device_and_one_socket_for_each_connection() -> None:
-    async def run_test_body() -> None:
+    async def count_descriptors_of_20_connections() -> None:
         async with aio.listen(LOOPBACK) as listener:
             before, working = count_open_descriptors(), settled_thread_count()
             ends: list[aio.Connection] = []
@@ -185,7 +185,7 @@ def test_an_event_loop_opens_one_device_and_one_socket_for_each_connection() -> 
             await wait_until_async(lambda: count_open_descriptors() == before)
 
     fds_before, threads_before = count_open_descriptors(), settled_thread_count()
-    run_in_event_loop(run_test_body)
+    run_in_event_loop(count_descriptors_of_20_connections)
     assert count_open_descriptors() == fds_before and thread_count_falls_to(threads_before)
 
 
@@ -195,7 +195,7 @@ def test_an_event_loop_opens_one_device_and_one_socket_for_each_connection() -> 
 def test_a_cancelled_recv_loses_no_message() -> None:
     """How many receives are cancelled depends on the machine; tests/sim counts them."""
 
-    async def run_test_body() -> None:
+    async def cancel_receives_at_random_times() -> None:
         rng = random.Random(7)
         async with connected_endpoints() as (a, b):
             got: list[bytes] = []
@@ -218,11 +218,11 @@ def test_a_cancelled_recv_loses_no_message() -> None:
             await sending
             assert got == [b"%d" % i for i in range(300)]
 
-    run_in_event_loop(run_test_body)
+    run_in_event_loop(cancel_receives_at_random_times)
 
 
 def test_a_cancelled_accept_loses_no_connection() -> None:
-    async def run_test_body() -> None:
+    async def cancel_accepts_while_clients_connect() -> None:
         async with aio.listen(LOOPBACK) as listener:
             ours: list[aio.Connection] = []
             theirs: list[aio.Connection] = []
@@ -244,7 +244,7 @@ def test_a_cancelled_accept_loses_no_connection() -> None:
             for end in ours + theirs:
                 await end.close()
 
-    run_in_event_loop(run_test_body)
+    run_in_event_loop(cancel_accepts_while_clients_connect)
 
 
 async def connect_to_address(address: tuple[str, int]) -> aio.Connection:
@@ -252,7 +252,7 @@ async def connect_to_address(address: tuple[str, int]) -> aio.Connection:
 
 
 def test_a_cancelled_connect_closes_its_socket() -> None:
-    async def run_test_body() -> None:
+    async def cancel_connects_to_silent_listener() -> None:
         async with aio.open_ud() as keeps_the_device_open:
             with socket.socket() as silent:
                 silent.bind(LOOPBACK)
@@ -268,23 +268,23 @@ def test_a_cancelled_connect_closes_its_socket() -> None:
                 await wait_until_async(lambda: count_open_descriptors() == before)
             assert keeps_the_device_open.address
 
-    run_in_event_loop(run_test_body)
+    run_in_event_loop(cancel_connects_to_silent_listener)
 
 
 def test_a_time_out_of_asyncio_wait_for_does_not_affect_the_connection() -> None:
-    async def run_test_body() -> None:
+    async def receive_after_time_out() -> None:
         async with connected_endpoints() as (a, b):
             with pytest.raises(asyncio.TimeoutError):
                 await asyncio.wait_for(b.recv(), 0.01)
             await a.send(b"later")
             assert await b.recv() == b"later"
 
-    run_in_event_loop(run_test_body)
+    run_in_event_loop(receive_after_time_out)
 
 
 @pytest.mark.parametrize("size", [8, 30_000])
 def test_a_cancelled_send_transmits_a_complete_message_or_none(size: int) -> None:
-    async def run_test_body() -> None:
+    async def cancel_every_third_send() -> None:
         async with connected_endpoints(recv_depth=64) as (a, b):
             tasks = [asyncio.create_task(a.send(bytes([i]) * size)) for i in range(50)]
             await asyncio.sleep(0)
@@ -300,11 +300,11 @@ def test_a_cancelled_send_transmits_a_complete_message_or_none(size: int) -> Non
             assert len(sent) == len(got)
             assert sent >= {i for i in range(50) if not tasks[i].cancelled()}
 
-    run_in_event_loop(run_test_body)
+    run_in_event_loop(cancel_every_third_send)
 
 
 def test_cancelling_a_write_closes_the_connection_and_releases_the_memory() -> None:
-    async def run_test_body() -> None:
+    async def cancel_write_in_progress() -> None:
         async with connected_endpoints() as (a, b):
             there = b.register(32 << 20).remote()
             memory = bytearray(32 << 20)
@@ -318,11 +318,11 @@ def test_cancelling_a_write_closes_the_connection_and_releases_the_memory() -> N
                     await a.send(b"x")
             memory.append(0)
 
-    run_in_event_loop(run_test_body)
+    run_in_event_loop(cancel_write_in_progress)
 
 
 def test_closing_a_connection_or_listener_wakes_tasks_that_wait_on_it() -> None:
-    async def run_test_body() -> None:
+    async def close_connection_and_listener_of_waiting_tasks() -> None:
         async with aio.listen(LOOPBACK) as listener:
             accepting = asyncio.create_task(listener.accept())
             conn = await aio.connect(listener.address)
@@ -342,7 +342,7 @@ def test_closing_a_connection_or_listener_wakes_tasks_that_wait_on_it() -> None:
                 await other.recv()
             await other.close()
 
-    run_in_event_loop(run_test_body)
+    run_in_event_loop(close_connection_and_listener_of_waiting_tasks)
 
 
 async def receive_first_request(listener: aio.Listener) -> aio.Request | None:

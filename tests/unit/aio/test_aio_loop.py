@@ -15,7 +15,7 @@ from siwarp.verbs import RemoteBuffer
 
 
 def test_a_peer_writes_and_reads_while_the_loop_is_blocked_in_user_code() -> None:
-    async def run_test_body() -> None:
+    async def access_memory_while_loop_is_blocked() -> None:
         async with aio.listen(LOOPBACK) as listener:
             accepting = asyncio.ensure_future(anext(aiter(listener)))
             with await asyncio.to_thread(siwarp.connect, listener.address) as peer:
@@ -29,7 +29,7 @@ def test_a_peer_writes_and_reads_while_the_loop_is_blocked_in_user_code() -> Non
                     assert peer.read(remote, 2) == b"%02d" % i
                 await conn.close()
 
-    run_in_event_loop(run_test_body)
+    run_in_event_loop(access_memory_while_loop_is_blocked)
 
 
 async def connect_pair(listener: aio.Listener) -> tuple[aio.Connection, aio.Connection]:
@@ -38,7 +38,7 @@ async def connect_pair(listener: aio.Listener) -> tuple[aio.Connection, aio.Conn
     return await aio.connect(listener.address), await accepting
 
 
-async def exchange(n: int, messages: int) -> int:
+async def exchange_messages_over_connections(n: int, messages: int) -> int:
     """Exchange messages over n connections of this loop; return the number of answers."""
     async with aio.listen(LOOPBACK) as listener:
         pairs = [await connect_pair(listener) for _ in range(n)]
@@ -48,14 +48,14 @@ async def exchange(n: int, messages: int) -> int:
             for _ in range(messages):
                 await conn.send(await conn.recv())
 
-        async def ask(conn: aio.Connection) -> int:
+        async def send_and_count_correct_answers(conn: aio.Connection) -> int:
             right = 0
             for i in range(messages):
                 await conn.send(b"%d" % i)
                 right += await conn.recv() == b"%d" % i
             return right
 
-        rights = await asyncio.gather(*map(ask, conns), *map(echo, ends))
+        rights = await asyncio.gather(*map(send_and_count_correct_answers, conns), *map(echo, ends))
         for conn in (*conns, *ends):
             await conn.close()
     return sum(right for right in rights if right is not None)
@@ -64,10 +64,10 @@ async def exchange(n: int, messages: int) -> int:
 def test_two_loops_in_two_threads_use_one_device_at_the_same_time() -> None:
     found: list[int] = []
 
-    def run_loop() -> None:
-        found.append(run_in_event_loop(lambda: exchange(4, 50)))
+    def exchange_in_event_loop_of_thread() -> None:
+        found.append(run_in_event_loop(lambda: exchange_messages_over_connections(4, 50)))
 
-    threads = [threading.Thread(target=run_loop) for _ in range(2)]
+    threads = [threading.Thread(target=exchange_in_event_loop_of_thread) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -76,11 +76,11 @@ def test_two_loops_in_two_threads_use_one_device_at_the_same_time() -> None:
 
 
 def test_a_burst_of_more_completions_than_a_turn_handles_is_received_completely() -> None:
-    assert run_in_event_loop(lambda: exchange(100, 3)) == 300
+    assert run_in_event_loop(lambda: exchange_messages_over_connections(100, 3)) == 300
 
 
 def test_tasks_that_receive_get_an_error_when_the_connection_is_closed_meanwhile() -> None:
-    async def run_test_body() -> None:
+    async def close_connection_while_tasks_receive() -> None:
         async with aio.listen(LOOPBACK) as listener:
             conn, end = await connect_pair(listener)
             waiting = [asyncio.create_task(conn.recv()) for _ in range(3)]
@@ -90,7 +90,7 @@ def test_tasks_that_receive_get_an_error_when_the_connection_is_closed_meanwhile
             assert [type(e) for e in told] == [StateError] * 3
             await end.close()
 
-    run_in_event_loop(run_test_body)
+    run_in_event_loop(close_connection_while_tasks_receive)
 
 
 @pytest.mark.parametrize("kind", ["rc", "ud", "rd"])
@@ -118,7 +118,7 @@ def test_a_message_is_counted_when_it_was_sent_although_nothing_is_received_afte
 def test_tasks_that_wait_get_an_error_when_their_device_is_closed_by_force(
     own_thread: bool,
 ) -> None:
-    async def run_test_body() -> None:
+    async def close_device_while_tasks_wait() -> None:
         listener = await aio.listen(LOOPBACK)
         conn, end = await connect_pair(listener)
         ud, rd = await aio.open_ud(LOOPBACK), await aio.open_rd(LOOPBACK)
@@ -134,13 +134,13 @@ def test_tasks_that_wait_get_an_error_when_their_device_is_closed_by_force(
         assert [type(e) for e in told] == [StateError] * len(receivers)
         assert conn.closed and end.closed
         # The new device may reuse the numbers of the closed descriptors.
-        assert await exchange(2, 5) == 10
+        assert await exchange_messages_over_connections(2, 5) == 10
 
-    run_in_event_loop(run_test_body)
+    run_in_event_loop(close_device_while_tasks_wait)
 
 
 def test_a_cancelled_receive_loses_no_message() -> None:
-    async def run_test_body() -> None:
+    async def cancel_receives_and_check_messages() -> None:
         async with aio.listen(LOOPBACK) as listener:
             conn, end = await connect_pair(listener)
             got = []
@@ -157,4 +157,4 @@ def test_a_cancelled_receive_loses_no_message() -> None:
             await conn.close()
             await end.close()
 
-    run_in_event_loop(run_test_body)
+    run_in_event_loop(cancel_receives_and_check_messages)

@@ -12,7 +12,7 @@ from siwarp.verbs import Persona
 
 
 def test_each_asyncio_endpoint_has_its_configured_persona() -> None:
-    async def run_test_body() -> None:
+    async def connect_iwarp_endpoint_to_roce_endpoint() -> None:
         async with aio.listen(LOOPBACK, persona=Persona.ROCE) as listener:
             accepting = asyncio.create_task(listener.accept())
             async with aio.connect(listener.address) as a, await accepting as b:
@@ -21,11 +21,11 @@ def test_each_asyncio_endpoint_has_its_configured_persona() -> None:
                 await a.send(b"to roce")
                 assert await b.recv() == b"to roce"
 
-    run_in_event_loop(run_test_body)
+    run_in_event_loop(connect_iwarp_endpoint_to_roce_endpoint)
 
 
 def test_with_persona_roce_a_send_in_asyncio_waits_until_the_peer_receives() -> None:
-    async def run_test_body() -> None:
+    async def send_more_messages_than_receives() -> None:
         async with connected_endpoints(recv_depth=4, persona=Persona.ROCE) as (a, b):
             sent: list[int] = []
 
@@ -43,11 +43,11 @@ def test_with_persona_roce_a_send_in_asyncio_waits_until_the_peer_receives() -> 
                 assert await b.recv() == bytes([i]) * 1000
             await task
 
-    run_in_event_loop(run_test_body)
+    run_in_event_loop(send_more_messages_than_receives)
 
 
 def test_with_persona_roce_a_refused_write_in_asyncio_raises_an_error() -> None:
-    async def run_test_body() -> None:
+    async def write_with_wrong_stag() -> None:
         async with connected_endpoints(persona=Persona.ROCE) as (a, b):
             there = b.register(bytearray(100)).remote()
             await a.write(there, b"fits")
@@ -55,4 +55,4 @@ def test_with_persona_roce_a_refused_write_in_asyncio_raises_an_error() -> None:
             with pytest.raises(ProtocolError):
                 await a.write(wrong, b"does not")
 
-    run_in_event_loop(run_test_body)
+    run_in_event_loop(write_with_wrong_stag)

@@ -13,7 +13,7 @@ OCTETS = (bytes(range(256)) * 256)[:65_535]
 
 
 def test_an_rd_endpoint_receives_messages_of_several_peers_in_order_and_answers() -> None:
-    async def run_test_body() -> None:
+    async def exchange_messages_with_two_peers() -> None:
         async with aio.open_rd() as server, aio.open_rd() as a, aio.open_rd() as b:
 
             async def echo_reversed() -> None:
@@ -28,12 +28,12 @@ def test_an_rd_endpoint_receives_messages_of_several_peers_in_order_and_answers(
                     assert await end.recv() == (OCTETS[:size][::-1], server.address)
             await cancel_and_wait(serving)
 
-    run_in_event_loop(run_test_body)
+    run_in_event_loop(exchange_messages_with_two_peers)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 def test_no_rd_message_is_lost_if_more_are_sent_than_receives_are_posted(host: str) -> None:
-    async def run_test_body() -> None:
+    async def send_more_messages_than_receives() -> None:
         async with aio.open_rd((host, 0), recv_depth=4) as end, aio.open_rd((host, 0)) as other:
 
             async def send_messages() -> None:
@@ -49,11 +49,11 @@ def test_no_rd_message_is_lost_if_more_are_sent_than_receives_are_posted(host: s
             assert [int(d.data) for d in got] == list(range(200))
             assert {d.source for d in got} == {other.address}
 
-    run_in_event_loop(run_test_body)
+    run_in_event_loop(send_more_messages_than_receives)
 
 
 def test_an_rd_send_in_asyncio_returns_only_after_the_peer_has_received_the_message() -> None:
-    async def run_test_body() -> None:
+    async def send_two_messages_to_one_receive() -> None:
         async with aio.open_rd(recv_depth=1) as end, aio.open_rd() as other:
             await other.send(b"has the only receive", end.address)
             sending = asyncio.create_task(other.send(b"waits", end.address))
@@ -63,7 +63,7 @@ def test_an_rd_send_in_asyncio_returns_only_after_the_peer_has_received_the_mess
             await sending
             assert (await end.recv()).data == b"waits"
 
-    run_in_event_loop(run_test_body)
+    run_in_event_loop(send_two_messages_to_one_receive)
 
 
 def test_a_cancelled_rd_receive_loses_no_message_and_invalid_sends_raise_errors() -> None:

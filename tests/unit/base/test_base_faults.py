@@ -380,7 +380,7 @@ def make_corrupted_stream(text: str, cuts: list[int]) -> bytes:
     out = b""
     for n in cuts:
         octets = ffi.new("uint8_t[]", n)
-        lib.siw_fault_stream_corrupt(path.plan, path.c, path.peer, octets, n)
+        lib.siw_fault_corrupt_stream_octets(path.plan, path.c, path.peer, octets, n)
         out += bytes(ffi.buffer(octets))
     return out
 
@@ -404,15 +404,15 @@ def test_a_corrupted_tcp_stream_has_one_changed_bit_in_its_percentage_of_pieces(
 def test_short_tcp_calls_have_their_percentage_and_a_reset_follows_its_octets() -> None:
     path = FaultPath("short=20%")
     shares = [
-        lib.siw_fault_stream_allowed_octets(path.plan, path.c, path.peer, 1000, 0)
+        lib.siw_fault_stream_octets_for_next_call(path.plan, path.c, path.peer, 1000, 0)
         for _ in range(PACKET_COUNT)
     ]
     least, most = expected_range_of_fault_count(0.2)
     assert least <= sum(n < 1000 for n in shares) <= most
     assert min(shares) >= 1
     path = FaultPath("reset=1500B")
-    assert lib.siw_fault_stream_allowed_octets(path.plan, path.c, path.peer, 1000, 0) == 1000
+    assert lib.siw_fault_stream_octets_for_next_call(path.plan, path.c, path.peer, 1000, 0) == 1000
     path.c.octets = 1000
-    assert lib.siw_fault_stream_allowed_octets(path.plan, path.c, path.peer, 1000, 0) == 500
+    assert lib.siw_fault_stream_octets_for_next_call(path.plan, path.c, path.peer, 1000, 0) == 500
     path.c.octets = 1500
-    assert lib.siw_fault_stream_allowed_octets(path.plan, path.c, path.peer, 1000, 0) == 0
+    assert lib.siw_fault_stream_octets_for_next_call(path.plan, path.c, path.peer, 1000, 0) == 0

@@ -283,7 +283,7 @@ print([lib.siw_setting_set(b'budget', 0), lib.siw_setting_set(b'budget', 4097),
 
 PRINT_LEVELS = """
 layers = ('base', 'llp', 'mpa', 'ddp', 'rdmap', 'verbs', 'cm')
-print([lib.siw_trace_level(x.encode()) for x in layers])
+print([lib.siw_trace_level_of_layer(x.encode()) for x in layers])
 """
 
 
@@ -336,7 +336,7 @@ for layer in (b'llp', b'mpa'):
         assert lib.siw_trace_log_for_tests(layer, level, b'word %d') == 0
 assert lib.siw_trace_log_for_tests(b'tcp', 1, b'x') == -22
 assert lib.siw_trace_log_for_tests(b'mpa', 0, b'x') == -22
-assert lib.siw_trace_level(b'tcp') == -22
+assert lib.siw_trace_level_of_layer(b'tcp') == -22
 """
     done = run_in_child(code, SIWARP_LOG="error,mpa=info")
     lines = [LOG_LINE.fullmatch(line) for line in done.stderr.splitlines()]
@@ -349,7 +349,7 @@ assert lib.siw_trace_level(b'tcp') == -22
 
 
 def test_a_long_log_line_is_truncated_and_ends_with_a_newline(run_in_child: Child) -> None:
-    code = "lib.siw_trace_set(4); lib.siw_trace_log_for_tests(b'cm', 4, b'y' * 2000)"
+    code = "lib.siw_trace_set_all_levels(4); lib.siw_trace_log_for_tests(b'cm', 4, b'y' * 2000)"
     done = run_in_child(code)
     assert done.stderr.endswith("y\n")
     assert len(done.stderr) < 512 and done.stderr.count("\n") == 1

@@ -25,11 +25,11 @@ class ObjectCounter:
 
     def note_created_objects(self, n: int) -> None:
         for _ in range(n):
-            lib.siw_trim_group_add(self._crowd)
+            lib.siw_trim_group_note_added(self._crowd)
 
     def note_freed_objects(self, n: int) -> bool:
         """Return whether no objects are left. n: at least 1."""
-        return [lib.siw_trim_group_remove(self._crowd) for _ in range(n)][-1]
+        return [lib.siw_trim_group_note_removed(self._crowd) for _ in range(n)][-1]
 
 
 def resident_octets() -> int:

@@ -6,7 +6,7 @@ import socket
 import struct
 
 import pytest
-from harness.rc_harness import End, Wire, create_plain_listener
+from harness.rc_harness import End, ListenerAndConnector, create_plain_listener
 
 from siwarp.cm import CMID, CMEventType, ConnParam
 from siwarp.inspect import MPAReply
@@ -21,9 +21,11 @@ def accept_and_reset(s: socket.socket) -> None:
     peer.close()
 
 
-def test_a_connect_that_the_listener_resets_is_retried_and_succeeds(wire: Wire) -> None:
+def test_a_connect_that_the_listener_resets_is_retried_and_succeeds(
+    connector: ListenerAndConnector,
+) -> None:
     with create_plain_listener() as s:
-        a = End(wire.active, CMID(wire.a_channel), wire.a_channel)
+        a = End(connector.active, CMID(connector.a_channel), connector.a_channel)
         a.id.connect(s.getsockname(), ConnParam(refused=0.001))
         for _ in range(3):
             accept_and_reset(s)
@@ -36,14 +38,14 @@ def test_a_connect_that_the_listener_resets_is_retried_and_succeeds(wire: Wire) 
 
 @pytest.mark.parametrize("refused", [0, 0.001])
 def test_a_reset_connect_fails_after_its_time_out_or_immediately_without_retries(
-    wire: Wire, refused: float
+    connector: ListenerAndConnector, refused: float
 ) -> None:
     with create_plain_listener() as s:
         s.settimeout(1)
-        a = End(wire.active, CMID(wire.a_channel), wire.a_channel)
+        a = End(connector.active, CMID(connector.a_channel), connector.a_channel)
         a.id.connect(s.getsockname(), ConnParam(refused=refused, timeout=0.2))
         tries = 0
-        while not (event := wire.a_channel.get_event(timeout=0)):
+        while not (event := connector.a_channel.get_event(timeout=0)):
             try:
                 s.settimeout(0.01)
                 accept_and_reset(s)

@@ -15,7 +15,7 @@ from harness.rc_harness import (
     SEND,
     WRITE,
     End,
-    Wire,
+    ListenerAndConnector,
     connect_plain_socket,
     create_plain_listener,
     read_to_end,
@@ -50,11 +50,11 @@ from siwarp.verbs import (
 def test_a_listener_at_port_zero_reports_its_port_and_both_ends_agree_on_addresses(
     rig: Rig, host: str
 ) -> None:
-    wire = Wire(rig, host=host)
-    assert wire.address[0] == host and wire.address[1] > 0
-    a, b = wire.connect()
+    connector = ListenerAndConnector(rig, host=host)
+    assert connector.address[0] == host and connector.address[1] > 0
+    a, b = connector.connect()
     assert (a.id.local_addr, a.id.peer_addr) == (b.id.peer_addr, b.id.local_addr)
-    assert b.id.local_addr == wire.address
+    assert b.id.local_addr == connector.address
     assert a.qp.qp_state == b.qp.qp_state == QPState.RTS
     exchange_data(a, b)
 
@@ -63,12 +63,12 @@ def test_a_listener_at_port_zero_reports_its_port_and_both_ends_agree_on_address
 @pytest.mark.parametrize("ask_crc", [True, False])
 @pytest.mark.parametrize("answer_crc", [True, False])
 def test_connections_of_each_mpa_revision_and_crc_choice_transfer_data(
-    two_device_wire: Wire, rev: int, ask_crc: bool, answer_crc: bool
+    two_device_connector: ListenerAndConnector, rev: int, ask_crc: bool, answer_crc: bool
 ) -> None:
-    a = two_device_wire.begin_connect(ConnParam(rev=rev, crc=ask_crc), size=1 << 16)
-    request = two_device_wire.next_connection_request()
+    a = two_device_connector.begin_connect(ConnParam(rev=rev, crc=ask_crc), size=1 << 16)
+    request = two_device_connector.next_connection_request()
     assert (request.rev, request.crc) == (rev, ask_crc)
-    b = End(two_device_wire.passive, request.id, two_device_wire.p_channel, size=1 << 16)
+    b = End(two_device_connector.passive, request.id, two_device_connector.p_channel, size=1 << 16)
     b.id.accept(ConnParam(crc=answer_crc))
     for end in (a, b):
         event = end.next_cm_event()
@@ -79,12 +79,12 @@ def test_connections_of_each_mpa_revision_and_crc_choice_transfer_data(
 
 @pytest.mark.parametrize("rtr", [RTR.FPDU, RTR.WRITE, RTR.READ])
 def test_after_the_rtr_of_a_peer_to_peer_connection_the_responder_may_send_first(
-    two_device_wire: Wire, rtr: RTR
+    two_device_connector: ListenerAndConnector, rtr: RTR
 ) -> None:
     def post_receive(b: End) -> None:
         b.post_receive(wr_id=5)
 
-    a, b = two_device_wire.connect(ConnParam(peer_to_peer=rtr), before_accept=post_receive)
+    a, b = two_device_connector.connect(ConnParam(peer_to_peer=rtr), before_accept=post_receive)
     a.post_receive(wr_id=6)
     b.mem.write(b"I first")
     b.post(SEND, 1, length=7)
@@ -104,12 +104,12 @@ def test_after_the_rtr_of_a_peer_to_peer_connection_the_responder_may_send_first
     [RTR.FPDU | RTR.WRITE, RTR.FPDU | RTR.READ, RTR.WRITE | RTR.READ, RTR(7)],
 )
 def test_both_ends_choose_the_same_one_of_several_offered_rtrs(
-    two_device_wire: Wire, offered: RTR
+    two_device_connector: ListenerAndConnector, offered: RTR
 ) -> None:
-    a = two_device_wire.begin_connect(ConnParam(peer_to_peer=offered), size=1 << 16)
-    request = two_device_wire.next_connection_request()
+    a = two_device_connector.begin_connect(ConnParam(peer_to_peer=offered), size=1 << 16)
+    request = two_device_connector.next_connection_request()
     assert request.peer_to_peer == offered
-    b = End(two_device_wire.passive, request.id, two_device_wire.p_channel, size=1 << 16)
+    b = End(two_device_connector.passive, request.id, two_device_connector.p_channel, size=1 << 16)
     b.id.accept()
     chosen = {end.next_cm_event().peer_to_peer for end in (a, b)}
     assert len(chosen) == 1
@@ -120,12 +120,14 @@ def test_both_ends_choose_the_same_one_of_several_offered_rtrs(
 
 @pytest.mark.parametrize("rev", [1, 2])
 @pytest.mark.parametrize("size", [0, 1, 3, 507, 508])
-def test_private_data_is_exchanged_in_both_directions(wire: Wire, rev: int, size: int) -> None:
+def test_private_data_is_exchanged_in_both_directions(
+    connector: ListenerAndConnector, rev: int, size: int
+) -> None:
     hello, answer = octet_pattern(size, 1), octet_pattern(size, 2)
-    a = wire.begin_connect(ConnParam(rev=rev, private_data=hello))
-    request = wire.next_connection_request()
+    a = connector.begin_connect(ConnParam(rev=rev, private_data=hello))
+    request = connector.next_connection_request()
     assert request.private_data == hello
-    b = End(wire.passive, request.id, wire.p_channel)
+    b = End(connector.passive, request.id, connector.p_channel)
     b.id.accept(ConnParam(private_data=answer))
     assert a.next_cm_event().private_data == answer
     assert b.next_cm_event().type == CMEventType.ESTABLISHED
@@ -133,15 +135,15 @@ def test_private_data_is_exchanged_in_both_directions(wire: Wire, rev: int, size
 
 @pytest.mark.parametrize(("rev", "most"), [(1, 512), (2, 508)])
 def test_private_data_of_a_connect_above_the_limit_is_refused(
-    wire: Wire, rev: int, most: int
+    connector: ListenerAndConnector, rev: int, most: int
 ) -> None:
-    a = End(wire.active, CMID(wire.a_channel), wire.a_channel)
+    a = End(connector.active, CMID(connector.a_channel), connector.a_channel)
     too_much = ConnParam(rev=rev, private_data=bytes(most + 1))
-    assert errno_raised_by(a.id.connect, wire.address, too_much) == errno.EINVAL
-    a.id.connect(wire.address, ConnParam(rev=rev, private_data=bytes(most)))
-    request = wire.next_connection_request()
+    assert errno_raised_by(a.id.connect, connector.address, too_much) == errno.EINVAL
+    a.id.connect(connector.address, ConnParam(rev=rev, private_data=bytes(most)))
+    request = connector.next_connection_request()
     assert len(request.private_data) == most
-    b = End(wire.passive, request.id, wire.p_channel)
+    b = End(connector.passive, request.id, connector.p_channel)
     assert errno_raised_by(b.id.accept, ConnParam(private_data=bytes(most + 1))) == errno.EINVAL
     assert errno_raised_by(request.id.reject, bytes(most + 1)) == errno.EINVAL
     b.id.accept(ConnParam(private_data=bytes(most)))
@@ -149,12 +151,12 @@ def test_private_data_of_a_connect_above_the_limit_is_refused(
 
 
 def test_a_rejection_carries_private_data_and_the_queue_pair_can_connect_again(
-    two_device_wire: Wire,
+    two_device_connector: ListenerAndConnector,
 ) -> None:
     # Both ends count the rejection.
     with assert_counter_grows("rejects", 2):
-        a = two_device_wire.begin_connect(ConnParam(private_data=b"please"), size=1 << 16)
-        request = two_device_wire.next_connection_request()
+        a = two_device_connector.begin_connect(ConnParam(private_data=b"please"), size=1 << 16)
+        request = two_device_connector.next_connection_request()
         request.id.reject(b"no, thanks")
         event = a.next_cm_event()
     assert (event.type, event.status, event.private_data) == (
@@ -168,11 +170,11 @@ def test_a_rejection_carries_private_data_and_the_queue_pair_can_connect_again(
     a.id = CMID(a.channel)
     a.qp.modify(QPAttr(qp_state=QPState.RESET))
     a.id.bind_qp(a.qp)
-    a.id.connect(two_device_wire.address)
+    a.id.connect(two_device_connector.address)
     b = End(
-        two_device_wire.passive,
-        two_device_wire.next_connection_request().id,
-        two_device_wire.p_channel,
+        two_device_connector.passive,
+        two_device_connector.next_connection_request().id,
+        two_device_connector.p_channel,
         size=1 << 16,
     )
     b.id.accept()
@@ -181,20 +183,24 @@ def test_a_rejection_carries_private_data_and_the_queue_pair_can_connect_again(
 
 
 @pytest.mark.clause("RFC5044-7.1.2-05#a", "RFC5044-7.1.2-05#b")
-def test_a_rejected_client_reads_the_mpa_reply_and_then_the_end_of_the_stream(wire: Wire) -> None:
-    with connect_plain_socket(wire.address) as s:
+def test_a_rejected_client_reads_the_mpa_reply_and_then_the_end_of_the_stream(
+    connector: ListenerAndConnector,
+) -> None:
+    with connect_plain_socket(connector.address) as s:
         s.sendall(bytes(MPARequest(rev=2, s=1, ird=1, ord=1)))
-        request = wire.next_connection_request()
+        request = connector.next_connection_request()
         request.id.reject(b"not today")
         reply = MPAReply(read_to_end(s))
         assert (reply.r, reply.private_data) == (1, b"not today")
         request.id.close()
 
 
-def test_one_listener_accepts_many_connections_with_separate_data(two_device_wire: Wire) -> None:
+def test_one_listener_accepts_many_connections_with_separate_data(
+    two_device_connector: ListenerAndConnector,
+) -> None:
     n = 12
     dialled = [
-        two_device_wire.begin_connect(
+        two_device_connector.begin_connect(
             ConnParam(private_data=bytes([i])), size=1 << 12, max_send_wr=8
         )
         for i in range(n)
@@ -202,22 +208,24 @@ def test_one_listener_accepts_many_connections_with_separate_data(two_device_wir
     served: dict[int, End] = {}
     established = 0
     while established < n:
-        event = two_device_wire.p_channel.get_event(5)
+        event = two_device_connector.p_channel.get_event(5)
         assert event is not None
         if event.type == CMEventType.ESTABLISHED:
             established += 1
             continue
         assert event.type == CMEventType.CONNECT_REQUEST
         b = End(
-            two_device_wire.passive,
+            two_device_connector.passive,
             event.id,
-            two_device_wire.p_channel,
+            two_device_connector.p_channel,
             size=1 << 12,
             max_send_wr=8,
         )
         b.id.accept()
         served[event.private_data[0]] = b
-    assert {two_device_wire.a_channel.get_event(5).id for _ in range(n)} == {a.id for a in dialled}
+    assert {two_device_connector.a_channel.get_event(5).id for _ in range(n)} == {
+        a.id for a in dialled
+    }
     for i, a in enumerate(dialled):
         served[i].post_receive(length=16)
         a.mem.write(bytes([i]) * 8)
@@ -247,21 +255,21 @@ def test_two_queue_pairs_of_one_process_connect_with_one_cm_channel(rig: Rig) ->
 
 
 def test_the_cm_channel_descriptor_is_readable_while_an_event_is_unread(
-    two_device_wire: Wire,
+    two_device_connector: ListenerAndConnector,
 ) -> None:
     p = select.poll()
-    p.register(two_device_wire.p_channel, select.POLLIN)
+    p.register(two_device_connector.p_channel, select.POLLIN)
     assert p.poll(20) == []
-    a = two_device_wire.begin_connect()
+    a = two_device_connector.begin_connect()
     assert p.poll(5000)
-    assert two_device_wire.p_channel.get_event(0) is not None
+    assert two_device_connector.p_channel.get_event(0) is not None
     assert p.poll(20) == [] and a.qp.qp_state == QPState.INIT
 
 
-def test_the_source_address_of_a_connect_can_be_chosen(wire: Wire) -> None:
-    a = End(wire.active, CMID(wire.a_channel), wire.a_channel)
-    a.id.connect(wire.address, source=("127.0.0.9", 0))
-    assert wire.next_connection_request().id.peer_addr[0] == "127.0.0.9"
+def test_the_source_address_of_a_connect_can_be_chosen(connector: ListenerAndConnector) -> None:
+    a = End(connector.active, CMID(connector.a_channel), connector.a_channel)
+    a.id.connect(connector.address, source=("127.0.0.9", 0))
+    assert connector.next_connection_request().id.peer_addr[0] == "127.0.0.9"
 
 
 # ---- IRD and ORD
@@ -272,13 +280,17 @@ def test_the_source_address_of_a_connect_can_be_chosen(wire: Wire) -> None:
     [(None,) * 4, (4, 8, 16, 2), (1, 1, 1, 1), (0, 0, 0, 0), (128, 3, 128, 3), (2, 0, 7, 9)],
 )
 def test_ird_and_ord_are_negotiated_and_reported_to_both_ends(
-    wire: Wire, a_ord: int | None, a_ird: int | None, b_ord: int | None, b_ird: int | None
+    connector: ListenerAndConnector,
+    a_ord: int | None,
+    a_ird: int | None,
+    b_ord: int | None,
+    b_ird: int | None,
 ) -> None:
     def default_to_maximum(x: int | None) -> int:
         return 128 if x is None else x
 
-    a = wire.begin_connect(ConnParam(initiator_depth=a_ord, responder_resources=a_ird))
-    request = wire.next_connection_request()
+    a = connector.begin_connect(ConnParam(initiator_depth=a_ord, responder_resources=a_ird))
+    request = connector.next_connection_request()
     assert (request.initiator_depth, request.responder_resources) == (
         default_to_maximum(a_ird),
         default_to_maximum(a_ord),
@@ -287,7 +299,7 @@ def test_ird_and_ord_are_negotiated_and_reported_to_both_ends(
         default_to_maximum(a_ird),
         default_to_maximum(a_ord),
     )
-    b = End(wire.passive, request.id, wire.p_channel)
+    b = End(connector.passive, request.id, connector.p_channel)
     b.id.accept(ConnParam(initiator_depth=b_ord, responder_resources=b_ird))
     at_a, at_b = a.next_cm_event(), b.next_cm_event()
     assert at_a.initiator_depth == min(default_to_maximum(a_ord), default_to_maximum(b_ird))
@@ -297,8 +309,10 @@ def test_ird_and_ord_are_negotiated_and_reported_to_both_ends(
     assert (at_a.peer_ird, at_a.peer_ord) == (default_to_maximum(b_ird), at_b.initiator_depth)
 
 
-def test_a_read_on_a_connection_with_a_negotiated_ord_of_zero_is_refused(wire: Wire) -> None:
-    a, b = wire.connect(ConnParam(initiator_depth=0))
+def test_a_read_on_a_connection_with_a_negotiated_ord_of_zero_is_refused(
+    connector: ListenerAndConnector,
+) -> None:
+    a, b = connector.connect(ConnParam(initiator_depth=0))
     wr = SendWR(1, READ, sg=[a.mem.sge(0, 8)], remote=b.mem.remote(0, 8))
     assert errno_raised_by(a.qp.post_send, wr) == errno.EINVAL
     send_one_message(a, b)
@@ -310,21 +324,26 @@ def send_one_message(a: End, b: End) -> None:
     assert poll(b.rcq)[0].ok
 
 
-def test_max_rd_atomic_of_the_queue_pair_limits_the_depths_of_the_connection(wire: Wire) -> None:
-    a = End(wire.active, CMID(wire.a_channel), wire.a_channel)
+def test_max_rd_atomic_of_the_queue_pair_limits_the_depths_of_the_connection(
+    connector: ListenerAndConnector,
+) -> None:
+    a = End(connector.active, CMID(connector.a_channel), connector.a_channel)
     a.qp.modify(QPAttr(max_rd_atomic=3, max_dest_rd_atomic=5))
-    assert errno_raised_by(a.id.connect, wire.address, ConnParam(initiator_depth=4)) == errno.EINVAL
-    a.id.connect(wire.address)
-    request = wire.next_connection_request()
+    assert (
+        errno_raised_by(a.id.connect, connector.address, ConnParam(initiator_depth=4))
+        == errno.EINVAL
+    )
+    a.id.connect(connector.address)
+    request = connector.next_connection_request()
     assert (request.peer_ord, request.peer_ird) == (3, 5)
 
 
 # ---- invalid use
 
 
-def test_invalid_connection_manager_calls_are_refused(wire: Wire) -> None:
-    a = End(wire.active, CMID(wire.a_channel), wire.a_channel)
-    where = wire.address
+def test_invalid_connection_manager_calls_are_refused(connector: ListenerAndConnector) -> None:
+    a = End(connector.active, CMID(connector.a_channel), connector.a_channel)
+    where = connector.address
     for wrong in (
         ConnParam(rev=3),
         ConnParam(rev=-1),
@@ -335,46 +354,53 @@ def test_invalid_connection_manager_calls_are_refused(wire: Wire) -> None:
         ConnParam(initiator_depth=-2),
     ):
         assert errno_raised_by(a.id.connect, where, wrong) == errno.EINVAL, wrong
-    empty = CMID(wire.a_channel)
+    empty = CMID(connector.a_channel)
     # The id cannot connect, because it has no queue pair.
     assert errno_raised_by(empty.connect, where) == errno.EINVAL
     # The id has no connection request to accept or reject.
     assert errno_raised_by(a.id.accept) == errno.EINVAL
     assert errno_raised_by(a.id.reject) == errno.EINVAL
     assert errno_raised_by(a.id.disconnect) == errno.ENOTCONN
-    assert errno_raised_by(wire.listener.disconnect) == errno.ENOTCONN
-    assert errno_raised_by(wire.listener.listen, ("127.0.0.1", 0)) == errno.EINVAL
+    assert errno_raised_by(connector.listener.disconnect) == errno.ENOTCONN
+    assert errno_raised_by(connector.listener.listen, ("127.0.0.1", 0)) == errno.EINVAL
     assert errno_raised_by(lambda: empty.local_addr) == errno.ENOTCONN
     a.id.connect(where)
     # The id cannot connect again while it is connecting.
     assert errno_raised_by(a.id.connect, where) == errno.EINVAL
-    request = wire.next_connection_request()
+    request = connector.next_connection_request()
     # The id of the request cannot accept, because it has no queue pair.
     assert errno_raised_by(request.id.accept) == errno.EINVAL
     # After the invalid calls, the listener still works.
-    b = End(wire.passive, request.id, wire.p_channel)
+    b = End(connector.passive, request.id, connector.p_channel)
     b.id.accept()
     assert a.next_cm_event().type == CMEventType.ESTABLISHED
     assert errno_raised_by(b.id.accept) == errno.EINVAL
     assert errno_raised_by(b.id.reject) == errno.EINVAL
 
 
-def test_a_cm_id_accepts_only_one_rc_queue_pair_of_its_own_device(wire: Wire) -> None:
-    cm_id = CMID(wire.a_channel)
+def test_a_cm_id_accepts_only_one_rc_queue_pair_of_its_own_device(
+    connector: ListenerAndConnector,
+) -> None:
+    cm_id = CMID(connector.a_channel)
     other = Rig()
     assert errno_raised_by(cm_id.bind_qp, other.create_qp(qp_type=QPType.RC)) == errno.EINVAL
-    assert errno_raised_by(cm_id.bind_qp, wire.active.create_qp()) == errno.EINVAL
-    qp = wire.active.create_qp(qp_type=QPType.RC)
+    assert errno_raised_by(cm_id.bind_qp, connector.active.create_qp()) == errno.EINVAL
+    qp = connector.active.create_qp(qp_type=QPType.RC)
     qp.modify(QPAttr(qp_state=QPState.ERR))
     assert errno_raised_by(cm_id.bind_qp, qp) == errno.EINVAL
-    cm_id.bind_qp(wire.active.create_qp(qp_type=QPType.RC))
-    assert errno_raised_by(cm_id.bind_qp, wire.active.create_qp(qp_type=QPType.RC)) == errno.EINVAL
+    cm_id.bind_qp(connector.active.create_qp(qp_type=QPType.RC))
+    assert (
+        errno_raised_by(cm_id.bind_qp, connector.active.create_qp(qp_type=QPType.RC))
+        == errno.EINVAL
+    )
     other.close()
 
 
-def test_listening_at_a_port_in_use_or_a_foreign_address_is_refused(wire: Wire) -> None:
-    again = CMID(wire.p_channel)
-    assert errno_raised_by(again.listen, wire.address) == errno.EADDRINUSE
+def test_listening_at_a_port_in_use_or_a_foreign_address_is_refused(
+    connector: ListenerAndConnector,
+) -> None:
+    again = CMID(connector.p_channel)
+    assert errno_raised_by(again.listen, connector.address) == errno.EADDRINUSE
     assert errno_raised_by(again.listen, ("198.51.100.77", 0)) == errno.EADDRNOTAVAIL
     again.listen(("127.0.0.1", 0))
 
@@ -392,10 +418,10 @@ def test_a_cm_channel_with_an_id_is_busy(rig: Rig) -> None:
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 def test_a_connect_to_a_port_without_a_listener_is_rejected(rig: Rig, host: str) -> None:
-    wire = Wire(rig, host=host)
+    connector = ListenerAndConnector(rig, host=host)
     with create_plain_listener(host) as s:
         gone = s.getsockname()[:2]
-    a = End(rig, CMID(wire.a_channel), wire.a_channel)
+    a = End(rig, CMID(connector.a_channel), connector.a_channel)
     a.id.connect(gone)
     event = a.next_cm_event()
     assert (event.type, event.status) == (CMEventType.REJECTED, errno.ECONNREFUSED)
@@ -405,9 +431,11 @@ def test_a_connect_to_a_port_without_a_listener_is_rejected(rig: Rig, host: str)
 
 
 @pytest.mark.parametrize("garbage", GARBAGE, ids=["http", "zeros", "a request", "x"])
-def test_an_invalid_mpa_reply_causes_a_connect_error(wire: Wire, garbage: bytes) -> None:
+def test_an_invalid_mpa_reply_causes_a_connect_error(
+    connector: ListenerAndConnector, garbage: bytes
+) -> None:
     with create_plain_listener() as s:
-        a = End(wire.active, CMID(wire.a_channel), wire.a_channel)
+        a = End(connector.active, CMID(connector.a_channel), connector.a_channel)
         a.id.connect(s.getsockname(), ConnParam(timeout=2))
         peer, _ = s.accept()
         with peer:
@@ -418,10 +446,10 @@ def test_an_invalid_mpa_reply_causes_a_connect_error(wire: Wire, garbage: bytes)
 
 @pytest.mark.parametrize("said", [b"", b"MPA ID Re", bytes(MPAReply(rev=2))[:19]])
 def test_a_listener_that_closes_the_tcp_connection_causes_a_connect_error(
-    wire: Wire, said: bytes
+    connector: ListenerAndConnector, said: bytes
 ) -> None:
     with create_plain_listener() as s:
-        a = End(wire.active, CMID(wire.a_channel), wire.a_channel)
+        a = End(connector.active, CMID(connector.a_channel), connector.a_channel)
         a.id.connect(s.getsockname(), ConnParam(timeout=2))
         peer, _ = s.accept()
         peer.recv(100)
@@ -433,30 +461,34 @@ def test_a_listener_that_closes_the_tcp_connection_causes_a_connect_error(
 
 
 def test_closing_a_listener_does_not_affect_its_established_connections(
-    two_device_wire: Wire,
+    two_device_connector: ListenerAndConnector,
 ) -> None:
-    a, b = two_device_wire.connect()
+    a, b = two_device_connector.connect()
     # No thread accepts the second connection request.
-    waiting = two_device_wire.begin_connect()
-    address = two_device_wire.address
-    wait_until(lambda: select.select([two_device_wire.p_channel], [], [], 0)[0])
-    two_device_wire.listener.close()
+    waiting = two_device_connector.begin_connect()
+    address = two_device_connector.address
+    wait_until(lambda: select.select([two_device_connector.p_channel], [], [], 0)[0])
+    two_device_connector.listener.close()
     assert waiting.next_cm_event().type == CMEventType.CONNECT_ERROR
     exchange_data(a, b)
-    late = End(two_device_wire.active, CMID(two_device_wire.a_channel), two_device_wire.a_channel)
+    late = End(
+        two_device_connector.active,
+        CMID(two_device_connector.a_channel),
+        two_device_connector.a_channel,
+    )
     late.id.connect(address)
     assert late.next_cm_event().status == errno.ECONNREFUSED
 
 
 def test_cm_ids_are_closed_in_one_thread_while_another_waits_for_events(
-    two_device_wire: Wire,
+    two_device_connector: ListenerAndConnector,
 ) -> None:
     stop = threading.Event()
     seen: list[CMEvent] = []
 
     def collect_events() -> None:
         while not stop.is_set():
-            event = two_device_wire.a_channel.get_event(0.01)
+            event = two_device_connector.a_channel.get_event(0.01)
             if event is not None:
                 seen.append(event)
 
@@ -465,12 +497,12 @@ def test_cm_ids_are_closed_in_one_thread_while_another_waits_for_events(
         t.start()
     try:
         for i in range(60):
-            a = two_device_wire.begin_connect(max_send_wr=1, max_recv_wr=1)
-            request = two_device_wire.next_connection_request()
+            a = two_device_connector.begin_connect(max_send_wr=1, max_recv_wr=1)
+            request = two_device_connector.next_connection_request()
             b = End(
-                two_device_wire.passive,
+                two_device_connector.passive,
                 request.id,
-                two_device_wire.p_channel,
+                two_device_connector.p_channel,
                 max_send_wr=1,
                 max_recv_wr=1,
             )
@@ -544,13 +576,15 @@ def test_messages_of_a_connection_query_no_address_and_the_error_of_a_lost_one_n
                 conn.send(b"another message", 10)
 
 
-def test_the_request_of_a_client_that_has_disconnected_can_only_be_rejected(wire: Wire) -> None:
+def test_the_request_of_a_client_that_has_disconnected_can_only_be_rejected(
+    connector: ListenerAndConnector,
+) -> None:
     for left in (True, False):
-        with connect_plain_socket(wire.address) as s:
+        with connect_plain_socket(connector.address) as s:
             s.sendall(bytes(MPARequest(rev=2, s=1, ird=1, ord=1)))
-            request = wire.next_connection_request()
+            request = connector.next_connection_request()
             s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        b = End(wire.passive, request.id, wire.p_channel)
+        b = End(connector.passive, request.id, connector.p_channel)
         if left:
             request.id.reject(b"not today")
         else:

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from harness.rc_harness import End, Wire, connect_plain_socket, create_plain_listener
+from harness.rc_harness import (
+    End,
+    ListenerAndConnector,
+    connect_plain_socket,
+    create_plain_listener,
+)
 from harness.verbs_harness import temporary_settings
 from harness.wire_peer import build_terminate, recv_startup_frame
 
@@ -21,11 +26,11 @@ def build_request_offering_rtrs(*kinds: RTR) -> bytes:
 
 
 def receive_request_of_siwarp(
-    wire: Wire, param: ConnParam, persona: Persona = Persona.IWARP
+    connector: ListenerAndConnector, param: ConnParam, persona: Persona = Persona.IWARP
 ) -> MPARequest:
     """Connect with siwarp to a plain socket and return the MPA Request that siwarp sends."""
     with create_plain_listener() as s:
-        a = End(wire.active, CMID(wire.a_channel), wire.a_channel, persona=persona)
+        a = End(connector.active, CMID(connector.a_channel), connector.a_channel, persona=persona)
         a.id.connect(s.getsockname(), param)
         peer, _ = s.accept()
         with peer:
@@ -36,20 +41,25 @@ def receive_request_of_siwarp(
 @pytest.mark.clause("RFC6581-9.1-03")
 @pytest.mark.parametrize(("persona", "depth"), [(Persona.ROCE, 1), (Persona.IWARP, 0)])
 def test_an_mpa_request_of_persona_roce_allows_one_read_as_confirming_read(
-    wire: Wire, persona: Persona, depth: int
+    connector: ListenerAndConnector, persona: Persona, depth: int
 ) -> None:
-    request = receive_request_of_siwarp(wire, ZERO_DEPTHS, persona)
+    request = receive_request_of_siwarp(connector, ZERO_DEPTHS, persona)
     assert (request.ird, request.ord) == (depth, depth)
 
 
 @pytest.mark.clause("RFC6581-9.1-03")
 @pytest.mark.parametrize(("persona", "depth"), [(Persona.ROCE, 1), (Persona.IWARP, 0)])
 def test_an_mpa_reply_of_persona_roce_allows_one_read_as_confirming_read(
-    wire: Wire, persona: Persona, depth: int
+    connector: ListenerAndConnector, persona: Persona, depth: int
 ) -> None:
-    with connect_plain_socket(wire.address) as s:
+    with connect_plain_socket(connector.address) as s:
         s.sendall(bytes(MPARequest(rev=2, s=1, ird=4, ord=4)))
-        end = End(wire.passive, wire.next_connection_request().id, wire.p_channel, persona=persona)
+        end = End(
+            connector.passive,
+            connector.next_connection_request().id,
+            connector.p_channel,
+            persona=persona,
+        )
         end.id.accept(ZERO_DEPTHS)
         reply = MPAReply(recv_startup_frame(s))
         assert (reply.ird, reply.ord) == (depth, depth)
@@ -58,18 +68,20 @@ def test_an_mpa_reply_of_persona_roce_allows_one_read_as_confirming_read(
 @pytest.mark.clause("RFC5044-4.4-01#a")
 @pytest.mark.parametrize(("setting", "no_crc"), [(1, False), (1, True), (0, False), (0, True)])
 def test_an_mpa_request_requests_crc_unless_the_setting_or_the_call_disables_crc(
-    wire: Wire, setting: int, no_crc: bool
+    connector: ListenerAndConnector, setting: int, no_crc: bool
 ) -> None:
     with temporary_settings(crc=setting):
-        request = receive_request_of_siwarp(wire, ConnParam(crc=not no_crc))
+        request = receive_request_of_siwarp(connector, ConnParam(crc=not no_crc))
     assert request.c == int(setting and not no_crc)
 
 
 @pytest.mark.clause("RFC5040-5.4-07")
-def test_the_event_after_a_terminate_reports_its_layer_type_and_code(wire: Wire) -> None:
-    with connect_plain_socket(wire.address) as s:
+def test_the_event_after_a_terminate_reports_its_layer_type_and_code(
+    connector: ListenerAndConnector,
+) -> None:
+    with connect_plain_socket(connector.address) as s:
         s.sendall(bytes(MPARequest(rev=2, s=1, ird=4, ord=4)))
-        end = End(wire.passive, wire.next_connection_request().id, wire.p_channel)
+        end = End(connector.passive, connector.next_connection_request().id, connector.p_channel)
         end.id.accept()
         recv_startup_frame(s)
         assert end.next_cm_event().type == CMEventType.ESTABLISHED
@@ -79,10 +91,12 @@ def test_the_event_after_a_terminate_reports_its_layer_type_and_code(wire: Wire)
 
 
 @pytest.mark.clause("RFC6581-9.1-07")
-def test_an_initiator_accepts_an_ord_in_the_mpa_reply_up_to_the_device_limit(wire: Wire) -> None:
-    most = wire.active.ctx.query_device().max_qp_rd_atom
+def test_an_initiator_accepts_an_ord_in_the_mpa_reply_up_to_the_device_limit(
+    connector: ListenerAndConnector,
+) -> None:
+    most = connector.active.ctx.query_device().max_qp_rd_atom
     with create_plain_listener() as s:
-        a = End(wire.active, CMID(wire.a_channel), wire.a_channel)
+        a = End(connector.active, CMID(connector.a_channel), connector.a_channel)
         a.id.connect(s.getsockname(), ConnParam(responder_resources=2))
         peer, _ = s.accept()
         with peer:
@@ -104,13 +118,13 @@ def test_an_initiator_accepts_an_ord_in_the_mpa_reply_up_to_the_device_limit(wir
 )
 @pytest.mark.parametrize("accepts", [True, False])
 def test_the_reply_accepts_all_offered_rtrs_and_the_event_reports_the_chosen_one(
-    wire: Wire, kinds: tuple[RTR, ...], chosen: RTR, accepts: bool
+    connector: ListenerAndConnector, kinds: tuple[RTR, ...], chosen: RTR, accepts: bool
 ) -> None:
-    with connect_plain_socket(wire.address) as s:
+    with connect_plain_socket(connector.address) as s:
         s.sendall(build_request_offering_rtrs(*kinds))
-        request = wire.next_connection_request()
+        request = connector.next_connection_request()
         assert request.peer_to_peer == sum(kinds)
-        end = End(wire.passive, request.id, wire.p_channel)
+        end = End(connector.passive, request.id, connector.p_channel)
         if accepts:
             end.id.accept()
         else:
@@ -130,10 +144,10 @@ def test_the_reply_accepts_all_offered_rtrs_and_the_event_reports_the_chosen_one
     [((RTR.FPDU, RTR.READ), Opcode.RDMA_READ_REQUEST), ((RTR.READ, RTR.WRITE), Opcode.RDMA_WRITE)],
 )
 def test_the_initiator_sends_one_of_several_agreed_rtrs(
-    wire: Wire, agreed: tuple[RTR, ...], opcode: Opcode
+    connector: ListenerAndConnector, agreed: tuple[RTR, ...], opcode: Opcode
 ) -> None:
     with create_plain_listener() as s:
-        a = End(wire.active, CMID(wire.a_channel), wire.a_channel)
+        a = End(connector.active, CMID(connector.a_channel), connector.a_channel)
         a.id.connect(s.getsockname(), ConnParam(peer_to_peer=RTR(7)))
         peer, _ = s.accept()
         with peer:
@@ -147,13 +161,13 @@ def test_the_initiator_sends_one_of_several_agreed_rtrs(
 
 @pytest.mark.parametrize("rtr", [RTR.FPDU, RTR.WRITE, RTR.READ])
 def test_the_events_of_both_ends_report_the_rtr_of_the_connection(
-    two_device_wire: Wire, rtr: RTR
+    two_device_connector: ListenerAndConnector, rtr: RTR
 ) -> None:
-    a = two_device_wire.begin_connect(ConnParam(peer_to_peer=rtr))
+    a = two_device_connector.begin_connect(ConnParam(peer_to_peer=rtr))
     b = End(
-        two_device_wire.passive,
-        two_device_wire.next_connection_request().id,
-        two_device_wire.p_channel,
+        two_device_connector.passive,
+        two_device_connector.next_connection_request().id,
+        two_device_connector.p_channel,
     )
     b.id.accept()
     assert (a.next_cm_event().peer_to_peer, b.next_cm_event().peer_to_peer) == (rtr, rtr)

@@ -6,7 +6,7 @@ import errno
 import functools
 import threading
 
-from harness.rc_harness import End, Wire
+from harness.rc_harness import End, ListenerAndConnector
 from harness.verbs_harness import errno_raised_by, wait_until
 
 from siwarp._siwarp import lib
@@ -20,11 +20,11 @@ def destroy_qp_in_c(end: End) -> None:
 
 
 def test_a_connect_fails_when_its_queue_pair_is_destroyed_during_start_up(
-    two_device_wire: Wire,
+    two_device_connector: ListenerAndConnector,
 ) -> None:
-    a = two_device_wire.begin_connect(size=64)
-    request = two_device_wire.next_connection_request()
-    b = End(two_device_wire.passive, request.id, two_device_wire.p_channel, size=64)
+    a = two_device_connector.begin_connect(size=64)
+    request = two_device_connector.next_connection_request()
+    b = End(two_device_connector.passive, request.id, two_device_connector.p_channel, size=64)
     destroy_qp_in_c(a)
     b.id.accept()
     assert a.next_cm_event().type == CMEventType.CONNECT_ERROR
@@ -35,11 +35,11 @@ def test_a_connect_fails_when_its_queue_pair_is_destroyed_during_start_up(
 
 
 def test_a_request_whose_queue_pair_was_destroyed_needs_another_to_be_accepted(
-    two_device_wire: Wire,
+    two_device_connector: ListenerAndConnector,
 ) -> None:
-    a = two_device_wire.begin_connect(size=64)
-    request = two_device_wire.next_connection_request()
-    b = End(two_device_wire.passive, request.id, two_device_wire.p_channel, size=64)
+    a = two_device_connector.begin_connect(size=64)
+    request = two_device_connector.next_connection_request()
+    b = End(two_device_connector.passive, request.id, two_device_connector.p_channel, size=64)
     destroy_qp_in_c(b)
     assert errno_raised_by(b.id.accept) == errno.EINVAL
     b.id.qp = None
@@ -52,9 +52,9 @@ def test_a_request_whose_queue_pair_was_destroyed_needs_another_to_be_accepted(
 
 
 def test_a_cm_id_does_not_mistake_a_new_queue_pair_for_its_destroyed_queue_pair(
-    two_device_wire: Wire,
+    two_device_connector: ListenerAndConnector,
 ) -> None:
-    a, _b = two_device_wire.connect(size=64)
+    a, _b = two_device_connector.connect(size=64)
     destroy_qp_in_c(a)
     assert a.next_cm_event().type == CMEventType.DISCONNECTED
     fresh = a.rig.create_qp(qp_type=2)
@@ -65,12 +65,12 @@ def test_a_cm_id_does_not_mistake_a_new_queue_pair_for_its_destroyed_queue_pair(
 
 
 def test_queue_pairs_are_destroyed_concurrently_with_connection_start_up(
-    two_device_wire: Wire,
+    two_device_connector: ListenerAndConnector,
 ) -> None:
     for n in range(60):
-        a = two_device_wire.begin_connect(size=64)
-        request = two_device_wire.next_connection_request()
-        b = End(two_device_wire.passive, request.id, two_device_wire.p_channel, size=64)
+        a = two_device_connector.begin_connect(size=64)
+        request = two_device_connector.next_connection_request()
+        b = End(two_device_connector.passive, request.id, two_device_connector.p_channel, size=64)
         gone = (a, b)[n % 2]
         racer = threading.Thread(target=destroy_qp_in_c, args=(gone,))
         racer.start()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pace
 import pytest
-from harness.rc_harness import SEND, End, Wire
+from harness.rc_harness import SEND, End, ListenerAndConnector
 from harness.verbs_harness import (
     LIMIT,
     Rig,
@@ -29,9 +29,9 @@ from siwarp.verbs import QP, Error, QPAttr, QPInitAttr, QPState, QPType
 
 
 @pytest.fixture
-def two_devices(two_device_wire: Wire) -> tuple[Rig, Rig]:
+def two_devices(two_device_connector: ListenerAndConnector) -> tuple[Rig, Rig]:
     """Two open devices."""
-    return two_device_wire.active, two_device_wire.passive
+    return two_device_connector.active, two_device_connector.passive
 
 
 def next_cm_event(channel: CMEventChannel) -> CMEvent:
@@ -92,7 +92,7 @@ def test_injected_cm_events_are_delivered_in_order(rig: Rig) -> None:
 
 def test_calls_that_need_a_device_are_refused_on_a_cm_id_without_a_device(rig: Rig) -> None:
     id = CMID(CMEventChannel())
-    qp = Wire(rig).begin_connect().qp
+    qp = ListenerAndConnector(rig).begin_connect().qp
     for call in (
         lambda: id.bind_qp(qp),
         lambda: id.listen(("127.0.0.1", 0)),
@@ -281,22 +281,22 @@ def create_rc_qp_for_connect_by_qpn(rig: Rig) -> QP:
 
 
 def test_a_held_connect_is_completed_with_a_queue_pair_connected_by_qpn(rig: Rig) -> None:
-    wire = Wire(rig)
+    connector = ListenerAndConnector(rig)
     qp = create_rc_qp_for_connect_by_qpn(rig)
     number = qp.qp_num
-    id = CMID(wire.a_channel)
+    id = CMID(connector.a_channel)
     id.bind_qp(qp)
     assert (qp.qp_num, qp.qp_state) == (number, QPState.INIT)
-    id.connect(wire.address, ConnParam(private_data=b"ask", hold=True))
+    id.connect(connector.address, ConnParam(private_data=b"ask", hold=True))
     assert errno_raised_by(id.establish) == errno.EINVAL
-    request = wire.next_connection_request()
-    b = End(rig, request.id, wire.p_channel, size=4096)
+    request = connector.next_connection_request()
+    b = End(rig, request.id, connector.p_channel, size=4096)
     b.id.accept(ConnParam(private_data=b"answer"))
-    event = next_cm_event(wire.a_channel)
+    event = next_cm_event(connector.a_channel)
     assert event.type == CMEventType.CONNECT_RESPONSE and event.private_data == b"answer"
     assert qp.qp_state == QPState.INIT
     id.establish()
-    assert next_cm_event(wire.a_channel).type == CMEventType.ESTABLISHED
+    assert next_cm_event(connector.a_channel).type == CMEventType.ESTABLISHED
     assert b.next_cm_event().type == CMEventType.ESTABLISHED
     assert qp.qp_state == QPState.RTS
     assert errno_raised_by(id.establish) == errno.EINVAL
@@ -304,9 +304,9 @@ def test_a_held_connect_is_completed_with_a_queue_pair_connected_by_qpn(rig: Rig
 
 
 def test_a_disconnect_of_the_peer_before_a_held_connect_completes_is_reported(rig: Rig) -> None:
-    wire = Wire(rig)
-    a = wire.begin_connect(ConnParam(hold=True))
-    b = End(rig, wire.next_connection_request().id, wire.p_channel, size=4096)
+    connector = ListenerAndConnector(rig)
+    a = connector.begin_connect(ConnParam(hold=True))
+    b = End(rig, connector.next_connection_request().id, connector.p_channel, size=4096)
     b.id.accept()
     assert a.next_cm_event().type == CMEventType.CONNECT_RESPONSE
     b.id.close()

@@ -8,7 +8,7 @@ import socket
 from pathlib import Path
 
 import pytest
-from harness.rc_harness import SEND, End, Wire, connect_plain_socket
+from harness.rc_harness import SEND, End, ListenerAndConnector, connect_plain_socket
 from harness.verbs_harness import Rig, assert_counter_grows, errno_raised_by, octet_pattern, poll
 
 from siwarp._siwarp import lib
@@ -18,8 +18,8 @@ from siwarp.verbs._ffi import addr_to_c
 HOSTS = ["127.0.0.1", "::1"]
 
 
-class WildcardWire(Wire):
-    """A Wire whose listener is bound to every address of the device."""
+class WildcardListenerAndConnector(ListenerAndConnector):
+    """A ListenerAndConnector whose listener is bound to every address of the device."""
 
     def __init__(self, rig: Rig, port: int = 0) -> None:
         self.active = self.passive = rig
@@ -45,11 +45,11 @@ def count_open_descriptors() -> int:
 def test_a_wildcard_listener_accepts_at_each_address_and_the_id_reports_the_address(
     rig: Rig,
 ) -> None:
-    wire = WildcardWire(rig)
-    assert wire.listener.local_addr == ("127.0.0.1", wire.port)
+    connector = WildcardListenerAndConnector(rig)
+    assert connector.listener.local_addr == ("127.0.0.1", connector.port)
     for host in (*HOSTS, *HOSTS):
-        a, b = wire.connect_to_host(host)
-        assert b.id.local_addr == a.id.peer_addr == (host, wire.port)
+        a, b = connector.connect_to_host(host)
+        assert b.id.local_addr == a.id.peer_addr == (host, connector.port)
         assert b.id.peer_addr == a.id.local_addr
         a.mem.write(octet_pattern(100))
         b.post_receive(wr_id=1, length=100)
@@ -58,17 +58,17 @@ def test_a_wildcard_listener_accepts_at_each_address_and_the_id_reports_the_addr
 
 
 def test_closing_a_wildcard_listener_closes_all_its_sockets_and_pending_requests(rig: Rig) -> None:
-    wire = WildcardWire(rig)
+    connector = WildcardListenerAndConnector(rig)
     before = count_open_descriptors()
-    clients = [connect_plain_socket((host, wire.port)) for host in HOSTS]
-    wire.listener.close()
+    clients = [connect_plain_socket((host, connector.port)) for host in HOSTS]
+    connector.listener.close()
     for host, client in zip(HOSTS, clients, strict=True):
         client.close()
         with pytest.raises(ConnectionRefusedError):
-            connect_plain_socket((host, wire.port))
+            connect_plain_socket((host, connector.port))
     assert count_open_descriptors() == before - 2
     # The second listener raises OSError if the port is still in use.
-    WildcardWire(rig, wire.port).listener.close()
+    WildcardListenerAndConnector(rig, connector.port).listener.close()
 
 
 def test_the_port_of_a_wildcard_listener_must_be_free_at_each_address(rig: Rig) -> None:
@@ -93,13 +93,13 @@ def test_siw_cm_listen_accepts_an_address_without_a_family_as_wildcard(rig: Rig)
 
 
 def test_invalid_requests_to_a_wildcard_listener_do_not_affect_valid_requests(rig: Rig) -> None:
-    wire = WildcardWire(rig)
-    liars = [connect_plain_socket((host, wire.port)) for host in HOSTS for _ in range(5)]
+    connector = WildcardListenerAndConnector(rig)
+    liars = [connect_plain_socket((host, connector.port)) for host in HOSTS for _ in range(5)]
     for liar in liars:
         liar.sendall(b"GET / HTTP/1.1\r\n\r\nand more than twenty octets")
     with assert_counter_grows("accepts", 2):
         for host in HOSTS:
-            wire.connect_to_host(host)
+            connector.connect_to_host(host)
     for liar in liars:
         with contextlib.suppress(ConnectionResetError):
             # The listener closes the connection of a client that sends no MPA Request.

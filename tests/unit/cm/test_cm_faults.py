@@ -19,14 +19,15 @@ import siwarp
 from siwarp.verbs import Error, RecvWR, SendWR
 
 SIZE = 300_000
-#: Seconds after which an operation counts as hanging, scaled by the fixture scale_time_limits.
+#: Seconds after which an operation counts as hanging, scaled by the fixture
+#: scale_connection_time_limits.
 PATIENCE = 30.0
 
 pytestmark = pytest.mark.scales
 
 
 @pytest.fixture(autouse=True)
-def scale_time_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+def scale_connection_time_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Scale the time limits of connections, which only serve to detect hangs."""
     monkeypatch.setattr(sys.modules[__name__], "PATIENCE", scale_limit(PATIENCE))
 

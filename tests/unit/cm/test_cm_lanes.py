@@ -12,7 +12,7 @@ from harness.lanes_harness import LANES, PAIRS_OF_LANES, LaneRig
 from harness.rc_harness import (
     SEND,
     End,
-    Wire,
+    ListenerAndConnector,
     connect_plain_socket,
     create_plain_listener,
     read_to_end,
@@ -31,29 +31,31 @@ from siwarp.verbs import QPState
 
 
 @pytest.fixture(name="lanes_wire")
-def listener_on_device_with_lanes() -> Iterator[Wire]:
+def listener_on_device_with_lanes() -> Iterator[ListenerAndConnector]:
     """Provide a listener on one device with lanes, and connections to it from another one."""
     active, passive = LaneRig(), LaneRig()
-    yield Wire(active, passive)
+    yield ListenerAndConnector(active, passive)
     active.close()
     passive.close()
 
 
-def use_lanes(wire: Wire, active: int, passive: int) -> None:
+def choose_lanes_of_next_qps(connector: ListenerAndConnector, active: int, passive: int) -> None:
     """Create the next queue pairs of both devices in these lanes."""
-    assert isinstance(wire.active, LaneRig) and isinstance(wire.passive, LaneRig)
-    wire.active.lane, wire.passive.lane = active, passive
+    assert isinstance(connector.active, LaneRig) and isinstance(connector.passive, LaneRig)
+    connector.active.lane, connector.passive.lane = active, passive
 
 
-def await_disconnect(end: End) -> CMEvent:
+def expect_disconnect_event(end: End) -> CMEvent:
     event = end.next_cm_event()
     assert event.type == CMEventType.DISCONNECTED, event
     return event
 
 
-def test_queue_pairs_of_all_lanes_connect_transfer_data_and_disconnect(lanes_wire: Wire) -> None:
+def test_queue_pairs_of_all_lanes_connect_transfer_data_and_disconnect(
+    lanes_wire: ListenerAndConnector,
+) -> None:
     for lanes in PAIRS_OF_LANES:
-        use_lanes(lanes_wire, *lanes)
+        choose_lanes_of_next_qps(lanes_wire, *lanes)
         a, b = lanes_wire.connect()
         assert a.id.local_addr == b.id.peer_addr
         exchange_data(a, b)
@@ -62,21 +64,21 @@ def test_queue_pairs_of_all_lanes_connect_transfer_data_and_disconnect(lanes_wir
             one.post(SEND, 8, length=10)
             assert poll(other.rcq)[0].ok
         (a, b)[lanes[0] % 2].id.disconnect()
-        assert await_disconnect(a).status == await_disconnect(b).status == 0
+        assert expect_disconnect_event(a).status == expect_disconnect_event(b).status == 0
         a.close()
         b.close()
 
 
 def test_connections_of_all_lanes_exist_at_the_same_time_on_one_device() -> None:
     rig = LaneRig()
-    wire = Wire(rig)
+    connector = ListenerAndConnector(rig)
     ends = []
     for lanes in PAIRS_OF_LANES:
         rig.lane = lanes[0]
-        a = wire.begin_connect(size=1 << 14)
-        request = wire.next_connection_request()
+        a = connector.begin_connect(size=1 << 14)
+        request = connector.next_connection_request()
         rig.lane = lanes[1]
-        b = End(rig, request.id, wire.p_channel, size=1 << 14)
+        b = End(rig, request.id, connector.p_channel, size=1 << 14)
         b.id.accept()
         assert a.next_cm_event().type == b.next_cm_event().type == CMEventType.ESTABLISHED
         ends.append((a, b))
@@ -84,14 +86,16 @@ def test_connections_of_all_lanes_exist_at_the_same_time_on_one_device() -> None
         exchange_data(a, b)
     for a, b in ends:
         destroy_qp_in_c(a)
-        await_disconnect(b)
+        expect_disconnect_event(b)
     rig.close()
 
 
 @pytest.mark.parametrize("rtr", [RTR.FPDU, RTR.WRITE, RTR.READ])
-def test_the_responder_of_any_lane_may_send_after_the_rtr(lanes_wire: Wire, rtr: RTR) -> None:
+def test_the_responder_of_any_lane_may_send_after_the_rtr(
+    lanes_wire: ListenerAndConnector, rtr: RTR
+) -> None:
     for lane in range(LANES):
-        use_lanes(lanes_wire, LANES - 1 - lane, lane)
+        choose_lanes_of_next_qps(lanes_wire, LANES - 1 - lane, lane)
         a, b = lanes_wire.connect(ConnParam(peer_to_peer=rtr))
         exchange_data(b, a)
         a.close()
@@ -100,9 +104,9 @@ def test_the_responder_of_any_lane_may_send_after_the_rtr(lanes_wire: Wire, rtr:
 
 @pytest.mark.parametrize("lane", range(LANES))
 def test_data_that_arrives_with_the_mpa_request_is_received_in_the_lane_of_the_queue_pair(
-    lanes_wire: Wire, lane: int
+    lanes_wire: ListenerAndConnector, lane: int
 ) -> None:
-    use_lanes(lanes_wire, 0, lane)
+    choose_lanes_of_next_qps(lanes_wire, 0, lane)
     texts = [b"early", b"and later"]
     fpdus = [bytes(FPDU(ulpdu=build_send(i + 1) / Raw(text))) for i, text in enumerate(texts)]
     with connect_plain_socket(lanes_wire.address) as s:
@@ -118,14 +122,14 @@ def test_data_that_arrives_with_the_mpa_request_is_received_in_the_lane_of_the_q
         s.sendall(fpdus[1])
         assert [wc.byte_len for wc in poll(end.rcq)] == [len(texts[1])]
         assert [end.mem.read(len(text), i << 10) for i, text in enumerate(texts)] == texts
-    await_disconnect(end)
+    expect_disconnect_event(end)
 
 
 @pytest.mark.parametrize("lane", range(LANES))
 def test_data_that_arrives_with_the_mpa_reply_is_received_in_the_lane_of_the_queue_pair(
-    lanes_wire: Wire, lane: int
+    lanes_wire: ListenerAndConnector, lane: int
 ) -> None:
-    use_lanes(lanes_wire, lane, 0)
+    choose_lanes_of_next_qps(lanes_wire, lane, 0)
     with create_plain_listener() as listener:
         channel = CMEventChannel(lanes_wire.active.ctx)
         end = End(lanes_wire.active, CMID(channel), channel, size=1 << 12)
@@ -141,15 +145,17 @@ def test_data_that_arrives_with_the_mpa_reply_is_received_in_the_lane_of_the_que
         assert end.next_cm_event().type == CMEventType.ESTABLISHED
         # Nobody polls: the thread of the device receives the data and the end of the stream.
         sock.close()
-        await_disconnect(end)
+        expect_disconnect_event(end)
     assert [wc.byte_len for wc in poll(end.rcq)] == [7]
     assert end.mem.read(7) == b"at once"
 
 
 @pytest.mark.parametrize("lane", range(LANES))
-def test_a_disconnect_right_after_accept_reaches_the_initiator(lanes_wire: Wire, lane: int) -> None:
+def test_a_disconnect_right_after_accept_reaches_the_initiator(
+    lanes_wire: ListenerAndConnector, lane: int
+) -> None:
     for destroys in (False, True):
-        use_lanes(lanes_wire, LANES - 1 - lane, lane)
+        choose_lanes_of_next_qps(lanes_wire, LANES - 1 - lane, lane)
         a = lanes_wire.begin_connect(size=64)
         request = lanes_wire.next_connection_request()
         b = End(lanes_wire.passive, request.id, lanes_wire.p_channel, size=64)
@@ -170,8 +176,10 @@ def test_a_disconnect_right_after_accept_reaches_the_initiator(lanes_wire: Wire,
 
 
 @pytest.mark.parametrize("lane", range(LANES))
-def test_a_missing_rtr_ends_the_connection_in_any_lane(lanes_wire: Wire, lane: int) -> None:
-    use_lanes(lanes_wire, 0, lane)
+def test_a_missing_rtr_ends_the_connection_in_any_lane(
+    lanes_wire: ListenerAndConnector, lane: int
+) -> None:
+    choose_lanes_of_next_qps(lanes_wire, 0, lane)
     with (
         temporary_settings(mpa_timeout_ms=round(1000 * scale_limit(0.1))),
         connect_plain_socket(lanes_wire.address) as s,
@@ -180,14 +188,14 @@ def test_a_missing_rtr_ends_the_connection_in_any_lane(lanes_wire: Wire, lane: i
         request = lanes_wire.next_connection_request()
         end = End(lanes_wire.passive, request.id, lanes_wire.p_channel)
         end.id.accept()
-        assert await_disconnect(end).status == errno.ETIMEDOUT
+        assert expect_disconnect_event(end).status == errno.ETIMEDOUT
 
 
 @pytest.mark.parametrize("lane", range(LANES))
 def test_a_connection_that_cannot_be_attached_ends_with_a_terminate(
-    lanes_wire: Wire, lane: int
+    lanes_wire: ListenerAndConnector, lane: int
 ) -> None:
-    use_lanes(lanes_wire, lane, 0)
+    choose_lanes_of_next_qps(lanes_wire, lane, 0)
     with create_plain_listener() as listener:
         end = End(lanes_wire.active, CMID(lanes_wire.a_channel), lanes_wire.a_channel)
         end.id.connect(listener.getsockname()[:2], ConnParam(hold=True))
@@ -205,10 +213,10 @@ def test_a_connection_that_cannot_be_attached_ends_with_a_terminate(
 
 
 def test_queue_pairs_of_all_lanes_are_destroyed_concurrently_with_accept(
-    lanes_wire: Wire,
+    lanes_wire: ListenerAndConnector,
 ) -> None:
     for n in range(40):
-        use_lanes(lanes_wire, n % LANES, n // 4 % LANES)
+        choose_lanes_of_next_qps(lanes_wire, n % LANES, n // 4 % LANES)
         a = lanes_wire.begin_connect(size=64)
         request = lanes_wire.next_connection_request()
         b = End(lanes_wire.passive, request.id, lanes_wire.p_channel, size=64)
@@ -227,33 +235,35 @@ def test_queue_pairs_of_all_lanes_are_destroyed_concurrently_with_accept(
 
 def test_threads_connect_and_disconnect_in_their_lanes_at_the_same_time() -> None:
     rigs = LaneRig(), LaneRig()
-    wires: list[tuple[int, Wire]] = []
+    wires: list[tuple[int, ListenerAndConnector]] = []
     failures: list[BaseException] = []
 
-    def connect_and_disconnect(lane: int, wire: Wire) -> None:
+    def connect_and_disconnect(lane: int, connector: ListenerAndConnector) -> None:
         try:
             for n in range(15):
                 with creating:
-                    use_lanes(wire, lane, (lane + n) % LANES)
-                    a = wire.begin_connect(size=1 << 12)
-                request = wire.next_connection_request()
+                    choose_lanes_of_next_qps(connector, lane, (lane + n) % LANES)
+                    a = connector.begin_connect(size=1 << 12)
+                request = connector.next_connection_request()
                 with creating:
-                    use_lanes(wire, lane, (lane + n) % LANES)
-                    b = End(wire.passive, request.id, wire.p_channel, size=1 << 12)
+                    choose_lanes_of_next_qps(connector, lane, (lane + n) % LANES)
+                    b = End(connector.passive, request.id, connector.p_channel, size=1 << 12)
                 b.id.accept()
                 assert a.next_cm_event().type == b.next_cm_event().type == CMEventType.ESTABLISHED
                 exchange_data(a, b)
                 (a, b)[n % 2].id.disconnect()
-                await_disconnect(a)
-                await_disconnect(b)
+                expect_disconnect_event(a)
+                expect_disconnect_event(b)
                 a.close()
                 b.close()
         except BaseException as e:
             failures.append(e)
 
     creating = threading.Lock()
-    wires = [(lane, Wire(*rigs)) for lane in range(LANES)]
-    threads = [threading.Thread(target=connect_and_disconnect, args=wire) for wire in wires]
+    wires = [(lane, ListenerAndConnector(*rigs)) for lane in range(LANES)]
+    threads = [
+        threading.Thread(target=connect_and_disconnect, args=connector) for connector in wires
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -266,14 +276,14 @@ def test_threads_connect_and_disconnect_in_their_lanes_at_the_same_time() -> Non
 def test_a_device_is_closed_by_force_while_a_thread_attaches_queue_pairs_of_all_lanes() -> None:
     for n in range(2 * LANES):
         active, passive = LaneRig(), LaneRig()
-        wire = Wire(active, passive)
-        use_lanes(wire, n % LANES, n // 2 % LANES)
-        ends = [wire.begin_connect(size=64) for _ in range(4)]
-        requests = [wire.next_connection_request() for _ in ends]
+        connector = ListenerAndConnector(active, passive)
+        choose_lanes_of_next_qps(connector, n % LANES, n // 2 % LANES)
+        ends = [connector.begin_connect(size=64) for _ in range(4)]
+        requests = [connector.next_connection_request() for _ in ends]
         for request in requests:
-            End(passive, request.id, wire.p_channel, size=64).id.accept()
+            End(passive, request.id, connector.p_channel, size=64).id.accept()
 
-        def read_events(channel: CMEventChannel = wire.a_channel) -> None:
+        def read_events(channel: CMEventChannel = connector.a_channel) -> None:
             with contextlib.suppress(OSError):
                 while channel.get_event(LIMIT):
                     pass

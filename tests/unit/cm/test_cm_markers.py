@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from harness.rc_harness import READ, SEND, WRITE, End, Wire
+from harness.rc_harness import READ, SEND, WRITE, End, ListenerAndConnector
 from harness.verbs_harness import octet_pattern, poll
 from harness.wire_peer import CONNECT, ScriptedRCPeer, build_read_request, build_send, build_write
 from scapy.packet import Raw
@@ -20,12 +20,12 @@ from siwarp.inspect import MPAReply, MPARequest, Opcode, crc32c
 @pytest.mark.parametrize("answer", [False, True])
 @pytest.mark.parametrize("crc", [False, True])
 def test_each_end_requests_markers_separately_and_data_is_correct_in_both_directions(
-    two_device_wire: Wire, ask: bool, answer: bool, crc: bool
+    two_device_connector: ListenerAndConnector, ask: bool, answer: bool, crc: bool
 ) -> None:
-    a, b = two_device_wire.begin_connect(ConnParam(markers=ask, crc=crc), size=1 << 16), None
-    request = two_device_wire.next_connection_request()
+    a, b = two_device_connector.begin_connect(ConnParam(markers=ask, crc=crc), size=1 << 16), None
+    request = two_device_connector.next_connection_request()
     assert request.markers == ask
-    b = End(two_device_wire.passive, request.id, two_device_wire.p_channel, size=1 << 16)
+    b = End(two_device_connector.passive, request.id, two_device_connector.p_channel, size=1 << 16)
     b.id.accept(ConnParam(markers=answer, crc=crc))
     assert a.next_cm_event().markers == answer
     assert b.next_cm_event().markers == ask
@@ -34,10 +34,12 @@ def test_each_end_requests_markers_separately_and_data_is_correct_in_both_direct
 
 
 def test_large_transfers_in_both_directions_at_the_same_time_with_markers(
-    two_device_wire: Wire,
+    two_device_connector: ListenerAndConnector,
 ) -> None:
     size = 4 << 20
-    a, b = two_device_wire.connect(ConnParam(markers=True), ConnParam(markers=True), size=2 * size)
+    a, b = two_device_connector.connect(
+        ConnParam(markers=True), ConnParam(markers=True), size=2 * size
+    )
     for one, other in ((a, b), (b, a)):
         one.mem.write(octet_pattern(1 << 16) * (size >> 16))
         other.mem.view[size:] = bytes(size)
@@ -50,16 +52,18 @@ def test_large_transfers_in_both_directions_at_the_same_time_with_markers(
     assert b.mem.read(size, size) == a.mem.read(size)
 
 
-def test_the_setting_markers_is_the_default_of_a_connection(wire: Wire) -> None:
-    with ScriptedRCPeer.connect_to_siwarp(wire) as peer:
+def test_the_setting_markers_is_the_default_of_a_connection(
+    connector: ListenerAndConnector,
+) -> None:
+    with ScriptedRCPeer.connect_to_siwarp(connector) as peer:
         assert peer.ours.m == 0
     assert peer.end.next_cm_event().type == CMEventType.DISCONNECTED
     lib.siw_setting_set(b"markers", 1)
     try:
-        with ScriptedRCPeer.connect_to_siwarp(wire) as peer:
+        with ScriptedRCPeer.connect_to_siwarp(connector) as peer:
             assert peer.ours.m == 1
         assert peer.end.next_cm_event().type == CMEventType.DISCONNECTED
-        with ScriptedRCPeer.accept_from_siwarp(wire) as peer:
+        with ScriptedRCPeer.accept_from_siwarp(connector) as peer:
             assert peer.ours.m == 1
     finally:
         lib.siw_setting_set(b"markers", 0)
@@ -70,13 +74,15 @@ def test_the_setting_markers_is_the_default_of_a_connection(wire: Wire) -> None:
 
 @pytest.mark.parametrize("size", [0, 1, 400, 5000, 60_000])
 @pytest.mark.parametrize("how", ["asking", "answering"])
-def test_markers_interoperate_with_a_scapy_peer(wire: Wire, how: str, size: int) -> None:
+def test_markers_interoperate_with_a_scapy_peer(
+    connector: ListenerAndConnector, how: str, size: int
+) -> None:
     data = octet_pattern(size, 5)
     frame = {
         "asking": MPARequest(rev=2, m=1, s=1, ird=4, ord=4),
         "answering": MPAReply(rev=2, m=1, s=1, ird=4, ord=4),
     }[how]
-    with CONNECT[how](wire, frame, ConnParam(markers=True), size=1 << 17) as peer:
+    with CONNECT[how](connector, frame, ConnParam(markers=True), size=1 << 17) as peer:
         end = peer.end
         end.post_receive(1)
         end.post_receive(2)
@@ -97,8 +103,8 @@ def test_markers_interoperate_with_a_scapy_peer(wire: Wire, how: str, size: int)
             assert b"".join(octets for op, octets in heads if op == opcode) == data
 
 
-def test_a_wrong_marker_is_reported_by_a_terminate(wire: Wire) -> None:
-    with ScriptedRCPeer.connect_to_siwarp(wire, param=ConnParam(markers=True)) as peer:
+def test_a_wrong_marker_is_reported_by_a_terminate(connector: ListenerAndConnector) -> None:
+    with ScriptedRCPeer.connect_to_siwarp(connector, param=ConnParam(markers=True)) as peer:
         octets = bytearray(peer.frame_segment(build_send(1) / Raw(bytes(600))))
         octets[515] -= 4
         octets[-4:] = crc32c(bytes(octets[:-4])).to_bytes(4, "little")

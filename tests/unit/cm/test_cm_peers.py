@@ -8,7 +8,7 @@ import socket
 import pytest
 from harness.rc_harness import (
     End,
-    Wire,
+    ListenerAndConnector,
     connect_plain_socket,
     create_plain_listener,
     read_to_end,
@@ -38,9 +38,9 @@ def terminate_codes(fpdus: list[FPDU]) -> list[tuple[int, int, int]]:
 
 
 def connect_to_plain_socket_and_reply(
-    wire: Wire, s: socket.socket, reply: MPAReply, param: ConnParam
+    connector: ListenerAndConnector, s: socket.socket, reply: MPAReply, param: ConnParam
 ) -> tuple[End, socket.socket]:
-    a = End(wire.active, CMID(wire.a_channel), wire.a_channel, size=1 << 12)
+    a = End(connector.active, CMID(connector.a_channel), connector.a_channel, size=1 << 12)
     a.id.connect(s.getsockname(), param)
     peer, _ = s.accept()
     peer.settimeout(5)
@@ -51,11 +51,11 @@ def connect_to_plain_socket_and_reply(
 
 @pytest.mark.clause("RFC6581-9.1-08", "RFC6581-9.1-09")
 def test_an_mpa_reply_with_an_ord_above_the_device_limit_is_terminated(
-    wire: Wire,
+    connector: ListenerAndConnector,
 ) -> None:
     with create_plain_listener() as s:
         a, peer = connect_to_plain_socket_and_reply(
-            wire, s, MPAReply(rev=2, s=1, ird=1, ord=129), ConnParam(responder_resources=2)
+            connector, s, MPAReply(rev=2, s=1, ird=1, ord=129), ConnParam(responder_resources=2)
         )
         event = a.next_cm_event()
         assert (event.type, event.status) == (CMEventType.CONNECT_ERROR, errno.EPROTO)
@@ -67,11 +67,11 @@ def test_an_mpa_reply_with_an_ord_above_the_device_limit_is_terminated(
 
 @pytest.mark.clause("RFC6581-9.1-07", "RFC6581-9.1-10")
 def test_the_initiator_raises_its_ird_and_lowers_its_ord_to_those_of_the_reply(
-    wire: Wire,
+    connector: ListenerAndConnector,
 ) -> None:
     with create_plain_listener() as s:
         a, peer = connect_to_plain_socket_and_reply(
-            wire,
+            connector,
             s,
             MPAReply(rev=2, s=1, ird=3, ord=40),
             ConnParam(initiator_depth=9, responder_resources=2),
@@ -84,10 +84,12 @@ def test_the_initiator_raises_its_ird_and_lowers_its_ord_to_those_of_the_reply(
 
 
 @pytest.mark.clause("RFC6581-9.1-12", "RFC6581-9.1-14")
-def test_an_mpa_reply_without_negotiated_depths_does_not_change_the_depths(wire: Wire) -> None:
+def test_an_mpa_reply_without_negotiated_depths_does_not_change_the_depths(
+    connector: ListenerAndConnector,
+) -> None:
     with create_plain_listener() as s:
         a, peer = connect_to_plain_socket_and_reply(
-            wire,
+            connector,
             s,
             MPAReply(rev=2, s=1, ird=0x3FFF, ord=0x3FFF),
             ConnParam(initiator_depth=9, responder_resources=2),
@@ -98,10 +100,13 @@ def test_an_mpa_reply_without_negotiated_depths_does_not_change_the_depths(wire:
 
 
 @pytest.mark.clause("RFC6581-9.1-10")
-def test_the_depths_of_a_rejecting_mpa_reply_are_reported(wire: Wire) -> None:
+def test_the_depths_of_a_rejecting_mpa_reply_are_reported(connector: ListenerAndConnector) -> None:
     with create_plain_listener() as s:
         a, peer = connect_to_plain_socket_and_reply(
-            wire, s, MPAReply(rev=2, s=1, r=1, ird=7, ord=200, private_data=b"why"), ConnParam()
+            connector,
+            s,
+            MPAReply(rev=2, s=1, r=1, ird=7, ord=200, private_data=b"why"),
+            ConnParam(),
         )
         event = a.next_cm_event()
         assert event.type == CMEventType.REJECTED
@@ -110,10 +115,12 @@ def test_the_depths_of_a_rejecting_mpa_reply_are_reported(wire: Wire) -> None:
 
 
 @pytest.mark.clause("RFC6581-9.2-10", "RFC6581-9.2-11")
-def test_an_mpa_reply_that_accepts_none_of_the_offered_rtrs_is_terminated(wire: Wire) -> None:
+def test_an_mpa_reply_that_accepts_none_of_the_offered_rtrs_is_terminated(
+    connector: ListenerAndConnector,
+) -> None:
     with create_plain_listener() as s:
         a, peer = connect_to_plain_socket_and_reply(
-            wire,
+            connector,
             s,
             MPAReply(rev=2, s=1, a=1, ird=1, ord=1, d_rtr=1),
             ConnParam(peer_to_peer=RTR.WRITE),
@@ -126,11 +133,13 @@ def test_an_mpa_reply_that_accepts_none_of_the_offered_rtrs_is_terminated(wire: 
 
 
 @pytest.mark.clause("RFC6581-9.1-11", "RFC6581-9.1-13")
-def test_the_reply_to_a_request_without_negotiated_depths_negotiates_none(wire: Wire) -> None:
-    with connect_plain_socket(wire.address) as s:
+def test_the_reply_to_a_request_without_negotiated_depths_negotiates_none(
+    connector: ListenerAndConnector,
+) -> None:
+    with connect_plain_socket(connector.address) as s:
         s.sendall(bytes(MPARequest(rev=2, s=1, ird=0x3FFF, ord=0x3FFF)))
-        request = wire.next_connection_request()
-        b = End(wire.passive, request.id, wire.p_channel)
+        request = connector.next_connection_request()
+        b = End(connector.passive, request.id, connector.p_channel)
         b.id.accept(ConnParam(initiator_depth=6, responder_resources=8))
         reply = MPAReply(s.recv(100))
         assert (reply.ird, reply.ord) == (0x3FFF, 0x3FFF)
@@ -138,10 +147,14 @@ def test_the_reply_to_a_request_without_negotiated_depths_negotiates_none(wire: 
         assert (event.initiator_depth, event.responder_resources) == (6, 8)
 
 
-def test_an_invalid_fpdu_ends_the_connection_with_a_terminate(wire: Wire) -> None:
-    with connect_plain_socket(wire.address) as s:
+def test_an_invalid_fpdu_ends_the_connection_with_a_terminate(
+    connector: ListenerAndConnector,
+) -> None:
+    with connect_plain_socket(connector.address) as s:
         s.sendall(bytes(MPARequest(rev=2, s=1, ird=1, ord=1)))
-        b = End(wire.passive, wire.next_connection_request().id, wire.p_channel, size=64)
+        b = End(
+            connector.passive, connector.next_connection_request().id, connector.p_channel, size=64
+        )
         b.post_receive(wr_id=3)
         b.id.accept()
         assert b.next_cm_event().type == CMEventType.ESTABLISHED

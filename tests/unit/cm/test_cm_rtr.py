@@ -5,7 +5,12 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from harness.rc_harness import End, Wire, connect_plain_socket, create_plain_listener
+from harness.rc_harness import (
+    End,
+    ListenerAndConnector,
+    connect_plain_socket,
+    create_plain_listener,
+)
 from harness.verbs_harness import temporary_settings
 from harness.wire_peer import recv_startup_frame
 
@@ -26,10 +31,12 @@ DEPTHS = [(0, 0), (1, 1000), (0x3FFF, 0), (0x3FFF, 0x3FFF)]
 
 
 @pytest.mark.clause("RFC6581-9.2-08")
-def test_the_reply_to_a_peer_to_peer_request_without_rtr_chooses_an_empty_write(wire: Wire) -> None:
-    with connect_plain_socket(wire.address) as s:
+def test_the_reply_to_a_peer_to_peer_request_without_rtr_chooses_an_empty_write(
+    connector: ListenerAndConnector,
+) -> None:
+    with connect_plain_socket(connector.address) as s:
         s.sendall(bytes(MPARequest(rev=2, s=1, a=1, ird=4, ord=4)))
-        end = End(wire.passive, wire.next_connection_request().id, wire.p_channel)
+        end = End(connector.passive, connector.next_connection_request().id, connector.p_channel)
         end.id.accept()
         reply = MPAReply(recv_startup_frame(s))
         assert (reply.r, reply.a, reply.b, reply.c_rtr, reply.d_rtr) == (0, 1, 0, 1, 0)
@@ -51,7 +58,7 @@ REVISION_1_PARAMS = [
 @pytest.mark.parametrize("roce", [False, True])
 @pytest.mark.clause("RFC6581-10-03")
 def test_an_mpa_request_of_revision_1_has_the_format_of_rfc_5044(
-    wire: Wire, param: ConnParam, roce: bool
+    connector: ListenerAndConnector, param: ConnParam, roce: bool
 ) -> None:
     """siwarp sends a plain RFC 5044 Request with revision 1, whatever the program sets.
 
@@ -59,7 +66,7 @@ def test_an_mpa_request_of_revision_1_has_the_format_of_rfc_5044(
     """
     persona = {"persona": Persona.ROCE} if roce else {}
     with temporary_settings(mpa_announce=0), create_plain_listener() as listener:
-        end = End(wire.active, CMID(wire.a_channel), wire.a_channel, **persona)
+        end = End(connector.active, CMID(connector.a_channel), connector.a_channel, **persona)
         end.id.connect(listener.getsockname()[:2], param)
         sock, _ = listener.accept()
         with sock:
@@ -77,9 +84,11 @@ def test_an_mpa_request_of_revision_1_has_the_format_of_rfc_5044(
 
 
 @pytest.mark.clause("RFC6581-10-03")
-def test_a_client_server_mpa_request_of_revision_2_offers_no_rtr(wire: Wire) -> None:
+def test_a_client_server_mpa_request_of_revision_2_offers_no_rtr(
+    connector: ListenerAndConnector,
+) -> None:
     with create_plain_listener() as listener:
-        end = End(wire.active, CMID(wire.a_channel), wire.a_channel)
+        end = End(connector.active, CMID(connector.a_channel), connector.a_channel)
         end.id.connect(listener.getsockname()[:2], ConnParam())
         sock, _ = listener.accept()
         with sock:
@@ -101,12 +110,12 @@ RTR_FPDUS = {
 @pytest.mark.parametrize("offered", range(1, 8))
 @pytest.mark.clause("RFC6581-9.2-05")
 def test_an_mpa_reply_accepts_all_offered_rtrs_and_each_opens_the_connection(
-    wire: Wire, offered: int, sent: int
+    connector: ListenerAndConnector, offered: int, sent: int
 ) -> None:
-    with connect_plain_socket(wire.address) as s:
+    with connect_plain_socket(connector.address) as s:
         flags = {"b": offered & 1, "c_rtr": offered >> 1 & 1, "d_rtr": offered >> 2}
         s.sendall(bytes(MPARequest(rev=2, s=1, a=1, ird=4, ord=4, **flags)))
-        end = End(wire.passive, wire.next_connection_request().id, wire.p_channel)
+        end = End(connector.passive, connector.next_connection_request().id, connector.p_channel)
         end.id.accept()
         reply = MPAReply(recv_startup_frame(s))
         assert (reply.a, {name: getattr(reply, name) for name in flags}) == (1, flags)
@@ -119,10 +128,12 @@ def test_an_mpa_reply_accepts_all_offered_rtrs_and_each_opens_the_connection(
             assert event.wire_error == 0x020007  # RFC6581-9.2-11
 
 
-def test_an_mpa_reply_accepts_a_read_as_rtr_only_if_the_responder_accepts_reads(wire: Wire) -> None:
-    with connect_plain_socket(wire.address) as s:
+def test_an_mpa_reply_accepts_a_read_as_rtr_only_if_the_responder_accepts_reads(
+    connector: ListenerAndConnector,
+) -> None:
+    with connect_plain_socket(connector.address) as s:
         s.sendall(bytes(MPARequest(rev=2, s=1, a=1, c_rtr=1, d_rtr=1, ird=4, ord=0)))
-        end = End(wire.passive, wire.next_connection_request().id, wire.p_channel)
+        end = End(connector.passive, connector.next_connection_request().id, connector.p_channel)
         end.id.accept(ConnParam(responder_resources=0))
         reply = MPAReply(recv_startup_frame(s))
         assert (reply.a, reply.b, reply.c_rtr, reply.d_rtr) == (1, 0, 1, 0)
@@ -131,15 +142,17 @@ def test_an_mpa_reply_accepts_a_read_as_rtr_only_if_the_responder_accepts_reads(
 @pytest.mark.parametrize("a", [0, 1])
 @pytest.mark.parametrize(("ird", "ord_"), DEPTHS)
 def test_mpa_requests_with_any_combination_of_flags_and_depths_are_accepted(
-    wire: Wire, a: int, ird: int, ord_: int
+    connector: ListenerAndConnector, a: int, ird: int, ord_: int
 ) -> None:
     for m, c, b, write, read in itertools.product((0, 1), repeat=5):
-        with connect_plain_socket(wire.address) as s:
+        with connect_plain_socket(connector.address) as s:
             request = MPARequest(
                 rev=2, m=m, c=c, s=1, a=a, b=b, c_rtr=write, d_rtr=read, ird=ird, ord=ord_
             )
             s.sendall(bytes(request))
-            end = End(wire.passive, wire.next_connection_request().id, wire.p_channel)
+            end = End(
+                connector.passive, connector.next_connection_request().id, connector.p_channel
+            )
             end.id.accept()
             reply = MPAReply(recv_startup_frame(s))
             assert (reply.r, reply.s, reply.a) == (0, 1, a)

@@ -7,7 +7,7 @@ import socket
 from pathlib import Path
 
 import pytest
-from harness.rc_harness import End, Wire
+from harness.rc_harness import End, ListenerAndConnector
 
 from siwarp.cm import CMID, CMEventType, ConnParam
 from siwarp.verbs import Error
@@ -32,23 +32,27 @@ def count_sockets_with_tos(tos: int) -> int:
     return found
 
 
-def test_each_end_sets_the_type_of_service_of_its_own_socket(wire: Wire) -> None:
-    a = End(wire.active, CMID(wire.a_channel), wire.a_channel)
-    a.id.connect(wire.address, ConnParam(tos=0x28))
-    request = wire.next_connection_request()
-    b = End(wire.passive, request.id, wire.p_channel)
+def test_each_end_sets_the_type_of_service_of_its_own_socket(
+    connector: ListenerAndConnector,
+) -> None:
+    a = End(connector.active, CMID(connector.a_channel), connector.a_channel)
+    a.id.connect(connector.address, ConnParam(tos=0x28))
+    request = connector.next_connection_request()
+    b = End(connector.passive, request.id, connector.p_channel)
     b.id.accept(ConnParam(tos=0x10))
-    event = wire.a_channel.get_event(timeout=5)
+    event = connector.a_channel.get_event(timeout=5)
     assert event and event.type is CMEventType.ESTABLISHED
     assert (count_sockets_with_tos(0x28), count_sockets_with_tos(0x10)) == (1, 1)
 
 
 @pytest.mark.parametrize("tos", [-1, 256])
-def test_a_type_of_service_outside_of_eight_bits_is_refused(wire: Wire, tos: int) -> None:
-    a = End(wire.active, CMID(wire.a_channel), wire.a_channel)
+def test_a_type_of_service_outside_of_eight_bits_is_refused(
+    connector: ListenerAndConnector, tos: int
+) -> None:
+    a = End(connector.active, CMID(connector.a_channel), connector.a_channel)
     with pytest.raises(Error, match="tos"):
-        a.id.connect(wire.address, ConnParam(tos=tos))
-    a.id.connect(wire.address, ConnParam())
-    b = End(wire.passive, wire.next_connection_request().id, wire.p_channel)
+        a.id.connect(connector.address, ConnParam(tos=tos))
+    a.id.connect(connector.address, ConnParam())
+    b = End(connector.passive, connector.next_connection_request().id, connector.p_channel)
     with pytest.raises(Error, match="tos"):
         b.id.accept(ConnParam(tos=tos))

@@ -40,12 +40,12 @@ def test_a_sidr_query_is_answered_with_a_queue_pair_that_receives_messages(
     sidr_endpoints: SidrEndpoints,
 ) -> None:
     qp, mr = sidr_endpoints.create_qp(), sidr_endpoints.rig.reg_mr(1024)
-    id = sidr_endpoints.send_request(b"who is there")
+    id = sidr_endpoints.send_sidr_query(b"who is there")
     asked = sidr_endpoints.next_connection_request()
     assert asked.private_data == b"who is there" and asked.id.peer_addr[0] == HOST
     assert asked.id.local_addr == sidr_endpoints.door.local_addr
     sidr_endpoints.accept(asked, qp, b"it is me")
-    told = sidr_endpoints.next_result()
+    told = sidr_endpoints.next_query_result()
     assert told.type == CMEventType.ESTABLISHED and told.id is id and told.status == 0
     assert (told.qpn, told.qkey, told.private_data) == (qp.qp_num, QKEY, b"it is me")
     assert id.peer_addr[0] == HOST and qp.query()[0].qp_state == QPState.RTS
@@ -69,20 +69,20 @@ def test_a_queue_pair_moved_to_rts_by_the_program_keeps_its_qkey_in_the_sidr_ans
 ) -> None:
     qp = sidr_endpoints.create_qp()
     qp.to_rts(QPAttr(qkey=0x77))
-    sidr_endpoints.send_request()
+    sidr_endpoints.send_sidr_query()
     sidr_endpoints.accept(sidr_endpoints.next_connection_request(), qp)
-    told = sidr_endpoints.next_result()
+    told = sidr_endpoints.next_query_result()
     assert (told.qpn, told.qkey) == (qp.qp_num, 0x77)
 
 
 def test_one_queue_pair_is_the_answer_to_many_sidr_queries(sidr_endpoints: SidrEndpoints) -> None:
     qp = sidr_endpoints.create_qp()
-    ids = {sidr_endpoints.send_request(bytes([i])) for i in range(20)}
+    ids = {sidr_endpoints.send_sidr_query(bytes([i])) for i in range(20)}
     found = set()
     for _ in range(20):
         sidr_endpoints.accept(sidr_endpoints.next_connection_request(), qp)
     for _ in range(20):
-        told = sidr_endpoints.next_result()
+        told = sidr_endpoints.next_query_result()
         assert told.qpn == qp.qp_num
         found.add(told.id)
     assert found == ids
@@ -90,7 +90,7 @@ def test_one_queue_pair_is_the_answer_to_many_sidr_queries(sidr_endpoints: SidrE
 
 @pytest.mark.parametrize("how", ["reject", "destroy", "close", "owe"])
 def test_a_refused_sidr_query_reports_the_reason(sidr_endpoints: SidrEndpoints, how: str) -> None:
-    sidr_endpoints.send_request()
+    sidr_endpoints.send_sidr_query()
     if how == "close":
         assert select.select([sidr_endpoints.answering], [], [], LIMIT)[0]
     asked = None if how == "close" else sidr_endpoints.next_connection_request()
@@ -103,7 +103,7 @@ def test_a_refused_sidr_query_reports_the_reason(sidr_endpoints: SidrEndpoints, 
         sidr_endpoints.door.close()
         if asked:
             asked.id.reject()
-    told = sidr_endpoints.next_result(scale_limit(20))
+    told = sidr_endpoints.next_query_result(scale_limit(20))
     assert told.type == CMEventType.REJECTED and told.status == errno.ECONNREFUSED
     assert told.wire_error == (1 if how == "close" else 2)
     assert told.private_data == (b"not today" if how == "reject" else b"")
@@ -116,8 +116,8 @@ def test_a_sidr_query_to_a_port_without_listener_is_rejected_soon(
 ) -> None:
     with plain_udp_socket(host) as gone:
         where = gone.getsockname()[:2]
-    id = sidr_endpoints.send_request(to=where, **time_limit)
-    told = sidr_endpoints.next_result(scale_limit(3))
+    id = sidr_endpoints.send_sidr_query(to=where, **time_limit)
+    told = sidr_endpoints.next_query_result(scale_limit(3))
     assert told.id is id and (told.type, told.status) == (CMEventType.REJECTED, errno.ECONNREFUSED)
     assert told.wire_error == 1, "the wire error is not that of a closed listener"
     assert sidr_endpoints.asking.get_event(0) is None
@@ -191,10 +191,10 @@ def test_a_wildcard_sidr_listener_answers_at_each_address(
 def test_a_forced_close_of_the_device_ends_pending_sidr_queries(rig: Rig) -> None:
     ends = SidrEndpoints(rig)
     with plain_udp_socket() as mute:
-        ends.send_request(to=mute.getsockname())
-        ends.send_request()
+        ends.send_sidr_query(to=mute.getsockname())
+        ends.send_sidr_query()
         taken = ends.next_connection_request()
-        ends.send_request()
+        ends.send_sidr_query()
         rig.ctx.close(force=True)
     assert errno_raised_by(taken.id.accept) == errno.EBADF
 
@@ -218,4 +218,4 @@ def test_invalid_calls_on_ids_of_sidr_queries_are_refused(sidr_endpoints: SidrEn
     assert errno_raised_by(asked.id.accept, ConnParam(private_data=bytes(137))) == errno.EINVAL
     asked.id.accept(ConnParam(private_data=bytes(136)))
     assert errno_raised_by(asked.id.accept) == errno.EINVAL, "accept succeeded twice"
-    assert len(sidr_endpoints.next_result().private_data) == 136
+    assert len(sidr_endpoints.next_query_result().private_data) == 136

@@ -31,7 +31,7 @@ class SidrEndpoints:
     def create_qp(self) -> QP:
         return self.rig.create_qp(self.cq)
 
-    def send_request(
+    def send_sidr_query(
         self, data: bytes = b"", *, to: tuple[str, int] | None = None, **more: float
     ) -> CMID:
         id = CMID(self.asking, ud=True)
@@ -47,7 +47,7 @@ class SidrEndpoints:
         assert event.listen_id is self.door
         return event
 
-    def next_result(self, limit: float = LIMIT) -> CMEvent:
+    def next_query_result(self, limit: float = LIMIT) -> CMEvent:
         event = self.asking.get_event(limit)
         assert event is not None, "the query has no result"
         return event

@@ -157,28 +157,34 @@ class Memory:
 
 
 class Queue:
-    """A queue of untagged buffers (siw_mem_queue)."""
+    """A queue of untagged buffers (siw_mem_buffer_queue)."""
 
     def __init__(self, *, depth: int, max_sge: int, pd: int, internal: bool) -> None:
-        out = ffi.new("struct siw_mem_queue **")
+        out = ffi.new("struct siw_mem_buffer_queue **")
         attr = ffi.new(
             "struct siw_mem_queue_attr *",
             {"depth": depth, "max_sge": max_sge, "pd": pd, "internal": internal},
         )
-        check_result(lib.siw_mem_queue_create(attr, out))
+        check_result(lib.siw_mem_buffer_queue_create(attr, out))
         self.handle = out[0]
 
     def post(self, user_data: int, *elements: Sge) -> None:
         check_result(
-            lib.siw_mem_queue_post(self.handle, user_data, sge_array(elements), len(elements))
+            lib.siw_mem_buffer_queue_post(
+                self.handle, user_data, sge_array(elements), len(elements)
+            )
         )
 
     def resize(self, depth: int) -> None:
-        check_result(lib.siw_mem_queue_resize(self.handle, depth))
+        check_result(lib.siw_mem_buffer_queue_resize(self.handle, depth))
 
     def take_buffer(self) -> int | None:
         user_data = ffi.new("uint64_t *")
-        return int(user_data[0]) if lib.siw_mem_queue_pop_unfilled(self.handle, user_data) else None
+        return (
+            int(user_data[0])
+            if lib.siw_mem_buffer_queue_pop_unfilled(self.handle, user_data)
+            else None
+        )
 
 
 class PeerStream:
@@ -211,14 +217,14 @@ class Stream(PeerStream):
 
     # Receive path.
 
-    def poll_header(self) -> Any | None:
+    def poll_segment_header(self) -> Any | None:
         """Return the next segment's header, "empty" for an empty FPDU, or None if none arrived."""
         seg = ffi.new("struct siw_ddp_seg *")
         rv = check_result(lib.siw_ddp_rx_peek_segment(self.handle, seg))
         return {0: None, 1: seg, 2: "empty"}[rv]
 
-    def next_header(self) -> Any:
-        return wait_until(self.poll_header)
+    def next_segment_header(self) -> Any:
+        return wait_until(self.poll_segment_header)
 
     def place_segment_once(self, seg: Any, right: int) -> tuple[int, int, int] | None:
         delivery = ffi.new("struct siw_ddp_delivery *")
@@ -233,7 +239,7 @@ class Stream(PeerStream):
         return (user_data, length) if rv == 1 else None
 
     def receive_segment(self, right: int = lib.SIW_MEM_REMOTE_WRITE) -> tuple[int, int] | None:
-        return self.place_segment(self.next_header(), right)
+        return self.place_segment(self.next_segment_header(), right)
 
     def receive_until_error(self, right: int = lib.SIW_MEM_REMOTE_WRITE) -> tuple[int, int, int]:
         """Receive until the stream fails; return the error's layer, type and code."""
@@ -438,7 +444,7 @@ class DdpStackPort:
         self, *, depth: int = 16, max_sge: int = 16, pd: int = PD, internal: bool = False
     ) -> Queue:
         queue = Queue(depth=depth, max_sge=max_sge, pd=pd, internal=internal)
-        self._last.append(lambda: lib.siw_mem_queue_destroy(queue.handle))
+        self._last.append(lambda: lib.siw_mem_buffer_queue_destroy(queue.handle))
         return queue
 
     # Streams and datagram endpoints.

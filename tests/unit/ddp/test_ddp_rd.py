@@ -16,14 +16,14 @@ QKEY = 0x51A5
 class RDEnd:
     """An RD endpoint (siw_rd) with its DDP layer (siw_ddp_rd)."""
 
-    def __init__(self, world: DdpPort) -> None:
-        self.port = world.port
+    def __init__(self, layer_port: DdpPort) -> None:
+        self.port = layer_port.port
         attr = ffi.new("struct siw_rd_attr *", {"fd": -1, "qkey": QKEY, "ird": 1})
         attr.local = siw_addr("127.0.0.1")[0]
         attr.handler = ffi.cast("void *", 1)
         rd, out = ffi.new("struct siw_rd **"), ffi.new("struct siw_ddp_rd **")
-        check_result(lib.siw_rd_open(world.port, attr, rd))
-        check_result(lib.siw_ddp_rd_open(world.mem, rd[0], out))
+        check_result(lib.siw_rd_open(layer_port.port, attr, rd))
+        check_result(lib.siw_ddp_rd_open(layer_port.mem, rd[0], out))
         self.rd, self.c = rd[0], out[0]
         self.streams: list[Any] = []
         self.handlers = ffi.new("struct siw_io_handler *[]", 4)
@@ -53,17 +53,17 @@ class RDEnd:
 
     def close(self) -> None:
         for stream in self.streams:
-            lib.siw_ddp_rd_stream_end(stream, lib.SIW_DDP_RD_KEEP)
+            lib.siw_ddp_rd_end_stream(stream, lib.SIW_DDP_RD_KEEP)
         lib.siw_ddp_rd_close(self.c)
         lib.siw_rd_close(self.rd)
 
 
 @pytest.fixture
-def make_rd_endpoint(world: DdpPort) -> Iterator[Callable[[], RDEnd]]:
+def make_rd_endpoint(layer_port: DdpPort) -> Iterator[Callable[[], RDEnd]]:
     made: list[RDEnd] = []
 
     def create_rd_endpoint() -> RDEnd:
-        made.append(RDEnd(world))
+        made.append(RDEnd(layer_port))
         return made[-1]
 
     yield create_rd_endpoint

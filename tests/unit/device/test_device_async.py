@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 
 import pytest
-from harness.rc_harness import READ, SEND, WRITE, End, Wire, connect_plain_socket
+from harness.rc_harness import READ, SEND, WRITE, End, ListenerAndConnector, connect_plain_socket
 from harness.verbs_harness import LIMIT, Rig, poll, wait_until
 
 from siwarp._siwarp import ffi, lib
@@ -30,9 +30,9 @@ from siwarp.verbs._ffi import Handle
 
 
 @pytest.fixture
-def connected_endpoints(two_device_wire: Wire) -> tuple[End, End]:
+def connected_endpoints(two_device_connector: ListenerAndConnector) -> tuple[End, End]:
     """Two connected endpoints on different devices, so that each gets only its own events."""
-    return two_device_wire.connect()
+    return two_device_connector.connect()
 
 
 def has_async_event(rig: Rig) -> bool:
@@ -54,9 +54,9 @@ def test_an_rdma_write_with_an_invalid_stag_raises_an_event_at_both_ends(
 
 @pytest.mark.parametrize("what", ["write", "read", "long"])
 def test_with_persona_roce_a_refused_request_is_reported_only_by_its_completion(
-    two_device_wire: Wire, what: str
+    two_device_connector: ListenerAndConnector, what: str
 ) -> None:
-    a, b = two_device_wire.connect(persona=Persona.ROCE)
+    a, b = two_device_connector.connect(persona=Persona.ROCE)
     b.post_receive(length=4)
     away = RemoteBuffer(b.mem.addr, 8, b.mem.rkey ^ 1)
     a.post({"write": WRITE, "read": READ, "long": SEND}[what], length=8, remote=away)
@@ -123,14 +123,16 @@ def shut_down_sending(s: socket.socket) -> None:
     ids=lambda x: getattr(x, "__name__", ""),
 )
 def test_the_way_a_peer_ends_a_connection_determines_the_asynchronous_event(
-    two_device_wire: Wire, what: Callable[[socket.socket], None], kind: EventType | None
+    two_device_connector: ListenerAndConnector,
+    what: Callable[[socket.socket], None],
+    kind: EventType | None,
 ) -> None:
-    with connect_plain_socket(two_device_wire.address) as s:
+    with connect_plain_socket(two_device_connector.address) as s:
         s.sendall(bytes(MPARequest(rev=2, s=1, ird=1, ord=1)))
         b = End(
-            two_device_wire.passive,
-            two_device_wire.next_connection_request().id,
-            two_device_wire.p_channel,
+            two_device_connector.passive,
+            two_device_connector.next_connection_request().id,
+            two_device_connector.p_channel,
         )
         b.id.accept()
         b.next_cm_event()

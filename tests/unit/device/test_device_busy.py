@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from harness.rc_harness import READ, SEND, WRITE, End, Wire, connect_plain_socket
+from harness.rc_harness import READ, SEND, WRITE, End, ListenerAndConnector, connect_plain_socket
 from harness.verbs_harness import ALL_ACCESS, Rig, poll
 
 from siwarp.inspect import FPDU, DDPTagged, MPARequest, Opcode
@@ -73,10 +73,12 @@ def test_an_object_is_busy_until_the_last_object_that_depends_on_it_is_closed() 
 class SilentPeer:
     """A peer that connects, sends a first message, and then neither reads nor answers."""
 
-    def __init__(self, wire: Wire) -> None:
-        self.socket = connect_plain_socket(wire.address)
+    def __init__(self, connector: ListenerAndConnector) -> None:
+        self.socket = connect_plain_socket(connector.address)
         self.socket.sendall(bytes(MPARequest(rev=2, s=1, ird=4, ord=4)))
-        self.end = End(wire.passive, wire.next_connection_request().id, wire.p_channel, size=64)
+        self.end = End(
+            connector.passive, connector.next_connection_request().id, connector.p_channel, size=64
+        )
         self.end.id.accept()
         assert self.end.next_cm_event()
         hello = FPDU(ulpdu=DDPTagged(opcode=Opcode.RDMA_WRITE))
@@ -90,8 +92,8 @@ class SilentPeer:
 
 
 @pytest.fixture
-def silent_peer(two_device_wire: Wire) -> Iterator[SilentPeer]:
-    made = SilentPeer(two_device_wire)
+def silent_peer(two_device_connector: ListenerAndConnector) -> Iterator[SilentPeer]:
+    made = SilentPeer(two_device_connector)
     with made.socket:
         yield made
 
@@ -173,9 +175,9 @@ def test_a_posted_receive_does_not_make_its_memory_region_busy(rig: Rig) -> None
 
 
 def test_leaving_a_with_block_closes_a_region_that_a_connection_still_sends_from(
-    two_device_wire: Wire,
+    two_device_connector: ListenerAndConnector,
 ) -> None:
-    silent_peer = SilentPeer(two_device_wire)
+    silent_peer = SilentPeer(two_device_connector)
     pd = silent_peer.end.rig.pd
     # The region was created after the queue pair, so the region is destroyed first.
     mr = MR(pd, BIG, ALL_ACCESS)

@@ -10,7 +10,7 @@ import time
 
 import pytest
 from harness.cq_harness import QPWithReceiveEvents
-from harness.rc_harness import SEND, Wire
+from harness.rc_harness import SEND, ListenerAndConnector
 from harness.verbs_harness import Rig, counter_value, errno_raised_by, poll
 from pace import scale_limit
 
@@ -199,9 +199,9 @@ def test_only_a_failed_send_completion_counts_as_solicited(rig: Rig) -> None:
 
 
 def test_over_rc_only_a_solicited_message_raises_an_event_when_armed_solicited_only(
-    two_device_wire: Wire,
+    two_device_connector: ListenerAndConnector,
 ) -> None:
-    a, b = two_device_wire.connect()
+    a, b = two_device_connector.connect()
     b.post_receive()
     b.post_receive()
     b.rcq.req_notify(solicited_only=True)
@@ -245,16 +245,16 @@ def test_the_channel_descriptor_is_readable_exactly_while_an_event_is_unread(
     qp_with_channel: QPWithReceiveEvents,
 ) -> None:
     qp_with_channel.post_receives(2)
-    assert not qp_with_channel.becomes_readable(0)
+    assert not qp_with_channel.channel_becomes_readable(0)
     qp_with_channel.cq.req_notify()
     qp_with_channel.post_sends()
-    assert qp_with_channel.becomes_readable(5)
-    assert qp_with_channel.becomes_readable(
+    assert qp_with_channel.channel_becomes_readable(5)
+    assert qp_with_channel.channel_becomes_readable(
         0
         # The descriptor of a channel stays readable until the event is read.
     )
     assert qp_with_channel.channel.get_cq_event(0) is qp_with_channel.cq
-    assert not qp_with_channel.becomes_readable(0)
+    assert not qp_with_channel.channel_becomes_readable(0)
     assert len(poll(qp_with_channel.cq)) == 1
 
 
@@ -362,10 +362,10 @@ def test_an_unread_cq_event_is_discarded_with_its_cq(qp_with_channel: QPWithRece
     qp_with_channel.post_receives()
     qp_with_channel.cq.req_notify()
     qp_with_channel.post_sends()
-    assert qp_with_channel.becomes_readable(5)
+    assert qp_with_channel.channel_becomes_readable(5)
     qp_with_channel.qp.close()
     qp_with_channel.cq.close()
-    assert not qp_with_channel.becomes_readable(0)
+    assert not qp_with_channel.channel_becomes_readable(0)
     assert qp_with_channel.channel.get_cq_event(0) is None
 
 

@@ -6,7 +6,7 @@ import errno
 import threading
 
 import pytest
-from harness.rc_harness import SEND, Wire
+from harness.rc_harness import SEND, ListenerAndConnector
 from harness.verbs_harness import Rig, counter_value, errno_raised_by, poll, wait_until
 
 from siwarp._siwarp import ffi, lib
@@ -127,16 +127,16 @@ def test_a_cq_overflow_raises_cq_err_and_fails_its_queue_pairs_but_keeps_complet
 
 
 def test_a_cq_overflow_moves_both_ends_of_an_rc_connection_to_err(
-    two_device_wire: Wire,
+    two_device_connector: ListenerAndConnector,
 ) -> None:
-    a, b = two_device_wire.connect()
+    a, b = two_device_connector.connect()
     b.rcq.resize(2)
     for i in range(4):
         b.post_receive(i, length=64)
     for i in range(3):
         a.post(SEND, i, length=4)
     wait_until(lambda: b.scq.poll() or b.qp.qp_state == QPState.ERR)
-    kinds = {two_device_wire.passive.next_async_event().event_type for _ in range(2)}
+    kinds = {two_device_connector.passive.next_async_event().event_type for _ in range(2)}
     assert kinds == {EventType.CQ_ERR, EventType.QP_FATAL}
     a.wait_for_error_state()
     assert poll_wr_ids(b.rcq, 2) == [0, 1]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pace
 import pytest
-from harness.rc_harness import SEND, Wire
+from harness.rc_harness import SEND, ListenerAndConnector
 from harness.verbs_harness import Rig, poll
 from pace import scale_limit
 
@@ -63,7 +63,7 @@ def test_a_forced_close_waits_for_a_post_that_stalls(build_dir: Path) -> None:
 @pytest.mark.parametrize("size", [10, 1 << 20])
 def test_data_of_completed_sends_reaches_the_peer_after_a_forced_close(size: int) -> None:
     active, passive = Rig("siw_lo"), Rig("siw_lo")
-    a, b = Wire(active, passive).connect(size=size)
+    a, b = ListenerAndConnector(active, passive).connect(size=size)
     data = os.urandom(size)
     a.mem.write(data)
     b.post_receive(7)
@@ -81,7 +81,7 @@ def test_data_of_completed_sends_reaches_the_peer_after_a_forced_close(size: int
 
 def create_one_of_each_object(rig: Rig) -> list[Handle]:
     """Create one of each kind of object that a device can have."""
-    a, b = Wire(rig, rig).connect()
+    a, b = ListenerAndConnector(rig, rig).connect()
     channel = CompChannel(rig.ctx)
     pd = PD(rig.ctx)
     mr = MR(pd, 4096, AccessFlag.LOCAL_WRITE | AccessFlag.MW_BIND)
@@ -123,7 +123,7 @@ def test_a_forced_close_closes_all_handles_of_the_device_only() -> None:
     with pytest.raises(Error):
         other.create_ud_qp().post_send(send)
     # The forced close does not affect another device.
-    a, b = Wire(other, other).connect()
+    a, b = ListenerAndConnector(other, other).connect()
     b.post_receive(7)
     a.post(SEND, length=8)
     assert poll(b.rcq)[0].ok
@@ -142,7 +142,7 @@ def test_with_blocks_can_be_left_after_a_forced_close() -> None:
 def test_threads_that_wait_poll_or_post_get_an_error_from_a_forced_close() -> None:
     rig = Rig("siw_lo")
     channel, ids = CompChannel(rig.ctx), CMEventChannel(rig.ctx)
-    a, b = Wire(rig, rig).connect()
+    a, b = ListenerAndConnector(rig, rig).connect()
     told: dict[str, BaseException] = {}
 
     def post_send() -> None:
@@ -183,7 +183,7 @@ def test_threads_that_wait_poll_or_post_get_an_error_from_a_forced_close() -> No
 
 def test_a_forced_close_in_a_forked_child_does_not_close_the_parents_device() -> None:
     rig = Rig("siw_lo")
-    a, b = Wire(rig, rig).connect()
+    a, b = ListenerAndConnector(rig, rig).connect()
     pid = os.fork()
     if not pid:
         rig.ctx.close(force=True)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.rc_harness import SEND, Wire
+from harness.rc_harness import SEND, ListenerAndConnector
 from harness.verbs_harness import Pair, Rig, poll
 from scapy.utils import rdpcap
 
@@ -104,19 +104,19 @@ CANNOT_FAIL = {
 
 
 def test_every_call_on_an_inherited_object_in_a_forked_child_returns_estale(
-    two_device_wire: Wire,
+    two_device_connector: ListenerAndConnector,
 ) -> None:
-    a, _ = two_device_wire.connect(size=64)
-    ud = Pair(two_device_wire.active)
+    a, _ = two_device_connector.connect(size=64)
+    ud = Pair(two_device_connector.active)
     inherited = {
-        "struct siw_context": two_device_wire.active.ctx._c_object(),
-        "struct siw_pd": two_device_wire.active.pd._c_object(),
+        "struct siw_context": two_device_connector.active.ctx._c_object(),
+        "struct siw_pd": two_device_connector.active.pd._c_object(),
         "struct siw_comp_channel": a.events._c_object(),
         "struct siw_cq": a.scq._c_object(),
         "struct siw_qp": a.qp._c_object(),
         "struct siw_mr": a.mem._c_object(),
         "struct siw_ah": ud.to_b._c_object(),
-        "struct siw_srq": SRQ(two_device_wire.active.pd)._c_object(),
+        "struct siw_srq": SRQ(two_device_connector.active.pd)._c_object(),
         "struct siw_cm_channel": a.channel._c_object(),
         "struct siw_cm_id": a.id._c_object(),
     }
@@ -167,8 +167,10 @@ def test_in_a_forked_child_python_errors_give_advice_and_close_succeeds(rig: Rig
     assert poll(pair.rcq)[0].byte_len == 10
 
 
-def test_a_forked_child_does_not_inherit_the_descriptors_of_siwarp(two_device_wire: Wire) -> None:
-    a, b = two_device_wire.connect()
+def test_a_forked_child_does_not_inherit_the_descriptors_of_siwarp(
+    two_device_connector: ListenerAndConnector,
+) -> None:
+    a, b = two_device_connector.connect()
     ud = Rig()
     # No other program uses the port at this loopback address.
     host = "127.3.3.3"
@@ -214,9 +216,9 @@ def test_a_forked_child_does_not_inherit_the_descriptors_of_siwarp(two_device_wi
 
 
 def test_a_forked_child_can_open_a_device_and_exchange_messages_with_its_parent(
-    two_device_wire: Wire,
+    two_device_connector: ListenerAndConnector,
 ) -> None:
-    a, b = two_device_wire.connect()
+    a, b = two_device_connector.connect()
     listener = cm.listen(("127.0.0.1", 0))
     address = listener.address
 
@@ -407,9 +409,9 @@ def test_a_child_forked_while_the_device_lock_is_held_gets_estale_without_delay(
 
 
 def test_a_send_posted_by_a_forked_child_is_refused_and_not_transmitted(
-    two_device_wire: Wire,
+    two_device_connector: ListenerAndConnector,
 ) -> None:
-    a, b = two_device_wire.connect()
+    a, b = two_device_connector.connect()
     b.post_receive()
 
     def errno_of_post() -> int:

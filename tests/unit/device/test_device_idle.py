@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.rc_harness import SEND, WRITE, Wire, create_plain_listener
+from harness.rc_harness import SEND, WRITE, ListenerAndConnector, create_plain_listener
 from harness.verbs_harness import Rig, poll, temporary_settings, wait_until
 from harness.wire_peer import ScriptedRCPeer
 
@@ -37,12 +37,12 @@ def create_no_objects(rig: Rig) -> Any:
 
 
 def create_listener(rig: Rig) -> Any:
-    return Wire(rig)
+    return ListenerAndConnector(rig)
 
 
 def create_idle_connections(rig: Rig) -> Any:
-    wire = Wire(rig)
-    return wire, [wire.connect() for _ in range(10)]
+    connector = ListenerAndConnector(rig)
+    return connector, [connector.connect() for _ in range(10)]
 
 
 def create_a_hundred_ud_queue_pairs(rig: Rig) -> Any:
@@ -58,8 +58,8 @@ def create_armed_cqs(rig: Rig) -> Any:
 
 
 def exchange_traffic(rig: Rig) -> Any:
-    wire = Wire(rig)
-    a, b = wire.connect()
+    connector = ListenerAndConnector(rig)
+    a, b = connector.connect()
     cq = rig.create_cq(256, rig.create_channel())
     qp = rig.create_ud_qp(cq)
     ah = rig.create_ah(qp)
@@ -70,7 +70,7 @@ def exchange_traffic(rig: Rig) -> Any:
         qp.post_recv(RecvWR(i))
         qp.post_send(SendWR(i, ah=ah))
         poll(cq, 2)
-    return wire
+    return connector
 
 
 def connect_to_silent_peers(rig: Rig) -> Any:
@@ -84,21 +84,21 @@ def connect_to_silent_peers(rig: Rig) -> Any:
 
 
 def disconnect_from_silent_peers(rig: Rig) -> Any:
-    peers = [ScriptedRCPeer.connect_to_siwarp(Wire(rig)) for _ in range(10)]
+    peers = [ScriptedRCPeer.connect_to_siwarp(ListenerAndConnector(rig)) for _ in range(10)]
     for peer in peers:
         peer.end.id.disconnect()
     return peers
 
 
 def close_queue_pairs_of_silent_peers(rig: Rig) -> Any:
-    peers = [ScriptedRCPeer.connect_to_siwarp(Wire(rig)) for _ in range(10)]
+    peers = [ScriptedRCPeer.connect_to_siwarp(ListenerAndConnector(rig)) for _ in range(10)]
     for peer in peers:
         peer.end.close()
     return peers
 
 
 def fill_send_queue_to_a_peer_that_does_not_read(rig: Rig) -> Any:
-    peer = ScriptedRCPeer.connect_to_siwarp(Wire(rig), size=1 << 20, max_send_wr=64)
+    peer = ScriptedRCPeer.connect_to_siwarp(ListenerAndConnector(rig), size=1 << 20, max_send_wr=64)
     for _ in range(64):
         peer.end.post(WRITE, length=1 << 20, remote=RemoteBuffer(0, 1 << 20, 1))
     wait_until(lambda: not peer.end.scq.poll(64))

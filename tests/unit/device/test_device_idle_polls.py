@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from harness.rc_harness import SEND, Wire
+from harness.rc_harness import SEND, ListenerAndConnector
 from harness.verbs_harness import (
     Rig,
     counter_value,
@@ -52,7 +52,7 @@ def count_epoll_waits_of_polls(*cqs: CQ) -> int:
     return counter_value("epoll_waits") - before
 
 
-def approximate_range(polls: int) -> range:
+def range_from_10_below(polls: int) -> range:
     """Return the numbers from ``polls - 10`` to ``polls``.
 
     The first polls of a new device may find events of the device.
@@ -67,9 +67,9 @@ def poll_idle_cq(cq: CQ) -> None:
 
 
 def test_every_poll_of_a_single_cq_examines_the_sockets(cq: CQ) -> None:
-    assert count_epoll_waits_of_polls(cq) in approximate_range(POLLS)
+    assert count_epoll_waits_of_polls(cq) in range_from_10_below(POLLS)
     poll_idle_cq(cq)
-    assert count_epoll_waits_of_polls(cq) in approximate_range(POLLS)
+    assert count_epoll_waits_of_polls(cq) in range_from_10_below(POLLS)
 
 
 @pytest.mark.parametrize("n", [2, 4, 8])
@@ -78,7 +78,7 @@ def test_polls_of_several_cqs_in_turn_examine_the_sockets_once_per_turn(
 ) -> None:
     assert count_epoll_waits_of_polls(
         cq, *(rig.create_cq() for _ in range(n - 1))
-    ) in approximate_range(POLLS)
+    ) in range_from_10_below(POLLS)
 
 
 def test_a_cq_that_is_polled_alone_soon_examines_the_sockets_at_each_poll(rig: Rig, cq: CQ) -> None:
@@ -86,12 +86,12 @@ def test_a_cq_that_is_polled_alone_soon_examines_the_sockets_at_each_poll(rig: R
     # The first polls of a new device may find events of the device.
     for _ in range(10):
         other.poll(1)
-    assert count_epoll_waits_of_polls(cq) in approximate_range(POLLS - 7)
+    assert count_epoll_waits_of_polls(cq) in range_from_10_below(POLLS - 7)
 
 
 def test_sockets_of_an_idle_device_are_examined_less_often_than_those_of_a_busy_one(cq: CQ) -> None:
     busy = open_device_without_progress_thread()
-    a, b = Wire(busy).connect()
+    a, b = ListenerAndConnector(busy).connect()
     poll_idle_cq(cq)
     looked = polls = 0
     for _ in range(100):
@@ -107,15 +107,15 @@ def test_sockets_of_an_idle_device_are_examined_less_often_than_those_of_a_busy_
     busy.close()
     for _ in range(64):
         cq.poll(1)
-    assert count_epoll_waits_of_polls(cq) in approximate_range(POLLS), (
+    assert count_epoll_waits_of_polls(cq) in range_from_10_below(POLLS), (
         "polls of the last device did not examine the sockets"
     )
 
 
 def test_a_message_to_an_idle_device_is_received_beside_a_busy_device() -> None:
     idle, busy, peer = Rig(), open_device_without_progress_thread(), Rig()
-    a, b = Wire(busy).connect()
-    c, d = Wire(peer, idle).connect()
+    a, b = ListenerAndConnector(busy).connect()
+    c, d = ListenerAndConnector(peer, idle).connect()
     poll_idle_cq(d.rcq)
     for _ in range(100):
         d.post_receive()

@@ -6,8 +6,8 @@ import errno
 import struct
 
 import pytest
-from harness.mw_harness import BOTH, RW, bind_new_memory_window, write_and_complete
-from harness.rc_harness import READ, SEND, WRITE, End, Wire
+from harness.mw_harness import BOTH, RW, bind_new_memory_window, write_and_wait_for_completion
+from harness.rc_harness import READ, SEND, WRITE, End, ListenerAndConnector
 from harness.verbs_harness import ALL_ACCESS, Rig, errno_raised_by, octet_pattern, poll
 
 from siwarp.verbs import (
@@ -36,9 +36,11 @@ def register_region(rig: Rig, base: int | None, size: int = SIZE, access: int = 
 
 
 @pytest.fixture(params=BASES, ids=lambda b: "zero-based" if b is None else hex(b))
-def connected_endpoints(two_device_wire: Wire, request: pytest.FixtureRequest) -> tuple[End, End]:
+def connected_endpoints(
+    two_device_connector: ListenerAndConnector, request: pytest.FixtureRequest
+) -> tuple[End, End]:
     """Two connected endpoints whose memory regions start at the tagged offset of the parameter."""
-    a, b = two_device_wire.connect(max_inline_data=64)
+    a, b = two_device_connector.connect(max_inline_data=64)
     for end in (a, b):
         end.mr = register_region(end.rig, request.param)
         assert end.mem.iova == (request.param or 0) != end.mem.addr
@@ -109,9 +111,9 @@ def test_a_write_to_the_address_of_a_region_with_another_base_is_refused(
 
 @pytest.mark.parametrize("shift", [-1, SIZE - 7])
 def test_offsets_outside_the_region_are_refused_at_both_ends(
-    two_device_wire: Wire, shift: int
+    two_device_connector: ListenerAndConnector, shift: int
 ) -> None:
-    a, b = two_device_wire.connect(size=64)
+    a, b = two_device_connector.connect(size=64)
     mr = register_region(b.rig, 0x10000)
     into = register_region(a.rig, 0x10000)
     a.post(WRITE, length=8, remote=RemoteBuffer(mr.iova + shift, 8, mr.rkey))
@@ -126,14 +128,14 @@ def test_offsets_outside_the_region_are_refused_at_both_ends(
 @pytest.mark.parametrize("zero", [False, True], ids=["offsets", "zero-based window"])
 @pytest.mark.parametrize("base", [0, 0x5000, None])
 def test_a_memory_window_is_bound_by_the_offsets_of_its_region(
-    two_device_wire: Wire, kind: MWType, zero: bool, base: int | None
+    two_device_connector: ListenerAndConnector, kind: MWType, zero: bool, base: int | None
 ) -> None:
-    a, b = two_device_wire.connect(size=64)
+    a, b = two_device_connector.connect(size=64)
     mr = register_region(b.rig, base, access=AccessFlag.LOCAL_WRITE | AccessFlag.MW_BIND)
     access = RW | (AccessFlag.ZERO_BASED if zero else 0)
     _mw, remote = bind_new_memory_window(b, mr, kind, offset=100, length=50, access=access)
     assert remote.addr == (0 if zero else (base or 0) + 100)
-    write_and_complete(a, remote.part(10, 5), b"there")
+    write_and_wait_for_completion(a, remote.part(10, 5), b"there")
     a.post(READ, offset=20, length=5, remote=remote.part(10, 5))
     assert poll(a.scq)[0].ok
     assert a.mem.read(5, 20) == mr.read(5, 110) == b"there"
@@ -164,23 +166,25 @@ def test_offsets_of_ud_and_write_record_count_from_the_base_of_the_region(rig: R
     assert b.record(record).addr == into.iova + 4000
 
 
-def test_reregistration_keeps_the_base_until_the_memory_changes(two_device_wire: Wire) -> None:
-    a, b = two_device_wire.connect(size=64)
+def test_reregistration_keeps_the_base_until_the_memory_changes(
+    two_device_connector: ListenerAndConnector,
+) -> None:
+    a, b = two_device_connector.connect(size=64)
     mr = register_region(b.rig, 0x7000)
     mr.rereg(access=AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_WRITE)
     assert mr.iova == 0x7000
-    write_and_complete(a, RemoteBuffer(0x7000, 3, mr.rkey), b"one")
+    write_and_wait_for_completion(a, RemoteBuffer(0x7000, 3, mr.rkey), b"one")
     assert send_message_after_write(a, b) and mr.read(3) == b"one"
     mr.rereg(buffer=bytearray(100))
     assert mr.iova == mr.addr
-    write_and_complete(a, RemoteBuffer(mr.addr, 3, mr.rkey), b"two")
+    write_and_wait_for_completion(a, RemoteBuffer(mr.addr, 3, mr.rkey), b"two")
     assert send_message_after_write(a, b) and mr.read(3) == b"two"
     mr.rereg(access=mr.access | AccessFlag.ZERO_BASED)
     assert mr.iova == 0
-    write_and_complete(a, RemoteBuffer(50, 3, mr.rkey), b"six")
+    write_and_wait_for_completion(a, RemoteBuffer(50, 3, mr.rkey), b"six")
     assert send_message_after_write(a, b) and mr.read(3, 50) == b"six"
     mr.rereg(access=mr.access & ~AccessFlag.ZERO_BASED)
-    write_and_complete(a, RemoteBuffer(mr.addr + 60, 3, mr.rkey), b"ten")
+    write_and_wait_for_completion(a, RemoteBuffer(mr.addr + 60, 3, mr.rkey), b"ten")
     assert send_message_after_write(a, b) and mr.read(3, 60) == b"ten"
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.rc_harness import SEND, WRITE, End, Wire
+from harness.rc_harness import SEND, WRITE, End, ListenerAndConnector
 from harness.verbs_harness import Rig, poll, wait_until
 from pace import scale_limit
 
@@ -51,7 +51,7 @@ def thread_ids() -> set[int]:
     return {int(t.name) for t in Path("/proc/self/task").iterdir()}
 
 
-def memory_kib() -> int:
+def resident_anonymous_memory_kib() -> int:
     """Return the resident anonymous memory in KiB, without file-backed pages."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("RssAnon:"):
@@ -106,20 +106,26 @@ def test_opening_and_closing_a_device_two_hundred_times_leaks_nothing() -> None:
     for _ in range(20):
         open_use_and_close_device()
     gc.collect()
-    before_fds, before_tasks, before = count_open_descriptors(), thread_ids(), memory_kib()
+    before_fds, before_tasks, before = (
+        count_open_descriptors(),
+        thread_ids(),
+        resident_anonymous_memory_kib(),
+    )
     for _ in range(200):
         open_use_and_close_device()
     gc.collect()
     assert count_open_descriptors() == before_fds
     assert thread_ids() == before_tasks
-    grown = memory_kib() - before
+    grown = resident_anonymous_memory_kib() - before
     # A sanitizer intentionally keeps freed memory for a while.
     assert SANITIZED or grown < 2048, f"{grown} KiB leaked in 200 rounds"
 
 
-def test_connecting_and_disconnecting_a_hundred_times_leaks_nothing(two_device_wire: Wire) -> None:
+def test_connecting_and_disconnecting_a_hundred_times_leaks_nothing(
+    two_device_connector: ListenerAndConnector,
+) -> None:
     def connect_and_close() -> None:
-        a, b = two_device_wire.connect(size=4096, max_send_wr=8, max_recv_wr=8)
+        a, b = two_device_connector.connect(size=4096, max_send_wr=8, max_recv_wr=8)
         b.post_receive()
         a.post(SEND, length=100)
         poll(b.rcq)
@@ -138,12 +144,12 @@ def test_connecting_and_disconnecting_a_hundred_times_leaks_nothing(two_device_w
         connect_and_close()
     time.sleep(0.05)
     gc.collect()
-    count, before = count_open_descriptors(), memory_kib()
+    count, before = count_open_descriptors(), resident_anonymous_memory_kib()
     for _ in range(100):
         connect_and_close()
     gc.collect()
     wait_for_closed_sockets()
-    grown = memory_kib() - before
+    grown = resident_anonymous_memory_kib() - before
     assert SANITIZED or grown < 4096, f"{grown} KiB leaked in 100 connections"
 
 
@@ -156,10 +162,10 @@ def test_many_memory_registrations_leak_nothing(rig: Rig) -> None:
 
     register_many_regions()
     gc.collect()
-    before = memory_kib()
+    before = resident_anonymous_memory_kib()
     register_many_regions()
     gc.collect()
-    assert SANITIZED or memory_kib() - before < 1024
+    assert SANITIZED or resident_anonymous_memory_kib() - before < 1024
 
 
 # ---- threads
@@ -321,9 +327,11 @@ def test_every_send_posted_while_the_queue_pair_moves_to_err_completes_once(rig:
         qp.close()
 
 
-def test_every_write_posted_while_the_connection_ends_completes_once(two_device_wire: Wire) -> None:
+def test_every_write_posted_while_the_connection_ends_completes_once(
+    two_device_connector: ListenerAndConnector,
+) -> None:
     for _ in range(30):
-        a, b = two_device_wire.connect(size=4096, max_send_wr=512)
+        a, b = two_device_connector.connect(size=4096, max_send_wr=512)
         posted: list[int] = []
         go = threading.Barrier(2)
 
@@ -348,8 +356,8 @@ def test_every_write_posted_while_the_connection_ends_completes_once(two_device_
 def test_four_threads_connect_and_exchange_messages_at_the_same_time() -> None:
     def connect_and_exchange_messages() -> None:
         rig = Rig()
-        wire = Wire(rig)
-        a, b = wire.connect(size=1 << 16)
+        connector = ListenerAndConnector(rig)
+        a, b = connector.connect(size=1 << 16)
         for i in range(10):
             b.post_receive(wr_id=i)
             a.post(SEND, i, length=1000)
@@ -386,8 +394,10 @@ def test_a_program_that_never_polls_receives_its_cq_event(rig: Rig) -> None:
     sender.close()
 
 
-def test_an_rdma_write_is_placed_in_a_program_that_makes_no_calls(two_device_wire: Wire) -> None:
-    a, b = two_device_wire.connect(size=1 << 20)
+def test_an_rdma_write_is_placed_in_a_program_that_makes_no_calls(
+    two_device_connector: ListenerAndConnector,
+) -> None:
+    a, b = two_device_connector.connect(size=1 << 20)
     view = b.mem.view
     a.mem.view[:] = b"\x77" * (1 << 20)
     time.sleep(0.01)
@@ -400,10 +410,10 @@ def test_an_rdma_write_is_placed_in_a_program_that_makes_no_calls(two_device_wir
 
 
 def test_an_invalid_request_raises_an_event_for_a_program_that_waits_in_poll(
-    two_device_wire: Wire,
+    two_device_connector: ListenerAndConnector,
 ) -> None:
     for _ in range(40):
-        a, b = two_device_wire.connect(size=64)
+        a, b = two_device_connector.connect(size=64)
         a.scq.req_notify()
         p = select.poll()
         p.register(a.events, select.POLLIN)

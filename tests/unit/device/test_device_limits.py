@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.rc_harness import SEND, WRITE, Wire
+from harness.rc_harness import SEND, WRITE, ListenerAndConnector
 from harness.verbs_harness import Rig, errno_raised_by, poll
 
 from siwarp._siwarp import ffi, lib
@@ -129,7 +129,7 @@ def test_a_queue_pair_can_have_the_capacities_that_the_device_reports_and_not_mo
 
 def test_a_connection_with_all_capacities_at_their_limits_works(rig: Rig) -> None:
     most = rig.ctx.query_device()
-    a, b = Wire(rig).connect(
+    a, b = ListenerAndConnector(rig).connect(
         size=1 << 16,
         max_send_wr=most.max_qp_wr,
         max_recv_wr=most.max_qp_wr,
@@ -154,7 +154,7 @@ def test_a_connection_with_all_capacities_at_their_limits_works(rig: Rig) -> Non
 def test_rc_accepts_a_message_of_max_rc_msg_octets_and_refuses_a_longer_one(
     rig: Rig, size: int
 ) -> None:
-    a, b = Wire(rig).connect(max_send_sge=16)
+    a, b = ListenerAndConnector(rig).connect(max_send_sge=16)
     most = rig.ctx.query_device().max_rc_msg
     wr = SendWR(1, WRITE, sg=[a.mem.sge(0, 1)] * 16, remote=b.mem.remote())
     for sge in wr.sg:

@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from harness.rc_harness import SEND, End, Wire
+from harness.rc_harness import SEND, End, ListenerAndConnector
 from harness.rd_harness import RDEnd
 from harness.verbs_harness import (
     LIMIT,
@@ -32,7 +32,7 @@ def count_open_descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-def take(cq: CQ, n: int) -> list[WC]:
+def take_completions_by_event_loop(cq: CQ, n: int) -> list[WC]:
     """Return n completions, as an event loop with this queue takes them."""
     fd = cq.wait_fileno()
     deadline = system.monotonic() + LIMIT
@@ -52,7 +52,7 @@ def test_a_loop_receives_messages_on_a_queue_without_a_channel() -> None:
     for i in range(20):
         pair.post_receive(i)
         pair.send(b"%d" % i)
-        assert [wc.wr_id for wc in take(pair.rcq, 1)] == [i]
+        assert [wc.wr_id for wc in take_completions_by_event_loop(pair.rcq, 1)] == [i]
         assert pair.into.read(len(b"%d" % i)) == b"%d" % i
     rig.close()
 
@@ -66,7 +66,7 @@ def test_the_descriptor_is_the_same_at_each_call_and_unreadable_while_nothing_co
     pair.post_receive()
     pair.send(b"x")
     wait_until(lambda: readable_now(fd))
-    assert len(take(pair.rcq, 1)) == 1
+    assert len(take_completions_by_event_loop(pair.rcq, 1)) == 1
     wait_until(lambda: not pair.rcq.poll_and_arm() and not readable_now(fd))
     rig.close()
 
@@ -95,7 +95,7 @@ def test_a_completion_that_another_thread_queues_makes_the_descriptor_readable()
     thread.start()
     thread.join()
     assert readable_now(fd)
-    assert [wc.wr_id for wc in take(pair.scq, 1)] == [7]
+    assert [wc.wr_id for wc in take_completions_by_event_loop(pair.scq, 1)] == [7]
     rig.close()
 
 
@@ -112,14 +112,14 @@ def test_two_loops_on_one_device_receive_their_own_messages() -> None:
     pairs = [Pair(rig), Pair(rig)]
     found: list[list[int]] = [[], []]
 
-    def receive(n: int) -> None:
+    def receive_100_messages(n: int) -> None:
         while len(found[n]) < 100:
-            found[n] += [wc.wr_id for wc in take(pairs[n].rcq, 1)]
+            found[n] += [wc.wr_id for wc in take_completions_by_event_loop(pairs[n].rcq, 1)]
 
     for pair in pairs:
         for i in range(100):
             pair.post_receive(i, 8)
-    threads = [threading.Thread(target=receive, args=(n,)) for n in range(2)]
+    threads = [threading.Thread(target=receive_100_messages, args=(n,)) for n in range(2)]
     for thread in threads:
         thread.start()
     for _ in range(100):
@@ -227,20 +227,20 @@ def test_a_message_of_a_device_without_progress_thread_is_sent_again_when_its_ti
     silent.close()
 
 
-def connect_with_loop(wire: Wire) -> tuple[End, End]:
+def connect_and_arm_receive_cq(connector: ListenerAndConnector) -> tuple[End, End]:
     """Return connected endpoints; a loop has polled the queue of the second one."""
-    a, b = wire.connect()
+    a, b = connector.connect()
     b.rcq.wait_fileno()
     b.rcq.poll_and_arm()
     return a, b
 
 
 def test_the_progress_thread_serves_one_sided_traffic_while_the_loop_does_not_poll(
-    two_device_wire: Wire,
+    two_device_connector: ListenerAndConnector,
 ) -> None:
-    a, b = connect_with_loop(two_device_wire)
+    a, b = connect_and_arm_receive_cq(two_device_connector)
     access = AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_WRITE | AccessFlag.REMOTE_READ
-    with two_device_wire.passive.reg_mr(bytearray(64), access) as there:
+    with two_device_connector.passive.reg_mr(bytearray(64), access) as there:
         for i in range(20):
             a.mem.write(b"%02d" % i)
             a.post(WROpcode.RDMA_WRITE, i, length=2, remote=there.remote())
@@ -263,8 +263,10 @@ def test_a_poll_fails_after_a_forced_close() -> None:
         pair.rcq.poll_and_arm()
 
 
-def test_a_send_without_a_memory_region_completes_during_the_call(two_device_wire: Wire) -> None:
-    a, b = two_device_wire.connect(max_inline_data=64)
+def test_a_send_without_a_memory_region_completes_during_the_call(
+    two_device_connector: ListenerAndConnector,
+) -> None:
+    a, b = two_device_connector.connect(max_inline_data=64)
     for i in range(40):  # more than the send queue has slots
         b.post_receive(i)
         data = b"message %d" % i
@@ -277,9 +279,9 @@ def test_a_send_without_a_memory_region_completes_during_the_call(two_device_wir
 
 
 def test_a_send_without_a_memory_region_queues_a_completion_after_unpolled_ones(
-    two_device_wire: Wire,
+    two_device_connector: ListenerAndConnector,
 ) -> None:
-    a, b = two_device_wire.connect(max_inline_data=64)
+    a, b = two_device_connector.connect(max_inline_data=64)
     for i in range(3):
         b.post_receive(i)
     a.post(SEND, 1)
@@ -293,12 +295,12 @@ def test_a_send_without_a_memory_region_queues_a_completion_after_unpolled_ones(
 
 
 def test_a_send_without_a_memory_region_is_refused_like_a_posted_one(
-    two_device_wire: Wire,
+    two_device_connector: ListenerAndConnector,
 ) -> None:
-    a, b = two_device_wire.connect(max_inline_data=64)
+    a, b = two_device_connector.connect(max_inline_data=64)
     with pytest.raises(Error, match="max_inline_data"):
         a.qp.send_inline(bytes(a.qp.cap.max_inline_data + 1))
-    ud = two_device_wire.active.create_ud_qp()
+    ud = two_device_connector.active.create_ud_qp()
     with pytest.raises(Error, match="RC and UC"):
         ud.send_inline(b"x")
     b.close()

@@ -21,12 +21,12 @@ from harness.mw_harness import (
     bind_new_memory_window,
     connect_until_both_can_send,
     invalidate_memory_window,
-    read_remote,
+    read_remote_buffer,
     register_region,
     wait_until_writes_placed,
-    write_and_complete,
+    write_and_wait_for_completion,
 )
-from harness.rc_harness import READ, SEND, WRITE, End, Wire
+from harness.rc_harness import READ, SEND, WRITE, End, ListenerAndConnector
 from harness.uc_harness import UCPair
 from harness.verbs_harness import Rig, errno_raised_by, poll, wait_until
 from hostile.peer import accept_raw_initiator
@@ -52,9 +52,9 @@ from siwarp.verbs import (
 
 
 @pytest.fixture
-def connected_endpoints(two_device_wire: Wire) -> Iterator[tuple[End, End]]:
+def connected_endpoints(two_device_connector: ListenerAndConnector) -> Iterator[tuple[End, End]]:
     """Two connected endpoints on two devices, of which both may send."""
-    yield connect_until_both_can_send(two_device_wire)
+    yield connect_until_both_can_send(two_device_connector)
 
 
 # ---- access that a window grants
@@ -69,8 +69,8 @@ def test_a_memory_window_grants_access_to_its_part_of_the_region(
     mr.write(b"before" * 100)
     mw, remote = bind_new_memory_window(b, mr, kind, offset=100, length=50)
     assert remote == RemoteBuffer(mr.addr + 100, 50, mw.rkey)
-    write_and_complete(a, remote, b"x" * 50)
-    assert read_remote(a, remote, 50) == b"x" * 50
+    write_and_wait_for_completion(a, remote, b"x" * 50)
+    assert read_remote_buffer(a, remote, 50) == b"x" * 50
     assert mr.read(600) == (b"before" * 100)[:100] + b"x" * 50 + (b"before" * 100)[150:600]
     mw.close()
     mr.close()
@@ -79,12 +79,12 @@ def test_a_memory_window_grants_access_to_its_part_of_the_region(
 @pytest.mark.parametrize("kind", BOTH)
 @pytest.mark.parametrize("offset", [99, 141, 150])
 def test_octets_of_the_region_outside_its_memory_window_are_refused(
-    two_device_wire: Wire, kind: MWType, offset: int
+    two_device_connector: ListenerAndConnector, kind: MWType, offset: int
 ) -> None:
-    a, b = connect_until_both_can_send(two_device_wire)
+    a, b = connect_until_both_can_send(two_device_connector)
     mr = register_region(b)
     mw, remote = bind_new_memory_window(b, mr, kind, offset=100, length=50)
-    write_and_complete(a, RemoteBuffer(mr.addr + offset, 10, remote.rkey), b"0123456789")
+    write_and_wait_for_completion(a, RemoteBuffer(mr.addr + offset, 10, remote.rkey), b"0123456789")
     assert_terminated(a, b, BOUNDS)
     assert mr.read() == bytes(4096)
     mw.close()
@@ -100,10 +100,10 @@ def test_tagged_offsets_of_a_zero_based_memory_window_start_at_zero(
         b, mr, kind, offset=64, length=32, access=RW | AccessFlag.ZERO_BASED
     )
     assert remote.addr == 0
-    write_and_complete(a, remote.part(8, 4), b"zero")
-    assert read_remote(a, remote, 32) == bytes(8) + b"zero" + bytes(20)
+    write_and_wait_for_completion(a, remote.part(8, 4), b"zero")
+    assert read_remote_buffer(a, remote, 32) == bytes(8) + b"zero" + bytes(20)
     assert mr.read(4, 72) == b"zero"
-    write_and_complete(a, RemoteBuffer(mr.addr + 64, 4, remote.rkey), b"zero")
+    write_and_wait_for_completion(a, RemoteBuffer(mr.addr + 64, 4, remote.rkey), b"zero")
     assert_terminated(a, b, BOUNDS)
     mw.close()
 
@@ -111,9 +111,9 @@ def test_tagged_offsets_of_a_zero_based_memory_window_start_at_zero(
 @pytest.mark.parametrize("kind", BOTH)
 @pytest.mark.parametrize("reads", [True, False])
 def test_a_memory_window_grants_only_the_access_rights_of_its_bind(
-    two_device_wire: Wire, kind: MWType, reads: bool
+    two_device_connector: ListenerAndConnector, kind: MWType, reads: bool
 ) -> None:
-    a, b = connect_until_both_can_send(two_device_wire)
+    a, b = connect_until_both_can_send(two_device_connector)
     mr = register_region(b)
     access = AccessFlag.REMOTE_WRITE if reads else AccessFlag.REMOTE_READ
     mw, remote = bind_new_memory_window(b, mr, kind, access=access)
@@ -135,17 +135,17 @@ def test_the_key_of_a_memory_window_is_no_local_key(connected_endpoints: tuple[E
 
 
 def test_a_type_2_window_is_valid_for_one_queue_pair_and_a_type_1_window_for_its_pd(
-    two_device_wire: Wire,
+    two_device_connector: ListenerAndConnector,
 ) -> None:
-    a, b = connect_until_both_can_send(two_device_wire)
-    c, d = connect_until_both_can_send(two_device_wire)
+    a, b = connect_until_both_can_send(two_device_connector)
+    c, d = connect_until_both_can_send(two_device_connector)
     mr = register_region(b)
     one, shared = bind_new_memory_window(b, mr, MWType.TYPE_1)
-    write_and_complete(c, shared, b"shared")
-    assert read_remote(c, shared, 6) == read_remote(a, shared, 6) == b"shared"
+    write_and_wait_for_completion(c, shared, b"shared")
+    assert read_remote_buffer(c, shared, 6) == read_remote_buffer(a, shared, 6) == b"shared"
     other, own = bind_new_memory_window(b, mr)
-    assert read_remote(a, own, 6) == b"shared"
-    write_and_complete(c, own, b"forbidden")
+    assert read_remote_buffer(a, own, 6) == b"shared"
+    write_and_wait_for_completion(c, own, b"forbidden")
     assert_terminated(c, d, NOT_OF_STREAM)
     assert mr.read(6) == b"shared"
     for mw in (one, other):
@@ -166,7 +166,7 @@ def test_a_bind_posted_before_a_send_is_effective_when_the_send_arrives(
         a.post_receive(1, 0, 20)
         b.qp.post_send([bind, SendWR(2, sg=[b.mem.sge(0, 20)])])
         assert poll(a.rcq)[0].ok
-        write_and_complete(a, RemoteBuffer.unpack(a.mem.read(20)), bytes([turn]) * 8)
+        write_and_wait_for_completion(a, RemoteBuffer.unpack(a.mem.read(20)), bytes([turn]) * 8)
         # The bind was unsignaled and therefore created no completion.
         assert [w.wr_id for w in poll(b.scq)] == [2]
         wait_until_writes_placed(a, b)
@@ -200,9 +200,9 @@ def test_requests_before_and_after_a_bind_complete_in_order(
 
 
 def test_under_persona_roce_a_bind_completes_after_earlier_unsignaled_sends(
-    two_device_wire: Wire,
+    two_device_connector: ListenerAndConnector,
 ) -> None:
-    a, b = connect_until_both_can_send(two_device_wire, persona=Persona.ROCE)
+    a, b = connect_until_both_can_send(two_device_connector, persona=Persona.ROCE)
     mr = register_region(b)
     mw = MW(b.rig.pd)
     a.post_receive(1)
@@ -221,13 +221,13 @@ def test_under_persona_roce_a_bind_completes_after_earlier_unsignaled_sends(
 @pytest.mark.parametrize("kind", BOTH)
 @pytest.mark.parametrize("how", ["invalidate", "close"])
 def test_an_invalidated_or_closed_memory_window_grants_no_access(
-    two_device_wire: Wire, kind: MWType, how: str, op: WROpcode
+    two_device_connector: ListenerAndConnector, kind: MWType, how: str, op: WROpcode
 ) -> None:
-    a, b = connect_until_both_can_send(two_device_wire)
+    a, b = connect_until_both_can_send(two_device_connector)
     mr = register_region(b)
     mw, remote = bind_new_memory_window(b, mr, kind)
-    write_and_complete(a, remote, b"while it lives")
-    assert read_remote(a, remote, 14) == b"while it lives"
+    write_and_wait_for_completion(a, remote, b"while it lives")
+    assert read_remote_buffer(a, remote, 14) == b"while it lives"
     if how == "close":
         mw.close()
     else:
@@ -254,14 +254,16 @@ def test_the_peer_may_invalidate_a_type_2_memory_window(
     again = mw.bind(b.qp, mr)
     assert poll(b.scq)[0].ok
     assert again.rkey == inc_rkey(remote.rkey)
-    write_and_complete(a, again, b"again")
-    assert read_remote(a, again, 5) == b"again"
+    write_and_wait_for_completion(a, again, b"again")
+    assert read_remote_buffer(a, again, 5) == b"again"
     mw.close()
     mr.close()
 
 
-def test_the_peer_may_not_invalidate_a_type_1_memory_window(two_device_wire: Wire) -> None:
-    a, b = connect_until_both_can_send(two_device_wire)
+def test_the_peer_may_not_invalidate_a_type_1_memory_window(
+    two_device_connector: ListenerAndConnector,
+) -> None:
+    a, b = connect_until_both_can_send(two_device_connector)
     mr = register_region(b)
     mw, remote = bind_new_memory_window(b, mr, MWType.TYPE_1)
     b.post_receive(1)
@@ -272,8 +274,10 @@ def test_the_peer_may_not_invalidate_a_type_1_memory_window(two_device_wire: Wir
     mr.close()
 
 
-def test_a_new_bind_of_a_type_1_memory_window_ends_the_previous_bind(two_device_wire: Wire) -> None:
-    a, b = connect_until_both_can_send(two_device_wire)
+def test_a_new_bind_of_a_type_1_memory_window_ends_the_previous_bind(
+    two_device_connector: ListenerAndConnector,
+) -> None:
+    a, b = connect_until_both_can_send(two_device_connector)
     first, second = register_region(b), register_region(b)
     mw, old = bind_new_memory_window(b, first, MWType.TYPE_1)
     new = mw.bind(b.qp, second)
@@ -281,8 +285,8 @@ def test_a_new_bind_of_a_type_1_memory_window_ends_the_previous_bind(two_device_
     assert new.rkey != old.rkey
     first.close()
     assert errno_raised_by(second.close) == errno.EBUSY
-    write_and_complete(a, new, b"second")
-    assert read_remote(a, new, 6) == b"second"
+    write_and_wait_for_completion(a, new, b"second")
+    assert read_remote_buffer(a, new, 6) == b"second"
     a.post(WRITE, 1, length=8, remote=old)
     assert_terminated(a, b, INVALID)
     mw.close()
@@ -290,12 +294,12 @@ def test_a_new_bind_of_a_type_1_memory_window_ends_the_previous_bind(two_device_
 
 
 def test_local_invalidate_ends_remote_access_to_a_region_of_one_queue_pair(
-    two_device_wire: Wire,
+    two_device_connector: ListenerAndConnector,
 ) -> None:
-    a, b = connect_until_both_can_send(two_device_wire)
+    a, b = connect_until_both_can_send(two_device_connector)
     mr = MR(b.rig.pd, bytearray(100), LOCAL | RW | AccessFlag.REMOTE_INVALIDATE, qp=b.qp)
-    write_and_complete(a, mr.remote(), b"hello")
-    assert read_remote(a, mr.remote(), 5) == b"hello"
+    write_and_wait_for_completion(a, mr.remote(), b"hello")
+    assert read_remote_buffer(a, mr.remote(), 5) == b"hello"
     b.qp.post_send(SendWR(4, WROpcode.LOCAL_INV, invalidate_rkey=mr.rkey))
     assert poll(b.scq)[0].check().opcode == WCOpcode.LOCAL_INV
     a.post(WRITE, 1, length=8, remote=mr.remote())
@@ -308,13 +312,13 @@ def test_local_invalidate_ends_remote_access_to_a_region_of_one_queue_pair(
     [(2, "request"), (2, "close"), (1, "request"), (1, "elsewhere"), (1, "close")],
 )
 def test_the_connection_of_a_peer_amid_a_read_is_reset_when_its_memory_window_ends(
-    two_device_wire: Wire, kind: MWType, how: str
+    two_device_connector: ListenerAndConnector, kind: MWType, how: str
 ) -> None:
     """Data that the program writes to the memory after the end of the window is not sent."""
     # The size exceeds what TCP accepts while the peer does not read.
     size = 16 << 20
-    peer, end = accept_raw_initiator(two_device_wire)
-    _, other = connect_until_both_can_send(two_device_wire)
+    peer, end = accept_raw_initiator(two_device_connector)
+    _, other = connect_until_both_can_send(two_device_connector)
     mr = register_region(end, size)
     mr.view[:] = b"\x11" * size
     mw, remote = bind_new_memory_window(end, mr, kind)
@@ -346,11 +350,11 @@ def test_the_connection_of_a_peer_amid_a_read_is_reset_when_its_memory_window_en
 
 
 def test_a_region_can_be_closed_after_its_window_is_invalidated_amid_a_peers_read(
-    two_device_wire: Wire,
+    two_device_connector: ListenerAndConnector,
 ) -> None:
     """The program closes the region without waiting for the completion of the invalidation."""
     size = 16 << 20
-    peer, end = accept_raw_initiator(two_device_wire)
+    peer, end = accept_raw_initiator(two_device_connector)
     mr = register_region(end, size)
     mr.view[:] = b"\x11" * size
     mw, remote = bind_new_memory_window(end, mr)

@@ -6,7 +6,7 @@ import errno
 import os
 from dataclasses import dataclass, field
 
-from harness.rc_harness import READ, WRITE, End, Wire
+from harness.rc_harness import READ, WRITE, End, ListenerAndConnector
 from harness.verbs_harness import Rig, poll
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -80,7 +80,7 @@ class WindowModelMachine(RuleBasedStateMachine):
     @initialize()
     def open_devices(self) -> None:
         self.rigs = Rig(), Rig()
-        self.wire = Wire(*self.rigs)
+        self.connector = ListenerAndConnector(*self.rigs)
         self.pd = self.rigs[1].pd
         self.ends = [self.connect(), self.connect()]
         self.regions: list[Region] = []
@@ -89,19 +89,19 @@ class WindowModelMachine(RuleBasedStateMachine):
         self.keys: list[tuple[int, int]] = []
 
     def connect(self) -> tuple[End, End]:
-        a, b = self.wire.connect(size=256)
+        a, b = self.connector.connect(size=256)
         a.post(WRITE, 1)
         assert poll(a.scq)[0].ok
         return a, b
 
     def replace_failed_connection(self, which: int, why: int | None) -> None:
-        """Replace a connection that ended with the wire error ``why``, and its queue pairs."""
+        """Replace a connection that ended with the error code ``why``, and its queue pairs."""
         a, b = self.ends[which]
         for end in (a, b):
             end.wait_for_error_state()
         a.next_cm_event()
         told = b.next_cm_event().wire_error
-        assert why is None or told == why, f"wire error {told:#08x} instead of {why:#08x}"
+        assert why is None or told == why, f"error code {told:#08x} instead of {why:#08x}"
         a.close()
         b.close()
         for end in (a, b):

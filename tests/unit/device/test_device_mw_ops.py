@@ -6,7 +6,7 @@ import errno
 import sys
 
 import pytest
-from harness.rc_harness import READ, End, Wire
+from harness.rc_harness import READ, End, ListenerAndConnector
 from harness.rd_harness import RDEnd
 from harness.uc_harness import UCPair
 from harness.verbs_harness import Rig, errno_raised_by, poll, wait_until
@@ -88,9 +88,9 @@ def assert_terminated(a: End, b: End, vendor_err: int) -> None:
 @pytest.mark.parametrize("based", [0, AccessFlag.ZERO_BASED], ids=["by address", "from zero"])
 @pytest.mark.parametrize("kind", BOTH)
 def test_atomics_through_a_memory_window_change_the_region(
-    two_device_wire: Wire, kind: MWType, based: int
+    two_device_connector: ListenerAndConnector, kind: MWType, based: int
 ) -> None:
-    a, b = two_device_wire.connect()
+    a, b = two_device_connector.connect()
     mr = MR(b.rig.pd, 64, LOCAL | BIND)
     write_uint64(mr, 40, 16)
     mw, remote = bind_new_memory_window(b, mr, kind, offset=16, length=8, access=ATOMIC | based)
@@ -134,9 +134,9 @@ def remote_buffer_at_offset(mr: MR, remote: RemoteBuffer, offset: int) -> Remote
     ],
 )
 def test_an_atomic_that_a_memory_window_does_not_grant_is_refused(
-    two_device_wire: Wire, kind: MWType, why: str, code: int, opcode: WROpcode
+    two_device_connector: ListenerAndConnector, kind: MWType, why: str, code: int, opcode: WROpcode
 ) -> None:
-    a, b = two_device_wire.connect()
+    a, b = two_device_connector.connect()
     mr = MR(b.rig.pd, 64, LOCAL | BIND)
     mr.write(b"\x11" * 64)
     access = WRITES | READS if why == "right" else ATOMIC
@@ -164,9 +164,9 @@ def test_an_atomic_that_a_memory_window_does_not_grant_is_refused(
 
 @pytest.mark.parametrize("kind", BOTH)
 def test_an_atomic_must_be_aligned_by_address_and_not_by_offset_in_a_memory_window(
-    two_device_wire: Wire, kind: MWType
+    two_device_connector: ListenerAndConnector, kind: MWType
 ) -> None:
-    a, b = two_device_wire.connect()
+    a, b = two_device_connector.connect()
     mr = MR(b.rig.pd, 64, LOCAL | BIND)
     mw, remote = bind_new_memory_window(
         b, mr, kind, offset=4, length=32, access=ATOMIC | AccessFlag.ZERO_BASED
@@ -180,9 +180,9 @@ def test_an_atomic_must_be_aligned_by_address_and_not_by_offset_in_a_memory_wind
 
 
 def test_a_type_2_memory_window_grants_atomics_only_to_its_queue_pair(
-    two_device_wire: Wire,
+    two_device_connector: ListenerAndConnector,
 ) -> None:
-    (a, b), (c, d) = two_device_wire.connect(), two_device_wire.connect()
+    (a, b), (c, d) = two_device_connector.connect(), two_device_connector.connect()
     mr = MR(b.rig.pd, 16, LOCAL | BIND)
     shared, by_all = bind_new_memory_window(b, mr, MWType.TYPE_1, access=ATOMIC)
     own, by_one = bind_new_memory_window(b, mr, MWType.TYPE_2, access=ATOMIC)
@@ -200,9 +200,9 @@ def test_a_type_2_memory_window_grants_atomics_only_to_its_queue_pair(
 
 @pytest.mark.parametrize("kind", BOTH)
 def test_a_write_with_immediate_through_a_memory_window_reports_its_length(
-    two_device_wire: Wire, kind: MWType
+    two_device_connector: ListenerAndConnector, kind: MWType
 ) -> None:
-    a, b = two_device_wire.connect()
+    a, b = two_device_connector.connect()
     mr = MR(b.rig.pd, 64, LOCAL | BIND)
     mw, remote = bind_new_memory_window(b, mr, kind, offset=8, length=16, access=WRITES)
     for data in (b"through a window", b"", b"again"):
@@ -223,15 +223,15 @@ def test_a_write_with_immediate_through_a_memory_window_reports_its_length(
     [("right", NO_RIGHT), ("beyond", W_BEYOND), ("ended", W_NO_STAG), ("another", W_NOT_OF_STREAM)],
 )
 def test_a_refused_write_with_immediate_delivers_no_immediate_data(
-    two_device_wire: Wire, kind: MWType, why: str, code: int
+    two_device_connector: ListenerAndConnector, kind: MWType, why: str, code: int
 ) -> None:
     if (kind, why) == (MWType.TYPE_1, "another"):
         # A type 1 window is valid for all queue pairs of its protection domain, so the test
         # invalidates the window.
         code = W_NO_STAG
-    a, b = two_device_wire.connect()
+    a, b = two_device_connector.connect()
     mr = MR(b.rig.pd, 64, LOCAL | BIND)
-    others = two_device_wire.connect() if why == "another" else (a, b)
+    others = two_device_connector.connect() if why == "another" else (a, b)
     binder = others[1]
     mw, remote = bind_new_memory_window(
         binder, mr, kind, access=READS | ATOMIC if why == "right" else WRITES
@@ -252,9 +252,9 @@ def test_a_refused_write_with_immediate_delivers_no_immediate_data(
 
 @pytest.mark.parametrize("inline", [False, True])
 def test_a_send_with_immediate_carries_the_key_of_a_window_bound_just_before(
-    two_device_wire: Wire, inline: bool
+    two_device_connector: ListenerAndConnector, inline: bool
 ) -> None:
-    a, b = two_device_wire.connect(max_inline_data=64)
+    a, b = two_device_connector.connect(max_inline_data=64)
     # The responder may send only after it has received a message.
     b.post_receive(1)
     a.post(WROpcode.SEND)
@@ -284,9 +284,9 @@ def test_a_send_with_immediate_carries_the_key_of_a_window_bound_just_before(
 @pytest.mark.parametrize("opcode", [SEND_IMM, WRITE_IMM, ADD])
 @pytest.mark.parametrize("kind", BOTH)
 def test_a_memory_window_key_is_no_local_key_for_immediate_data_or_atomics(
-    two_device_wire: Wire, kind: MWType, opcode: WROpcode
+    two_device_connector: ListenerAndConnector, kind: MWType, opcode: WROpcode
 ) -> None:
-    a, b = two_device_wire.connect()
+    a, b = two_device_connector.connect()
     mr = MR(a.rig.pd, 64, LOCAL | BIND)
     mw, _ = bind_new_memory_window(a, mr, kind, access=WRITES | READS | ATOMIC)
     wr = SendWR(3, opcode, sg=[mr.sge(0, 8)], remote=b.mem.remote(0, 8), imm_data=IMM)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from harness.mw_harness import bind_new_memory_window, register_region
 from harness.peer_harness import connected_plain_peer
-from harness.rc_harness import WRITE, End, Wire
+from harness.rc_harness import WRITE, End, ListenerAndConnector
 from harness.verbs_harness import Rig, counter_value, poll, temporary_settings, wait_until
 
 from siwarp.verbs import (
@@ -52,7 +52,7 @@ def test_no_octet_changes_after_a_memory_window_ends_and_late_calls_are_harmless
     assert all(int(n) > 0 for n in done.stdout.split()[:-1]), done.stdout
 
 
-def connect_and_write(two: Wire) -> tuple[End, End]:
+def connect_and_write(two: ListenerAndConnector) -> tuple[End, End]:
     a, b = two.connect(size=4096)
     a.post(WRITE, 1)
     assert poll(a.scq)[0].ok
@@ -60,10 +60,10 @@ def connect_and_write(two: Wire) -> tuple[End, End]:
 
 
 def test_a_bind_whose_memory_window_or_region_has_been_closed_is_refused(
-    two_device_wire: Wire,
+    two_device_connector: ListenerAndConnector,
 ) -> None:
     """Posting a prepared bind of a closed window or region is refused with EINVAL."""
-    _, b = connect_and_write(two_device_wire)
+    _, b = connect_and_write(two_device_connector)
     mr, mw, other = MR(b.rig.pd, bytearray(64), REGION), MW(b.rig.pd), MW(b.rig.pd)
     requests = []
     for window in (mw, other):
@@ -83,9 +83,9 @@ def test_a_bind_whose_memory_window_or_region_has_been_closed_is_refused(
 
 
 def test_a_memory_window_and_its_region_are_closed_while_another_thread_binds_them(
-    two_device_wire: Wire,
+    two_device_connector: ListenerAndConnector,
 ) -> None:
-    _, b = connect_and_write(two_device_wire)
+    _, b = connect_and_write(two_device_connector)
     stop = threading.Event()
     current = [(MW(b.rig.pd, MWType.TYPE_1), MR(b.rig.pd, bytearray(64), REGION))]
     odd: list[BaseException] = []
@@ -127,10 +127,10 @@ def test_a_stream_that_the_end_of_a_replaced_binding_resets_may_be_ready_in_the_
     # One lane, and no progress thread: a poll makes one round, which serves both sockets.
     with temporary_settings(lanes=1, progress_thread=0):
         rig = Rig()
-    wire = Wire(rig)
+    connector = ListenerAndConnector(rig)
     with (
-        connected_plain_peer(wire, gone=True) as one,
-        connected_plain_peer(wire, gone=True) as other,
+        connected_plain_peer(connector, gone=True) as one,
+        connected_plain_peer(connector, gone=True) as other,
     ):
         (binder, ending), (reader, stalled) = (
             (one, other) if served_first == "binder" else (other, one)
@@ -166,9 +166,11 @@ def close_unless_busy(handle: MW | MR) -> bool:
     return True
 
 
-def test_both_ends_invalidate_a_memory_window_at_the_same_time(two_device_wire: Wire) -> None:
+def test_both_ends_invalidate_a_memory_window_at_the_same_time(
+    two_device_connector: ListenerAndConnector,
+) -> None:
     """Exactly one end invalidates the window, and the completions show which one."""
-    a, b = connect_and_write(two_device_wire)
+    a, b = connect_and_write(two_device_connector)
     mr, mw = MR(b.rig.pd, bytearray(64), REGION), MW(b.rig.pd)
     for _ in range(10 if SANITIZED else 40):
         b.post_receive(1)
@@ -193,6 +195,6 @@ def test_both_ends_invalidate_a_memory_window_at_the_same_time(two_device_wire: 
         b.next_cm_event()
         a.close()
         b.close()
-        a, b = connect_and_write(two_device_wire)
+        a, b = connect_and_write(two_device_connector)
     mw.close()
     mr.close()

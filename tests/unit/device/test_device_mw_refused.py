@@ -16,11 +16,11 @@ from harness.mw_harness import (
     bind_new_memory_window,
     connect_until_both_can_send,
     invalidate_memory_window,
-    read_remote,
+    read_remote_buffer,
     register_region,
-    write_and_complete,
+    write_and_wait_for_completion,
 )
-from harness.rc_harness import READ, SEND, End, Wire
+from harness.rc_harness import READ, SEND, End, ListenerAndConnector
 from harness.verbs_harness import Rig, errno_raised_by, poll
 
 from siwarp._siwarp import ffi, lib
@@ -46,9 +46,9 @@ from siwarp.verbs import (
 
 
 @pytest.fixture
-def connected_endpoints(two_device_wire: Wire) -> Iterator[tuple[End, End]]:
+def connected_endpoints(two_device_connector: ListenerAndConnector) -> Iterator[tuple[End, End]]:
     """Two connected endpoints on two devices, of which both may send."""
-    yield connect_until_both_can_send(two_device_wire)
+    yield connect_until_both_can_send(two_device_connector)
 
 
 def post_invalid_bind(b: End, mw: MW, info: MWBindInfo, rkey: int | None = None) -> WCStatus:
@@ -69,9 +69,9 @@ def post_invalid_bind(b: End, mw: MW, info: MWBindInfo, rkey: int | None = None)
     "why", ["no right", "before", "behind", "wraps", "read-only", "mr's domain", "mw's domain"]
 )
 def test_an_invalid_bind_completes_with_mw_bind_err(
-    two_device_wire: Wire, kind: MWType, why: str
+    two_device_connector: ListenerAndConnector, kind: MWType, why: str
 ) -> None:
-    _, b = connect_until_both_can_send(two_device_wire)
+    _, b = connect_until_both_can_send(two_device_connector)
     mr = register_region(
         b, 4096, LOCAL if why == "no right" else BIND if why == "read-only" else LOCAL | BIND
     )
@@ -90,9 +90,9 @@ def test_an_invalid_bind_completes_with_mw_bind_err(
 
 
 def test_under_persona_roce_sends_before_an_invalid_bind_complete_first(
-    two_device_wire: Wire,
+    two_device_connector: ListenerAndConnector,
 ) -> None:
-    a, b = connect_until_both_can_send(two_device_wire, persona=Persona.ROCE)
+    a, b = connect_until_both_can_send(two_device_connector, persona=Persona.ROCE)
     mr, mw = register_region(b, 4096, LOCAL), MW(b.rig.pd)
     a.post_receive(1)
     b.post(SEND, 1, length=8, flags=0)
@@ -112,16 +112,16 @@ def test_a_memory_window_for_remote_read_needs_no_local_write_right(
     a, b = connected_endpoints
     mr = MR(b.rig.pd, b"for reading", BIND)
     mw, remote = bind_new_memory_window(b, mr, access=AccessFlag.REMOTE_READ)
-    assert read_remote(a, remote, 11) == b"for reading"
+    assert read_remote_buffer(a, remote, 11) == b"for reading"
     mw.close()
     mr.close()
 
 
 @pytest.mark.parametrize("why", ["bound", "key", "nothing"])
 def test_a_bind_of_a_bound_type_2_window_or_with_a_foreign_key_fails(
-    two_device_wire: Wire, why: str
+    two_device_connector: ListenerAndConnector, why: str
 ) -> None:
-    _, b = connect_until_both_can_send(two_device_wire)
+    _, b = connect_until_both_can_send(two_device_connector)
     mr = register_region(b)
     mw = MW(b.rig.pd)
     rkey = inc_rkey(mw.rkey)
@@ -150,16 +150,18 @@ def test_a_type_2_bind_accepts_any_low_octet_of_the_key(
         b.qp.post_send(wr)
         assert poll(b.scq)[0].ok
         mr.write(bytes([octet]) * 8)
-        assert read_remote(a, RemoteBuffer(mr.addr, 8, base | octet), 8) == bytes([octet]) * 8
+        assert (
+            read_remote_buffer(a, RemoteBuffer(mr.addr, 8, base | octet), 8) == bytes([octet]) * 8
+        )
         invalidate_memory_window(mw, b)
     mw.close()
 
 
 @pytest.mark.parametrize("why", ["never", "type 1", "region", "other queue pair", "twice"])
 def test_a_key_that_is_not_of_the_queue_pair_cannot_be_invalidated(
-    two_device_wire: Wire, why: str
+    two_device_connector: ListenerAndConnector, why: str
 ) -> None:
-    _a, b = connect_until_both_can_send(two_device_wire)
+    _a, b = connect_until_both_can_send(two_device_connector)
     mr = register_region(b)
     mws = []
     rkey = mr.rkey if why == "region" else 0x12345678
@@ -168,7 +170,7 @@ def test_a_key_that_is_not_of_the_queue_pair_cannot_be_invalidated(
         mws, rkey = [mw], remote.rkey
     elif why == "other queue pair":
         # _c keeps the other end of the second connection from being garbage-collected.
-        _c, d = connect_until_both_can_send(two_device_wire)
+        _c, d = connect_until_both_can_send(two_device_connector)
         mw, remote = bind_new_memory_window(d, mr)
         mws, rkey = [mw], remote.rkey
     elif why == "twice":
@@ -210,9 +212,9 @@ def test_a_region_and_a_protection_domain_are_busy_because_of_their_memory_windo
 @pytest.mark.parametrize("kind", BOTH)
 @pytest.mark.parametrize("end", ["reset", "error", "close"])
 def test_a_posted_bind_keeps_its_window_and_region_busy_until_the_bind_is_flushed(
-    two_device_wire: Wire, kind: MWType, end: str
+    two_device_connector: ListenerAndConnector, kind: MWType, end: str
 ) -> None:
-    _, b = connect_until_both_can_send(two_device_wire)
+    _, b = connect_until_both_can_send(two_device_connector)
     mr, mw = register_region(b), MW(b.rig.pd, kind)
     b.qp.modify(QPAttr(qp_state=QPState.SQD))
     mw.bind(b.qp, mr)
@@ -240,7 +242,7 @@ def test_a_bind_posted_in_sqd_executes_after_the_return_to_rts(
     assert b.scq.poll() == []
     b.qp.modify(QPAttr(qp_state=QPState.RTS))
     assert poll(b.scq)[0].ok
-    assert read_remote(a, remote, 8) == bytes(8)
+    assert read_remote_buffer(a, remote, 8) == bytes(8)
     mw.close()
 
 
@@ -277,17 +279,17 @@ def test_a_region_with_remote_invalidate_access_cannot_allow_memory_windows(rig:
 
 
 def test_a_window_does_not_open_a_region_of_one_queue_pair_to_other_queue_pairs(
-    two_device_wire: Wire,
+    two_device_connector: ListenerAndConnector,
 ) -> None:
-    a, b = connect_until_both_can_send(two_device_wire)
-    c, d = connect_until_both_can_send(two_device_wire)
+    a, b = connect_until_both_can_send(two_device_connector)
+    c, d = connect_until_both_can_send(two_device_connector)
     mr = MR(b.rig.pd, bytearray(100), LOCAL | BIND, qp=b.qp)
     mw, remote = bind_new_memory_window(d, mr, MWType.TYPE_1)
-    assert read_remote(a, remote, 4) == bytes(4)
-    write_and_complete(c, remote, b"no")
+    assert read_remote_buffer(a, remote, 4) == bytes(4)
+    write_and_wait_for_completion(c, remote, b"no")
     assert_terminated(c, d, NOT_OF_STREAM)
     other = MW(b.rig.pd)
-    e, f = connect_until_both_can_send(two_device_wire)
+    e, f = connect_until_both_can_send(two_device_connector)
     assert post_invalid_bind(f, other, MWBindInfo(mr, mr.addr, 8, RW)) == WCStatus.MW_BIND_ERR
     assert e.qp.qp_state is not None
     for window in (mw, other):
@@ -296,9 +298,9 @@ def test_a_window_does_not_open_a_region_of_one_queue_pair_to_other_queue_pairs(
 
 
 def test_the_queue_pair_of_a_memory_window_may_be_destroyed_before_the_window(
-    two_device_wire: Wire,
+    two_device_connector: ListenerAndConnector,
 ) -> None:
-    _, b = connect_until_both_can_send(two_device_wire)
+    _, b = connect_until_both_can_send(two_device_connector)
     mr = register_region(b)
     mw, _ = bind_new_memory_window(b, mr)
     b.close()
@@ -336,7 +338,7 @@ def test_a_fenced_invalidation_completes_after_an_earlier_read(
     mw.invalidate(b.qp, wr_id=2)
     b.post_receive(1)
     # The Write succeeds, because no thread has polled and received the error message.
-    write_and_complete(a, remote, b"still")
+    write_and_wait_for_completion(a, remote, b"still")
     assert poll(b.scq)[0].wr_id == 2
     assert mr.read(5) in (b"still", bytes(5))
     mw.close()

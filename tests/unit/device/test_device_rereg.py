@@ -8,7 +8,7 @@ import mmap
 from typing import Any
 
 import pytest
-from harness.rc_harness import READ, SEND, WRITE, Wire
+from harness.rc_harness import READ, SEND, WRITE, ListenerAndConnector
 from harness.verbs_harness import ALL_ACCESS, Pair, Rig, errno_raised_by, poll, wait_until
 
 from siwarp._siwarp import ffi, lib
@@ -85,9 +85,9 @@ def test_a_region_moved_to_another_protection_domain_is_valid_only_there(
 
 
 def test_reregistration_of_access_alone_keeps_the_keys_of_the_region(
-    two_device_wire: Wire,
+    two_device_connector: ListenerAndConnector,
 ) -> None:
-    a, b = two_device_wire.connect()
+    a, b = two_device_connector.connect()
     known = b.mem.remote(0, 8)
     a.mem.write(b"12345678")
     b.mem.rereg(access=AccessFlag.LOCAL_WRITE)
@@ -105,9 +105,9 @@ def test_reregistration_of_access_alone_keeps_the_keys_of_the_region(
 
 
 def test_a_posted_receive_fails_after_the_region_has_lost_local_write_access(
-    two_device_wire: Wire,
+    two_device_connector: ListenerAndConnector,
 ) -> None:
-    a, b = two_device_wire.connect()
+    a, b = two_device_connector.connect()
     b.post_receive(7)
     b.mem.rereg(access=0)
     a.mem.write(b"12345678")
@@ -118,10 +118,10 @@ def test_a_posted_receive_fails_after_the_region_has_lost_local_write_access(
 
 @pytest.mark.parametrize("start", [0, 1 << 22])
 def test_no_octet_of_a_write_is_placed_after_remote_write_access_is_removed(
-    two_device_wire: Wire, start: int
+    two_device_connector: ListenerAndConnector, start: int
 ) -> None:
     size = 1 << 25
-    a, b = two_device_wire.connect(size=size)
+    a, b = two_device_connector.connect(size=size)
     place = b.mem.view
     a.mem.view[:] = b"\xa5" * size
     # The limited rate makes the transfer last until the region has been re-registered.
@@ -139,11 +139,11 @@ def test_no_octet_of_a_write_is_placed_after_remote_write_access_is_removed(
 
 
 def test_no_octet_of_a_read_is_sent_after_remote_read_access_is_removed(
-    two_device_wire: Wire,
+    two_device_connector: ListenerAndConnector,
 ) -> None:
     """A Read larger than both socket buffers is being answered when the access is removed."""
     size = 1 << 25
-    a, b = two_device_wire.connect(size=size)
+    a, b = two_device_connector.connect(size=size)
     b.mem.view[:] = b"\xa5" * size
     with faults("tx:rate=400Mbit"):
         a.post(READ, 1, length=size, remote=b.mem.remote())
@@ -155,9 +155,9 @@ def test_no_octet_of_a_read_is_sent_after_remote_read_access_is_removed(
 
 
 def test_a_write_of_the_peer_is_refused_as_soon_as_write_access_is_removed(
-    two_device_wire: Wire,
+    two_device_connector: ListenerAndConnector,
 ) -> None:
-    a, b = two_device_wire.connect()
+    a, b = two_device_connector.connect()
     b.mem.rereg(access=AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_READ)
     a.post(READ, 1, length=8, remote=b.mem.remote(0, 8))
     assert poll(a.scq)[0].ok
@@ -167,9 +167,9 @@ def test_a_write_of_the_peer_is_refused_as_soon_as_write_access_is_removed(
 
 
 def test_a_write_with_the_key_before_a_reregistration_is_refused(
-    two_device_wire: Wire,
+    two_device_connector: ListenerAndConnector,
 ) -> None:
-    a, b = two_device_wire.connect()
+    a, b = two_device_connector.connect()
     before = b.mem.remote()
     first = b.mem.view.obj
     assert isinstance(first, mmap.mmap)
@@ -183,11 +183,11 @@ def test_a_write_with_the_key_before_a_reregistration_is_refused(
 
 @pytest.mark.parametrize("start", [0, 1 << 22])
 def test_no_octet_of_a_write_is_placed_in_the_old_memory_after_a_reregistration(
-    two_device_wire: Wire, start: int
+    two_device_connector: ListenerAndConnector, start: int
 ) -> None:
     """A Write larger than both socket buffers is in progress when its target is replaced."""
     size = 1 << 25
-    a, b = two_device_wire.connect(size=size)
+    a, b = two_device_connector.connect(size=size)
     old = bytearray(size)
     b.mem.rereg(buffer=old, access=ALL_ACCESS)
     a.mem.view[:] = b"\xa5" * size
@@ -277,10 +277,10 @@ def test_a_hundred_reregistrations_leak_no_region(rig: Rig) -> None:
 
 
 def test_a_reregistered_region_of_one_queue_pair_stays_restricted_to_it(
-    two_device_wire: Wire,
+    two_device_connector: ListenerAndConnector,
 ) -> None:
-    a, b = two_device_wire.connect()
-    c, d = two_device_wire.connect()
+    a, b = two_device_connector.connect()
+    c, d = two_device_connector.connect()
     mr = MR(b.rig.pd, bytearray(64), ALL_ACCESS, qp=b.qp)
     assert errno_raised_by(mr.rereg, pd=PD(b.rig.ctx)) == errno.EINVAL
     mr.rereg(buffer=bytearray(128))

@@ -8,7 +8,7 @@ import threading
 
 import net
 import pytest
-from harness.rc_harness import SEND, End, Wire
+from harness.rc_harness import SEND, End, ListenerAndConnector
 from harness.srq_harness import (
     LIMIT_REACHED,
     SharedReceiveQueue,
@@ -92,14 +92,14 @@ def test_posting_a_receive_to_a_queue_pair_with_an_srq_is_refused(rig: Rig) -> N
 
 
 def test_messages_of_rc_and_ud_queue_pairs_use_the_oldest_receive_of_the_srq(
-    two_device_wire: Wire,
+    two_device_connector: ListenerAndConnector,
 ) -> None:
-    shared = SharedReceiveQueue(two_device_wire.passive)
-    ends = [connect_with_srq(two_device_wire, shared) for _ in range(3)]
-    ud = two_device_wire.passive.create_ud_qp(shared.cq, srq=shared.srq)
-    sender = two_device_wire.active.create_ud_qp()
-    out = two_device_wire.active.reg_mr(64)
-    to = AH(two_device_wire.active.pd, ud.addr)
+    shared = SharedReceiveQueue(two_device_connector.passive)
+    ends = [connect_with_srq(two_device_connector, shared) for _ in range(3)]
+    ud = two_device_connector.passive.create_ud_qp(shared.cq, srq=shared.srq)
+    sender = two_device_connector.active.create_ud_qp()
+    out = two_device_connector.active.reg_mr(64)
+    to = AH(two_device_connector.active.pd, ud.addr)
     shared.post_receives(*range(8))
     for wr_id, who in enumerate([0, 3, 1, 2, 3, 2, 0, 1]):
         message = b"%d from %d" % (wr_id, who)
@@ -117,9 +117,11 @@ def test_messages_of_rc_and_ud_queue_pairs_use_the_oldest_receive_of_the_srq(
         assert shared.received_octets(wr_id, wc.byte_len) == message
 
 
-def test_all_queue_pairs_that_share_an_srq_receive_their_messages(two_device_wire: Wire) -> None:
-    shared = SharedReceiveQueue(two_device_wire.passive, 512)
-    ends = [connect_with_srq(two_device_wire, shared) for _ in range(4)]
+def test_all_queue_pairs_that_share_an_srq_receive_their_messages(
+    two_device_connector: ListenerAndConnector,
+) -> None:
+    shared = SharedReceiveQueue(two_device_connector.passive, 512)
+    ends = [connect_with_srq(two_device_connector, shared) for _ in range(4)]
     each = 64
     shared.post_receives(*[i % 200 for i in range(4 * each)], length=8)
     for i in range(each):
@@ -176,11 +178,11 @@ def test_an_srq_limit_above_the_posted_receives_raises_its_event_immediately(rig
 
 @pytest.mark.clause("RFC5040-8.1.2-08", "RFC5041-8.3.2-07")
 def test_a_queue_pair_that_uses_most_receives_of_an_srq_is_identified_and_stopped(
-    two_device_wire: Wire,
+    two_device_connector: ListenerAndConnector,
 ) -> None:
     """The limit event is raised while receives are left, and completions name the queue pair."""
-    shared = SharedReceiveQueue(two_device_wire.passive)
-    ends = [connect_with_srq(two_device_wire, shared, persona=Persona.IWARP) for _ in range(3)]
+    shared = SharedReceiveQueue(two_device_connector.passive)
+    ends = [connect_with_srq(two_device_connector, shared, persona=Persona.IWARP) for _ in range(3)]
     cqs = {b.qp.qp_num: b.rcq for _, b in ends}
     hog, hog_end = ends[1]
     shared.post_receives(*range(16))
@@ -198,9 +200,9 @@ def test_a_queue_pair_that_uses_most_receives_of_an_srq_is_identified_and_stoppe
         send_messages(a, 1)
     send_messages(hog, 5)
     # The 8 receives that are left are not fewer than the limit.
-    assert two_device_wire.passive.ctx.get_async_event(0) is None
+    assert two_device_connector.passive.ctx.get_async_event(0) is None
     send_messages(hog, 1)
-    assert two_device_wire.passive.next_async_event().event_type == LIMIT_REACHED
+    assert two_device_connector.passive.next_async_event().event_type == LIMIT_REACHED
     assert used == {b.qp.qp_num: 7 if b is hog_end else 1 for _, b in ends}
     ends[1][1].qp.modify(QPAttr(qp_state=QPState.ERR))
     hog.post(SEND, 9, length=4)
@@ -210,14 +212,16 @@ def test_a_queue_pair_that_uses_most_receives_of_an_srq_is_identified_and_stoppe
     assert sum(used.values()) == 15
 
 
-def test_messages_of_an_rc_queue_pair_raise_the_srq_limit_event(two_device_wire: Wire) -> None:
-    shared = SharedReceiveQueue(two_device_wire.passive)
-    a, b = connect_with_srq(two_device_wire, shared)
+def test_messages_of_an_rc_queue_pair_raise_the_srq_limit_event(
+    two_device_connector: ListenerAndConnector,
+) -> None:
+    shared = SharedReceiveQueue(two_device_connector.passive)
+    a, b = connect_with_srq(two_device_connector, shared)
     shared.post_receives(1, 2)
     shared.srq.modify(SrqAttr(srq_limit=2))
     a.post(SEND, length=4)
     poll(b.rcq)
-    assert two_device_wire.passive.next_async_event().event_type == LIMIT_REACHED
+    assert two_device_connector.passive.next_async_event().event_type == LIMIT_REACHED
 
 
 BOTH = SrqAttrMask.MAX_WR | SrqAttrMask.LIMIT
@@ -361,10 +365,10 @@ def test_calls_on_a_destroyed_srq_are_refused(rig: Rig) -> None:
 
 
 def test_under_persona_roce_a_send_to_an_empty_srq_completes_after_a_receive_is_posted(
-    two_device_wire: Wire,
+    two_device_connector: ListenerAndConnector,
 ) -> None:
-    shared = SharedReceiveQueue(two_device_wire.passive)
-    a, b = connect_with_srq(two_device_wire, shared, persona=Persona.ROCE)
+    shared = SharedReceiveQueue(two_device_connector.passive)
+    a, b = connect_with_srq(two_device_connector, shared, persona=Persona.ROCE)
     a.mem.write(b"early")
     a.post(SEND, length=5)
     wait_until(lambda: b.rcq.poll() or counter_value("rnr_unexpected"))
@@ -386,10 +390,10 @@ def test_bad_wr_is_set_only_for_a_refused_receive_and_may_be_null(rig: Rig) -> N
 
 
 def test_waiting_rc_queue_pairs_receive_as_receives_are_posted_to_their_srq(
-    two_device_wire: Wire,
+    two_device_connector: ListenerAndConnector,
 ) -> None:
-    shared = SharedReceiveQueue(two_device_wire.passive)
-    ends = [connect_with_srq(two_device_wire, shared, persona=Persona.ROCE) for _ in range(3)]
+    shared = SharedReceiveQueue(two_device_connector.passive)
+    ends = [connect_with_srq(two_device_connector, shared, persona=Persona.ROCE) for _ in range(3)]
     unexpected = counter_value("rnr_unexpected")
     for a, _ in ends:
         a.post(SEND, length=5)

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from harness.rc_harness import SEND, WRITE, End, Wire
+from harness.rc_harness import SEND, WRITE, End, ListenerAndConnector
 from harness.verbs_harness import LIMIT, Rig, poll, wait_until
 from unit.device.test_device_idle import thread_ids
 
@@ -114,9 +114,9 @@ def test_a_ud_queue_pair_is_destroyed_while_two_threads_post_to_it_and_two_poll(
 
 
 def test_a_connected_queue_pair_is_destroyed_while_other_threads_post_and_poll(
-    two_device_wire: Wire,
+    two_device_connector: ListenerAndConnector,
 ) -> None:
-    a, b = two_device_wire.connect(size=4096)
+    a, b = two_device_connector.connect(size=4096)
     ends = [a, b]
     team = RepeatingThreads()
 
@@ -132,7 +132,7 @@ def test_a_connected_queue_pair_is_destroyed_while_other_threads_post_and_poll(
 
     def replace_connection() -> None:
         old = tuple(ends)
-        ends[:] = two_device_wire.connect(size=4096)
+        ends[:] = two_device_connector.connect(size=4096)
         for end in old:
             end.close()
 
@@ -216,14 +216,14 @@ def answer_messages(end: End, rounds: int) -> None:
 
 @pytest.mark.parametrize("persona", [Persona.IWARP, Persona.ROCE])
 def test_a_send_completes_before_its_answer_even_if_the_sending_thread_is_preempted(
-    two_device_wire: Wire, persona: Persona
+    two_device_connector: ListenerAndConnector, persona: Persona
 ) -> None:
     """The answering thread preempts the low-priority sender before its send system call returns."""
-    one = two_device_wire.begin_connect(size=64, one_cq=True, persona=persona)
+    one = two_device_connector.begin_connect(size=64, one_cq=True, persona=persona)
     other = End(
-        two_device_wire.passive,
-        two_device_wire.next_connection_request().id,
-        two_device_wire.p_channel,
+        two_device_connector.passive,
+        two_device_connector.next_connection_request().id,
+        two_device_connector.p_channel,
         64,
         persona=persona,
     )

@@ -13,7 +13,7 @@ from typing import Any
 
 import pace
 import pytest
-from harness.rc_harness import SEND, Wire, create_plain_listener
+from harness.rc_harness import SEND, ListenerAndConnector, create_plain_listener
 from harness.verbs_harness import LIMIT, Rig, poll, temporary_settings, wait_until
 
 from siwarp._siwarp import ffi, lib
@@ -208,7 +208,7 @@ def waiting_thread(rig: Rig, request: Any) -> Iterator[int]:
 def test_a_thread_that_waits_for_rare_events_is_not_woken_by_messages(
     rig: Rig, waiting_thread: int
 ) -> None:
-    a, b = Wire(rig).connect(size=64)
+    a, b = ListenerAndConnector(rig).connect(size=64)
     before = voluntary_context_switches(waiting_thread)
     for _ in range(200):
         b.post_receive(length=8)

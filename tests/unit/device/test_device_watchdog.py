@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
 import pytest
-from harness.rc_harness import READ, SEND, WRITE, End, Wire
+from harness.rc_harness import READ, SEND, WRITE, End, ListenerAndConnector
 from harness.uc_harness import UCPair
 from harness.verbs_harness import Rig, multiply_pauses_temporarily, poll, wait_until
 from pace import scale_limit
@@ -31,7 +31,7 @@ class WatchedConnection:
         self.rig = Rig()
         (self.thread,) = thread_ids() - others
         self.others = others | {self.thread}
-        self.a, self.b = Wire(self.rig).connect()
+        self.a, self.b = ListenerAndConnector(self.rig).connect()
         self.count = 0
         # The test reads the memory through the kernel, because another thread writes to it.
         self.memory = os.open("/proc/self/mem", os.O_RDONLY)
@@ -127,7 +127,7 @@ def transfer_over_rc(
     watched_connection: WatchedConnection, size: int, opcode: WROpcode
 ) -> Iterator[bool]:
     """Write or Read a new value in each iteration, and read the memory until the value arrives."""
-    a, b = Wire(watched_connection.rig).connect(size=size)
+    a, b = ListenerAndConnector(watched_connection.rig).connect(size=size)
     source, sink = (a.mem, b.mem) if opcode == WRITE else (b.mem, a.mem)
     for i in itertools.cycle(range(1, 256)):
         source.write(bytes([i]) * size)

@@ -138,12 +138,12 @@ def test_dissect_reports_a_ud_resolution_of_siwarp(tmp_path: Path, rig: Rig) -> 
     with package.capture(file):
         ends = SidrEndpoints(rig)
         qp = ends.create_qp()
-        ends.send_request(b"who is there")
+        ends.send_sidr_query(b"who is there")
         ends.accept(ends.next_connection_request(), qp, b"it is me")
-        assert ends.next_result().type == CMEventType.ESTABLISHED
-        ends.send_request(b"and who else")
+        assert ends.next_query_result().type == CMEventType.ESTABLISHED
+        ends.send_sidr_query(b"and who else")
         ends.next_connection_request().id.reject(b"nobody")
-        assert ends.next_result().type == CMEventType.REJECTED
+        assert ends.next_query_result().type == CMEventType.REJECTED
         deadline = time.monotonic() + 20
         while len(examine(file).messages) < 8 and time.monotonic() < deadline:
             time.sleep(0.05)

@@ -220,7 +220,9 @@ class Port:
         )
 
     def adopt_udp(self, fd: int) -> LlpSocket:
-        return LlpSocket(self, lambda t, out: lib.siw_llp_udp_adopt(self.c, fd, t, out))
+        return LlpSocket(
+            self, lambda t, out: lib.siw_llp_udp_adopt_program_socket(self.c, fd, t, out)
+        )
 
     def listen(self, where: str = "127.0.0.1", port: int = 0, backlog: int = 128) -> LlpSocket:
         return LlpSocket(
@@ -309,11 +311,11 @@ class LoopDescriptor:
     """A descriptor of a port for an event loop."""
 
     def __init__(self, port: Port) -> None:
-        out = ffi.new("struct siw_llp_loop_fd **")
+        out = ffi.new("struct siw_llp_event_loop_fd **")
         before = set(list_open_descriptors())
-        assert lib.siw_llp_loop_fd_open(port.c, out) == 0
+        assert lib.siw_llp_event_loop_fd_open(port.c, out) == 0
         self.c = out[0]
-        self.fd = lib.siw_llp_loop_fd_number(self.c)
+        self.fd = lib.siw_llp_event_loop_fd_number(self.c)
         #: The descriptors that it consists of.
         self.made = set(list_open_descriptors()) - before
 
@@ -326,10 +328,10 @@ class LoopDescriptor:
         return bool(poll.poll(limit_ms))
 
     def set_timer(self, due_ns: int) -> None:
-        lib.siw_llp_loop_fd_set_timer(self.c, due_ns)
+        lib.siw_llp_event_loop_fd_set_timer(self.c, due_ns)
 
     def close(self) -> None:
-        lib.siw_llp_loop_fd_close(self.c)
+        lib.siw_llp_event_loop_fd_close(self.c)
 
 
 def wait_any(ports: list[Port], timeout_us: int, extra_fd: int = -1) -> int:

@@ -46,8 +46,8 @@ CALLS = [
     ("lib.siw_llp_udp_open(p.c, siw_addr('::1'), ffi.NULL, out)", "setsockopt+1"),
     ("lib.siw_llp_udp_path_max_payload(u4.c, dest4)", "getsockname socket bind connect getsockopt"),
     ("lib.siw_llp_udp_path_max_payload(u6.c, dest6)", "bind connect getsockopt"),
-    ("lib.siw_llp_udp_dont_fragment(u4.c)", "getsockname setsockopt"),
-    ("lib.siw_llp_udp_allow_fragments(u6.c, True)", "getsockname setsockopt"),
+    ("lib.siw_llp_udp_disable_fragmentation(u4.c)", "getsockname setsockopt"),
+    ("lib.siw_llp_udp_set_fragmentation_allowed(u6.c, True)", "getsockname setsockopt"),
     ("lib.siw_llp_udp_send_fragmented(u4.c, dest4, ffi.NULL, 0)", "setsockopt"),
     ("lib.siw_llp_udp_enable_ecn(u4.c)", "getsockopt setsockopt setsockopt#2"),
     ("lib.siw_llp_udp_enable_ecn(u6.c)", "getsockopt setsockopt setsockopt#2"),
@@ -84,7 +84,7 @@ CALLS = [
         "lib.siw_llp_poll_port_open(ffi.NULL, ffi.new('struct siw_llp_port **'))",
         "epoll_create1 eventfd epoll_ctl",
     ),
-    ("lib.siw_llp_event_open()", "eventfd"),
+    ("lib.siw_llp_event_fd_open()", "eventfd"),
 ]
 
 
@@ -341,7 +341,7 @@ for turn in range(2):  # the second time with a capture
     lib.siw_capture_open(b"{tmp_path}/x.pcapng")
 lib.siw_capture_close()
 # The errors are the same under a fault plan that affects no packet of the test.
-lib.siw_faults_install(b"peer=192.0.2.1,loss=100%")
+lib.siw_faults_install_plan(b"peer=192.0.2.1,loss=100%")
 with failing("recvmsg", errno.ECONNREFUSED, times=2):
     assert receive_batch() == -errno.ECONNREFUSED
 with failing("recvmsg", errno.EINTR):

@@ -12,7 +12,7 @@ a, b = p.open_udp(), p.open_udp()
 dest = b.local_addr()
 c = Counters()
 def install_plan(text):
-    assert lib.siw_faults_install(text) == 0
+    assert lib.siw_faults_install_plan(text) == 0
 BAD = ffi.new("struct iovec *", {"iov_base": ffi.cast("void *", 8), "iov_len": 10})
 """
 
@@ -100,7 +100,7 @@ p = Port()
 a, b = p.connected_pair()
 c = Counters()
 def install_plan(text):
-    assert lib.siw_faults_install(text) == 0
+    assert lib.siw_faults_install_plan(text) == 0
 BAD = ffi.new("struct iovec *", {"iov_base": ffi.cast("void *", 8), "iov_len": 10})
 lib.siw_guard_install_handlers()
 """

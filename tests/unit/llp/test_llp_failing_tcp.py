@@ -153,24 +153,24 @@ def test_an_event_descriptor_is_set_and_cleared_despite_interrupted_calls(build_
         build_dir,
         """
 import select
-fd = lib.siw_llp_event_open()
+fd = lib.siw_llp_event_fd_open()
 def is_set():
     return bool(select.select([fd], [], [], 0)[0])
 with failing("write", errno.EINTR, times=3):
-    lib.siw_llp_event_set(fd)
+    lib.siw_llp_event_fd_set(fd)
 assert is_set()
 with failing("preadv2", errno.EINTR, times=3):
     lib.siw_llp_event_fd_clear(fd)
 assert not is_set()
-lib.siw_llp_event_set(fd)
+lib.siw_llp_event_fd_set(fd)
 with failing("preadv2", errno.EOPNOTSUPP, times=2):
     lib.siw_llp_event_fd_clear(fd)  # as on kernels before 5.8
     lib.siw_llp_event_fd_clear(fd)  # clearing a clear event does not block
 assert not is_set()
 with failing("write", errno.EAGAIN):  # a full eventfd counts as set
-    lib.siw_llp_event_set(fd)
+    lib.siw_llp_event_fd_set(fd)
 assert not is_set()
-lib.siw_llp_event_close(fd)
+lib.siw_llp_event_fd_close(fd)
 """,
     )
 

@@ -25,12 +25,12 @@ EXTRA_SECONDS = 5.0
 
 @contextlib.contextmanager
 def temporarily_install_fault_plan(llp_helpers, text):
-    rv = llp_helpers.lib.siw_faults_install(text.encode())
+    rv = llp_helpers.lib.siw_faults_install_plan(text.encode())
     assert rv == 0, llp_helpers.ffi.string(llp_helpers.lib.siw_faults_error_text()).decode()
     try:
         yield
     finally:
-        assert llp_helpers.lib.siw_faults_install(llp_helpers.ffi.NULL) == 0
+        assert llp_helpers.lib.siw_faults_install_plan(llp_helpers.ffi.NULL) == 0
 
 
 def receive_until_quiet(port, sock, quiet=0.15, most=10**6):
@@ -70,7 +70,7 @@ def send_each_datagram(sock, dest, datagrams):
 
 def test_an_invalid_fault_plan_is_refused_with_a_reason_and_changes_nothing(llp_helpers):
     with temporarily_install_fault_plan(llp_helpers, "loss=1%"):
-        assert llp_helpers.lib.siw_faults_install(b"loss=1%;delay=2") == -errno.EINVAL
+        assert llp_helpers.lib.siw_faults_install_plan(b"loss=1%;delay=2") == -errno.EINVAL
         why = llp_helpers.ffi.string(llp_helpers.lib.siw_faults_error_text()).decode()
         assert why.startswith("clause 2, character 15: ")
         out = llp_helpers.ffi.new("char[64]")
@@ -309,7 +309,7 @@ def test_a_batch_is_refused_while_a_fault_plan_is_installed(port, llp_helpers):
 # ---- streams
 
 
-def timed_transfer(port, a, b, data, piece=50000, seconds=30.0):
+def transfer_and_return_seconds(port, a, b, data, piece=50000, seconds=30.0):
     """Send ``data`` from ``a`` to ``b``, check the received octets and return the seconds taken."""
     sent, got = 0, bytearray()
     began = time.monotonic()
@@ -351,7 +351,7 @@ def test_under_a_fault_plan_the_octets_of_a_tcp_stream_arrive_complete_and_in_or
     a, b = port.connected_pair()
     data = os.urandom(400_000)
     with temporarily_install_fault_plan(llp_helpers, f"{way}:{text}"):
-        took = timed_transfer(port, a, b, data)
+        took = transfer_and_return_seconds(port, a, b, data)
     if "delay" in text:
         assert took >= 0.001
 
@@ -375,14 +375,22 @@ def test_a_fault_plan_limits_the_rate_of_a_tcp_stream(port, llp_helpers, way):
     a, b = port.connected_pair()
     with temporarily_install_fault_plan(llp_helpers, f"{way}:rate=40Mbit"):
         # A megabyte at 40 Mbit/s takes 200 ms.
-        assert 0.2 <= timed_transfer(port, a, b, os.urandom(1_000_000)) < 0.2 + EXTRA_SECONDS
+        assert (
+            0.2
+            <= transfer_and_return_seconds(port, a, b, os.urandom(1_000_000))
+            < 0.2 + EXTRA_SECONDS
+        )
 
 
 @pytest.mark.parametrize("way", ["tx", "rx"])
 def test_a_blackout_delays_the_octets_of_a_tcp_stream_until_its_end(port, llp_helpers, way):
     a, b = port.connected_pair()
     with temporarily_install_fault_plan(llp_helpers, f"{way}:blackout=100ms@0s"):
-        assert 0.09 <= timed_transfer(port, a, b, os.urandom(100_000)) < 0.1 + EXTRA_SECONDS
+        assert (
+            0.09
+            <= transfer_and_return_seconds(port, a, b, os.urandom(100_000))
+            < 0.1 + EXTRA_SECONDS
+        )
 
 
 @pytest.mark.parametrize("way", ["tx", "rx"])
@@ -394,7 +402,7 @@ def test_a_fault_plan_corrupts_octets_of_a_tcp_stream_and_counts_them(port, llp_
         temporarily_install_fault_plan(llp_helpers, f"{way}:corrupt=5%,short=10%"),
         pytest.raises(AssertionError, match="wrong"),
     ):
-        timed_transfer(port, a, b, data)
+        transfer_and_return_seconds(port, a, b, data)
     assert counters["fault_corrupt"] > 0
 
 
@@ -456,7 +464,7 @@ def test_waiting_for_delayed_octets_of_a_tcp_stream_uses_no_cpu_time(port, llp_h
     data = os.urandom(200_000)
     with temporarily_install_fault_plan(llp_helpers, "rx:rate=4Mbit,limit=20KB"):
         before = time.process_time()
-        timed_transfer(port, a, b, data)
+        transfer_and_return_seconds(port, a, b, data)
         # 200 KB at 4 Mbit/s take 400 ms, and the thread sleeps most of the time.
         assert time.process_time() - before < 0.4 or "SANITIZER" in os.environ
 

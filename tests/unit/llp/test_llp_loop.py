@@ -79,10 +79,10 @@ def test_the_descriptor_is_readable_from_the_wake_of_the_port_to_the_next_poll(
 
 def test_the_descriptor_is_readable_between_set_and_clear(loop: LoopDescriptor) -> None:
     for _ in range(3):
-        lib.siw_llp_loop_fd_set(loop.c)
-        lib.siw_llp_loop_fd_set(loop.c)
+        lib.siw_llp_event_loop_fd_set(loop.c)
+        lib.siw_llp_event_loop_fd_set(loop.c)
         assert loop.readable()
-        lib.siw_llp_loop_fd_clear(loop.c)
+        lib.siw_llp_event_loop_fd_clear(loop.c)
         assert not loop.readable()
 
 

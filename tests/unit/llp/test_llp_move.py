@@ -134,7 +134,7 @@ def test_the_end_of_a_stream_is_reported_by_the_new_port(port: Port, other_port:
     assert b.recv()[0] == 0
 
 
-def fill_stream(a: LlpSocket) -> int:
+def send_until_socket_buffer_is_full(a: LlpSocket) -> int:
     """Send until the socket is full; return the number of octets sent."""
     sent = 0
     while (rv := a.send(bytes(1 << 16))) > 0:
@@ -162,7 +162,7 @@ def test_a_full_stream_that_moves_is_reported_when_it_has_space(
     """Check space that appears before the socket leaves, in no port, and after it has joined."""
     a, b = port.connected_pair()
     bring_stream_to_state(port, b, a, state)
-    sent = fill_stream(a)
+    sent = send_until_socket_buffer_is_full(a)
     if emptied == "before":
         receive_octets(port, b, sent)
     a.leave_port()

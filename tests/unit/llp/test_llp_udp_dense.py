@@ -138,12 +138,12 @@ def disable_coalescing(
 
     def start_fault_plan_or_capture() -> None:
         if request.param == "faults":
-            assert llp_helpers.lib.siw_faults_install(b"peer=192.0.2.1,loss=100%") == 0
+            assert llp_helpers.lib.siw_faults_install_plan(b"peer=192.0.2.1,loss=100%") == 0
         else:
             assert llp_helpers.lib.siw_capture_open(f"{tmp_path}/x.pcapng".encode()) == 0
 
     yield start_fault_plan_or_capture
-    llp_helpers.lib.siw_faults_install(b"")
+    llp_helpers.lib.siw_faults_install_plan(b"")
     llp_helpers.lib.siw_capture_close()
 
 

@@ -131,17 +131,17 @@ def test_a_wake_call_ends_every_wait_in_progress(port):
 
 
 def test_an_event_on_an_additional_descriptor_ends_a_wait_for_sockets(port, llp_helpers):
-    fd = llp_helpers.lib.siw_llp_event_open()
+    fd = llp_helpers.lib.siw_llp_event_fd_open()
     assert port.wait(1000, fd) == 0
-    llp_helpers.lib.siw_llp_event_set(fd)
-    llp_helpers.lib.siw_llp_event_set(fd)
+    llp_helpers.lib.siw_llp_event_fd_set(fd)
+    llp_helpers.lib.siw_llp_event_fd_set(fd)
     assert port.wait(-1, fd) == 1
     llp_helpers.lib.siw_llp_event_fd_clear(fd)
     # Clearing an event that is already clear does not block.
     llp_helpers.lib.siw_llp_event_fd_clear(fd)
     assert port.wait(1000, fd) == 0
     assert not os.get_inheritable(fd)
-    llp_helpers.lib.siw_llp_event_close(fd)
+    llp_helpers.lib.siw_llp_event_fd_close(fd)
     with pytest.raises(OSError):
         os.fstat(fd)
 
@@ -149,14 +149,14 @@ def test_an_event_on_an_additional_descriptor_ends_a_wait_for_sockets(port, llp_
 def test_a_wait_with_an_empty_wait_set_ends_by_time_out_or_additional_descriptor(port, llp_helpers):
     nothing, fd = (
         llp_helpers.ffi.new("struct siw_llp_waitset *"),
-        llp_helpers.lib.siw_llp_event_open(),
+        llp_helpers.lib.siw_llp_event_fd_open(),
     )
     start = time.monotonic()
     assert llp_helpers.lib.siw_llp_wait(nothing, fd, 20_000) == 0
     assert time.monotonic() - start >= 0.02
-    llp_helpers.lib.siw_llp_event_set(fd)
+    llp_helpers.lib.siw_llp_event_fd_set(fd)
     assert llp_helpers.lib.siw_llp_wait(nothing, fd, -1) == 1
-    llp_helpers.lib.siw_llp_event_close(fd)
+    llp_helpers.lib.siw_llp_event_fd_close(fd)
 
 
 def test_a_signal_ends_a_wait_for_sockets_with_eintr(run_in_child):

@@ -69,24 +69,22 @@ def test_a_wake_call_on_any_port_ends_a_wait_for_all_ports(
     assert wait_any(three_ports, SHORT) == 0
 
 
-def change_by_a_ready_socket(port: Port, sender: LlpSocket) -> None:
+def make_socket_ready(port: Port, sender: LlpSocket) -> None:
     port.open_udp().resume()
 
 
-def change_by_disarming(port: Port, sender: LlpSocket) -> None:
+def arm_and_disarm_port(port: Port, sender: LlpSocket) -> None:
     open_hot_socket(port, sender)
     port.arm()
     port.disarm()
 
 
-def change_by_a_timer(port: Port, sender: LlpSocket) -> None:
+def set_timer_of_socket(port: Port, sender: LlpSocket) -> None:
     port.open_udp().set_timer(1)
 
 
 @EACH_PORT
-@pytest.mark.parametrize(
-    "change", [change_by_a_ready_socket, change_by_disarming, change_by_a_timer]
-)
+@pytest.mark.parametrize("change", [make_socket_ready, arm_and_disarm_port, set_timer_of_socket])
 def test_a_wait_ends_if_one_of_its_wait_sets_has_become_incomplete(
     three_ports: list[Port],
     sender: LlpSocket,
@@ -116,21 +114,21 @@ def test_a_wait_ends_when_the_first_timer_of_any_port_is_due(
 def test_an_event_on_an_additional_descriptor_ends_a_wait_for_several_ports(
     three_ports: list[Port], llp_helpers: SimpleNamespace
 ) -> None:
-    fd = llp_helpers.lib.siw_llp_event_open()
+    fd = llp_helpers.lib.siw_llp_event_fd_open()
     assert wait_any(three_ports, SHORT, fd) == 0
-    llp_helpers.lib.siw_llp_event_set(fd)
+    llp_helpers.lib.siw_llp_event_fd_set(fd)
     assert wait_any(three_ports, LONG, fd) == 1
-    llp_helpers.lib.siw_llp_event_close(fd)
+    llp_helpers.lib.siw_llp_event_fd_close(fd)
 
 
 def test_a_wait_for_no_port_ends_by_time_out_or_additional_descriptor(
     llp_helpers: SimpleNamespace,
 ) -> None:
-    fd = llp_helpers.lib.siw_llp_event_open()
+    fd = llp_helpers.lib.siw_llp_event_fd_open()
     assert wait_any([], SHORT, fd) == 0
-    llp_helpers.lib.siw_llp_event_set(fd)
+    llp_helpers.lib.siw_llp_event_fd_set(fd)
     assert wait_any([], LONG, fd) == 1
-    llp_helpers.lib.siw_llp_event_close(fd)
+    llp_helpers.lib.siw_llp_event_fd_close(fd)
 
 
 def test_an_empty_wait_set_among_others_has_no_effect(
@@ -152,7 +150,7 @@ def test_a_wait_covers_all_hot_sockets_of_the_maximum_number_of_ports(
     for p in ports:
         assert len(p.hot_fds()) == MOST_HOT
         p.drain_ready_sockets()
-    fd = llp_helpers.lib.siw_llp_event_open()
+    fd = llp_helpers.lib.siw_llp_event_fd_open()
     assert wait_any(ports, SHORT, fd) == 0
     for p, sock in zip(ports, last, strict=True):
         assert sender.sendto(sock.local_addr(), b"x") == 0
@@ -161,9 +159,9 @@ def test_a_wait_covers_all_hot_sockets_of_the_maximum_number_of_ports(
         assert sock.receive_all() == 1
         p.drain_ready_sockets()
     assert wait_any(ports, SHORT, fd) == 0
-    llp_helpers.lib.siw_llp_event_set(fd)
+    llp_helpers.lib.siw_llp_event_fd_set(fd)
     assert wait_any(ports, LONG, fd) == 1
-    llp_helpers.lib.siw_llp_event_close(fd)
+    llp_helpers.lib.siw_llp_event_fd_close(fd)
     for p in ports:
         p.close()
 

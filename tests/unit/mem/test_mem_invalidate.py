@@ -17,95 +17,99 @@ INVALID = (lib.SIW_LAYER_DDP, lib.SIW_DDP_TAGGED_BUFFER, lib.SIW_DDP_INVALID_STA
 MIN_WAITING_INDEXES = 256  # minimum number of freed indexes that wait before one is reused
 
 
-def may_invalidate_stag(world: DdpPort, stag: int, stream: Stream) -> bool:
-    return bool(lib.siw_mem_peer_may_invalidate_stag(world.mem, stag, stream.handle))
+def may_invalidate_stag(layer_port: DdpPort, stag: int, stream: Stream) -> bool:
+    return bool(lib.siw_mem_peer_may_invalidate_stag(layer_port.mem, stag, stream.handle))
 
 
-def invalidate_stag(world: DdpPort, stag: int, stream: Stream) -> int:
-    return int(lib.siw_mem_stag_invalidate(world.mem, stag, stream.handle))
+def invalidate_stag(layer_port: DdpPort, stag: int, stream: Stream) -> int:
+    return int(lib.siw_mem_stag_invalidate(layer_port.mem, stag, stream.handle))
 
 
-def test_an_invalidated_stag_is_refused_and_cannot_be_invalidated_again(world: DdpPort) -> None:
-    stream = world.create_receiver()
-    m = world.register_new_memory(100, rights=ALL, stream=stream)
-    assert world.look_up_stag(m.stag, WRITE, 0, 100, stream=stream) == [(m.addr, 100)]
-    assert may_invalidate_stag(world, m.stag, stream)
-    assert invalidate_stag(world, m.stag, stream) == 0
-    assert world.look_up_stag(m.stag, WRITE, 0, 100, stream=stream) == INVALID
-    assert not may_invalidate_stag(world, m.stag, stream)
-    assert invalidate_stag(world, m.stag, stream) == -errno.EACCES
-    assert world.free_stag(m.stag) == 0
-    assert world.free_stag(m.stag) == -errno.ENOENT
+def test_an_invalidated_stag_is_refused_and_cannot_be_invalidated_again(
+    layer_port: DdpPort,
+) -> None:
+    stream = layer_port.create_receiver()
+    m = layer_port.register_new_memory(100, rights=ALL, stream=stream)
+    assert layer_port.look_up_stag(m.stag, WRITE, 0, 100, stream=stream) == [(m.addr, 100)]
+    assert may_invalidate_stag(layer_port, m.stag, stream)
+    assert invalidate_stag(layer_port, m.stag, stream) == 0
+    assert layer_port.look_up_stag(m.stag, WRITE, 0, 100, stream=stream) == INVALID
+    assert not may_invalidate_stag(layer_port, m.stag, stream)
+    assert invalidate_stag(layer_port, m.stag, stream) == -errno.EACCES
+    assert layer_port.free_stag(m.stag) == 0
+    assert layer_port.free_stag(m.stag) == -errno.ENOENT
 
 
 @pytest.mark.parametrize("which", ["no right", "domain", "other stream", "freed", "never"])
 def test_an_stag_that_the_peer_may_not_invalidate_stays_unchanged(
-    world: DdpPort, which: str
+    layer_port: DdpPort, which: str
 ) -> None:
-    stream, other = world.create_receiver(), world.create_receiver()
+    stream, other = layer_port.create_receiver(), layer_port.create_receiver()
     rights = WRITE if which == "no right" else ALL
     owner = {"domain": None, "other stream": other}.get(which, stream)
-    m = world.register_new_memory(100, rights=rights, stream=owner)
+    m = layer_port.register_new_memory(100, rights=rights, stream=owner)
     if which == "freed":
-        world.free_stag(m.stag)
+        layer_port.free_stag(m.stag)
     stag = m.stag ^ 0x100 if which == "never" else m.stag
-    assert not may_invalidate_stag(world, stag, stream)
-    assert invalidate_stag(world, stag, stream) == -errno.EACCES
+    assert not may_invalidate_stag(layer_port, stag, stream)
+    assert invalidate_stag(layer_port, stag, stream) == -errno.EACCES
     if which in ("no right", "domain", "other stream", "never"):
-        assert world.look_up_stag(m.stag, WRITE, 0, 1, stream=owner) == [(m.addr, 1)]
+        assert layer_port.look_up_stag(m.stag, WRITE, 0, 1, stream=owner) == [(m.addr, 1)]
 
 
-def test_an_invalidated_stag_is_not_reused_before_it_is_freed(world: DdpPort) -> None:
-    stream = world.create_receiver()
-    m = world.register_new_memory(10, rights=ALL, stream=stream)
-    assert invalidate_stag(world, m.stag, stream) == 0
+def test_an_invalidated_stag_is_not_reused_before_it_is_freed(layer_port: DdpPort) -> None:
+    stream = layer_port.create_receiver()
+    m = layer_port.register_new_memory(10, rights=ALL, stream=stream)
+    assert invalidate_stag(layer_port, m.stag, stream) == 0
     dead = m.stag
     for _ in range(3 * MIN_WAITING_INDEXES):  # far more STags than there are waiting indexes
-        world.free_stag(world.assign_stag(m))
-    assert world.look_up_stag(dead, WRITE, 0, 1, stream=stream) == INVALID
-    assert world.free_stag(dead) == 0
+        layer_port.free_stag(layer_port.assign_stag(m))
+    assert layer_port.look_up_stag(dead, WRITE, 0, 1, stream=stream) == INVALID
+    assert layer_port.free_stag(dead) == 0
 
 
 def test_changing_a_streams_identity_does_not_change_the_binding_of_its_stags(
-    world: DdpPort,
+    layer_port: DdpPort,
 ) -> None:
-    stream = world.create_receiver()
-    m = world.register_new_memory(10, rights=ALL, stream=stream)
+    stream = layer_port.create_receiver()
+    m = layer_port.register_new_memory(10, rights=ALL, stream=stream)
     identity = ffi.cast("void *", 4711)
-    lib.siw_ddp_stream_set_identity(stream.handle, identity)
-    assert lib.siw_ddp_stream_identity(stream.handle) == identity
-    assert lib.siw_mem_stag_invalidate(world.mem, m.stag, identity) == -errno.EACCES
-    assert invalidate_stag(world, m.stag, stream) == 0
+    lib.siw_ddp_stream_set_stag_identity(stream.handle, identity)
+    assert lib.siw_ddp_stream_get_stag_identity(stream.handle) == identity
+    assert lib.siw_mem_stag_invalidate(layer_port.mem, m.stag, identity) == -errno.EACCES
+    assert invalidate_stag(layer_port, m.stag, stream) == 0
 
 
-def test_invalidating_an_stag_waits_for_a_placement_in_progress(world: DdpPort) -> None:
-    stream = world.create_receiver()
-    m = world.register_new_memory(100, rights=ALL, stream=stream)
+def test_invalidating_an_stag_waits_for_a_placement_in_progress(layer_port: DdpPort) -> None:
+    stream = layer_port.create_receiver()
+    m = layer_port.register_new_memory(100, rights=ALL, stream=stream)
     iov, err = ffi.new("struct iovec[1]"), ffi.new("struct siw_wire_err *")
     assert (
-        lib.siw_mem_stag_acquire(world.mem, m.stag, 7, stream.handle, WRITE, 0, 10, iov, 1, err)
+        lib.siw_mem_stag_acquire(
+            layer_port.mem, m.stag, 7, stream.handle, WRITE, 0, 10, iov, 1, err
+        )
         == 1
     )
     done = threading.Event()
 
     def invalidate_stag_in_thread() -> None:
-        assert invalidate_stag(world, m.stag, stream) == 0
+        assert invalidate_stag(layer_port, m.stag, stream) == 0
         done.set()
 
     thread = threading.Thread(target=invalidate_stag_in_thread)
     thread.start()
-    while world.look_up_stag(m.stag, WRITE, 0, 1, stream=stream) != INVALID:
+    while layer_port.look_up_stag(m.stag, WRITE, 0, 1, stream=stream) != INVALID:
         pass
     assert not done.wait(0.02)
-    lib.siw_mem_stag_release(world.mem, m.stag)
+    lib.siw_mem_stag_release(layer_port.mem, m.stag)
     assert done.wait(10)
     thread.join()
 
 
-def test_an_stag_may_be_invalidated_and_freed_at_the_same_time(world: DdpPort) -> None:
-    stream = world.create_receiver()
-    m = world.register_new_memory(10, rights=ALL, stream=stream)
-    world.free_stag(m.stag)
+def test_an_stag_may_be_invalidated_and_freed_at_the_same_time(layer_port: DdpPort) -> None:
+    stream = layer_port.create_receiver()
+    m = layer_port.register_new_memory(10, rights=ALL, stream=stream)
+    layer_port.free_stag(m.stag)
     rounds = 300
     stags = [0] * rounds
     given = [threading.Event() for _ in range(rounds)]
@@ -114,15 +118,15 @@ def test_an_stag_may_be_invalidated_and_freed_at_the_same_time(world: DdpPort) -
     def invalidate_each_stag() -> None:
         for i in range(rounds):
             given[i].wait(10)
-            ended.append(invalidate_stag(world, stags[i], stream))
+            ended.append(invalidate_stag(layer_port, stags[i], stream))
 
     thread = threading.Thread(target=invalidate_each_stag)
     thread.start()
     for i in range(rounds):
-        stags[i] = world.assign_stag(m, ALL, stream=stream)
+        stags[i] = layer_port.assign_stag(m, ALL, stream=stream)
         given[i].set()
         if i % 3:
             time.sleep(0)
-        assert world.free_stag(stags[i]) == 0
+        assert layer_port.free_stag(stags[i]) == 0
     thread.join(30)
     assert len(ended) == rounds and set(ended) <= {0, -errno.EACCES}

@@ -184,7 +184,7 @@ class Stream:
         return wait_until(poll_startup_result)  # type: ignore[no-any-return]
 
     def send_reply(self, p: Any) -> None:
-        check_result(lib.siw_mpa_reply(self.handle, p))
+        check_result(lib.siw_mpa_send_startup_reply(self.handle, p))
 
     @property
     def state(self) -> int:
@@ -243,7 +243,7 @@ class Stream:
 
     def staged_ulpdu(self) -> bytes | None:
         """Return the ULPDU of the next FPDU if siwarp has read it completely, or None."""
-        if not lib.siw_mpa_rx_staged_fpdu(self.handle, self._head, self._ulpdu_len):
+        if not lib.siw_mpa_rx_peek_already_read_fpdu(self.handle, self._head, self._ulpdu_len):
             return None
         return bytes(ffi.buffer(self._head[0], self._ulpdu_len[0]))
 
@@ -360,7 +360,7 @@ class MpaPort:
         """Return a UDP socket of llp, bound to this address or adopted from descriptor fd."""
         out = ffi.new("struct siw_llp_sock **")
         if fd >= 0:
-            check_result(lib.siw_llp_udp_adopt(self.port, fd, handler, out))
+            check_result(lib.siw_llp_udp_adopt_program_socket(self.port, fd, handler, out))
         else:
             check_result(lib.siw_llp_udp_open(self.port, self.make_siw_addr(0, host), handler, out))
         return out[0]
@@ -405,7 +405,7 @@ class MpaPort:
             return check_result(lib.siw_mpa_startup(two[0], peer)) == lib.SIW_MPA_REQUEST
 
         wait_until(request_has_arrived)
-        check_result(lib.siw_mpa_reply(two[0], p))
+        check_result(lib.siw_mpa_send_startup_reply(two[0], p))
         wait_until(lambda: check_result(lib.siw_mpa_startup(one[0], peer)) == lib.SIW_MPA_REPLY)
         none = [socket.socket(), socket.socket()]  # each stream's peer is the other stream
         ends = Stream(two[0], none[0]), Stream(one[0], none[1])
@@ -505,17 +505,17 @@ class Closing(Protocol):
 @contextmanager
 def open_layer_port(make: Callable[[], W]) -> Iterator[W]:
     """Provide the object that make() returns; close the object at the end of the with block."""
-    world = make()
+    layer_port = make()
     try:
-        yield world
+        yield layer_port
     finally:
-        world.close()
+        layer_port.close()
 
 
-def port_fixture(make: Callable[[], W]) -> Any:
-    """Return the fixture that a directory's conftest.py binds to the name `world`."""
+def make_port_fixture(make: Callable[[], W]) -> Any:
+    """Return the fixture that a directory's conftest.py binds to the name `layer_port`."""
 
-    @pytest.fixture(name="world")
+    @pytest.fixture(name="layer_port")
     def layer_port() -> Iterator[W]:
         """Provide a port on loopback, which is closed after the test with all objects on it."""
         with open_layer_port(make) as made:

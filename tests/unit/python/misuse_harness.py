@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from typing import Any
 
-from harness.rc_harness import End, Wire
+from harness.rc_harness import End, ListenerAndConnector
 from harness.verbs_harness import Rig
 
 import siwarp
@@ -53,7 +53,7 @@ class VerbsObjects:
         return qp
 
     def connect_endpoint(self, **kw: Any) -> End:
-        return Wire(self.rig, self.other).connect(**kw)[0]
+        return ListenerAndConnector(self.rig, self.other).connect(**kw)[0]
 
     def make_send_wr(self, **kw: Any) -> SendWR:
         return SendWR(**{"sg": [self.sge], "ah": self.ah, **kw})

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from harness.rc_harness import Wire
+from harness.rc_harness import ListenerAndConnector
 from harness.verbs_harness import temporary_settings
 from unit.python import test_misuse_mw
 from unit.python.misuse_harness import VerbsObjects
@@ -184,7 +184,7 @@ def exceed_read_depth_in_sqd(w: VerbsObjects) -> None:
 
 
 def connect_pair_and_move_one_to_sqd(w: VerbsObjects) -> tuple[Any, MR]:
-    both = Wire(w.rig, w.other).connect()
+    both = ListenerAndConnector(w.rig, w.other).connect()
     both[0].qp.modify(QPAttr(qp_state=QPState.SQD))
     mr = w.rig.reg_mr(64, PLAIN | AccessFlag.MW_BIND)
     return both, mr

@@ -6,7 +6,7 @@ import errno
 from collections.abc import Callable
 
 import pytest
-from harness.rc_harness import End, Wire
+from harness.rc_harness import End, ListenerAndConnector
 from harness.verbs_harness import poll
 from unit.python.misuse_harness import EBUSY, EINVAL, Plain, State, VerbsObjects
 
@@ -217,7 +217,7 @@ WINDOW_MISUSE: list[Row] = [
 
 def connect_endpoints(w: VerbsObjects, **kw: int) -> tuple[End, End]:
     """Return both endpoints of a connection, because Python closes an unreferenced endpoint."""
-    return Wire(w.rig, w.other).connect(**kw)
+    return ListenerAndConnector(w.rig, w.other).connect(**kw)
 
 
 def make_bound_mw(w: VerbsObjects) -> tuple[MW, MR, object]:

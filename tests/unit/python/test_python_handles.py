@@ -138,7 +138,7 @@ def test_a_garbage_collected_handle_is_destroyed_by_the_next_call(
     with pytest.raises(BufferError):
         # Resizing fails, because the memory is still registered.
         memory.append(0)
-    _ffi.reap_dropped_handles()
+    _ffi.destroy_objects_of_dropped_handles()
     memory.append(0)
     assert not _ffi._dropped
 
@@ -156,7 +156,7 @@ def test_garbage_collected_handles_in_a_cycle_are_destroyed_children_first() -> 
     port = holder.qp.qp_num
     del holder
     gc.collect()
-    _ffi.reap_dropped_handles()
+    _ffi.destroy_objects_of_dropped_handles()
     assert not _ffi._dropped
     # The UDP port of the queue pair is free, so the queue pair has been destroyed.
     with Context() as ctx, PD(ctx) as pd, CQ(ctx) as cq:
@@ -174,7 +174,7 @@ def test_destroying_a_garbage_collected_cq_with_unacknowledged_events_does_not_h
         qp.close()
         del qp, cq
         gc.collect()
-        _ffi.reap_dropped_handles()
+        _ffi.destroy_objects_of_dropped_handles()
         assert not _ffi._dropped
 
 

@@ -130,7 +130,7 @@ def test_reasons_of_refusals_in_a_separate_process_have_readable_texts(expected:
     assert_reason_text_is_readable(name, text)
 
 
-def collect_reasons_of_refused_calls(world: VerbsObjects, tmp: Path) -> dict[str, str]:
+def collect_reasons_of_refused_calls(verbs_objects: VerbsObjects, tmp: Path) -> dict[str, str]:
     """Make all refused calls and return the reasons that they had, each with one of its texts."""
     found: dict[str, str] = {}
     misuse = [row[1] for row in test_misuse.POSTING_MISUSE + test_misuse.STATE_MISUSE]
@@ -139,12 +139,12 @@ def collect_reasons_of_refused_calls(world: VerbsObjects, tmp: Path) -> dict[str
     misuse += [row[1] for row in test_misuse.CREATION_MISUSE]
     for call in [*all_refused_calls(tmp), *misuse]:
         with contextlib.suppress(Exception):
-            call(world)
+            call(verbs_objects)
         name, text = last_reason()
         found.setdefault(name, text)
         with contextlib.suppress(siwarp.Error):
-            if world.ah.closed:
-                world.ah = AH(world.pd, ("127.0.0.1", 9))
+            if verbs_objects.ah.closed:
+                verbs_objects.ah = AH(verbs_objects.pd, ("127.0.0.1", 9))
     found.pop("", None)
     return found
 

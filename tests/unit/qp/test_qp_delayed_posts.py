@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 from harness.peer_harness import PlainPeer, connected_plain_peer
-from harness.rc_harness import End, Wire
+from harness.rc_harness import End, ListenerAndConnector
 from harness.rd_harness import RDEnd as RDPeer
 from harness.rd_stranger import ScriptedRDPeer
 from harness.uc_harness import PlainUCPeer as UCPeer
@@ -60,7 +60,7 @@ class Sender:
             self.wr = {"ah": rig.create_ah(self.stranger.addr)}
         elif kind == QPType.RC:
             self.plain = self.open.enter_context(
-                connected_plain_peer(Wire(rig), gone=True, max_send_wr=256)
+                connected_plain_peer(ListenerAndConnector(rig), gone=True, max_send_wr=256)
             )
             end, peer = self.plain
             self.qp, self.sock, self.cq, self.channel = end.qp, peer.sock, end.scq, end.events

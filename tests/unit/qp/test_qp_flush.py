@@ -10,7 +10,7 @@ import sys
 
 import pytest
 from harness.flush_harness import assert_all_flushed
-from harness.rc_harness import SEND, End, Wire
+from harness.rc_harness import SEND, End, ListenerAndConnector
 
 from siwarp.cm import CMEventType
 from siwarp.verbs import QPAttr, QPState
@@ -26,18 +26,29 @@ signal.pause()
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM], ids=lambda s: s.name)
 def test_killing_the_peers_process_flushes_all_posted_sends_and_receives(
-    two_device_wire: Wire, how: signal.Signals
+    two_device_connector: ListenerAndConnector, how: signal.Signals
 ) -> None:
     with subprocess.Popen(
-        [sys.executable, "-c", PEER, two_device_wire.address[0], str(two_device_wire.address[1])],
+        [
+            sys.executable,
+            "-c",
+            PEER,
+            two_device_connector.address[0],
+            str(two_device_connector.address[1]),
+        ],
         stdout=subprocess.PIPE,
         text=True,
     ) as peer:
         try:
-            request = two_device_wire.next_connection_request(
+            request = two_device_connector.next_connection_request(
                 60 if "SANITIZER" in os.environ else 20
             )
-            b = End(two_device_wire.passive, request.id, two_device_wire.p_channel, size=1 << 12)
+            b = End(
+                two_device_connector.passive,
+                request.id,
+                two_device_connector.p_channel,
+                size=1 << 12,
+            )
             b.id.accept()
             assert b.next_cm_event().type == CMEventType.ESTABLISHED
             assert peer.stdout is not None and peer.stdout.readline() == "up\n"

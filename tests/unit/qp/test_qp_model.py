@@ -6,7 +6,7 @@ import os
 import random
 
 import pytest
-from harness.rc_harness import READ, SEND, WRITE, End, Wire
+from harness.rc_harness import READ, SEND, WRITE, End, ListenerAndConnector
 from harness.verbs_harness import wait_until
 
 from siwarp.verbs import (
@@ -38,10 +38,12 @@ def random_request(rng: random.Random, a: End, b: End, number: int) -> SendWR:
 @pytest.mark.parametrize("persona", [Persona.IWARP, Persona.ROCE], ids=lambda p: p.name)
 @pytest.mark.parametrize("seed", range(SEEDS // 4))
 def test_requests_posted_around_sqd_complete_in_order_and_none_while_drained(
-    two_device_wire: Wire, persona: Persona, seed: int
+    two_device_connector: ListenerAndConnector, persona: Persona, seed: int
 ) -> None:
     rng = random.Random(seed)
-    a, b = two_device_wire.connect(size=1 << 18, persona=persona, max_send_wr=256, max_recv_wr=256)
+    a, b = two_device_connector.connect(
+        size=1 << 18, persona=persona, max_send_wr=256, max_recv_wr=256
+    )
     for i in range(200):
         b.post_receive(wr_id=i, length=70000)
     told: list[int] = []  # wr_ids of the expected completions, in order

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 
 import pytest
-from harness.rc_harness import READ, Wire
+from harness.rc_harness import READ, ListenerAndConnector
 from harness.verbs_harness import Rig, poll
 
 from siwarp._siwarp import ffi, lib
@@ -68,14 +68,14 @@ def test_siw_query_qp_returns_the_pointers_given_at_creation(rig: Rig) -> None:
 
 
 def test_a_query_of_an_rc_queue_pair_returns_requested_and_later_negotiated_values(
-    two_device_wire: Wire,
+    two_device_connector: ListenerAndConnector,
 ) -> None:
-    fresh = two_device_wire.active.create_qp(qp_type=QPType.RC)
+    fresh = two_device_connector.active.create_qp(qp_type=QPType.RC)
     assert fresh.query()[0].qp_access_flags == ALL
     fresh.modify(QPAttr(max_rd_atomic=7, max_dest_rd_atomic=9, qp_access_flags=0))
     attr = fresh.query()[0]
     assert (attr.max_rd_atomic, attr.max_dest_rd_atomic, attr.qp_access_flags) == (7, 9, 0)
-    a, b = two_device_wire.connect(
+    a, b = two_device_connector.connect(
         ConnParam(initiator_depth=3, responder_resources=5),
         ConnParam(initiator_depth=9, responder_resources=2),
     )
@@ -87,14 +87,14 @@ def test_a_query_of_an_rc_queue_pair_returns_requested_and_later_negotiated_valu
     a.qp.modify(QPAttr(qp_access_flags=AccessFlag.REMOTE_READ))
     assert a.qp.query()[0].qp_access_flags == AccessFlag.REMOTE_READ
     for persona in (Persona.IWARP, Persona.ROCE):
-        c, _ = two_device_wire.connect(persona=persona)
+        c, _ = two_device_connector.connect(persona=persona)
         assert c.qp.query()[1].persona == persona
 
 
 def test_reads_beyond_the_queried_max_rd_atomic_all_complete_in_order(
-    two_device_wire: Wire,
+    two_device_connector: ListenerAndConnector,
 ) -> None:
-    a, b = two_device_wire.connect(ConnParam(initiator_depth=2))
+    a, b = two_device_connector.connect(ConnParam(initiator_depth=2))
     assert a.qp.query()[0].max_rd_atomic == 2
     reads = [SendWR(i, READ, sg=[a.mem.sge(0, 64)], remote=b.mem.remote(0, 64)) for i in range(9)]
     a.qp.post_send(reads)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 
 import pytest
-from harness.rc_harness import READ, SEND, WRITE, End, Wire
+from harness.rc_harness import READ, SEND, WRITE, End, ListenerAndConnector
 from harness.slots_harness import SIGNALED, SILENT, post_sends_until_queue_full
 from harness.verbs_harness import Pair, Rig, errno_raised_by, poll, wait_until
 
@@ -35,8 +35,10 @@ def test_polling_a_completion_frees_no_slot_of_another_queue_pair(rig: Rig) -> N
     mine.post_send(SendWR(3, ah=ah))
 
 
-def test_posting_a_list_stops_at_the_first_request_without_a_free_slot(wire: Wire) -> None:
-    a, b = wire.connect(max_send_wr=4)
+def test_posting_a_list_stops_at_the_first_request_without_a_free_slot(
+    connector: ListenerAndConnector,
+) -> None:
+    a, b = connector.connect(max_send_wr=4)
     wrs = [SendWR(i, WRITE, sg=[a.mem.sge(0, 1)], remote=b.mem.remote(0, 1)) for i in range(6)]
     with pytest.raises(OSError) as e:
         a.qp.post_send(wrs)
@@ -44,8 +46,10 @@ def test_posting_a_list_stops_at_the_first_request_without_a_free_slot(wire: Wir
     assert [w.wr_id for w in poll(a.scq, 4)] == [0, 1, 2, 3]
 
 
-def test_with_sq_sig_all_every_unsignaled_request_completes_and_frees_its_slot(wire: Wire) -> None:
-    a, b = wire.connect(max_send_wr=2, sig_all=True)
+def test_with_sq_sig_all_every_unsignaled_request_completes_and_frees_its_slot(
+    connector: ListenerAndConnector,
+) -> None:
+    a, b = connector.connect(max_send_wr=2, sig_all=True)
     b.qp.post_recv([RecvWR(i) for i in range(20)])
     for i in range(20):
         kind = (SEND, WRITE, READ)[i % 3]
@@ -107,9 +111,9 @@ def test_reset_frees_every_slot_and_removes_earlier_completions(rig: Rig) -> Non
 
 
 def test_polling_the_flushed_receives_of_an_ended_connection_frees_their_slots(
-    two_device_wire: Wire,
+    two_device_connector: ListenerAndConnector,
 ) -> None:
-    a, b = two_device_wire.connect(max_send_wr=4, max_recv_wr=4)
+    a, b = two_device_connector.connect(max_send_wr=4, max_recv_wr=4)
     for end in (a, b):
         end.qp.post_recv([RecvWR(i) for i in range(4)])
     a.id.disconnect()
@@ -122,10 +126,10 @@ def test_polling_the_flushed_receives_of_an_ended_connection_frees_their_slots(
 
 
 def test_the_receive_of_a_partly_received_send_is_flushed_and_its_slot_freed(
-    two_device_wire: Wire,
+    two_device_connector: ListenerAndConnector,
 ) -> None:
     """A Send that was received only in part has consumed a receive, whose slot is freed too."""
-    a, b = two_device_wire.connect(size=1 << 22, max_recv_wr=2)
+    a, b = two_device_connector.connect(size=1 << 22, max_recv_wr=2)
     for i in range(2):
         b.qp.post_recv(RecvWR(i, sg=[b.mem.sge()]))
     a.post(SEND, 1, length=1 << 22)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import net
 import pytest
-from harness.rc_harness import Wire
+from harness.rc_harness import ListenerAndConnector
 from harness.sqd_harness import next_drained_qp
 from harness.verbs_harness import Pair, poll
 
@@ -27,8 +27,10 @@ RTS, SQD, SQE, ERR, RESET = (
 )
 
 
-def test_an_idle_rc_send_queue_is_drained_immediately(two_device_wire: Wire) -> None:
-    a, _b = two_device_wire.connect()
+def test_an_idle_rc_send_queue_is_drained_immediately(
+    two_device_connector: ListenerAndConnector,
+) -> None:
+    a, _b = two_device_connector.connect()
     a.qp.modify(QPAttr(qp_state=SQD, en_sqd_async_notify=True))
     assert next_drained_qp(a.rig, 0) is a.qp
 

@@ -102,7 +102,7 @@ class Bottleneck:
         flow.in_flight += MSS
         flow.pace = max(flow.pace, self.now - self._pacing_delay(flow, flow.cc.burst))
         flow.pace += self._pacing_delay(flow, MSS)
-        self._enqueue(flow, Datagram(self.now, sent))
+        self._queue_or_drop(flow, Datagram(self.now, sent))
 
     def _send_permitted_datagrams(self, flow: Flow) -> None:
         while flow.started:
@@ -116,7 +116,7 @@ class Bottleneck:
                 break
             self._send_datagram(flow)
 
-    def _enqueue(self, flow: Flow, datagram: Datagram) -> None:
+    def _queue_or_drop(self, flow: Flow, datagram: Datagram) -> None:
         waiting = max(self.free_at - self.now, 0) / self.ns_per_octet - self.bucket
         flow.flying.append(datagram)
         # Without a token bucket, the packet being sent does not count as queued.

@@ -135,4 +135,4 @@ def test_a_peer_record_whose_only_segment_was_in_unmapped_memory_is_released(mak
             return None
 
     wait_until(try_to_get_another_peer)
-    assert lib.siw_rd_n_peers(a.c) == 1
+    assert lib.siw_rd_peer_count(a.c) == 1

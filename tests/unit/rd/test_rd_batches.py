@@ -250,11 +250,11 @@ def test_a_fault_plan_installed_during_batched_traffic_loses_no_segment(make_end
     peer = a.get_peer(b.local_addr)
     sent = [b"%d" % i for i in range(3000)]
     send_all_segments(a, peer, sent[:1000], a, b)
-    assert lib.siw_faults_install(b"loss=5%,reorder=5%") == 0
+    assert lib.siw_faults_install_plan(b"loss=5%,reorder=5%") == 0
     try:
         send_all_segments(a, peer, sent[1000:2000], a, b)
     finally:
-        lib.siw_faults_install(b"")
+        lib.siw_faults_install_plan(b"")
     send_all_segments(a, peer, sent[2000:], a, b)
     assert b.received_data() == sent
 

@@ -72,7 +72,7 @@ def test_an_echo_that_differs_from_its_hello_creates_no_peer(unconnected_endpoin
     other = bytearray(OFFER + handshake_cookie(c.body))
     other[at] ^= 4
     s.send_datagram(RDType.ECHO, body=bytes(other))
-    assert s.receives_nothing() and lib.siw_rd_n_peers(e.c) == 0
+    assert s.receives_nothing() and lib.siw_rd_peer_count(e.c) == 0
     s.send_datagram(RDType.ECHO, body=OFFER + handshake_cookie(c.body))
     assert s.receive_datagram().type == RDType.ACK
 
@@ -191,7 +191,7 @@ def test_a_hello_of_another_version_is_answered_with_the_supported_versions(
     s.send_datagram(RDType.HELLO, **fields, source_epoch=0)
     for kind in (RDType.CHALLENGE, RDType.ECHO, RDType.DATA, RDType.BYE):
         s.send_datagram(kind, version=version)
-    assert s.receives_nothing() and lib.siw_rd_n_peers(e.c) == 0
+    assert s.receives_nothing() and lib.siw_rd_peer_count(e.c) == 0
 
 
 @pytest.mark.clause("DGRAM-EXT-5")
@@ -347,7 +347,7 @@ def test_a_new_peer_evicts_the_record_of_a_peer_that_sent_no_data(
     newcomers = make_scapy_rd_peers(e, 3, host)
     for s in newcomers:
         s.connect()
-    assert counters["rd_evicted"] == 3 and lib.siw_rd_n_peers(e.c) == 6
+    assert counters["rd_evicted"] == 3 and lib.siw_rd_peer_count(e.c) == 6
     assert (
         endpoint_knows_peer(newcomers[-1])
         and endpoint_knows_peer(lone)
@@ -382,7 +382,7 @@ def test_a_peer_record_of_the_source_with_most_records_is_evicted_first(
     first[gone].sock.sendto(said[gone], first[gone].dest)
     poll_until(lambda: counters["drop_rd_cookie"] == 1, e)
     others[1].connect()
-    assert counters["rd_evicted"] == 2 and lib.siw_rd_n_peers(e.c) == 4
+    assert counters["rd_evicted"] == 2 and lib.siw_rd_peer_count(e.c) == 4
 
 
 # ---- rate limits

@@ -347,7 +347,7 @@ class Stream(PeerStream):
 
     @property
     def has_pending_responses(self) -> bool:
-        return bool(lib.siw_rdmap_responses_pending(self.handle))
+        return bool(lib.siw_rdmap_has_responses_to_send(self.handle))
 
     # ---- receive path of the stream
 

@@ -41,9 +41,9 @@ WRITE, READ = lib.SIW_RDMAP_WRITE, lib.SIW_RDMAP_READ_REQUEST
 
 @pytest.mark.parametrize("size", [0, 1, 64, 5000, 70_000, 1 << 20])
 @pytest.mark.parametrize("crc", [True, False])
-def test_a_send_of_any_size_arrives_unchanged(world: RdmapPort, size: int, crc: bool) -> None:
-    stream = world.create_initiator(crc=crc)
-    m = world.register_new_memory(size, octet_pattern(size))
+def test_a_send_of_any_size_arrives_unchanged(layer_port: RdmapPort, size: int, crc: bool) -> None:
+    stream = layer_port.create_initiator(crc=crc)
+    m = layer_port.register_new_memory(size, octet_pattern(size))
     stream.send_operation(SEND, [m.sge()])
     head, octets = stream.read_sent_message()
     assert (head.opcode, head.qn, head.msn, head.inv_stag) == (Opcode.SEND, 0, 1, 0)
@@ -52,9 +52,9 @@ def test_a_send_of_any_size_arrives_unchanged(world: RdmapPort, size: int, crc: 
 
 
 @pytest.mark.parametrize("size", [0, 1, 64, 5000, 60_000])
-def test_a_send_from_the_peer_fills_the_oldest_receive(world: RdmapPort, size: int) -> None:
-    stream = world.create_initiator()
-    m = world.register_new_memory(size + 3)
+def test_a_send_from_the_peer_fills_the_oldest_receive(layer_port: RdmapPort, size: int) -> None:
+    stream = layer_port.create_initiator()
+    m = layer_port.register_new_memory(size + 3)
     stream.recvs.post(17, m.sge())
     stream.inject_segments(build_send(octet_pattern(size)))
     e = stream.next_event()
@@ -65,9 +65,9 @@ def test_a_send_from_the_peer_fills_the_oldest_receive(world: RdmapPort, size: i
 
 @pytest.mark.parametrize(("opcode", "solicited"), [(SEND, False), (SEND_SE, True)])
 def test_the_solicited_event_flag_is_sent_and_received(
-    world: RdmapPort, opcode: int, solicited: bool
+    layer_port: RdmapPort, opcode: int, solicited: bool
 ) -> None:
-    stream = world.create_initiator()
+    stream = layer_port.create_initiator()
     stream.recvs.post(1)
     stream.send_operation(opcode)
     assert stream.read_sent_segment()[0].opcode == opcode
@@ -75,9 +75,11 @@ def test_the_solicited_event_flag_is_sent_and_received(
     assert stream.next_event().solicited == solicited
 
 
-def test_sends_in_several_segments_from_the_peer_are_received_one_by_one(world: RdmapPort) -> None:
-    stream = world.create_initiator()
-    m = world.register_new_memory(300)
+def test_sends_in_several_segments_from_the_peer_are_received_one_by_one(
+    layer_port: RdmapPort,
+) -> None:
+    stream = layer_port.create_initiator()
+    m = layer_port.register_new_memory(300)
     stream.recvs.post(1, m.sge(0, 100))
     stream.recvs.post(2, m.sge(100, 200))
     stream.inject_segments(
@@ -95,15 +97,15 @@ def test_sends_in_several_segments_from_the_peer_are_received_one_by_one(world: 
     assert m.octets() == octet_pattern(100) + octet_pattern(200, 2)
 
 
-def test_inline_data_needs_no_key(world: RdmapPort) -> None:
-    stream = world.create_initiator()
-    m = world.register_new_memory(10, octet_pattern(10))
+def test_inline_data_needs_no_key(layer_port: RdmapPort) -> None:
+    stream = layer_port.create_initiator()
+    m = layer_port.register_new_memory(10, octet_pattern(10))
     stream.send_operation(SEND, [m.sge(key=0)], internal=True)
     assert stream.read_sent_segment()[1] == octet_pattern(10)
 
 
-def test_posting_opcodes_that_are_no_operation_is_refused(world: RdmapPort) -> None:
-    stream = world.create_initiator()
+def test_posting_opcodes_that_are_no_operation_is_refused(layer_port: RdmapPort) -> None:
+    stream = layer_port.create_initiator()
     for opcode in (2, 7, 8, 15):
         with pytest.raises(StreamError, match="EINVAL"):
             stream.begin_operation(opcode)
@@ -113,9 +115,9 @@ def test_posting_opcodes_that_are_no_operation_is_refused(world: RdmapPort) -> N
 # ---- Write
 
 
-def test_a_write_carries_the_peers_stag_and_offset(world: RdmapPort) -> None:
-    stream = world.create_initiator()
-    m = world.register_new_memory(100, octet_pattern(100))
+def test_a_write_carries_the_peers_stag_and_offset(layer_port: RdmapPort) -> None:
+    stream = layer_port.create_initiator()
+    m = layer_port.register_new_memory(100, octet_pattern(100))
     stream.send_operation(WRITE, [m.sge(0, 30), m.sge(50, 50)], rkey=0xABCD, remote_to=2**63 + 5)
     head, octets = stream.read_sent_message()
     assert (head.t, head.opcode, head.stag, head.to) == (1, 0, 0xABCD, 2**63 + 5)
@@ -124,9 +126,9 @@ def test_a_write_carries_the_peers_stag_and_offset(world: RdmapPort) -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 999), st.integers(0, 1000)), max_size=10))
 def test_writes_from_the_peer_are_placed_at_their_offsets(writes: list[tuple[int, int]]) -> None:
-    with open_rdmap_port() as world:
-        stream = world.create_initiator()
-        m = world.register_new_memory(1000)
+    with open_rdmap_port() as layer_port:
+        stream = layer_port.create_initiator()
+        m = layer_port.register_new_memory(1000)
         model = bytearray([0xA5]) * 1000
         for i, (at, n) in enumerate(writes):
             n = min(n, 1000 - at)
@@ -140,11 +142,11 @@ def test_writes_from_the_peer_are_placed_at_their_offsets(writes: list[tuple[int
 
 
 @pytest.mark.parametrize("size", [0, 1, 64, 5000, 200_000])
-def test_a_read_places_the_response_in_its_sink(world: RdmapPort, size: int) -> None:
-    stream = world.create_initiator()
+def test_a_read_places_the_response_in_its_sink(layer_port: RdmapPort, size: int) -> None:
+    stream = layer_port.create_initiator()
     a, b = (
-        world.register_new_memory(size // 3, rights=LOCAL_WRITE),
-        world.register_new_memory(size - size // 3, rights=LOCAL_WRITE),
+        layer_port.register_new_memory(size // 3, rights=LOCAL_WRITE),
+        layer_port.register_new_memory(size - size // 3, rights=LOCAL_WRITE),
     )
     stream.send_operation(READ, [a.sge(), b.sge()], user_data=99, rkey=0x77, remote_to=0x1234)
     _, request = stream.read_sent_read_request()
@@ -165,9 +167,9 @@ def test_a_read_places_the_response_in_its_sink(world: RdmapPort, size: int) -> 
     assert a.octets() + b.octets() == octets
 
 
-def test_a_read_is_refused_if_its_sink_has_no_local_write_access(world: RdmapPort) -> None:
-    stream = world.create_initiator()
-    m = world.register_new_memory(10, rights=0)
+def test_a_read_is_refused_if_its_sink_has_no_local_write_access(layer_port: RdmapPort) -> None:
+    stream = layer_port.create_initiator()
+    m = layer_port.register_new_memory(10, rights=0)
     with pytest.raises(StreamError, match="EACCES"):
         stream.begin_operation(READ, [m.sge()])
     assert lib.siw_rdmap_sent_request_count(stream.handle) == 0, (
@@ -175,20 +177,20 @@ def test_a_read_is_refused_if_its_sink_has_no_local_write_access(world: RdmapPor
     )
 
 
-def test_the_sink_stag_of_a_read_is_freed_when_the_read_completes(world: RdmapPort) -> None:
-    stream = world.create_initiator()
-    m = world.register_new_memory(10)
+def test_the_sink_stag_of_a_read_is_freed_when_the_read_completes(layer_port: RdmapPort) -> None:
+    stream = layer_port.create_initiator()
+    m = layer_port.register_new_memory(10)
     stream.send_operation(READ, [m.sge()], user_data=1)
     _, request = stream.read_sent_read_request()
     stream.inject_segments(build_read_response(b"0123456789", stag=request.sink_stag))
     assert stream.next_event().kind == "READ_DONE"
-    assert world.free_stag(request.sink_stag) < 0
+    assert layer_port.free_stag(request.sink_stag) < 0
 
 
 @pytest.mark.parametrize("size", [0, 1, 64, 5000, 70_000, 3 << 20])
-def test_a_read_request_from_the_peer_is_answered(world: RdmapPort, size: int) -> None:
-    stream = world.create_initiator()
-    m = world.register_new_memory(size, octet_pattern(size))
+def test_a_read_request_from_the_peer_is_answered(layer_port: RdmapPort, size: int) -> None:
+    stream = layer_port.create_initiator()
+    m = layer_port.register_new_memory(size, octet_pattern(size))
     stream.inject_segments(
         build_read_request(
             size=size, src_stag=m.stag, src_to=m.addr, sink_stag=0xBEEF, sink_to=2**40
@@ -217,10 +219,10 @@ def test_a_read_request_from_the_peer_is_answered(world: RdmapPort, size: int) -
 
 
 def test_the_peer_may_send_any_number_of_reads_with_at_most_ird_outstanding(
-    world: RdmapPort,
+    layer_port: RdmapPort,
 ) -> None:
-    stream = world.create_initiator(ird=2)
-    m = world.register_new_memory(100, octet_pattern(100))
+    stream = layer_port.create_initiator(ird=2)
+    m = layer_port.register_new_memory(100, octet_pattern(100))
     for round_ in range(20):
         stream.inject_segments(
             *[
@@ -237,9 +239,11 @@ def test_the_peer_may_send_any_number_of_reads_with_at_most_ird_outstanding(
             assert (head.to, octets) == (i, octet_pattern(100)[i : i + 10])
 
 
-def test_any_number_of_reads_may_be_posted_with_at_most_ord_outstanding(world: RdmapPort) -> None:
-    stream = world.create_initiator(ord=3)
-    m = world.register_new_memory(300)
+def test_any_number_of_reads_may_be_posted_with_at_most_ord_outstanding(
+    layer_port: RdmapPort,
+) -> None:
+    stream = layer_port.create_initiator(ord=3)
+    m = layer_port.register_new_memory(300)
     user_data = 0
     for round_ in range(20):
         for i in range(3):
@@ -259,9 +263,9 @@ def test_any_number_of_reads_may_be_posted_with_at_most_ord_outstanding(world: R
         user_data += 3
 
 
-def test_closing_a_stream_frees_the_sinks_of_outstanding_reads(world: RdmapPort) -> None:
-    stream = world.create_initiator()
-    m = world.register_new_memory(30)
+def test_closing_a_stream_frees_the_sinks_of_outstanding_reads(layer_port: RdmapPort) -> None:
+    stream = layer_port.create_initiator()
+    m = layer_port.register_new_memory(30)
     for user_data in (5, 6, 7):
         stream.send_operation(READ, [m.sge(0, 10)], user_data=user_data)
     sinks = [stream.read_sent_read_request()[1].sink_stag for _ in range(3)]
@@ -270,7 +274,7 @@ def test_closing_a_stream_frees_the_sinks_of_outstanding_reads(world: RdmapPort)
     stream.sock.close()
     assert stream.next_event().kind == "CLOSED"
     stream.close()
-    assert [world.free_stag(sink) for sink in sinks] == [
+    assert [layer_port.free_stag(sink) for sink in sinks] == [
         -2,
         -2,
         -2,
@@ -295,10 +299,10 @@ def start_reading_messages(
     return thread
 
 
-def test_read_responses_and_sends_are_transmitted_alternately(world: RdmapPort) -> None:
-    stream = world.create_initiator(ird=8)
+def test_read_responses_and_sends_are_transmitted_alternately(layer_port: RdmapPort) -> None:
+    stream = layer_port.create_initiator(ird=8)
     size = 2 << 20
-    m = world.register_new_memory(size)
+    m = layer_port.register_new_memory(size)
     for i in range(8):
         stream.inject_segments(
             build_read_request(size=size, src_stag=m.stag, src_to=m.addr, msn=i + 1)
@@ -328,9 +332,9 @@ def test_read_responses_and_sends_are_transmitted_alternately(world: RdmapPort) 
     assert max(len(gap) for gap in gaps[:-1]) <= 2, opcodes
 
 
-def test_one_flush_transmits_a_bounded_amount_of_read_responses(world: RdmapPort) -> None:
-    stream = world.create_initiator(ird=64, ord=1)
-    m = world.register_new_memory(100_000)
+def test_one_flush_transmits_a_bounded_amount_of_read_responses(layer_port: RdmapPort) -> None:
+    stream = layer_port.create_initiator(ird=64, ord=1)
+    m = layer_port.register_new_memory(100_000)
     for i in range(64):
         stream.inject_segments(
             build_read_request(size=100_000, src_stag=m.stag, src_to=m.addr, msn=i + 1)
@@ -347,9 +351,9 @@ def test_one_flush_transmits_a_bounded_amount_of_read_responses(world: RdmapPort
     assert got == [(Opcode.RDMA_READ_RESPONSE, 100_000)] * 64
 
 
-def test_the_accepted_count_does_not_include_read_responses(world: RdmapPort) -> None:
-    stream = world.create_initiator()
-    m = world.register_new_memory(10)
+def test_the_accepted_count_does_not_include_read_responses(layer_port: RdmapPort) -> None:
+    stream = layer_port.create_initiator()
+    m = layer_port.register_new_memory(10)
     stream.inject_segments(build_read_request(size=10, src_stag=m.stag, src_to=m.addr))
     stream.next_event()
     stream.begin_operation(SEND, [m.sge()])
@@ -365,10 +369,10 @@ def test_the_accepted_count_does_not_include_read_responses(world: RdmapPort) ->
 
 @pytest.mark.parametrize("crc", [True, False])
 def test_the_stamp_of_an_operation_identifies_memory_that_tcp_could_not_read(
-    world: RdmapPort, crc: bool
+    layer_port: RdmapPort, crc: bool
 ) -> None:
-    stream = world.create_initiator(crc=crc)
-    m = world.register_new_memory(10)
+    stream = layer_port.create_initiator(crc=crc)
+    m = layer_port.register_new_memory(10)
     gone = RemovableMemory(1 << 16, "unmapped")
     stream.send_operation(SEND, [m.sge()])
     stream.begin_operation(WRITE, [(gone.addr, 60_000, 0)], internal=True, rkey=1)
@@ -383,9 +387,9 @@ def test_the_stamp_of_an_operation_identifies_memory_that_tcp_could_not_read(
 
 
 @pytest.mark.parametrize("size", [10, 4 << 20])
-def test_a_write_and_its_immediate_data_have_one_stamp(world: RdmapPort, size: int) -> None:
-    stream = world.create_initiator()
-    m = world.register_new_memory(size)
+def test_a_write_and_its_immediate_data_have_one_stamp(layer_port: RdmapPort, size: int) -> None:
+    stream = layer_port.create_initiator()
+    m = layer_port.register_new_memory(size)
     imm = {"imm_opcode": lib.SIW_RDMAP_IMMEDIATE}
     stream.begin_operation(WRITE, [m.sge()], rkey=1, **imm)
     (stamp,) = stream.stamps
@@ -400,10 +404,10 @@ def test_a_write_and_its_immediate_data_have_one_stamp(world: RdmapPort, size: i
     assert got == [(Opcode.RDMA_WRITE, size), (Opcode.IMMEDIATE, 8)]
 
 
-def test_other_operations_are_refused_until_a_long_message_is_framed(world: RdmapPort) -> None:
-    stream = world.create_initiator()
+def test_other_operations_are_refused_until_a_long_message_is_framed(layer_port: RdmapPort) -> None:
+    stream = layer_port.create_initiator()
     size = 8 << 20
-    m = world.register_new_memory(size)
+    m = layer_port.register_new_memory(size)
     stream.begin_operation(SEND, [m.sge()])
     with pytest.raises(StreamError, match="EAGAIN"):
         stream.begin_operation(SEND, [m.sge(0, 1)])
@@ -415,8 +419,8 @@ def test_other_operations_are_refused_until_a_long_message_is_framed(world: Rdma
     assert got == [(Opcode.SEND, size), (Opcode.SEND, 1)]
 
 
-def test_the_number_of_operations_in_flight_is_bounded(world: RdmapPort) -> None:
-    stream = world.create_initiator(rcvbuf=4096)
+def test_the_number_of_operations_in_flight_is_bounded(layer_port: RdmapPort) -> None:
+    stream = layer_port.create_initiator(rcvbuf=4096)
     sent = 0
     while True:
         try:
@@ -437,10 +441,12 @@ def test_the_number_of_operations_in_flight_is_bounded(world: RdmapPort) -> None
     stream.send_operation(SEND)
 
 
-def test_a_read_response_is_sent_completely_with_a_mulpdu_of_128_octets(world: RdmapPort) -> None:
+def test_a_read_response_is_sent_completely_with_a_mulpdu_of_128_octets(
+    layer_port: RdmapPort,
+) -> None:
     with temporary_setting("mulpdu", 128):
-        stream = world.create_initiator()
-        m = world.register_new_memory(1000, octet_pattern(1000))
+        stream = layer_port.create_initiator()
+        m = layer_port.register_new_memory(1000, octet_pattern(1000))
         stream.inject_segments(
             build_read_request(size=1000, src_stag=m.stag, src_to=m.addr, sink_to=7)
         )
@@ -452,9 +458,9 @@ def test_a_read_response_is_sent_completely_with_a_mulpdu_of_128_octets(world: R
 # ---- the end of a stream
 
 
-def test_flushed_messages_are_sent_before_the_end_of_stream(world: RdmapPort) -> None:
-    stream = world.create_initiator()
-    m = world.register_new_memory(100, octet_pattern(100))
+def test_flushed_messages_are_sent_before_the_end_of_stream(layer_port: RdmapPort) -> None:
+    stream = layer_port.create_initiator()
+    m = layer_port.register_new_memory(100, octet_pattern(100))
     stream.send_operation(SEND, [m.sge()])
     stream.mpa.shutdown()
     assert stream.read_sent_segment()[1] == octet_pattern(100)
@@ -464,9 +470,9 @@ def test_flushed_messages_are_sent_before_the_end_of_stream(world: RdmapPort) ->
     wait_until(stream.mpa.drain)
 
 
-def test_a_stream_may_send_after_the_peers_end_of_stream(world: RdmapPort) -> None:
-    stream = world.create_initiator()
-    m = world.register_new_memory(10, octet_pattern(10))
+def test_a_stream_may_send_after_the_peers_end_of_stream(layer_port: RdmapPort) -> None:
+    stream = layer_port.create_initiator()
+    m = layer_port.register_new_memory(10, octet_pattern(10))
     stream.sock.shutdown(1)
     e = stream.next_event()
     assert (e.kind, e.status) == ("CLOSED", 0)
@@ -475,9 +481,9 @@ def test_a_stream_may_send_after_the_peers_end_of_stream(world: RdmapPort) -> No
     assert stream.read_sent_segment()[1] == octet_pattern(10)
 
 
-def test_the_receive_of_an_incomplete_send_can_be_reclaimed(world: RdmapPort) -> None:
-    stream = world.create_initiator()
-    m = world.register_new_memory(10)
+def test_the_receive_of_an_incomplete_send_can_be_reclaimed(layer_port: RdmapPort) -> None:
+    stream = layer_port.create_initiator()
+    m = layer_port.register_new_memory(10)
     stream.recvs.post(1, m.sge())
     stream.recvs.post(2, m.sge())
     stream.inject_segments(build_send(b"abc", l=0))
@@ -496,13 +502,13 @@ def test_the_receive_of_an_incomplete_send_can_be_reclaimed(world: RdmapPort) ->
 
 
 def test_freeing_the_key_of_a_long_send_ends_the_stream_with_a_terminate(
-    world: RdmapPort,
+    layer_port: RdmapPort,
 ) -> None:
-    stream = world.create_initiator()
+    stream = layer_port.create_initiator()
     size = 8 << 20
-    m = world.register_new_memory(size)
+    m = layer_port.register_new_memory(size)
     stream.begin_operation(SEND, [m.sge()])
-    world.free_stag(m.stag)
+    layer_port.free_stag(m.stag)
     with pytest.raises(StreamError, match="EACCES"):
         stream.flush_once()
     with pytest.raises(StreamError, match="EPIPE"):
@@ -526,9 +532,11 @@ def test_freeing_the_key_of_a_long_send_ends_the_stream_with_a_terminate(
     assert stream.tcp_accepted_operation_count == 0
 
 
-def test_sending_from_a_region_of_another_protection_domain_is_refused(world: RdmapPort) -> None:
-    stream = world.create_initiator()
-    m = world.register_new_memory(10, pd=PD + 1)
+def test_sending_from_a_region_of_another_protection_domain_is_refused(
+    layer_port: RdmapPort,
+) -> None:
+    stream = layer_port.create_initiator()
+    m = layer_port.register_new_memory(10, pd=PD + 1)
     with pytest.raises(StreamError, match="EACCES"):
         stream.begin_operation(SEND, [m.sge()])
     stream.send_operation(SEND)

@@ -45,9 +45,9 @@ def convert_to_linux_siw_layout(octets: bytes) -> bytes:
 @pytest.mark.parametrize("error", ERRORS)
 @pytest.mark.parametrize("layout", [bytes, convert_to_linux_siw_layout])
 def test_every_error_code_is_parsed_from_a_terminate_without_quoted_headers(
-    world: RdmapPort, error: tuple[int, int, int], layout: type
+    layer_port: RdmapPort, error: tuple[int, int, int], layout: type
 ) -> None:
-    stream = world.create_initiator()
+    stream = layer_port.create_initiator()
     body = bytes(Terminate(layer=error[0], etype=error[1], code=error[2]))
     before = counter_value("terminate_rx")
     stream.inject_segments(build_terminate(layout(body)))
@@ -62,8 +62,10 @@ def test_every_error_code_is_parsed_from_a_terminate_without_quoted_headers(
 
 
 @pytest.mark.parametrize("layout", [bytes, convert_to_linux_siw_layout])
-def test_a_quoted_untagged_header_of_a_terminate_is_parsed(world: RdmapPort, layout: type) -> None:
-    stream = world.create_initiator()
+def test_a_quoted_untagged_header_of_a_terminate_is_parsed(
+    layer_port: RdmapPort, layout: type
+) -> None:
+    stream = layer_port.create_initiator()
     body = Terminate(
         layer=1, etype=2, code=2, m=1, d=1, ddp_seg_len=40, quoted_ddp=QuotedUntagged(qn=0, msn=9)
     )
@@ -74,8 +76,10 @@ def test_a_quoted_untagged_header_of_a_terminate_is_parsed(world: RdmapPort, lay
 
 
 @pytest.mark.parametrize("layout", [bytes, convert_to_linux_siw_layout])
-def test_a_quoted_tagged_header_of_a_terminate_is_parsed(world: RdmapPort, layout: type) -> None:
-    stream = world.create_initiator()
+def test_a_quoted_tagged_header_of_a_terminate_is_parsed(
+    layer_port: RdmapPort, layout: type
+) -> None:
+    stream = layer_port.create_initiator()
     body = Terminate(
         layer=0, etype=1, code=2, m=1, d=1, ddp_seg_len=40, quoted_ddp=QuotedTagged(stag=7)
     )
@@ -86,8 +90,10 @@ def test_a_quoted_tagged_header_of_a_terminate_is_parsed(world: RdmapPort, layou
 
 
 @pytest.mark.parametrize("layout", [bytes, convert_to_linux_siw_layout])
-def test_a_quoted_read_request_of_a_terminate_is_parsed(world: RdmapPort, layout: type) -> None:
-    stream = world.create_initiator()
+def test_a_quoted_read_request_of_a_terminate_is_parsed(
+    layer_port: RdmapPort, layout: type
+) -> None:
+    stream = layer_port.create_initiator()
     body = Terminate(
         layer=0,
         etype=1,
@@ -108,8 +114,8 @@ def test_a_quoted_read_request_of_a_terminate_is_parsed(world: RdmapPort, layout
 
 @given(st.binary(max_size=256))
 def test_any_octets_are_parsed_as_a_terminate(body: bytes) -> None:
-    with open_rdmap_port() as world:
-        stream = world.create_initiator()
+    with open_rdmap_port() as layer_port:
+        stream = layer_port.create_initiator()
         stream.inject_segments(build_terminate(body))
         e = stream.next_event()
         assert e.kind == "TERMINATED"
@@ -119,23 +125,23 @@ def test_any_octets_are_parsed_as_a_terminate(body: bytes) -> None:
         assert not e.quoted or len(body) >= 4 + 2 + 14
 
 
-def test_a_terminate_in_two_segments_is_parsed(world: RdmapPort) -> None:
-    stream = world.create_initiator()
+def test_a_terminate_in_two_segments_is_parsed(layer_port: RdmapPort) -> None:
+    stream = layer_port.create_initiator()
     octets = bytes(Terminate(layer=1, etype=1, code=3))
     stream.inject_segments(build_terminate(octets[:1], l=0), build_terminate(octets[1:], mo=1))
     e = stream.next_event()
     assert (e.kind, e.err) == ("TERMINATED", (1, 1, 3))
 
 
-def test_a_terminate_longer_than_256_octets_is_an_error(world: RdmapPort) -> None:
-    stream = world.create_initiator()
+def test_a_terminate_longer_than_256_octets_is_an_error(layer_port: RdmapPort) -> None:
+    stream = layer_port.create_initiator()
     stream.inject_segments(build_terminate(bytes(257)))
     assert stream.receive_until_error().err == (1, 2, lib.SIW_DDP_TOO_LONG)
 
 
-def test_after_a_terminate_nothing_is_sent_or_received(world: RdmapPort) -> None:
-    stream = world.create_initiator()
-    m = world.register_new_memory(10)
+def test_after_a_terminate_nothing_is_sent_or_received(layer_port: RdmapPort) -> None:
+    stream = layer_port.create_initiator()
+    m = layer_port.register_new_memory(10)
     stream.recvs.post(1)
     stream.inject_segments(
         build_terminate(Terminate(layer=1, etype=1, code=0)),
@@ -152,14 +158,14 @@ def test_after_a_terminate_nothing_is_sent_or_received(world: RdmapPort) -> None
     assert stream.recvs.take_buffer() == 1
 
 
-def test_sending_a_terminate_on_a_stream_without_an_error_is_refused(world: RdmapPort) -> None:
-    stream = world.create_initiator()
+def test_sending_a_terminate_on_a_stream_without_an_error_is_refused(layer_port: RdmapPort) -> None:
+    stream = layer_port.create_initiator()
     with pytest.raises(StreamError, match="EINVAL"):
         stream.send_terminate()
 
 
-def test_a_terminate_is_sent_only_once(world: RdmapPort) -> None:
-    stream = world.create_initiator()
+def test_a_terminate_is_sent_only_once(layer_port: RdmapPort) -> None:
+    stream = layer_port.create_initiator()
     before = counter_value("terminate_tx")
     stream.inject_segments(build_write(b"x", stag=1))
     stream.assert_terminates_with((1, 1, 0))
@@ -169,8 +175,10 @@ def test_a_terminate_is_sent_only_once(world: RdmapPort) -> None:
         stream.flush_once()
 
 
-def test_sending_a_terminate_fails_after_the_peer_reset_the_connection(world: RdmapPort) -> None:
-    stream = world.create_initiator()
+def test_sending_a_terminate_fails_after_the_peer_reset_the_connection(
+    layer_port: RdmapPort,
+) -> None:
+    stream = layer_port.create_initiator()
     stream.inject_segments(build_write(octet_pattern(100), stag=1))
     stream.receive_until_error()
     stream.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

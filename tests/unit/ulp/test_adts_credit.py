@@ -40,11 +40,11 @@ def receive_unit(end: Credits, unit: Unit) -> None:
     kind, granted, returned = unit
     end.count_received_unit(granted, returned, grant_unit=kind == GRANT)
     if isinstance(kind, int):
-        end.give_back_all_but(kind)
+        end.give_back_all_credits_but(kind)
         end.count_released_receive()
 
 
-def copy_end(end: Credits) -> Credits:
+def copy_credits_of_end(end: Credits) -> Credits:
     """Return a copy, in a third of the time of copy.copy()."""
     made = object.__new__(type(end))
     made.__dict__.update(end.__dict__)
@@ -52,28 +52,30 @@ def copy_end(end: Credits) -> Credits:
 
 
 @dataclass
-class World:
+class ExchangeState:
     """The state of a model: both ends, and the units in flight to each end, oldest first."""
 
     ends: dict[Role, Credits]
     to: dict[Role, deque[Unit]] = field(default_factory=lambda: {I: deque(), A: deque()})
 
     @classmethod
-    def with_windows(cls, initiator: int, acceptor: int, kind: type[Credits] = Credits) -> World:
+    def with_windows(
+        cls, initiator: int, acceptor: int, kind: type[Credits] = Credits
+    ) -> ExchangeState:
         return cls({I: kind(I, initiator, acceptor), A: kind(A, acceptor, initiator)})
 
     @classmethod
-    def after_join(cls, initiator: int, acceptor: int) -> World:
-        """Return the world after JOIN, which the acceptor answers with a grant unit."""
-        world = cls.with_windows(initiator, acceptor)
-        receive_unit(world.ends[A], send_unit(world.ends[I], RECORDS))
-        world.ends[A].count_released_receive()
-        world.to[I].append(send_unit(world.ends[A], GRANT))
-        return world
+    def after_join(cls, initiator: int, acceptor: int) -> ExchangeState:
+        """Return the exchange after JOIN, which the acceptor answers with a grant unit."""
+        exchange = cls.with_windows(initiator, acceptor)
+        receive_unit(exchange.ends[A], send_unit(exchange.ends[I], RECORDS))
+        exchange.ends[A].count_released_receive()
+        exchange.to[I].append(send_unit(exchange.ends[A], GRANT))
+        return exchange
 
-    def copy(self) -> World:
-        return World(
-            {role: copy_end(end) for role, end in self.ends.items()},
+    def copy(self) -> ExchangeState:
+        return ExchangeState(
+            {role: copy_credits_of_end(end) for role, end in self.ends.items()},
             {role: units.copy() for role, units in self.to.items()},
         )
 
@@ -118,40 +120,42 @@ class World:
             assert end.reserved >= len(self.to[role])
 
 
-def worlds_after_own_steps(world: World) -> Iterator[World]:
+def states_after_steps_of_ends(exchange: ExchangeState) -> Iterator[ExchangeState]:
     """Yield each state that follows from this one by a step of the ends alone."""
     for role in Role:
         peer = A if role is I else I
-        if world.ends[role].grant_due:
-            after = world.copy()
+        if exchange.ends[role].is_grant_due:
+            after = exchange.copy()
             after.to[peer].append(send_unit(after.ends[role], GRANT))
             yield after
-        if world.to[role]:
-            after = world.copy()
+        if exchange.to[role]:
+            after = exchange.copy()
             receive_unit(after.ends[role], after.to[role].popleft())
             yield after
 
 
-def worlds_after_program_steps(world: World, windows: range) -> Iterator[World]:
+def states_after_steps_of_program(
+    exchange: ExchangeState, windows: range
+) -> Iterator[ExchangeState]:
     """Yield each state that follows from this one by a step that a program may make."""
     for role in Role:
         peer = A if role is I else I
-        if world.ends[role].sendable:
-            after = world.copy()
+        if exchange.ends[role].sendable:
+            after = exchange.copy()
             after.to[peer].append(send_unit(after.ends[role], RECORDS))
             yield after
-        if world.ends[role]._held:
-            after = world.copy()
+        if exchange.ends[role]._held:
+            after = exchange.copy()
             after.ends[role].count_released_receive()
             yield after
-    acceptor = world.ends[A]
+    acceptor = exchange.ends[A]
     for window in windows:
         if window != acceptor.window:
-            after = world.copy()
-            after.ends[A].set_window(window)
+            after = exchange.copy()
+            after.ends[A].set_credit_window(window)
             yield after
-    if acceptor.excess and acceptor.sendable and len(windows):
-        after = world.copy()
+    if acceptor.has_excess_credits and acceptor.sendable and len(windows):
+        after = exchange.copy()
         after.to[I].append(send_unit(after.ends[A], acceptor.window))
         yield after
 
@@ -160,10 +164,10 @@ def worlds_after_program_steps(world: World, windows: range) -> Iterator[World]:
 class Search:
     """All reachable states of the model, and the transitions that the ends make alone."""
 
-    worlds: list[World]
+    states: list[ExchangeState]
     steps: list[list[int]]
 
-    def count_worlds_with_endless_exchange(self) -> int:
+    def count_states_with_endless_exchange(self) -> int:
         """Return the number of states from which the ends may exchange units forever."""
         before: list[list[int]] = [[] for _ in self.steps]
         left = [len(after) for after in self.steps]
@@ -179,29 +183,31 @@ class Search:
         return len(self.steps) - len(silent)
 
 
-def search_reachable_worlds(*starts: World, windows: range = range(0)) -> Search:
+def search_reachable_states(*starts: ExchangeState, windows: range = range(0)) -> Search:
     numbers = {start.relative_state(): number for number, start in enumerate(starts)}
     found = Search([*starts], [])
 
-    def number_of_world(world: World) -> int:
-        state = world.relative_state()
+    def number_of_state(exchange: ExchangeState) -> int:
+        state = exchange.relative_state()
         if state not in numbers:
-            numbers[state] = len(found.worlds)
-            found.worlds.append(world)
+            numbers[state] = len(found.states)
+            found.states.append(exchange)
         return numbers[state]
 
-    while len(found.steps) < len(found.worlds):
-        world = found.worlds[len(found.steps)]
-        world.check_receives_suffice()
-        found.steps.append([number_of_world(after) for after in worlds_after_own_steps(world)])
-        for after in worlds_after_program_steps(world, windows):
-            number_of_world(after)
+    while len(found.steps) < len(found.states):
+        exchange = found.states[len(found.steps)]
+        exchange.check_receives_suffice()
+        found.steps.append(
+            [number_of_state(after) for after in states_after_steps_of_ends(exchange)]
+        )
+        for after in states_after_steps_of_program(exchange, windows):
+            number_of_state(after)
     return found
 
 
-def end_that_is_stuck(world: World) -> str | None:
+def end_that_is_stuck(exchange: ExchangeState) -> str | None:
     """Return the end that cannot send although nothing is in flight and its peer could receive."""
-    initiator, acceptor = world.ends[I], world.ends[A]
+    initiator, acceptor = exchange.ends[I], exchange.ends[A]
     if acceptor._held >= acceptor.window:
         return None  # the acceptor's program holds all units, so the initiator must wait
     if not initiator.sendable:
@@ -224,22 +230,25 @@ CASES = [
 def test_no_reachable_state_is_stuck_and_the_ends_become_silent(
     initiator: int, acceptor: int, windows: range
 ) -> None:
-    starts = World.with_windows(initiator, acceptor), World.after_join(initiator, acceptor)
-    found = search_reachable_worlds(*starts, windows=windows)
-    assert len(found.worlds) > 100
-    assert found.count_worlds_with_endless_exchange() == 0
-    silent = [w for w, after in zip(found.worlds, found.steps, strict=True) if not after]
+    starts = (
+        ExchangeState.with_windows(initiator, acceptor),
+        ExchangeState.after_join(initiator, acceptor),
+    )
+    found = search_reachable_states(*starts, windows=windows)
+    assert len(found.states) > 100
+    assert found.count_states_with_endless_exchange() == 0
+    silent = [w for w, after in zip(found.states, found.steps, strict=True) if not after]
     assert silent
-    assert [world.relative_state() for world in silent if end_that_is_stuck(world)] == []
+    assert [exchange.relative_state() for exchange in silent if end_that_is_stuck(exchange)] == []
 
 
 class GrantsWhateverIsNew(Credits):
     """An initiator that answers each grant unit when the acceptor has at most one credit."""
 
     @property
-    def grant_due(self) -> bool:
+    def is_grant_due(self) -> bool:
         if self._role is A:
-            return super().grant_due
+            return super().is_grant_due
         left = self._announced - self._peer_used
         return self._limit > self._used and self._granted > self._announced and left <= 1
 
@@ -259,10 +268,10 @@ class UsesItsLastCredit(Credits):
 
 def test_the_search_finds_the_faults_of_simpler_rules() -> None:
     """The simpler rules lead to an endless exchange of grants, and to a deadlock."""
-    found = search_reachable_worlds(World.with_windows(4, 1, GrantsWhateverIsNew))
-    assert found.count_worlds_with_endless_exchange() > 0
-    found = search_reachable_worlds(World.with_windows(4, 1, UsesItsLastCredit))
-    silent = [w for w, after in zip(found.worlds, found.steps, strict=True) if not after]
+    found = search_reachable_states(ExchangeState.with_windows(4, 1, GrantsWhateverIsNew))
+    assert found.count_states_with_endless_exchange() > 0
+    found = search_reachable_states(ExchangeState.with_windows(4, 1, UsesItsLastCredit))
+    silent = [w for w, after in zip(found.states, found.steps, strict=True) if not after]
     assert any(
         not w.ends[I].sendable
         and not w.ends[A].sendable
@@ -276,14 +285,14 @@ def test_a_window_of_three_would_suffice_and_two_would_not(
 ) -> None:
     monkeypatch.setitem(Credits.__init__.__globals__["_MIN_WINDOW"], I, 2)
     for window, expected in ((3, False), (2, True)):
-        found = search_reachable_worlds(World.with_windows(window, 1))
+        found = search_reachable_states(ExchangeState.with_windows(window, 1))
         is_stuck = any(
-            not world.ends[A].sendable and world.ends[A]._held == world.ends[I]._held == 0
-            for world, after in zip(found.worlds, found.steps, strict=True)
+            not exchange.ends[A].sendable and exchange.ends[A]._held == exchange.ends[I]._held == 0
+            for exchange, after in zip(found.states, found.steps, strict=True)
             if not after
         )
         assert is_stuck is expected
-        assert found.count_worlds_with_endless_exchange() == 0
+        assert found.count_states_with_endless_exchange() == 0
 
 
 class RandomPrograms(RuleBasedStateMachine):
@@ -291,57 +300,59 @@ class RandomPrograms(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.world = World.with_windows(4, 1)
+        self.exchange = ExchangeState.with_windows(4, 1)
         self.units = {RECORDS: 0, GRANT: 0}
 
     @initialize(initiator=st.integers(4, 40), acceptor=st.integers(1, 40))
-    def begin(self, initiator: int, acceptor: int) -> None:
-        self.world = World.with_windows(initiator, acceptor)
+    def begin_exchange(self, initiator: int, acceptor: int) -> None:
+        self.exchange = ExchangeState.with_windows(initiator, acceptor)
 
     def send_unit(self, role: Role, kind: str | int) -> None:
         peer = A if role is I else I
-        self.world.to[peer].append(send_unit(self.world.ends[role], kind))
+        self.exchange.to[peer].append(send_unit(self.exchange.ends[role], kind))
         self.units[GRANT if kind == GRANT else RECORDS] += 1
 
     @rule(role=st.sampled_from(Role), count=st.integers(1, 20))
-    def send_records(self, role: Role, count: int) -> None:
-        for _ in range(min(count, self.world.ends[role].sendable)):
+    def send_record_units(self, role: Role, count: int) -> None:
+        for _ in range(min(count, self.exchange.ends[role].sendable)):
             self.send_unit(role, RECORDS)
 
     @rule(role=st.sampled_from(Role), count=st.integers(1, 20))
-    def deliver(self, role: Role, count: int) -> None:
-        for _ in range(min(count, len(self.world.to[role]))):
-            receive_unit(self.world.ends[role], self.world.to[role].popleft())
+    def deliver_units_in_flight(self, role: Role, count: int) -> None:
+        for _ in range(min(count, len(self.exchange.to[role]))):
+            receive_unit(self.exchange.ends[role], self.exchange.to[role].popleft())
 
     @rule(role=st.sampled_from(Role), count=st.integers(1, 20))
     def release(self, role: Role, count: int) -> None:
-        for _ in range(min(count, self.world.ends[role]._held)):
-            self.world.ends[role].count_released_receive()
+        for _ in range(min(count, self.exchange.ends[role]._held)):
+            self.exchange.ends[role].count_released_receive()
 
     @rule(role=st.sampled_from(Role))
     def grant(self, role: Role) -> None:
-        if self.world.ends[role].grant_due:
+        if self.exchange.ends[role].is_grant_due:
             self.send_unit(role, GRANT)
-            assert not self.world.ends[role].grant_due
+            assert not self.exchange.ends[role].is_grant_due
 
     @rule(window=st.integers(1, 40))
-    def resize(self, window: int) -> None:
-        acceptor = self.world.ends[A]
-        acceptor.set_window(window)
-        if acceptor.excess and acceptor.sendable:
+    def resize_acceptor_window(self, window: int) -> None:
+        acceptor = self.exchange.ends[A]
+        acceptor.set_credit_window(window)
+        if acceptor.has_excess_credits and acceptor.sendable:
             self.send_unit(A, window)
 
     @rule()
-    def settle(self) -> None:
+    def deliver_and_release_all_units(self) -> None:
         """Deliver and release all units; check that few grant units follow and both ends can
         send."""
-        ends, before = self.world.ends, self.units[GRANT]
+        ends, before = self.exchange.ends, self.units[GRANT]
         for _ in range(100):
             for role in Role:
-                self.deliver(role, len(self.world.to[role]))
+                self.deliver_units_in_flight(role, len(self.exchange.to[role]))
                 self.release(role, ends[role]._held)
                 self.grant(role)
-            if not any(self.world.to.values()) and not any(e.grant_due for e in ends.values()):
+            if not any(self.exchange.to.values()) and not any(
+                e.is_grant_due for e in ends.values()
+            ):
                 break
         assert self.units[GRANT] - before <= 6
         assert ends[I].sendable
@@ -351,14 +362,14 @@ class RandomPrograms(RuleBasedStateMachine):
 
     @invariant()
     def each_unit_has_a_receive(self) -> None:
-        self.world.check_receives_suffice()
+        self.exchange.check_receives_suffice()
 
 
 TestRandomPrograms = RandomPrograms.TestCase
 TestRandomPrograms.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
 
 
-def send_units_to_acceptor(ends: World, count: int) -> None:
+def send_units_to_acceptor(ends: ExchangeState, count: int) -> None:
     """Let the initiator send units with records as fast as its credits permit."""
     sent = 0
     while sent < count:
@@ -368,7 +379,7 @@ def send_units_to_acceptor(ends: World, count: int) -> None:
         while ends.to[A]:
             receive_unit(ends.ends[A], ends.to[A].popleft())
             ends.ends[A].count_released_receive()
-        if ends.ends[A].grant_due:
+        if ends.ends[A].is_grant_due:
             ends.to[I].append(send_unit(ends.ends[A], GRANT))
         while ends.to[I]:
             receive_unit(ends.ends[I], ends.to[I].popleft())
@@ -376,15 +387,15 @@ def send_units_to_acceptor(ends: World, count: int) -> None:
 
 @pytest.mark.clause("ADTS-CRED-1", "ADTS-CRED-2")
 def test_counts_are_cumulative_and_wrap_around(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World.with_windows(4, 8)
+    exchange = ExchangeState.with_windows(4, 8)
     # start with the counts that follow nearly 2**32 units in each direction
-    for end in world.ends.values():
+    for end in exchange.ends.values():
         past = (1 << 32) - 20
         for name in ("_limit", "_used", "_announced", "_peer_used"):
             setattr(end, name, getattr(end, name) + past)
-    send_units_to_acceptor(world, 100)
-    assert world.ends[A].sendable >= 1
-    granted, returned = world.ends[A].count_sent_unit()
+    send_units_to_acceptor(exchange, 100)
+    assert exchange.ends[A].sendable >= 1
+    granted, returned = exchange.ends[A].count_sent_unit()
     assert (granted, returned) == (100 + 8 - 20, 0)
 
 
@@ -393,11 +404,11 @@ def test_a_grant_unit_follows_half_a_window_of_records_at_the_latest() -> None:
     acceptor = Credits(A, window=9, credit=4)
     for n in range(1, 5):
         acceptor.count_received_unit(4, 0, grant_unit=False)
-        assert not acceptor.grant_due  # no grant is due, because the unit has not been released
+        assert not acceptor.is_grant_due  # no grant is due, because the unit has not been released
         acceptor.count_released_receive()
-        assert acceptor.grant_due is (n == 4)
+        assert acceptor.is_grant_due is (n == 4)
     assert acceptor.count_sent_unit() == (13, 0)
-    assert not acceptor.grant_due
+    assert not acceptor.is_grant_due
 
 
 @pytest.mark.clause("ADTS-CRED-5#b")
@@ -405,9 +416,9 @@ def test_the_acceptor_grants_to_an_initiator_without_credit() -> None:
     acceptor = Credits(A, window=9, credit=4)
     for _ in range(9):
         acceptor.count_received_unit(4, 0, grant_unit=False)
-    assert not acceptor.grant_due
+    assert not acceptor.is_grant_due
     acceptor.count_released_receive()
-    assert acceptor.grant_due
+    assert acceptor.is_grant_due
     assert acceptor.count_sent_unit() == (10, 0)
 
 
@@ -416,18 +427,18 @@ def test_the_initiator_grants_to_an_acceptor_with_one_credit_if_it_can_use_it() 
     initiator = Credits(I, window=8, credit=3)
     for _ in range(7):
         initiator.count_received_unit(3, 0, grant_unit=False)
-    assert not initiator.grant_due
+    assert not initiator.is_grant_due
     # This adds one credit for records, which is less than half of the window.
     initiator.count_released_receive()
-    assert initiator.grant_due
+    assert initiator.is_grant_due
     initiator.count_sent_unit()
     # While the initiator holds six of eight units, it does not answer grant units, because the
     # acceptor could not use the credits.
     for granted in (4, 5):
         initiator.count_received_unit(granted, 0, grant_unit=True)
-        assert not initiator.grant_due
+        assert not initiator.is_grant_due
     initiator.count_released_receive()
-    assert initiator.grant_due
+    assert initiator.is_grant_due
 
 
 @pytest.mark.clause("ADTS-CRED-3")
@@ -439,9 +450,9 @@ def test_the_acceptor_sends_no_records_with_its_last_credit() -> None:
         assert acceptor.sendable == left
     acceptor.count_received_unit(4, 0, grant_unit=False)
     acceptor.count_released_receive()
-    assert acceptor.grant_due
+    assert acceptor.is_grant_due
     acceptor.count_sent_unit()
-    assert not acceptor.grant_due
+    assert not acceptor.is_grant_due
     initiator = Credits(I, window=4, credit=1)
     assert initiator.sendable == 1
 
@@ -460,7 +471,7 @@ def test_windows_have_limits(role: Role, window: int, credit: int) -> None:
 def test_a_window_is_not_resized_below_its_limit() -> None:
     initiator = Credits(I, window=MIN_INITIATOR_WINDOW, credit=1)
     with pytest.raises(CreditError, match="of the initiator is 4 to 4096"):
-        initiator.set_window(3)
+        initiator.set_credit_window(3)
     assert initiator.window == 4
 
 
@@ -551,49 +562,49 @@ def test_a_peer_that_breaks_the_rules_is_found_and_changes_nothing(
 
 @pytest.mark.clause("ADTS-CRED-8")
 def test_credits_that_are_not_used_can_be_asked_back() -> None:
-    world = World.with_windows(4, 16)
-    initiator, acceptor = world.ends[I], world.ends[A]
-    send_units_to_acceptor(world, 3)
-    acceptor.set_window(2)
-    assert acceptor.excess
+    exchange = ExchangeState.with_windows(4, 16)
+    initiator, acceptor = exchange.ends[I], exchange.ends[A]
+    send_units_to_acceptor(exchange, 3)
+    acceptor.set_credit_window(2)
+    assert acceptor.has_excess_credits
     assert acceptor.reserved == 13  # the peer still has 13 credits
     receive_unit(initiator, send_unit(acceptor, 2))
-    assert initiator.grant_due
+    assert initiator.is_grant_due
     assert initiator.sendable == 3
     unit = send_unit(initiator, GRANT)
     assert unit[2] == 10  # 13 credits minus the one for this unit and two that remain
     assert initiator.sendable == 2
-    assert not initiator.grant_due
+    assert not initiator.is_grant_due
     receive_unit(acceptor, unit)
-    assert not acceptor.excess
+    assert not acceptor.has_excess_credits
     assert acceptor.reserved == 2
-    send_units_to_acceptor(world, 50)
+    send_units_to_acceptor(exchange, 50)
     assert acceptor.reserved == 2
-    acceptor.set_window(16)
-    assert acceptor.grant_due
+    acceptor.set_credit_window(16)
+    assert acceptor.is_grant_due
     receive_unit(initiator, send_unit(acceptor, GRANT))
     assert initiator.sendable == 16
 
 
 @pytest.mark.clause("ADTS-CRED-8")
 def test_a_request_for_credits_that_are_used_meanwhile_is_answered_by_their_use() -> None:
-    world = World.with_windows(4, 4)
-    initiator, acceptor = world.ends[I], world.ends[A]
+    exchange = ExchangeState.with_windows(4, 4)
+    initiator, acceptor = exchange.ends[I], exchange.ends[A]
     for _ in range(3):
-        world.to[A].append(send_unit(initiator, RECORDS))
-    acceptor.set_window(1)
+        exchange.to[A].append(send_unit(initiator, RECORDS))
+    acceptor.set_credit_window(1)
     receive_unit(initiator, send_unit(acceptor, 1))
     assert not initiator._keep
-    assert acceptor.excess
-    while world.to[A]:
-        receive_unit(acceptor, world.to[A].popleft())
+    assert acceptor.has_excess_credits
+    while exchange.to[A]:
+        receive_unit(acceptor, exchange.to[A].popleft())
         acceptor.count_released_receive()
-    assert not acceptor.excess
+    assert not acceptor.has_excess_credits
     assert acceptor.reserved == 1
 
 
 def test_only_an_initiator_is_asked_for_credits_and_it_keeps_one() -> None:
     with pytest.raises(CreditError, match="RECLAIM that leaves 1 credits to the acceptor"):
-        Credits(A, 1, 4).give_back_all_but(1)
+        Credits(A, 1, 4).give_back_all_credits_but(1)
     with pytest.raises(CreditError, match="RECLAIM that leaves 0 credits to the initiator"):
-        Credits(I, 4, 4).give_back_all_but(0)
+        Credits(I, 4, 4).give_back_all_credits_but(0)

@@ -112,7 +112,7 @@ def test_a_killed_peer_ends_the_channel_and_leaves_nothing_behind(
             await listener.close()
         if acceptors is not None:
             pool = acceptors._device.pool
-            receives = acceptor._open(UNIT)[0]  # type: ignore[attr-defined]
+            receives = acceptor._get_or_create_receives(UNIT)[0]  # type: ignore[attr-defined]
             assert (receives.reserved, receives.posted) == (0, receives.total)
             assert pool.free + receives.total == pool.size
             await acceptors.close()

@@ -91,18 +91,18 @@ def test_waiting_tasks_get_units_in_order_and_cancelled_ones_lose_none() -> None
 
 
 def test_an_exception_in_a_request_ends_its_wait() -> None:
-    async def fail_request() -> None:
+    async def fail_request_for_unit() -> None:
         pool = Pool(None, 4096, 4096)
         unit = await pool.take()
         turn = pool.request()
         turn.set_exception(ConnectionError("ended"))
         with pytest.raises(ConnectionError):
             await turn
-        pool.withdraw(turn)
+        pool.withdraw_unit_request(turn)
         unit.release()
         assert pool.free == 1
 
-    asyncio.run(fail_request())
+    asyncio.run(fail_request_for_unit())
 
 
 def test_a_unit_whose_parts_are_all_free_returns_to_its_pool(pd: PD) -> None:
@@ -123,7 +123,7 @@ def test_a_unit_whose_parts_are_all_free_returns_to_its_pool(pd: PD) -> None:
 
 
 def test_a_unit_that_becomes_free_serves_tasks_that_wait_for_parts() -> None:
-    async def wait_for_parts() -> None:
+    async def wait_for_parts_of_unit() -> None:
         pool = Pool(None, 65536, 65536)
         parts = SplitPool(pool, 16384)
         whole = await pool.take()
@@ -137,7 +137,7 @@ def test_a_unit_that_becomes_free_serves_tasks_that_wait_for_parts() -> None:
             (await task).release()
         assert (pool.free, parts.free, pool.waiting) == (1, 4, 0)
 
-    asyncio.run(wait_for_parts())
+    asyncio.run(wait_for_parts_of_unit())
 
 
 @pytest.fixture
@@ -193,10 +193,10 @@ def test_memory_that_cannot_be_registered_is_as_if_the_pool_were_smaller(
 ) -> None:
     pool = Pool(pd, 6 * 4096, 4096)
 
-    def refuse(*args: Any) -> None:
+    def raise_error_of_refused_call(*args: Any) -> None:
         raise LimitError(errno.ENOMEM, "too many regions")
 
-    monkeypatch.setattr("siwarp.ulp.adts.memory.MR", refuse)
+    monkeypatch.setattr("siwarp.ulp.adts.memory.MR", raise_error_of_refused_call)
     units = take_units(pool, 3)
     assert len(units) == 2
     units[0].release()
@@ -210,10 +210,10 @@ def test_a_region_that_the_transport_still_uses_is_kept_and_freed_later(
     units = take_units(pool, 6)
     close = MR.close
 
-    def refuse(mr: MR) -> None:
+    def raise_error_of_refused_call(mr: MR) -> None:
         raise StateError(errno.EBUSY, "a Send uses the memory")
 
-    monkeypatch.setattr(MR, "close", refuse)
+    monkeypatch.setattr(MR, "close", raise_error_of_refused_call)
     for unit in units[:4]:
         unit.release()
     assert pool.registered == 6
@@ -225,7 +225,7 @@ def test_a_region_that_the_transport_still_uses_is_kept_and_freed_later(
 
 
 def test_units_that_are_set_aside_are_taken_only_on_request() -> None:
-    async def take_all() -> None:
+    async def take_units_that_are_set_aside() -> None:
         pool = Pool(None, 4 * 4096, 4096)
         parts = SplitPool(pool, 1024)
         pool.set_aside = 2
@@ -243,7 +243,7 @@ def test_units_that_are_set_aside_are_taken_only_on_request() -> None:
         held[1].release()
         assert turn.done()
 
-    asyncio.run(take_all())
+    asyncio.run(take_units_that_are_set_aside())
 
 
 def test_registered_memory_outlives_neither_its_users_nor_its_device(pd: PD) -> None:

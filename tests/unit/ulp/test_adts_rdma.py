@@ -90,12 +90,12 @@ def test_100_sessions_share_64_mib_and_return_the_memory(
     async def exchange_over_100_channels() -> None:
         left = asyncio.Event()
 
-        def free_and_report(receives: Receives) -> None:
+        def free_receives_and_note_last(receives: Receives) -> None:
             free(receives)
             if not device.receiving:
                 left.set()
 
-        monkeypatch.setattr(Receives, "free", free_and_report)
+        monkeypatch.setattr(Receives, "free", free_receives_and_note_last)
         acceptors = await open_acceptors(HOST, Limits())
         device = acceptors._device
         before = device.pool.registered

@@ -164,7 +164,7 @@ def test_the_limit_follows_the_units_that_were_released() -> None:
     assert receiver.make_report().limit == 6
     assert not receiver.count_released_unit(grant=False)
     assert receiver.make_report().limit == 6
-    receiver.raise_limit()
+    receiver.raise_unit_limit()
     assert receiver.make_report().limit == 7
     with pytest.raises(WireError, match="unit 7 was sent, but the limit is 7"):
         receiver.store_unit(7, 7)

@@ -95,7 +95,7 @@ def test_units_of_all_sizes_arrive_in_order() -> None:
 
 
 def test_a_reader_that_holds_its_units_stops_the_sender() -> None:
-    async def hold_units() -> None:
+    async def receive_and_hold_units() -> None:
         async with open_channel_pair() as (a, b):
             sent = 0
 
@@ -117,18 +117,18 @@ def test_a_reader_that_holds_its_units_stops_the_sender() -> None:
                 assert (await receive_unit(b))[0] == number
             await sending
 
-    run_in_event_loop(hold_units)
+    run_in_event_loop(receive_and_hold_units)
 
 
 def test_a_paused_channel_reads_nothing() -> None:
     async def pause_and_resume_reading() -> None:
         async with open_channel_pair() as (a, b):
-            b.pause_granting()
+            b.pause_granting_credits()
             await send_unit(a, 1, b"x")
             for _ in range(5):  # let the event loop poll the socket, whose buffer has the octets
                 await asyncio.sleep(0)
             assert b.receive_nowait() is None
-            b.resume_granting()
+            b.resume_granting_credits()
             assert await receive_unit(b) == (1, b"x")
 
     run_in_event_loop(pause_and_resume_reading)
@@ -285,7 +285,7 @@ def test_a_cancelled_send_ends_the_channel_only_in_mid_unit() -> None:
             await asyncio.gather(reading, return_exceptions=True)
             await send_unit(a, 1, b"x")
             assert await receive_unit(b) == (1, b"x")
-            b.pause_granting()
+            b.pause_granting_credits()
 
             async def send_large_units() -> None:
                 while True:

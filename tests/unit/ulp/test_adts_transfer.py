@@ -103,7 +103,7 @@ def test_only_small_files_are_sent_at_once_and_with_update_none(
     with Tree(source) as origin, Tree(target, True) as destination:
         pump = Pump(destination)
         pump.receiver = Noting({0: destination}, 64)
-        pump.send_plan(make_file_plan(origin, options=Option.RESUME | update))
+        pump.send_all_units_of_plan(make_file_plan(origin, options=Option.RESUME | update))
         pump.close()
     small = {"empty", "one", "d/small", "d/limit"}
     assert opened == {
@@ -446,7 +446,7 @@ def test_memory_of_the_program_arrives_whether_or_not_it_is_copied_into_units(
     pump = Pump(ObjectDestination(into, "file"), unit)
     pump.gathers = gathers
     origin = MemoryOrigin(memoryview(octets))
-    pump.send_plan(FilePlan(origin, iter([origin.entry]), prefix="file"))
+    pump.send_all_units_of_plan(FilePlan(origin, iter([origin.entry]), prefix="file"))
     assert (pump.received.done, pump.received.failures) == (1, [])
     assert into == octets
 

@@ -478,7 +478,7 @@ def decode_records(octets: memoryview) -> Iterator[Record | Message]:
         yield record if record.type == Type.DATA else wire.parse_message(record)
 
 
-def correct_crcs(octets: bytearray) -> None:
+def recompute_crcs(octets: bytearray) -> None:
     """Correct the CRCs of a damaged unit, so that the later checks are reached."""
     octets[20:24] = crc32c(bytes(octets[:20])).to_bytes(4, "big")
     at = 24
@@ -513,7 +513,7 @@ def test_a_damaged_unit_gives_records_or_a_wire_error(
         at = position % len(octets)
         octets[at : at + len(changed)] = changed[: len(octets) - at]
     if corrected:
-        correct_crcs(octets)
+        recompute_crcs(octets)
     try:
         found = list(decode_records(memoryview(octets)))
     except WireError as error:

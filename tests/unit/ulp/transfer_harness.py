@@ -50,7 +50,9 @@ class Pump:
         self.sent = Outcome()
         self.received = Outcome()
 
-    def send_plan(self, plan: FilePlan, before: Callable[[int], None] = lambda _: None) -> None:
+    def send_all_units_of_plan(
+        self, plan: FilePlan, before: Callable[[int], None] = lambda _: None
+    ) -> None:
         """Send all units of a plan; call ``before`` with the number of each unit before it is
         delivered."""
         self.sender.add(plan)
@@ -120,7 +122,7 @@ def copy_tree(
         pump = Pump(destination, unit)
         try:
             plan = make_file_plan(origin, options=options, digest=digest, symlinks=symlinks)
-            pump.send_plan(plan, before)
+            pump.send_all_units_of_plan(plan, before)
         finally:
             pump.close()
     return pump

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 from harness.peer_harness import connected_plain_peer
-from harness.rc_harness import READ, SEND, WRITE, End, Wire
+from harness.rc_harness import READ, SEND, WRITE, End, ListenerAndConnector
 from harness.verbs_harness import (
     Rig,
     errno_raised_by,
@@ -41,7 +41,7 @@ SIZES += [65475, 65483, 65535, 65536, 65537, 100001, 1 << 20, (1 << 20) + 1]
 @pytest.fixture(scope="module")
 def connected_pair() -> Iterator[tuple[End, End]]:
     a, b = Rig(), Rig()
-    yield Wire(a, b).connect(
+    yield ListenerAndConnector(a, b).connect(
         size=2 << 20, max_send_sge=16, max_recv_sge=16, max_inline_data=256, max_send_wr=64
     )
     a.close()
@@ -106,9 +106,11 @@ def test_an_rc_read_of_any_size_returns_the_content_of_the_peers_memory(
     assert b.rcq.poll(4) == []
 
 
-def test_a_write_a_read_and_a_send_of_20_mib_transfer_all_octets(wire: Wire) -> None:
+def test_a_write_a_read_and_a_send_of_20_mib_transfer_all_octets(
+    connector: ListenerAndConnector,
+) -> None:
     size = 20 << 20
-    a, b = wire.connect(size=size)
+    a, b = connector.connect(size=size)
     data = octet_pattern(1 << 16) * (size >> 16)
     a.mem.view[:] = data
     a.post(WRITE, 1, length=size, remote=b.mem.remote())
@@ -131,7 +133,10 @@ def test_sends_that_arrive_together_are_received_by_one_poll_up_to_the_budget(
 ) -> None:
     with temporary_settings(progress_thread=0, lanes=1, budget=budget):
         rig = Rig()
-        with connected_plain_peer(Wire(rig), gone=True, max_recv_wr=32) as (a, peer):
+        with connected_plain_peer(ListenerAndConnector(rig), gone=True, max_recv_wr=32) as (
+            a,
+            peer,
+        ):
             for i in range(20):
                 a.post_receive(i, 64 * i, 64)
             peer.send_segments(*(peer.build_send(b"%d" % i) for i in range(20)))
@@ -247,8 +252,10 @@ def test_send_completions_are_in_posting_order_also_around_reads(
     assert [w.wr_id for w in poll(b.rcq, 3)] == [0, 1, 2]
 
 
-def test_with_sq_sig_all_every_request_creates_a_completion(wire: Wire) -> None:
-    a, b = wire.connect(sig_all=True)
+def test_with_sq_sig_all_every_request_creates_a_completion(
+    connector: ListenerAndConnector,
+) -> None:
+    a, b = connector.connect(sig_all=True)
     b.qp.post_recv([RecvWR(1), RecvWR(2)])
     a.post(SEND, 1, flags=0)
     a.post(READ, 2, length=10, remote=b.mem.remote(0, 10), flags=0)
@@ -312,8 +319,10 @@ def test_only_a_solicited_send_notifies_a_cq_armed_for_solicited_events(
 
 
 @pytest.mark.parametrize("ord_", [1, 2, 5, 128])
-def test_reads_beyond_the_ord_limit_wait_and_all_complete(wire: Wire, ord_: int) -> None:
-    a, b = wire.connect(ConnParam(initiator_depth=ord_), size=1 << 18, max_send_wr=256)
+def test_reads_beyond_the_ord_limit_wait_and_all_complete(
+    connector: ListenerAndConnector, ord_: int
+) -> None:
+    a, b = connector.connect(ConnParam(initiator_depth=ord_), size=1 << 18, max_send_wr=256)
     n = 200
     for i in range(1024):
         b.mem.view[4 * i : 4 * i + 4] = i.to_bytes(4, "big")
@@ -326,8 +335,10 @@ def test_reads_beyond_the_ord_limit_wait_and_all_complete(wire: Wire, ord_: int)
         assert a.mem.read(4, 8 * i) == i.to_bytes(4, "big")
 
 
-def test_both_ends_may_read_from_each_other_at_the_same_time(wire: Wire) -> None:
-    a, b = wire.connect(size=1 << 20)
+def test_both_ends_may_read_from_each_other_at_the_same_time(
+    connector: ListenerAndConnector,
+) -> None:
+    a, b = connector.connect(size=1 << 20)
     for end in (a, b):
         end.mem.write(octet_pattern(1 << 19, id(end) & 7))
     for i in range(8):
@@ -344,9 +355,9 @@ def test_both_ends_may_read_from_each_other_at_the_same_time(wire: Wire) -> None
         assert one.mem.read(1 << 19, 1 << 19) == other.mem.read(1 << 19)
 
 
-def test_a_fenced_request_waits_for_the_preceding_reads(wire: Wire) -> None:
+def test_a_fenced_request_waits_for_the_preceding_reads(connector: ListenerAndConnector) -> None:
     size = 1 << 20
-    a, b = wire.connect(size=2 * size)
+    a, b = connector.connect(size=2 * size)
     for i in range(20):
         b.mem.view[:size] = bytes([i]) * size
         # Without the fence, the Write would be sent before the Read Response arrives.
@@ -374,18 +385,20 @@ def test_a_read_without_scatter_elements_completes_with_length_0(
     assert poll(a.scq)[0].byte_len == 0
 
 
-def test_a_connected_queue_pair_returns_its_local_and_peer_addresses(wire: Wire) -> None:
-    a, b = wire.connect()
+def test_a_connected_queue_pair_returns_its_local_and_peer_addresses(
+    connector: ListenerAndConnector,
+) -> None:
+    a, b = connector.connect()
     assert (a.qp.addr, a.qp.peer) == (b.qp.peer, b.qp.addr)
-    assert b.qp.addr == wire.address
+    assert b.qp.addr == connector.address
     assert a.qp.qp_state == b.qp.qp_state == QPState.RTS
-    fresh = wire.active.create_qp(qp_type=QPType.RC)
+    fresh = connector.active.create_qp(qp_type=QPType.RC)
     assert errno_raised_by(lambda: fresh.addr) == errno.ENOTCONN
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 def test_an_rc_send_arrives_over_ipv4_and_over_ipv6(rig: Rig, host: str) -> None:
-    a, b = Wire(rig, host=host).connect()
+    a, b = ListenerAndConnector(rig, host=host).connect()
     assert a.qp.peer[0] == host
     b.post_receive()
     a.mem.write(b"hello")

@@ -22,7 +22,7 @@ from harness.atomic_harness import (
     write_memory_uint64,
 )
 from harness.peer_harness import connected_plain_peer
-from harness.rc_harness import READ, End, Wire
+from harness.rc_harness import READ, End, ListenerAndConnector
 from harness.verbs_harness import ALL_ACCESS, Rig, errno_raised_by, poll, wait_until
 from hostile.vanishing import PAGE, RemovableMemory
 from hypothesis import given, settings
@@ -67,7 +67,7 @@ def masked_swap_of_rfc7306(value: int, swap: int, swap_mask: int, compare: int, 
 @pytest.fixture(scope="module")
 def connected_pair() -> Iterator[tuple[End, End]]:
     a, b = Rig(), Rig()
-    made = Wire(a, b).connect(max_send_sge=4)
+    made = ListenerAndConnector(a, b).connect(max_send_sge=4)
     assert all(end.mem.addr % 8 == 0 for end in made)
     yield made
     a.close()
@@ -164,7 +164,7 @@ def test_the_original_value_of_an_atomic_may_be_scattered_over_several_elements(
 class AddingThreads:
     """Threads that each add 1 to the same word repeatedly, over one connection per thread."""
 
-    def __init__(self, two: Wire, n: int, each: int) -> None:
+    def __init__(self, two: ListenerAndConnector, n: int, each: int) -> None:
         self.pairs = [two.connect() for _ in range(n)]
         self.target = self.pairs[0][1].mem
         self.target.write(bytes(8))
@@ -196,16 +196,18 @@ class AddingThreads:
 
 @pytest.mark.clause("RFC7306-5-01", "RFC7306-5.3-01", "RFC7306-5.4-02")
 def test_fetch_adds_from_several_queue_pairs_and_threads_lose_no_update(
-    two_device_wire: Wire,
+    two_device_connector: ListenerAndConnector,
 ) -> None:
-    assert AddingThreads(two_device_wire, 4, 150).run_and_read_sum() == 4 * 150
+    assert AddingThreads(two_device_connector, 4, 150).run_and_read_sum() == 4 * 150
 
 
 @pytest.mark.clause("RFC7306-5-02", "RFC7306-5.4-03")
-def test_fetch_adds_from_two_devices_and_local_adds_lose_no_update(two_device_wire: Wire) -> None:
+def test_fetch_adds_from_two_devices_and_local_adds_lose_no_update(
+    two_device_connector: ListenerAndConnector,
+) -> None:
     """No addition is lost when peers of two devices and this process add to the same word."""
-    adders = AddingThreads(two_device_wire, 2, 150)
-    again = Wire(two_device_wire.active, Rig())
+    adders = AddingThreads(two_device_connector, 2, 150)
+    again = ListenerAndConnector(two_device_connector.active, Rig())
     a, b = again.connect()
     view = (ctypes.c_uint8 * 8).from_address(adders.target.addr)
     there = keep_region_registered(b.rig.reg_mr(view, ALL_ACCESS))
@@ -227,9 +229,11 @@ def test_fetch_adds_from_two_devices_and_local_adds_lose_no_update(two_device_wi
     again.passive.close()
 
 
-def test_a_lock_made_of_cmp_swap_admits_one_holder_at_a_time(two_device_wire: Wire) -> None:
+def test_a_lock_made_of_cmp_swap_admits_one_holder_at_a_time(
+    two_device_connector: ListenerAndConnector,
+) -> None:
     """Increments by a Read and a Write under a lock made of CmpSwap lose no update."""
-    pairs = [two_device_wire.connect() for _ in range(2)]
+    pairs = [two_device_connector.connect() for _ in range(2)]
     target = pairs[0][1].mem
     target.write(bytes(16))
     rounds = 30
@@ -319,10 +323,10 @@ REFUSED = {
 @pytest.mark.parametrize("opcode", [ADD, SWAP, MASKED_ADD], ids=["add", "swap", "masked"])
 @pytest.mark.parametrize("why", REFUSED)
 def test_a_refused_atomic_changes_no_memory_and_terminates_the_connection(
-    wire: Wire, why: str, opcode: WROpcode
+    connector: ListenerAndConnector, why: str, opcode: WROpcode
 ) -> None:
     where, status, error = REFUSED[why]
-    a, b = wire.connect()
+    a, b = connector.connect()
     b.mem.view[:] = bytes(len(b.mem.view))
     a.mem.write(b"\xee" * 8)
     post_atomic(a, opcode, where(b), compare_add=0, swap=ONES, compare_add_mask=0)
@@ -335,9 +339,11 @@ def test_a_refused_atomic_changes_no_memory_and_terminates_the_connection(
 
 
 @pytest.mark.parametrize("how", ["unmapped", "protected", "truncated"])
-def test_an_atomic_on_inaccessible_memory_ends_only_the_connection(wire: Wire, how: str) -> None:
+def test_an_atomic_on_inaccessible_memory_ends_only_the_connection(
+    connector: ListenerAndConnector, how: str
+) -> None:
     gone = RemovableMemory(PAGE, how)
-    a, b = wire.connect()
+    a, b = connector.connect()
     mr = b.rig.reg_mr(gone.buffer, ALL_ACCESS)
     gone.remove_pages()
     post_atomic(a, ADD, mr.remote(0, 8), compare_add=1)
@@ -369,8 +375,10 @@ def test_an_inline_atomic_is_refused(connected_pair: tuple[End, End]) -> None:
         post_atomic(a, SWAP, b.mem.remote(0, 8), flags=SendFlag.INLINE | SendFlag.SIGNALED)
 
 
-def test_an_atomic_is_refused_if_the_peer_accepts_no_rdma_reads(wire: Wire) -> None:
-    a, b = wire.connect(ConnParam(initiator_depth=0), ConnParam(responder_resources=0))
+def test_an_atomic_is_refused_if_the_peer_accepts_no_rdma_reads(
+    connector: ListenerAndConnector,
+) -> None:
+    a, b = connector.connect(ConnParam(initiator_depth=0), ConnParam(responder_resources=0))
     with pytest.raises(Error, match="RDMA Reads"):
         post_atomic(a, ADD, b.mem.remote(0, 8))
 
@@ -379,8 +387,10 @@ def test_a_region_with_remote_atomic_but_without_local_write_access_is_refused(r
     assert errno_raised_by(rig.reg_mr, bytearray(8), AccessFlag.REMOTE_ATOMIC) == 22
 
 
-def test_an_atomic_with_a_deregistered_local_key_completes_with_loc_prot_err(wire: Wire) -> None:
-    a, b = wire.connect()
+def test_an_atomic_with_a_deregistered_local_key_completes_with_loc_prot_err(
+    connector: ListenerAndConnector,
+) -> None:
+    a, b = connector.connect()
     b.mem.write(bytes(8))
     mr = a.rig.reg_mr(bytearray(8), AccessFlag.LOCAL_WRITE)
     sge = mr.sge(0, 8)
@@ -392,8 +402,10 @@ def test_an_atomic_with_a_deregistered_local_key_completes_with_loc_prot_err(wir
     assert read_memory_uint64(b) == 0
 
 
-def test_an_atomic_with_an_unmapped_result_buffer_completes_with_loc_prot_err(wire: Wire) -> None:
-    with connected_plain_peer(wire, gone=True) as (a, peer):
+def test_an_atomic_with_an_unmapped_result_buffer_completes_with_loc_prot_err(
+    connector: ListenerAndConnector,
+) -> None:
+    with connected_plain_peer(connector, gone=True) as (a, peer):
         gone = RemovableMemory(PAGE, "unmapped")
         mr = a.rig.reg_mr(gone.buffer, AccessFlag.LOCAL_WRITE)
         a.qp.post_send(SendWR(6, ADD, sg=[mr.sge(0, 8)], remote=THERE))
@@ -406,8 +418,10 @@ def test_an_atomic_with_an_unmapped_result_buffer_completes_with_loc_prot_err(wi
         assert (told.layer, told.etype, told.code) == (1, 0, 0)
 
 
-def test_a_region_cannot_be_deregistered_while_an_atomic_awaits_its_response(wire: Wire) -> None:
-    with connected_plain_peer(wire) as (a, peer):
+def test_a_region_cannot_be_deregistered_while_an_atomic_awaits_its_response(
+    connector: ListenerAndConnector,
+) -> None:
+    with connected_plain_peer(connector) as (a, peer):
         post_atomic(a, ADD, THERE)
         request = receive_atomic_request(peer)
         assert errno_raised_by(a.mem.close) == 16

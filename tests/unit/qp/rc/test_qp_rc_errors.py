@@ -10,7 +10,7 @@ import sys
 import threading
 
 import pytest
-from harness.rc_harness import READ, WRITE, End, Wire
+from harness.rc_harness import READ, WRITE, End, ListenerAndConnector
 from harness.verbs_harness import ALL_ACCESS, poll, wait_until
 from hostile.peer import accept_raw_initiator
 
@@ -25,10 +25,10 @@ FLUSHED = WCStatus.WR_FLUSH_ERR
 
 
 def test_deregistering_a_region_that_the_peer_reads_stops_the_response_and_ends_the_stream(
-    two_device_wire: Wire,
+    two_device_connector: ListenerAndConnector,
 ) -> None:
     size = 16 << 20  # more octets than TCP accepts while the peer does not read
-    peer, end = accept_raw_initiator(two_device_wire)
+    peer, end = accept_raw_initiator(two_device_connector)
     mr = end.rig.reg_mr(bytearray(b"\x11") * size, ALL_ACCESS)
     memory = mr.view.obj
     peer.send_fpdus(
@@ -61,15 +61,17 @@ while True:
 
 @pytest.mark.parametrize("opcode", [WRITE, READ], ids=["write", "read"])
 def test_killing_the_peer_process_during_transfers_moves_the_queue_pair_to_err(
-    two_device_wire: Wire, opcode: int
+    two_device_connector: ListenerAndConnector, opcode: int
 ) -> None:
-    host, port = two_device_wire.address
+    host, port = two_device_connector.address
     peer = subprocess.Popen(
         [sys.executable, "-c", PEER, host, str(port)], stdout=subprocess.PIPE, text=True
     )
     try:
-        request = two_device_wire.next_connection_request(20)
-        b = End(two_device_wire.passive, request.id, two_device_wire.p_channel, size=64 << 20)
+        request = two_device_connector.next_connection_request(20)
+        b = End(
+            two_device_connector.passive, request.id, two_device_connector.p_channel, size=64 << 20
+        )
         b.post_receive(wr_id=1, length=4096)
         b.id.accept()
         assert b.next_cm_event().type == CMEventType.ESTABLISHED
@@ -93,10 +95,10 @@ def test_killing_the_peer_process_during_transfers_moves_the_queue_pair_to_err(
 
 
 def test_two_threads_may_close_both_ends_of_a_connection_at_the_same_time(
-    two_device_wire: Wire,
+    two_device_connector: ListenerAndConnector,
 ) -> None:
     for _ in range(20):
-        a, b = two_device_wire.connect(size=1 << 16)
+        a, b = two_device_connector.connect(size=1 << 16)
         a.post(WRITE, 1, length=1 << 16, remote=b.mem.remote())
         barrier = threading.Barrier(2)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from harness.peer_harness import PlainPeer, connected_plain_peer
-from harness.rc_harness import READ, SEND, WRITE, End, Wire
+from harness.rc_harness import READ, SEND, WRITE, End, ListenerAndConnector
 from harness.verbs_harness import Rig, octet_pattern, poll
 
 from siwarp.inspect import DDPUntagged, ImmediateData, Opcode, Queue
@@ -50,7 +50,7 @@ def post_with_immediate(
 def connected_pair() -> Iterator[tuple[End, End]]:
     """Provide two connected endpoints, each of which knows that its peer is siwarp."""
     a, b = Rig(), Rig()
-    made = Wire(a, b).connect(
+    made = ListenerAndConnector(a, b).connect(
         size=4 << 20, max_send_sge=16, max_recv_sge=16, max_inline_data=256, max_send_wr=64
     )
     yield made
@@ -149,9 +149,9 @@ def test_requests_of_all_opcodes_complete_in_posting_order(connected_pair: tuple
 @pytest.mark.clause("DGRAM-IMM-1", "DGRAM-IMM-2")
 @pytest.mark.parametrize("solicited", [False, True])
 def test_a_write_with_immediate_is_sent_as_a_write_followed_by_immediate_data(
-    wire: Wire, solicited: bool
+    connector: ListenerAndConnector, solicited: bool
 ) -> None:
-    with connected_plain_peer(wire) as (a, peer):
+    with connected_plain_peer(connector) as (a, peer):
         a.mem.write(octet_pattern(100))
         flags = SendFlag.SIGNALED | (SendFlag.SOLICITED if solicited else 0)
         post_with_immediate(a, SEND, 1, imm=0)
@@ -175,8 +175,10 @@ def build_immediate_data_segment(peer: PlainPeer, octets: bytes = bytes(8), **fi
 
 
 @pytest.mark.clause("DGRAM-IMM-2", "DGRAM-IMM-4")
-def test_immediate_data_without_a_preceding_write_completes_with_length_0(wire: Wire) -> None:
-    with connected_plain_peer(wire) as (a, peer):
+def test_immediate_data_without_a_preceding_write_completes_with_length_0(
+    connector: ListenerAndConnector,
+) -> None:
+    with connected_plain_peer(connector) as (a, peer):
         for i in range(6):
             a.post_receive(wr_id=i, length=10)
         octets = bytes(ImmediateData(data=0x41424344, rest=0x45464748))
@@ -195,8 +197,10 @@ def test_immediate_data_without_a_preceding_write_completes_with_length_0(wire: 
 
 
 @pytest.mark.parametrize("size", [0, 4, 7, 9, 100])
-def test_immediate_data_of_other_than_8_octets_ends_the_connection(wire: Wire, size: int) -> None:
-    with connected_plain_peer(wire, gone=True) as (a, peer):
+def test_immediate_data_of_other_than_8_octets_ends_the_connection(
+    connector: ListenerAndConnector, size: int
+) -> None:
+    with connected_plain_peer(connector, gone=True) as (a, peer):
         a.post_receive(wr_id=4, length=200)
         a.mem.view[:200] = bytes(200)
         peer.send_segments(build_immediate_data_segment(peer, b"\xaa" * size))
@@ -207,8 +211,10 @@ def test_immediate_data_of_other_than_8_octets_ends_the_connection(wire: Wire, s
         assert a.mem.read(200) == bytes(200)
 
 
-def test_a_write_with_immediate_without_a_posted_receive_ends_the_connection(wire: Wire) -> None:
-    a, b = wire.connect()
+def test_a_write_with_immediate_without_a_posted_receive_ends_the_connection(
+    connector: ListenerAndConnector,
+) -> None:
+    a, b = connector.connect()
     post_with_immediate(a, WRITE_IMM, 6, length=10, remote=b.mem.remote(0, 10))
     # With persona iwarp, a Write with Immediate completes once TCP has accepted it, possibly before
     # the Terminate ends the connection.
@@ -218,8 +224,10 @@ def test_a_write_with_immediate_without_a_posted_receive_ends_the_connection(wir
     a.wait_for_error_state()
 
 
-def test_a_refused_write_with_immediate_consumes_no_receive(wire: Wire) -> None:
-    a, b = wire.connect(persona=Persona.ROCE)
+def test_a_refused_write_with_immediate_consumes_no_receive(
+    connector: ListenerAndConnector,
+) -> None:
+    a, b = connector.connect(persona=Persona.ROCE)
     mr = b.rig.reg_mr(bytearray(100), AccessFlag.LOCAL_WRITE)
     b.post_receive(wr_id=5)
     post_with_immediate(a, WRITE_IMM, 6, length=10, remote=mr.remote(0, 10))
@@ -229,9 +237,9 @@ def test_a_refused_write_with_immediate_consumes_no_receive(wire: Wire) -> None:
 
 
 def test_only_a_solicited_write_with_immediate_notifies_a_cq_armed_for_solicited_events(
-    two_device_wire: Wire,
+    two_device_connector: ListenerAndConnector,
 ) -> None:
-    a, b = two_device_wire.connect()
+    a, b = two_device_connector.connect()
     for i in range(2):
         b.qp.post_recv(RecvWR(i))
     b.rcq.req_notify(solicited_only=True)
@@ -282,8 +290,10 @@ def test_a_send_with_immediate_may_have_16_scatter_gather_elements(
     assert b.mem.read(16 * size) == want
 
 
-def test_a_send_with_immediate_longer_than_its_receive_is_a_length_error(wire: Wire) -> None:
-    a, b = wire.connect()
+def test_a_send_with_immediate_longer_than_its_receive_is_a_length_error(
+    connector: ListenerAndConnector,
+) -> None:
+    a, b = connector.connect()
     b.post_receive(wr_id=1, length=99)
     post_with_immediate(a, SEND_IMM, length=100)
     (got,) = poll(b.rcq)
@@ -292,9 +302,11 @@ def test_a_send_with_immediate_longer_than_its_receive_is_a_length_error(wire: W
 
 
 @pytest.mark.clause("DGRAM-IMM-7")
-def test_send_with_immediate_is_refused_if_the_peer_is_not_known_to_be_siwarp(wire: Wire) -> None:
+def test_send_with_immediate_is_refused_if_the_peer_is_not_known_to_be_siwarp(
+    connector: ListenerAndConnector,
+) -> None:
     with (
-        connected_plain_peer(wire) as (a, _),
+        connected_plain_peer(connector) as (a, _),
         pytest.raises(Error, match="private_messages"),
     ):
         post_with_immediate(a, SEND_IMM, length=10)
@@ -302,9 +314,9 @@ def test_send_with_immediate_is_refused_if_the_peer_is_not_known_to_be_siwarp(wi
 
 @pytest.mark.clause("DGRAM-IMM-8")
 def test_send_with_immediate_from_a_peer_not_known_to_be_siwarp_is_an_unexpected_opcode(
-    wire: Wire,
+    connector: ListenerAndConnector,
 ) -> None:
-    with connected_plain_peer(wire, gone=True) as (a, peer):
+    with connected_plain_peer(connector, gone=True) as (a, peer):
         a.mem.view[:100] = bytes(100)
         a.post_receive(wr_id=4, length=100)
         peer.send_segments(peer.build_send(b"\1\0\0\0IMM!body", opcode=15))
@@ -316,8 +328,10 @@ def test_send_with_immediate_from_a_peer_not_known_to_be_siwarp_is_an_unexpected
 
 @pytest.mark.clause("DGRAM-IMM-9")
 @pytest.mark.parametrize("body", [b"", b"\1\0\0", b"\0" * 8, b"\3" + bytes(20)])
-def test_an_undefined_private_message_ends_the_connection(wire: Wire, body: bytes) -> None:
-    with connected_plain_peer(wire, gone=True, private_messages=True) as (a, peer):
+def test_an_undefined_private_message_ends_the_connection(
+    connector: ListenerAndConnector, body: bytes
+) -> None:
+    with connected_plain_peer(connector, gone=True, private_messages=True) as (a, peer):
         a.post_receive(wr_id=4, length=200)
         peer.send_segments(peer.build_send(body, opcode=15))
         told = peer.receive_terminate()
@@ -327,8 +341,10 @@ def test_an_undefined_private_message_ends_the_connection(wire: Wire, body: byte
 
 
 @pytest.mark.clause("DGRAM-IMM-5", "DGRAM-IMM-6")
-def test_a_send_with_immediate_is_sent_with_the_private_opcode_and_a_header(wire: Wire) -> None:
-    with connected_plain_peer(wire, private_messages=True) as (a, peer):
+def test_a_send_with_immediate_is_sent_with_the_private_opcode_and_a_header(
+    connector: ListenerAndConnector,
+) -> None:
+    with connected_plain_peer(connector, private_messages=True) as (a, peer):
         a.mem.write(b"payload!")
         for flags, subcode in ((0, 1), (SendFlag.SOLICITED, 2)):
             post_with_immediate(a, SEND_IMM, length=8, flags=flags | SendFlag.SIGNALED)

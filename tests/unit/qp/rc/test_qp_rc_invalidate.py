@@ -7,7 +7,7 @@ import os
 import threading
 
 import pytest
-from harness.rc_harness import READ, SEND, WRITE, End, Wire
+from harness.rc_harness import READ, SEND, WRITE, End, ListenerAndConnector
 from harness.verbs_harness import (
     ALL_ACCESS,
     Rig,
@@ -64,9 +64,9 @@ def test_send_with_invalidate_is_refused_on_a_ud_queue_pair(rig: Rig) -> None:
 
 
 def test_a_bound_region_stays_valid_for_the_next_connection_of_its_queue_pair(
-    two_device_wire: Wire,
+    two_device_connector: ListenerAndConnector,
 ) -> None:
-    a, b = two_device_wire.connect()
+    a, b = two_device_connector.connect()
     mr = MR(b.rig.pd, bytearray(100), INVALIDATE, qp=b.qp)
     a.post(WRITE, 1, length=9, remote=mr.remote())
     assert poll(a.scq)[0].ok
@@ -75,8 +75,8 @@ def test_a_bound_region_stays_valid_for_the_next_connection_of_its_queue_pair(
     b.next_cm_event()
     b.id.close()
     b.qp.modify(QPAttr(qp_state=QPState.RESET))
-    again = two_device_wire.begin_connect(size=100)
-    b.id = two_device_wire.next_connection_request().id
+    again = two_device_connector.begin_connect(size=100)
+    b.id = two_device_connector.next_connection_request().id
     b.id.bind_qp(b.qp)
     b.post_receive(2)
     b.id.accept()
@@ -89,8 +89,10 @@ def test_a_bound_region_stays_valid_for_the_next_connection_of_its_queue_pair(
     mr.close()
 
 
-def test_an_invalidated_region_can_be_reregistered_with_new_keys(wire: Wire) -> None:
-    a, b = wire.connect()
+def test_an_invalidated_region_can_be_reregistered_with_new_keys(
+    connector: ListenerAndConnector,
+) -> None:
+    a, b = connector.connect()
     mr = MR(b.rig.pd, bytearray(100), INVALIDATE, qp=b.qp)
     for turn in range(3):
         dead = mr.rkey
@@ -107,16 +109,16 @@ def test_an_invalidated_region_can_be_reregistered_with_new_keys(wire: Wire) -> 
 
 
 def test_a_send_with_invalidate_that_waits_for_its_receive_invalidates_when_received(
-    two_device_wire: Wire,
+    two_device_connector: ListenerAndConnector,
 ) -> None:
     """With persona roce, a Send with Invalidate invalidates only when a receive is posted."""
-    a, b = two_device_wire.connect(persona=Persona.ROCE)
+    a, b = two_device_connector.connect(persona=Persona.ROCE)
     memory = bytearray(100)
     mr = MR(b.rig.pd, memory, INVALIDATE, qp=b.qp)
     # No request completes until the Send is delivered. Reading the memory locally while the device
     # writes to it would be a race, so the test reads the Write's data over another connection.
     same = b.rig.reg_mr(memory, ALL_ACCESS)
-    c, _ = two_device_wire.connect()
+    c, _ = two_device_connector.connect()
 
     def write_is_placed() -> bool:
         c.post(READ, 9, length=5, remote=same.remote(0, 5))
@@ -140,10 +142,10 @@ def send_with_invalidate(a: End, rkey: int) -> None:
 
 @pytest.mark.parametrize("late", [False, True])
 def test_a_region_may_be_closed_while_the_peer_invalidates_it(
-    two_device_wire: Wire, late: bool
+    two_device_connector: ListenerAndConnector, late: bool
 ) -> None:
     """If a close wins the race, the peer's Send with Invalidate ends the connection in error."""
-    a, b = two_device_wire.connect()
+    a, b = two_device_connector.connect()
     for _ in range(ROUNDS):
         mr = MR(b.rig.pd, bytearray(4096), INVALIDATE, qp=b.qp)
         b.post_receive(1)
@@ -166,12 +168,12 @@ def test_a_region_may_be_closed_while_the_peer_invalidates_it(
         a.next_cm_event()
         a.close()
         b.close()
-        a, b = two_device_wire.connect()
+        a, b = two_device_connector.connect()
 
 
-def connect_and_enable_both_senders(wire: Wire) -> tuple[End, End]:
+def connect_and_enable_both_senders(connector: ListenerAndConnector) -> tuple[End, End]:
     """Connect two endpoints; send a first message from the active one, so that both may send."""
-    c, d = wire.connect()
+    c, d = connector.connect()
     d.post_receive(9)
     c.post(SEND, 9, length=1)
     assert poll(c.scq)[0].ok and poll(d.rcq)[0].ok
@@ -179,11 +181,11 @@ def connect_and_enable_both_senders(wire: Wire) -> tuple[End, End]:
 
 
 def test_a_region_may_be_invalidated_while_another_connection_sends_from_it(
-    two_device_wire: Wire,
+    two_device_connector: ListenerAndConnector,
 ) -> None:
     """Sends from an invalidated region that are not yet transmitted complete with LOC_PROT_ERR."""
-    a, b = two_device_wire.connect()
-    c, d = connect_and_enable_both_senders(two_device_wire)
+    a, b = two_device_connector.connect()
+    c, d = connect_and_enable_both_senders(two_device_connector)
     for _ in range(ROUNDS // 2):
         mr = MR(b.rig.pd, bytearray(4096), INVALIDATE, qp=b.qp)
         b.post_receive(1)
@@ -205,4 +207,4 @@ def test_a_region_may_be_invalidated_while_another_connection_sends_from_it(
             end.wait_for_error_state()
             end.next_cm_event()
             end.close()
-        c, d = connect_and_enable_both_senders(two_device_wire)
+        c, d = connect_and_enable_both_senders(two_device_connector)

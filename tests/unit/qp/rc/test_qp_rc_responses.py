@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from harness.rc_harness import Wire
+from harness.rc_harness import ListenerAndConnector
 from harness.verbs_harness import octet_pattern, poll
 from harness.wire_peer import ScriptedRCPeer, build_read_request, build_send, build_write
 from scapy.layers.inet import TCP
@@ -22,9 +22,9 @@ LENGTH = 1000
 REQUESTS = 3
 
 
-def connect_peer(wire: Wire, size: int = 1 << 16) -> ScriptedRCPeer:
+def connect_peer(connector: ListenerAndConnector, size: int = 1 << 16) -> ScriptedRCPeer:
     """Return a peer of a queue pair whose region has the octets of octet_pattern()."""
-    peer = ScriptedRCPeer.connect_to_siwarp(wire, size=size)
+    peer = ScriptedRCPeer.connect_to_siwarp(connector, size=size)
     peer.end.mem.write(octet_pattern(size))
     return peer
 
@@ -60,9 +60,9 @@ def payloads_sent_by(peer: ScriptedRCPeer, file: Path) -> list[bytes]:
 
 
 def test_responses_to_read_requests_that_arrive_together_leave_together(
-    wire: Wire, tmp_path: Path
+    connector: ListenerAndConnector, tmp_path: Path
 ) -> None:
-    peer = connect_peer(wire)
+    peer = connect_peer(connector)
     with capture(tmp_path / "it.pcapng"):
         peer.sock.sendall(frame_requests(peer))
         for msn in range(1, REQUESTS + 1):
@@ -72,8 +72,10 @@ def test_responses_to_read_requests_that_arrive_together_leave_together(
     peer.close()
 
 
-def test_a_response_does_not_wait_for_a_request_that_has_arrived_partly(wire: Wire) -> None:
-    peer = connect_peer(wire)
+def test_a_response_does_not_wait_for_a_request_that_has_arrived_partly(
+    connector: ListenerAndConnector,
+) -> None:
+    peer = connect_peer(connector)
     first, second = frame_request(peer, 1), frame_request(peer, 2)
     peer.sock.sendall(first + second[:-1])
     assert receive_response(peer) == expected_response(1)
@@ -82,8 +84,10 @@ def test_a_response_does_not_wait_for_a_request_that_has_arrived_partly(wire: Wi
     peer.close()
 
 
-def test_a_write_after_read_requests_does_not_change_what_they_read(wire: Wire) -> None:
-    peer = connect_peer(wire)
+def test_a_write_after_read_requests_does_not_change_what_they_read(
+    connector: ListenerAndConnector,
+) -> None:
+    peer = connect_peer(connector)
     requests = frame_requests(peer)
     target = peer.end.mem.remote(0, REQUESTS * LENGTH)
     write = peer.frame_segment(build_write(target.rkey, target.addr) / bytes(REQUESTS * LENGTH))
@@ -94,9 +98,9 @@ def test_a_write_after_read_requests_does_not_change_what_they_read(wire: Wire) 
 
 
 def test_a_send_after_read_requests_completes_after_their_responses_are_sent(
-    wire: Wire, tmp_path: Path
+    connector: ListenerAndConnector, tmp_path: Path
 ) -> None:
-    peer = connect_peer(wire)
+    peer = connect_peer(connector)
     peer.end.post_receive(5)
     requests = frame_requests(peer)
     with capture(tmp_path / "it.pcapng"):
@@ -110,9 +114,9 @@ def test_a_send_after_read_requests_completes_after_their_responses_are_sent(
 
 @pytest.mark.clause("RFC5040-5.4-08")
 def test_requests_before_an_invalid_request_get_their_responses_before_the_terminate(
-    wire: Wire,
+    connector: ListenerAndConnector,
 ) -> None:
-    peer = connect_peer(wire)
+    peer = connect_peer(connector)
     remote = peer.end.mem.remote()
     invalid = build_read_request(8, remote.rkey ^ 1, remote.addr, msn=REQUESTS + 1)
     peer.sock.sendall(frame_requests(peer) + peer.frame_segment(invalid))
@@ -122,7 +126,7 @@ def test_requests_before_an_invalid_request_get_their_responses_before_the_termi
     peer.close()
 
 
-def shut_sending(peer: ScriptedRCPeer) -> None:
+def shut_down_sending(peer: ScriptedRCPeer) -> None:
     peer.sock.shutdown(socket.SHUT_WR)
 
 
@@ -130,11 +134,11 @@ def disconnect_queue_pair(peer: ScriptedRCPeer) -> None:
     peer.end.id.disconnect()
 
 
-@pytest.mark.parametrize("end", [shut_sending, disconnect_queue_pair])
+@pytest.mark.parametrize("end", [shut_down_sending, disconnect_queue_pair])
 def test_requests_that_arrive_together_are_answered_although_the_connection_ends(
-    wire: Wire, end: Callable[[ScriptedRCPeer], None]
+    connector: ListenerAndConnector, end: Callable[[ScriptedRCPeer], None]
 ) -> None:
-    peer = connect_peer(wire)
+    peer = connect_peer(connector)
     peer.sock.sendall(frame_requests(peer))
     end(peer)
     fpdus = peer.receive_to_end().fpdus

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from harness.rc_harness import READ, SEND, WRITE, End, Wire
+from harness.rc_harness import READ, SEND, WRITE, End, ListenerAndConnector
 from harness.verbs_harness import (
     poll,
     temporary_settings,
@@ -31,15 +31,15 @@ def roce_acknowledgement_options(request: pytest.FixtureRequest) -> Iterator[dic
         yield found
 
 
-def connect_with_persona_roce(wire: Wire, **kw: object) -> tuple[End, End]:
-    return wire.connect(persona=Persona.ROCE, **kw)  # type: ignore[arg-type]
+def connect_with_persona_roce(connector: ListenerAndConnector, **kw: object) -> tuple[End, End]:
+    return connector.connect(persona=Persona.ROCE, **kw)  # type: ignore[arg-type]
 
 
 def test_requests_posted_at_both_ends_complete_in_order_with_persona_roce(
-    two_device_wire: Wire, roce_acknowledgement_options: dict[str, Any]
+    two_device_connector: ListenerAndConnector, roce_acknowledgement_options: dict[str, Any]
 ) -> None:
     a, b = connect_with_persona_roce(
-        two_device_wire,
+        two_device_connector,
         size=2 << 20,
         max_send_wr=64,
         max_recv_wr=64,

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 
 import pytest
 from harness.peer_harness import PlainPeer, connected_plain_peer
-from harness.rc_harness import SEND, WRITE, End, Wire
+from harness.rc_harness import SEND, WRITE, End, ListenerAndConnector
 from harness.verbs_harness import Rig, octet_pattern, poll, wait_until
 
 from siwarp._siwarp import ffi, lib
@@ -83,7 +83,7 @@ def sender_process(*arguments: str, **env: str) -> Iterator[subprocess.Popen[str
 
 
 @contextmanager
-def listener_on_device_with_settings(**settings: int) -> Iterator[Wire]:
+def listener_on_device_with_settings(**settings: int) -> Iterator[ListenerAndConnector]:
     """Provide a listener on a new device, the only device that has the given settings."""
     names = [ffi.string(lib.siw_setting_name(i)).decode() for i in range(lib.siw_settings_count())]
     before = {name: lib.siw_setting_value(names.index(name)) for name in settings}
@@ -91,7 +91,7 @@ def listener_on_device_with_settings(**settings: int) -> Iterator[Wire]:
         assert lib.siw_setting_set(name.encode(), value) == 0
     own = Rig()
     try:
-        yield Wire(own)
+        yield ListenerAndConnector(own)
     finally:
         own.close()
         for name, value in before.items():
@@ -119,12 +119,12 @@ class ContinuousWriter(threading.Thread):
 def test_a_completed_send_arrives_although_its_sender_exits_with_unread_input(
     rig: Rig, how: str, persona: Persona
 ) -> None:
-    wire = Wire(rig)
-    host, port = wire.address
+    connector = ListenerAndConnector(rig)
+    host, port = connector.address
     arguments = (host, str(port), str(int(persona)), how)
     with sender_process(*arguments, SIWARP_LINGER_MS=str(PATIENT)) as child:
-        request = wire.next_connection_request(30)
-        b = End(rig, request.id, wire.p_channel, size=2 * MIB)
+        request = connector.next_connection_request(30)
+        b = End(rig, request.id, connector.p_channel, size=2 * MIB)
         b.post_receive(1, 0, MIB)
         b.id.accept()
         talker = ContinuousWriter(b, RemoteBuffer.unpack(request.private_data[:20]))
@@ -170,8 +170,8 @@ def read_to_orderly_end_of_stream(peer: PlainPeer) -> bytes:
 def test_after_destroying_a_queue_pair_only_data_accepted_by_tcp_reaches_the_peer() -> None:
     size, iwarp = 32 * MIB, Persona.IWARP
     with (
-        listener_on_device_with_settings(linger_ms=PATIENT) as wire,
-        connected_plain_peer(wire, gone=True, size=size, persona=iwarp) as (a, peer),
+        listener_on_device_with_settings(linger_ms=PATIENT) as connector,
+        connected_plain_peer(connector, gone=True, size=size, persona=iwarp) as (a, peer),
     ):
         a.mem.view[:] = b"\x11" * size
         a.post(SEND, 1, length=1000)
@@ -195,8 +195,8 @@ def test_after_destroying_a_queue_pair_only_data_accepted_by_tcp_reaches_the_pee
 def test_a_write_in_progress_when_the_peer_shuts_down_sending_arrives_completely() -> None:
     size = 32 * MIB
     with (
-        listener_on_device_with_settings(linger_ms=PATIENT) as wire,
-        connected_plain_peer(wire, gone=True, size=size) as (a, peer),
+        listener_on_device_with_settings(linger_ms=PATIENT) as connector,
+        connected_plain_peer(connector, gone=True, size=size) as (a, peer),
     ):
         a.post(WRITE, 1, length=size, remote=RemoteBuffer(0, size, 5))
         peer.sock.shutdown(socket.SHUT_WR)
@@ -218,8 +218,8 @@ def test_a_write_in_progress_when_the_peer_shuts_down_sending_arrives_completely
 
 def test_a_terminate_arrives_although_much_data_after_the_error_is_unread() -> None:
     with (
-        listener_on_device_with_settings(linger_ms=PATIENT) as wire,
-        connected_plain_peer(wire, gone=True) as (a, peer),
+        listener_on_device_with_settings(linger_ms=PATIENT) as connector,
+        connected_plain_peer(connector, gone=True) as (a, peer),
     ):
         bad = peer.build_write(b"octets", 0x123456, 0)
         rest = [peer.build_write(bytes(60000), 0x123456, 0) for _ in range(20)]
@@ -252,8 +252,8 @@ def test_a_closed_connection_whose_peer_keeps_sending_is_reset_at_a_limit(limit:
     with (
         listener_on_device_with_settings(
             linger_ms=300 if limit == "linger_ms" else 600_000
-        ) as wire,
-        connected_plain_peer(wire, gone=True) as (a, peer),
+        ) as connector,
+        connected_plain_peer(connector, gone=True) as (a, peer),
     ):
         a.close()
         sent = [0]
@@ -269,8 +269,8 @@ def test_a_closed_connection_whose_peer_keeps_sending_is_reset_at_a_limit(limit:
 def test_data_not_read_within_the_linger_time_is_discarded() -> None:
     size = 32 * MIB
     with (
-        listener_on_device_with_settings(linger_ms=300) as wire,
-        connected_plain_peer(wire, size=size) as (a, peer),
+        listener_on_device_with_settings(linger_ms=300) as connector,
+        connected_plain_peer(connector, size=size) as (a, peer),
     ):
         a.mem.view[:] = b"\x11" * size
         for i in range(3):

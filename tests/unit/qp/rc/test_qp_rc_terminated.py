@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from conformance.rfc5040.test_s4_8_table import ALL
-from harness.rc_harness import READ, Wire
+from harness.rc_harness import READ, ListenerAndConnector
 from harness.verbs_harness import assert_counter_grows, poll
 from harness.wire_peer import ScriptedRCPeer, build_send, build_terminate
 from scapy.packet import Packet
@@ -69,9 +69,9 @@ def expected_vendor_err(error: tuple[int, int, int]) -> int:
     return error[0] << 16 | error[1] << 8 | error[2]
 
 
-def peer_with_read_requests(wire: Wire) -> tuple[ScriptedRCPeer, list[bytes]]:
+def peer_with_read_requests(connector: ListenerAndConnector) -> tuple[ScriptedRCPeer, list[bytes]]:
     """Return a peer to which siwarp sends three Read Requests, and the requests' segments."""
-    peer = ScriptedRCPeer.accept_from_siwarp(wire)
+    peer = ScriptedRCPeer.accept_from_siwarp(connector)
     for wr_id in (1, 2, 3):
         peer.end.post(READ, wr_id, length=8, remote=RemoteBuffer(0x100 * wr_id, 8, 0x77))
     segments = [bytes(peer.receive_fpdu().ulpdu) for _ in range(3)]
@@ -106,9 +106,9 @@ def send_terminate_and_check_reports(
 @pytest.mark.parametrize("error", STATUS, ids=lambda e: "/".join(f"{n:x}" for n in e))
 @pytest.mark.clause("RFC5040-5.4-06", "RFC5040-6.2.1-02")
 def test_the_quoted_request_completes_with_the_errors_status_and_others_are_flushed(
-    wire: Wire, error: tuple[int, int, int], which: int
+    connector: ListenerAndConnector, error: tuple[int, int, int], which: int
 ) -> None:
-    peer, segments = peer_with_read_requests(wire)
+    peer, segments = peer_with_read_requests(connector)
     quoted = {
         "m": 1,
         "d": 1,
@@ -124,9 +124,9 @@ def test_the_quoted_request_completes_with_the_errors_status_and_others_are_flus
 @pytest.mark.parametrize("error", STATUS, ids=lambda e: "/".join(f"{n:x}" for n in e))
 @pytest.mark.clause("RFC5040-7-02", "RFC5041-3-12")
 def test_a_terminate_without_a_quoted_header_flushes_all_requests(
-    wire: Wire, error: tuple[int, int, int]
+    connector: ListenerAndConnector, error: tuple[int, int, int]
 ) -> None:
-    peer, _ = peer_with_read_requests(wire)
+    peer, _ = peer_with_read_requests(connector)
     assert send_terminate_and_check_reports(peer, build_terminate(*error), error) == {
         1: FLUSHED,
         2: FLUSHED,
@@ -136,9 +136,9 @@ def test_a_terminate_without_a_quoted_header_flushes_all_requests(
 
 @pytest.mark.parametrize("error", [(3, 0, 0), (0, 3, 1), (1, 2, 0x77), (2, 1, 0x77), (15, 15, 255)])
 def test_undefined_error_codes_of_a_terminate_are_reported_unchanged(
-    wire: Wire, error: tuple[int, int, int]
+    connector: ListenerAndConnector, error: tuple[int, int, int]
 ) -> None:
-    peer, _ = peer_with_read_requests(wire)
+    peer, _ = peer_with_read_requests(connector)
     assert send_terminate_and_check_reports(peer, build_terminate(*error), error) == {
         1: FLUSHED,
         2: FLUSHED,
@@ -148,9 +148,9 @@ def test_undefined_error_codes_of_a_terminate_are_reported_unchanged(
 
 @pytest.mark.parametrize("what", ["another MSN", "another queue", "tagged"])
 def test_a_terminate_that_quotes_no_outstanding_request_flushes_all_requests(
-    wire: Wire, what: str
+    connector: ListenerAndConnector, what: str
 ) -> None:
-    peer, _ = peer_with_read_requests(wire)
+    peer, _ = peer_with_read_requests(connector)
     header = {
         "another MSN": QuotedUntagged(opcode=Opcode.RDMA_READ_REQUEST, qn=1, msn=4),
         "another queue": QuotedUntagged(opcode=Opcode.SEND, qn=0, msn=1),
@@ -166,13 +166,13 @@ def test_a_terminate_that_quotes_no_outstanding_request_flushes_all_requests(
 
 @pytest.mark.clause("RFC5040-6.2.1-03")
 def test_both_sides_close_the_stream_after_a_terminate(
-    wire: Wire,
+    connector: ListenerAndConnector,
 ) -> None:
-    with ScriptedRCPeer.accept_from_siwarp(wire) as peer:
+    with ScriptedRCPeer.accept_from_siwarp(connector) as peer:
         peer.send_segments(build_terminate(0, 1, 0))
         assert peer.receive_to_end().fpdus == []  # siwarp has closed, while the peer's side is open
         peer.end.wait_for_error_state()
-    with ScriptedRCPeer.accept_from_siwarp(wire) as peer:
+    with ScriptedRCPeer.accept_from_siwarp(connector) as peer:
         peer.send_segments(build_send(msn=7))
         # the Terminate is directly followed by the end of the stream
         assert peer.receive_terminate().code == 3

@@ -24,7 +24,7 @@ def test_on_loopback_uc_has_no_receiver_reports_and_no_circuit_breaker(rig: Rig)
     told = LossReporter(peer)
     for _ in range(4):
         told.send_messages()
-        told.send_report(0)
+        told.send_loss_report(0)
         wait_until_datagrams_processed(peer)
     told.send_messages()
     assert peer.cq.poll(1) == []
