@@ -126,7 +126,7 @@ def resolve_ud_queue_pair_by_port(rig: Rig) -> None:
     ends = SidrEndpoints(rig)
     qp = ends.create_qp()
     for accepts in (True, False):
-        ends.send_request(b"data")
+        ends.send_sidr_query(b"data")
         asked = wait_for_event(ends.answering)
         if accepts:
             ends.accept(asked, qp)

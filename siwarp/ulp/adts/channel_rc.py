@@ -109,7 +109,7 @@ class RCChannel(RDMAChannel):
     def _qp(self) -> QP:
         return self._queue_pair
 
-    def _reason_if_connection_lost(self) -> str:
+    def _describe_lost_connection(self) -> str:
         return (
             f"the connection to {self._peer_name()} broke: its program has ended, or the network "
             "failed; repeat the transfer"
@@ -140,7 +140,7 @@ class RCChannel(RDMAChannel):
                     Cause.PROTOCOL,
                 )
             else:
-                self._end_channel(self._reason_if_connection_lost(), Cause.LOST)
+                self._end_channel(self._describe_lost_connection(), Cause.LOST)
         if not self.started.done():
             self.started.set_result(event)
 

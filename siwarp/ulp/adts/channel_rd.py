@@ -167,7 +167,7 @@ class RDChannel(RDMAChannel):
     def _set_destination(self, wr: SendWR) -> None:
         wr.set_wr_rd(self._handle)
 
-    def _reason_if_connection_lost(self) -> str:
+    def _describe_lost_connection(self) -> str:
         return (
             f"{self._peer_name()} has ended, or did not answer for {SILENCE_S:g} seconds: check "
             "that its program runs, and repeat the transfer"

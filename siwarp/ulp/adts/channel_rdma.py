@@ -93,7 +93,7 @@ class RDMAChannel(Channel):
         """Set the destination of a send request, if the queue pair has none."""
 
     @abstractmethod
-    def _reason_if_connection_lost(self) -> str:
+    def _describe_lost_connection(self) -> str:
         """Return the text that explains the end of the channel if the network or the peer has
         failed.
         """
@@ -354,7 +354,7 @@ class RDMAChannel(Channel):
                 reason = f"{self._peer_name()} has violated the protocol: {error.strerror}"
                 self._end_channel(reason, Cause.PROTOCOL)
         else:
-            self._end_channel(self._reason_if_connection_lost(), Cause.LOST)
+            self._end_channel(self._describe_lost_connection(), Cause.LOST)
 
     def _end_channel(self, reason: str, cause: Cause) -> None:
         if self.ended is not None:

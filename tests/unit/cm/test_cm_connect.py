@@ -553,8 +553,11 @@ def test_connections_of_siwarp_connect_and_listen_send_write_and_read() -> None:
 def test_messages_of_a_connection_query_no_address_and_the_error_of_a_lost_one_names_the_peer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    accepted = threading.Event()
+
     def echo_once(listener: cm.Listener) -> None:
         with listener.accept(10) as conn:
+            accepted.set()
             conn.send(conn.recv(10), 10)
 
     with cm.listen(("127.0.0.1", 0)) as listener:
@@ -562,6 +565,7 @@ def test_messages_of_a_connection_query_no_address_and_the_error_of_a_lost_one_n
         thread.start()
         with cm.connect(listener.address) as conn:
             host, port = conn.peer
+            assert accepted.wait(10)
 
             def refuse(qp: QP) -> None:
                 raise AssertionError("the address was queried")
