@@ -376,6 +376,11 @@ void siw_llp_sock_resume(struct siw_llp_sock *sock)
 	(void)sock;
 }
 
+void siw_llp_sock_note_all_handled(struct siw_llp_sock *sock)
+{
+	(void)sock;
+}
+
 void siw_llp_sock_pause(struct siw_llp_sock *sock)
 {
 	(void)sock;

@@ -12,6 +12,7 @@
 		abort(); \
 	}
 
+NEVER(siw_llp_sock_note_all_handled)
 NEVER(siw_llp_sock_pause)
 NEVER(siw_llp_leave_port)
 NEVER(siw_llp_event_loop_fd_open)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from siwarp.sim.workloads.model import (
     End,
     Host,
+    Memory,
     Message,
     Request,
     Target,
@@ -74,13 +75,14 @@ class FinalChecks:
         self.check_rnr_retry_limit()
         self.check_shared_receive_queue()
         self.check_ud_order()
-        self.check_drain_after_loss_of_peer()
+        self.check_regions_of_unfinished_requests()
+        self.check_orderly_close()
+        self.check_deregistration()
+        # The partitions of the following checks may also end RC connections.
         self.check_datagrams_from_before_a_reset()
         self.check_destroyed_rd_receiver()
         self.check_destroyed_rd_sender()
-        self.check_region_of_unfinished_send()
-        self.check_orderly_close()
-        self.check_deregistration()
+        self.check_drain_after_loss_of_peer()
 
     # ---- selection of queue pairs
 
@@ -463,8 +465,8 @@ class FinalChecks:
             "not arrive",
         )
 
-    def check_region_of_unfinished_send(self) -> None:
-        """Check that a region is not deregistered while an RD Send from it is partly framed."""
+    def check_regions_of_unfinished_requests(self) -> None:
+        """Check that a region is not deregistered while an RD Send or Read is using it."""
         run = self.run
         with temporarily_change_settings({"rd_window": 65536}):
             pair = self._create_pair_of_datagram_type(QPType.RD)
@@ -475,18 +477,25 @@ class FinalChecks:
         run.world.faults("rate=10Mbit,limit=200")
         # With their headers, four Sends do not fit into the window: the fourth is partly framed.
         sent = [run.post_plain_send(end, LONGEST_SEND, dest=peer.address) for _ in range(4)]
-        region = end.slots[0].memory.mr
-        assert region is not None
-        try:
-            region.close()
-        except Error as e:
-            require(e.errno == errno.EBUSY, f"deregistering the memory of Sends: {e}")
-        else:
-            raise Violation(f"the memory of a partly framed Send of {end!r} was deregistered")
+        self._require_region_in_use(end.slots[0].memory, f"a partly framed Send of {end!r}")
         for request in sent:
             if request is not None:
                 self._require_success(request, "deregistering its memory was refused")
+        read = self.post_read(end, peer)
+        if read is not None:
+            assert read.slots is not None
+            self._require_region_in_use(read.slots.memory, f"an unfinished Read of {end!r}")
+            self._require_success(read, "deregistering its memory was refused")
         run.world.faults("")
+
+    def _require_region_in_use(self, memory: Memory, what: str) -> None:
+        assert memory.mr is not None
+        try:
+            memory.mr.close()
+        except Error as e:
+            require(e.errno == errno.EBUSY, f"deregistering the memory of {what}: {e}")
+        else:
+            raise Violation(f"the memory of {what} was deregistered")
 
     def _create_pair_of_datagram_type(self, kind: QPType) -> tuple[End, End] | None:
         """Create two queue pairs that have exchanged a message; None if there are no two hosts."""
