@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-#include "base/clock.h"
 #include "base/lock.h"
 #include "base/os.h"
 
@@ -7,15 +6,6 @@
 #define YIELDS	 50
 #define STEP_NS	 20000
 #define PATIENCE 3 /* sleeps, some 0.1 ms in all, after which a waiting thread is urgent */
-
-/*
- * If a yield took this many ns, all CPUs are busy with other threads. A yield then costs the thread
- * its turn, some milliseconds, while a thread that sleeps keeps its turn and lets the holder run.
- */
-#define LONG_YIELD_NS  200000
-#define WITHOUT_YIELDS 64 /* number of waits without yields after a long yield */
-
-static _Atomic uint32_t waits_without_yields; /* still to come */
 
 static inline void pause_cpu(void)
 {
@@ -38,30 +28,8 @@ static bool try_lock_once(siw_lock_t *l, bool urgent)
 	       !atomic_exchange_explicit(&l->held, 1, memory_order_acquire);
 }
 
-static bool wait_may_yield(void)
-{
-	uint32_t left = atomic_load_explicit(&waits_without_yields, memory_order_relaxed);
-
-	if (left)
-		atomic_store_explicit(&waits_without_yields, left - 1, memory_order_relaxed);
-	return !left;
-}
-
-/* Yields the CPU to other threads. Returns whether the wait may yield again. */
-static bool yield_once(void)
-{
-	uint64_t before = siw_now_ns();
-
-	siw_yield();
-	if (siw_now_ns() - before < LONG_YIELD_NS)
-		return true;
-	atomic_store_explicit(&waits_without_yields, WITHOUT_YIELDS, memory_order_relaxed);
-	return false;
-}
-
 void siw_lock_wait(siw_lock_t *l)
 {
-	bool may_yield = wait_may_yield();
 	unsigned int turns = 0, sleeps = 0;
 	bool urgent = false;
 
@@ -69,8 +37,8 @@ void siw_lock_wait(siw_lock_t *l)
 	while (!try_lock_once(l, urgent)) {
 		if (turns < SPINS) {
 			pause_cpu();
-		} else if (may_yield && turns < SPINS + YIELDS) {
-			may_yield = yield_once();
+		} else if (turns < SPINS + YIELDS) {
+			siw_yield();
 		} else {
 			siw_sleep_ns(STEP_NS);
 			if (++sleeps == PATIENCE) {

@@ -5,8 +5,7 @@
  * many instructions in total. A 64-octet message acquires about five locks in each direction.
  *
  * A thread that finds the lock held spins for about a microsecond, then yields, and then sleeps in
- * short steps, because the holder may be inside a system call. After a yield that took long, because
- * other threads use all CPUs, waits do not yield for a while. While threads wait, newly arriving
+ * short steps, because the holder may be inside a system call. While threads wait, newly arriving
  * threads also wait. A thread that releases the lock and acquires it again immediately would still
  * win over a sleeping thread; therefore a thread that has waited for some tenths of a millisecond
  * becomes urgent, and all other threads wait for it. No thread can starve another.
