@@ -107,7 +107,7 @@ static void raw_udp_send(struct raw *r, const void *data, size_t size)
 	}
 }
 
-/* Receive a datagram; return false after a time-out, which a blocking socket reports itself. */
+/* Receive a datagram; return false if none has arrived in time (SO_RCVTIMEO if recv blocks). */
 static bool raw_udp_recv(struct raw *r, void *data, size_t size)
 {
 	struct sockaddr_in from;

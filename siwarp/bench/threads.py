@@ -116,7 +116,7 @@ def define_rows(threads: Sequence[int]) -> list[Row]:
 
 
 def _lanes_of_run(row: Row) -> int:
-    """Return the number of lanes of each device: the user's setting, or one for each thread.
+    """Return the number of lanes of each device: the user's setting, or the number of threads.
 
     Raises:
         UsageError: the setting in the environment is not valid.

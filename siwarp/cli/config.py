@@ -74,7 +74,7 @@ def main(_name: str, arguments: list[str]) -> int:
 
 
 def _select_settings(words: list[str]) -> list[Setting]:
-    """Return the settings with these names, SIWARP_ variables or command-line options."""
+    """Return the named settings; a word is a name, a SIWARP_ variable or a command-line option."""
     if not words:
         return []
     known = {name: row for row in settings() for name in (row.name, row.variable, row.option)}

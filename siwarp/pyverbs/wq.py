@@ -129,7 +129,7 @@ class RwqIndTable(PyverbsCM):
 
     @property
     def wqs(self) -> list[WQ]:
-        """The work queues of the table, of which there are none."""
+        """The work queues of the table: none, because siwarp has no such tables."""
         return []
 
     def add_ref(self, obj: object) -> NoReturn:

@@ -364,7 +364,7 @@ static int qp_create_in_lane(struct siw_lane *lane, struct siw_pd *pd,
  * fewer ports than there are lanes. Returns 0; -EADDRINUSE: no lane has a port with a free QPN; or
  * another -errno.
  */
-static int qp_create_in_other_lane_with_pair_port(const struct siw_lane *own, struct siw_pd *pd,
+static int qp_create_in_other_lane_with_rc_port(const struct siw_lane *own, struct siw_pd *pd,
 						  struct siw_qp_init_attr *init,
 						  int (*pair)(struct siw_rc_qp *rc),
 						  struct siw_base_qp **out)
@@ -396,7 +396,7 @@ int siw_qp_create(struct siw_pd *pd, struct siw_qp_init_attr *init,
 	if (!err)
 		err = qp_create_in_lane(lane, pd, init, pair, &base);
 	if (err == -EADDRINUSE && init->by_qpn)
-		err = qp_create_in_other_lane_with_pair_port(lane, pd, init, pair, &base);
+		err = qp_create_in_other_lane_with_rc_port(lane, pd, init, pair, &base);
 	if (err)
 		return err;
 	siw_device_add_child(pd->ctx, &base->qp.child, SIW_CHILD_QP, qp_destroy_by_force, -1);

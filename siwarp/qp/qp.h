@@ -34,7 +34,7 @@ struct siw_rc_start {
 	bool initiator;
 	bool ord_known; /* ord was set by the peer or the user, not by default */
 	bool siwarp;	/* the start-up frames have shown that the peer is siwarp */
-	bool counts;	/* only if siwarp is set: both ends offer delivery counts */
+	bool counts;	/* both ends offer delivery counts; only if siwarp is set */
 	int rnr_retry;	/* RNR retries of the peer's Sends, as in struct siw_cm_param */
 };
 

@@ -156,7 +156,7 @@ class SRQ(Handle):
             raise error
 
     def post_recv_array(self, wrs: NDArray[np.void]) -> None:
-        """Post the receives of an array, in order (``siwarp.verbs.arrays.recv_array``).
+        """Post the receives of an array that ``siwarp.verbs.arrays.recv_array`` has made, in order.
 
         Raises:
             LimitError: the queue is full (ENOMEM). Any error's ``bad_wr`` is the index of the first

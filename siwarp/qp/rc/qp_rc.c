@@ -347,7 +347,7 @@ static bool rc_apply_delivery_count(struct siw_rc_qp *rc, const struct siw_rdmap
 		if (wqe->state == SIW_WQE_POSTED ||
 		    !rc_delivery_count_includes_request(&rc->counts, wqe))
 			break;
-		/* the request is not completely sent, so the peer's count is wrong */
+		/* the peer has counted a request that is not completely sent: an error of the peer */
 		if (wqe->op.stamp.end > out)
 			return false;
 		flow->accepted = wqe->op.stamp.end;

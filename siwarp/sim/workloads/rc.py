@@ -373,7 +373,7 @@ class Connections:
                 )
 
     def must_requests_complete(self, end: End) -> bool:
-        """Return whether the requests of a queue pair must complete without further action."""
+        """Return whether all posted requests of a queue pair are certain to complete."""
         pair = end.pair
         if pair is None or not pair.causes:
             return True

@@ -176,7 +176,7 @@ class UDChannel(Channel):
         self._report_timer: asyncio.TimerHandle | None = None
         self._report_is_due = False
         self._question_timer: asyncio.TimerHandle | None = None
-        #: Whether the channel is the only one of its device, which it closes.
+        #: Whether the device was opened for this channel alone, which then closes the device.
         self.owns_device = False
         #: Called when the channel has ended.
         self.on_released: Callable[[], None] | None = None

@@ -127,7 +127,7 @@ class Receives:
 
     @property
     def in_use(self) -> bool:
-        """Whether a channel uses the receives, or is expected."""
+        """Whether a channel uses the receives, or a channel that will use them is expected."""
         return bool(self._holders) or self.reserved > 0
 
     @property

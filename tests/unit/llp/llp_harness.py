@@ -49,7 +49,7 @@ def list_open_descriptors() -> list[int]:
         try:
             os.fstat(int(entry.name))
         except OSError:
-            # The descriptor of the directory listing is already closed.
+            # This was the descriptor with which iterdir() read the directory: it is closed now.
             continue
         fds.append(int(entry.name))
     return sorted(fds)

@@ -159,7 +159,7 @@ def test_a_planned_reset_limits_the_number_of_successful_writes(build_dir: Path)
 
 
 def split_output_by_scenario(written: list[str]) -> dict[str, list[str]]:
-    """Return the lines of each scenario in the output of the script of llp calls."""
+    """Return, for each scenario, the lines that the program of llp calls printed about it."""
     found: dict[str, list[str]] = {}
     for line in written:
         if line.startswith("- "):
