@@ -90,7 +90,7 @@ static int conn_retry_start(struct siw_conn *conn)
 {
 	struct siw_conn_retry *again = conn->retry;
 	const struct siw_addr *source = again->source.family ? &again->source : NULL;
-	int err = siw_mpa_connect(siw_conn_lane(conn)->port, &again->dest, source, &again->params,
+	int err = siw_mpa_connect(siw_conn_lane(conn)->poller, &again->dest, source, &again->params,
 				  &conn->handler, &conn->mpa);
 
 	siw_device_timer_cancel(siw_conn_lane(conn), &conn->timed);
@@ -488,7 +488,7 @@ int siw_conn_listen(const struct siw_conn_user *user, struct siw_lane *lane,
 		return -ENOMEM;
 	conn->admission = siw_admission_new();
 	if (conn->admission)
-		err = siw_llp_tcp_listen(lane->port, addr, backlog, &conn->handler, &conn->lsock);
+		err = siw_llp_tcp_listen(lane->poller, addr, backlog, &conn->handler, &conn->lsock);
 	if (err)
 		siw_conn_free(conn);
 	else
@@ -508,9 +508,10 @@ int siw_conn_start_connecting(const struct siw_conn_user *user, struct siw_lane 
 		return -ENOMEM;
 	conn->initiator = true;
 	if (dest)
-		err = siw_mpa_connect(lane->port, dest, source, params, &conn->handler, &conn->mpa);
+		err = siw_mpa_connect(lane->poller, dest, source, params, &conn->handler,
+				      &conn->mpa);
 	else
-		err = siw_mpa_connect_to_itself(lane->port, source, params, &conn->handler,
+		err = siw_mpa_connect_to_itself(lane->poller, source, params, &conn->handler,
 						&conn->mpa);
 	if (err) {
 		free(conn);
@@ -674,11 +675,11 @@ static int conn_move_to_lane(struct siw_conn *conn, struct siw_lane *to)
 
 	if (to == from)
 		return 0;
-	siw_llp_leave_port(sock);
-	err = siw_llp_join_port(sock, to->port);
+	siw_llp_leave_poller(sock);
+	err = siw_llp_join_poller(sock, to->poller);
 	if (!err) {
 		atomic_store_explicit(&conn->lane, to, memory_order_relaxed);
-	} else if (siw_llp_join_port(sock, from->port)) {
+	} else if (siw_llp_join_poller(sock, from->poller)) {
 		conn_end_stream(conn, true);
 		conn->cause = err;
 	}
@@ -705,7 +706,7 @@ static int conn_move_and_attach_qp(struct siw_conn *conn, struct siw_rc_qp *rc,
 	struct siw_lane *lane = rc->base.qp.lane;
 	int err;
 
-	if (!lane->ctx->lane0.port || !lane->port) /* the device was closed by force */
+	if (!lane->ctx->lane0.poller || !lane->poller) /* the device was closed by force */
 		return siw_refuse(STALE);
 	if (!conn_can_attach_qp(conn, rc))
 		return siw_refuse(CM_QP_STATE, (uint64_t)rc->base.qp.state);

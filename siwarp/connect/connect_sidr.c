@@ -217,7 +217,7 @@ static void sidr_query_handle_icmp_error(struct siw_sidr_query *ask, const struc
 		return;
 	ask->refused = true;
 	ask->refusals++;
-	if (siw_llp_port_clock(device_of_sidr_query(ask)->lane0.port) >=
+	if (siw_llp_poller_recent_time_ns(device_of_sidr_query(ask)->lane0.poller) >=
 		    ask->begun_ns + PATIENCE_MS * MS &&
 	    sidr_query_is_refused(ask))
 		sidr_query_report_refused(ask);
@@ -245,7 +245,7 @@ static int sidr_query_handle_socket_event(struct siw_io_handler *self)
 	int n, max = (int)siw_settings()->budget;
 
 	for (n = 0; n < max && ask->sock; n++) {
-		uint8_t *room = siw_llp_port_rx_buffer(device_of_sidr_query(ask)->lane0.port);
+		uint8_t *room = siw_llp_poller_rx_buffer(device_of_sidr_query(ask)->lane0.poller);
 		struct siw_sidr_frame frame;
 		struct siw_addr from;
 		ssize_t len = siw_llp_udp_recv(ask->sock, &from, room, SIW_LLP_ROOM);
@@ -276,7 +276,7 @@ static int sidr_query_open_and_send(struct siw_sidr_query *ask, const struct siw
 				    int timeout_ms)
 {
 	uint64_t now = siw_now_ns();
-	int err = siw_llp_udp_open(device_of_sidr_query(ask)->lane0.port, source, &ask->handler,
+	int err = siw_llp_udp_open(device_of_sidr_query(ask)->lane0.poller, source, &ask->handler,
 				   &ask->sock);
 
 	if (err)
@@ -618,7 +618,7 @@ static void sidr_request_set_stage(struct siw_sidr_request *request, enum stage 
 	if (stage == STAGES)
 		return;
 	port->n_answered += stage == ANSWERED;
-	request->since_ns = siw_llp_port_clock(port->ctx->lane0.port);
+	request->since_ns = siw_llp_poller_recent_time_ns(port->ctx->lane0.poller);
 	siw_link_add(&port->stages[stage], &request->in_stage);
 }
 
@@ -647,7 +647,7 @@ static struct siw_sidr_request *sidr_oldest_request_in_stage(struct siw_sidr_por
 /* Drops queries that are no longer repeated, and the oldest answers beyond the limit. */
 static void sidr_port_drop_expired_requests(struct siw_sidr_port *port)
 {
-	uint64_t now = siw_llp_port_clock(port->ctx->lane0.port);
+	uint64_t now = siw_llp_poller_recent_time_ns(port->ctx->lane0.poller);
 	uint64_t most = (uint64_t)siw_settings()->sidr_timeout_ms * 1000000;
 	uint64_t repeat = most < REPEAT_NS ? most : REPEAT_NS;
 	struct siw_sidr_request *request;
@@ -685,7 +685,7 @@ static uint64_t cookie_time_slot(uint64_t now_ns)
 static bool sidr_has_valid_cookie(const struct siw_sidr_port *port, const struct siw_addr *from,
 				  const struct siw_sidr_frame *question)
 {
-	uint64_t slot = cookie_time_slot(siw_llp_port_clock(port->ctx->lane0.port));
+	uint64_t slot = cookie_time_slot(siw_llp_poller_recent_time_ns(port->ctx->lane0.poller));
 
 	return question->cookie &&
 	       (question->cookie == make_sidr_cookie(port, from, question->id, slot) ||
@@ -699,7 +699,7 @@ static bool sidr_has_valid_cookie(const struct siw_sidr_port *port, const struct
 static bool sidr_check_cookie_or_send_one(struct siw_sidr_port *port, const struct siw_addr *from,
 					  const struct siw_sidr_frame *question)
 {
-	uint64_t slot = cookie_time_slot(siw_llp_port_clock(port->ctx->lane0.port));
+	uint64_t slot = cookie_time_slot(siw_llp_poller_recent_time_ns(port->ctx->lane0.poller));
 	struct siw_sidr_frame frame = { .type = SIW_SIDR_COOKIE, .id = question->id };
 	uint8_t octets[SIW_SIDR_FRAME];
 
@@ -802,7 +802,8 @@ static void sidr_port_admit_query(struct siw_sidr_port *port, const struct siw_a
 	request->id = question->id;
 	request->source = source;
 	request->kind = sidr_has_valid_cookie(port, from, question) ? WITH_COOKIE : WITHOUT_COOKIE;
-	request->since_ns = request->last_received_ns = siw_llp_port_clock(port->ctx->lane0.port);
+	request->since_ns = request->last_received_ns =
+		siw_llp_poller_recent_time_ns(port->ctx->lane0.poller);
 	request->data.len = (uint8_t)question->data_len;
 	memcpy(request->data.octets, question->data, question->data_len);
 	siw_link_add(&port->stages[PENDING], &request->in_stage);
@@ -823,7 +824,7 @@ static void sidr_handle_repeated_query(struct siw_sidr_request *request,
 {
 	struct siw_sidr_port *port = request->port;
 
-	request->last_received_ns = siw_llp_port_clock(port->ctx->lane0.port);
+	request->last_received_ns = siw_llp_poller_recent_time_ns(port->ctx->lane0.poller);
 	siw_link_del(&request->in_by_arrival);
 	siw_link_add(&port->by_arrival, &request->in_by_arrival);
 	if (request->kind == WITHOUT_COOKIE && sidr_needs_cookies(port->admission) &&
@@ -843,7 +844,7 @@ static void sidr_port_handle_frame(struct siw_sidr_port *port, const struct siw_
 		siw_drop(SIW_COUNTER_drop_sidr_id);
 		return;
 	}
-	if (siw_llp_port_clock(port->ctx->lane0.port) - port->tidied_ns >= TIDY_NS)
+	if (siw_llp_poller_recent_time_ns(port->ctx->lane0.poller) - port->tidied_ns >= TIDY_NS)
 		sidr_port_queue_next_request_event(port);
 	request = sidr_port_find_request(port, from, question->id);
 	if (request && request->stage == ANSWERED) {
@@ -864,7 +865,7 @@ static void sidr_port_handle_frame(struct siw_sidr_port *port, const struct siw_
 static int sidr_port_handle_socket_event(struct siw_io_handler *self)
 {
 	struct siw_sidr_port *port = siw_container(self, struct siw_sidr_port, handler);
-	uint8_t *room = siw_llp_port_rx_buffer(port->ctx->lane0.port);
+	uint8_t *room = siw_llp_poller_rx_buffer(port->ctx->lane0.poller);
 	int n, max = (int)siw_settings()->budget;
 
 	for (n = 0; n < max; n++) {
@@ -907,7 +908,7 @@ static int sidr_port_open(struct siw_reporter *reporter, const struct siw_addr *
 	siw_siphash_make_key(&port->key);
 	port->admission = siw_admission_new();
 	if (port->admission)
-		err = siw_llp_udp_open(port->ctx->lane0.port, addr, &port->handler, &port->sock);
+		err = siw_llp_udp_open(port->ctx->lane0.poller, addr, &port->handler, &port->sock);
 	if (err)
 		goto failed;
 	err = siw_llp_local_addr(port->sock, &port->addr);
@@ -939,7 +940,7 @@ static void sidr_request_resend_answer(struct siw_sidr_port *port, struct siw_si
 
 static void sidr_port_end_requests_and_close(struct siw_sidr_port *port)
 {
-	uint64_t now = siw_llp_port_clock(port->ctx->lane0.port);
+	uint64_t now = siw_llp_poller_recent_time_ns(port->ctx->lane0.poller);
 	struct siw_sidr_request *request;
 
 	while ((request = sidr_oldest_request_in_stage(port, PENDING))) {

@@ -27,7 +27,7 @@
 
 /* cffi: begin */
 
-struct siw_llp_port;
+struct siw_llp_poller;
 struct siw_llp_sock;
 struct siw_mpa_stream;
 struct siw_ddp_stream;
@@ -297,8 +297,8 @@ uint32_t siw_ddp_last_delivered_msn(const struct siw_ddp_stream *stream);
  * socket use the same value. An endpoint on a multicast group's socket only receives, and its
  * caller checks the CRC with siw_ddp_dgram_crc_valid(). Returns 0 or -errno.
  */
-int siw_ddp_dgram_open(struct siw_llp_port *port, struct siw_mem *mem, struct siw_llp_sock *sock,
-		       bool crc, struct siw_ddp_dgram **out);
+int siw_ddp_dgram_open(struct siw_llp_poller *poller, struct siw_mem *mem,
+		       struct siw_llp_sock *sock, bool crc, struct siw_ddp_dgram **out);
 void siw_ddp_dgram_close(struct siw_ddp_dgram *dgram);
 /*
  * Returns the maximum payload of one datagram of the endpoint: 65507 octets (IPv6: 65527), less 18

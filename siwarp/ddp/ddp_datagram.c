@@ -28,8 +28,8 @@
 
 /* ---- endpoints ------------------------------------------------------------------------------- */
 
-int siw_ddp_dgram_open(struct siw_llp_port *port, struct siw_mem *mem, struct siw_llp_sock *sock,
-		       bool crc, struct siw_ddp_dgram **out)
+int siw_ddp_dgram_open(struct siw_llp_poller *poller, struct siw_mem *mem,
+		       struct siw_llp_sock *sock, bool crc, struct siw_ddp_dgram **out)
 {
 	struct siw_ddp_dgram *dgram;
 	int r;
@@ -43,8 +43,8 @@ int siw_ddp_dgram_open(struct siw_llp_port *port, struct siw_mem *mem, struct si
 		return r;
 	}
 	dgram->mem = mem;
-	dgram->port = port;
-	dgram->datagram = siw_llp_port_rx_buffer(port);
+	dgram->poller = poller;
+	dgram->datagram = siw_llp_poller_rx_buffer(poller);
 	dgram->sock = sock;
 	siw_ddp_dgram_set_rx_sock(dgram, sock, &dgram->local);
 	dgram->crc = crc;
@@ -293,10 +293,10 @@ int siw_ddp_dgram_tx_some(struct siw_ddp_dgram *dgram, const struct siw_ddp_dgra
 	if (!room)
 		return -EAGAIN;
 	n = dgram_count_batch_messages(dgram, msgs, n, room);
-	batch = n > 1 ? siw_llp_batch_buffer_acquire(dgram->port) : NULL;
+	batch = n > 1 ? siw_llp_batch_buffer_acquire(dgram->poller) : NULL;
 	if (batch) {
 		r = dgram_send_batch(dgram, batch, msgs, n);
-		siw_llp_batch_buffer_return(dgram->port, batch);
+		siw_llp_batch_buffer_return(dgram->poller, batch);
 	}
 	if (r)
 		return r;
@@ -345,7 +345,7 @@ static bool dgram_is_valid(struct siw_ddp_dgram *dgram, const uint8_t *buf, size
 
 bool siw_ddp_dgram_may_continue_rx(struct siw_ddp_dgram *dgram, int tries)
 {
-	if (tries < SIW_DDP_TRIES || siw_llp_port_has_more_datagrams(dgram->port))
+	if (tries < SIW_DDP_TRIES || siw_llp_poller_has_more_datagrams(dgram->poller))
 		return true;
 	siw_llp_sock_resume(dgram->rx_sock);
 	return false;
@@ -357,7 +357,7 @@ int siw_ddp_dgram_rx(struct siw_ddp_dgram *dgram, struct siw_ddp_seg *seg, struc
 
 	for (tries = 0; siw_ddp_dgram_may_continue_rx(dgram, tries); tries++) {
 		ssize_t len =
-			siw_llp_udp_recv_in_port_buffer(dgram->rx_sock, source, &dgram->datagram);
+			siw_llp_udp_recv_in_poller_buffer(dgram->rx_sock, source, &dgram->datagram);
 		const uint8_t *buf = dgram->datagram;
 
 		if (len < 0)

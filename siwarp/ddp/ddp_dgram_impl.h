@@ -17,7 +17,7 @@
 
 struct siw_ddp_dgram {
 	struct siw_mem *mem;
-	struct siw_llp_port *port;
+	struct siw_llp_poller *poller;
 	uint8_t *datagram; /* the last received datagram, in the llp layer's receive buffer */
 	/* the socket that the endpoint sends on; protected by the send lock */
 	struct siw_llp_sock *sock;

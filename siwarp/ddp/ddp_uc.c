@@ -21,7 +21,7 @@
 
 /* ---- opening and closing --------------------------------------------------------------------- */
 
-int siw_ddp_uc_open(struct siw_llp_port *port, struct siw_mem *mem, struct siw_llp_sock *sock,
+int siw_ddp_uc_open(struct siw_llp_poller *poller, struct siw_mem *mem, struct siw_llp_sock *sock,
 		    bool crc, struct siw_ddp_uc **out)
 {
 	struct siw_ddp_uc *uc;
@@ -33,7 +33,7 @@ int siw_ddp_uc_open(struct siw_llp_port *port, struct siw_mem *mem, struct siw_l
 		return -ENOMEM;
 	memset(uc, 0, sizeof(*uc));
 	uc->mem = mem;
-	uc->port = port;
+	uc->poller = poller;
 	uc->sock = uc->rx_sock = sock;
 	uc->crc = crc;
 	siw_ddp_uc_reset_tx(uc);
@@ -164,7 +164,8 @@ static bool uc_store_datagram_if_report(struct siw_ddp_uc *uc, const uint8_t *da
 
 bool siw_ddp_uc_may_continue_rx(struct siw_ddp_uc *uc, int tries, uint32_t octets)
 {
-	if ((tries < SIW_DDP_TRIES && octets < 65536) || siw_llp_port_has_more_datagrams(uc->port))
+	if ((tries < SIW_DDP_TRIES && octets < 65536) ||
+	    siw_llp_poller_has_more_datagrams(uc->poller))
 		return true;
 	siw_llp_sock_resume(uc->rx_sock);
 	return false;
@@ -178,7 +179,7 @@ int siw_ddp_uc_rx(struct siw_ddp_uc *uc, struct siw_ddp_uc_seg *seg)
 	int tries;
 
 	for (tries = 0; siw_ddp_uc_may_continue_rx(uc, tries, 0); tries++) {
-		ssize_t len = siw_llp_udp_recv_in_port_buffer(uc->rx_sock, &source, &buf);
+		ssize_t len = siw_llp_udp_recv_in_poller_buffer(uc->rx_sock, &source, &buf);
 
 		if (len < 0)
 			return 0;

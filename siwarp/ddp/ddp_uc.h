@@ -30,7 +30,7 @@ struct siw_ddp_uc;
  * ownership of the socket, and closes the socket after the endpoint. crc: whether CRCs are sent and
  * checked. Returns 0 or -errno.
  */
-int siw_ddp_uc_open(struct siw_llp_port *port, struct siw_mem *mem, struct siw_llp_sock *sock,
+int siw_ddp_uc_open(struct siw_llp_poller *poller, struct siw_mem *mem, struct siw_llp_sock *sock,
 		    bool crc, struct siw_ddp_uc **out);
 void siw_ddp_uc_close(struct siw_ddp_uc *uc);
 

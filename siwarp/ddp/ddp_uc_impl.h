@@ -77,7 +77,7 @@ struct siw_uc_tx {
 
 struct siw_ddp_uc {
 	struct siw_mem *mem;
-	struct siw_llp_port *port;
+	struct siw_llp_poller *poller;
 	struct siw_llp_sock *sock; /* the socket that the endpoint sends on */
 	/* the socket that the endpoint receives from; protected by the progress lock */
 	struct siw_llp_sock *rx_sock;

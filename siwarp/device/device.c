@@ -294,7 +294,7 @@ static void run_timers_until_none_left(struct siw_context *ctx)
 				continue;
 			siw_lock(&lane->lock);
 			siw_device_progress_once(lane);
-			siw_llp_waitset_fill(lane->port, &sets[n++]);
+			siw_llp_waitset_fill(lane->poller, &sets[n++]);
 			siw_unlock(&lane->lock);
 		}
 		if (n)
@@ -434,7 +434,7 @@ static void end_child_objects_of_close_rank(struct siw_context *ctx, enum siw_ch
 static void wake_all_waiters(struct siw_context *ctx)
 {
 	SIW_EACH_LANE(lane, ctx)
-	siw_llp_port_wake(lane->port);
+	siw_llp_poller_wake(lane->poller);
 	siw_llp_event_fd_set(ctx->async_fd);
 	siw_lock(&ctx->children_lock);
 	for (int rank = 0; rank < SIW_CHILD_RANKS; rank++)

@@ -191,7 +191,7 @@ struct siw_lane {
 	/* the progress lock: the thread that holds it makes progress */
 	siw_lock_t lock;
 	/* the sockets and their poller; NULL: the device is closed; written under the lock */
-	struct siw_llp_port *_Atomic port;
+	struct siw_llp_poller *_Atomic poller;
 	struct siw_context *ctx;
 	unsigned int index; /* position in ctx->lanes */
 	/* number of progress rounds that polled sockets; written under lock */
@@ -290,7 +290,7 @@ struct siw_port_state {
 struct siw_context {
 	struct siw_lane lane0;		       /* the first lane, open as long as the device */
 	struct siw_lane *lanes[SIW_MAX_LANES]; /* lanes[0] is &lane0; NULL: never opened */
-	_Atomic uint32_t open_lanes;	       /* bit mask of the lanes that have a port */
+	_Atomic uint32_t open_lanes;	       /* bit mask of the lanes that have a poller */
 	_Atomic uint32_t lanes_with_qps;       /* bit mask of the lanes that have queue pairs */
 	uint32_t n_lanes;		       /* number of lanes that may be opened; constant */
 	siw_lock_t lanes_lock;		       /* held while a lane is opened */
@@ -603,7 +603,7 @@ void siw_device_freelist_give(struct siw_freelist *list, struct siw_link *link);
  */
 static inline struct siw_lane *siw_device_next_lane(const struct siw_lane *lane)
 {
-	/* Acquire order pairs with the release in lane_open_port(). */
+	/* Acquire order pairs with the release in lane_open_poller(). */
 	uint32_t later = atomic_load_explicit(&lane->ctx->open_lanes, memory_order_acquire) &
 			 ~(uint32_t)0 << (lane->index + 1);
 

@@ -78,7 +78,7 @@ static void context_wait_for_connection_shutdown(struct siw_context *ctx, uint64
 			}
 			siw_device_progress_once(lane);
 			busy |= lane_is_closing(lane);
-			siw_llp_waitset_fill(lane->port, &sets[n++]);
+			siw_llp_waitset_fill(lane->poller, &sets[n++]);
 			siw_unlock(&lane->lock);
 		}
 		if (busy)

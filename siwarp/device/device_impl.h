@@ -68,8 +68,8 @@ int siw_device_send_unsent_qps(struct siw_lane *lane);
 
 /*
  * Makes progress rounds on a lane for an event loop, until a round leaves nothing to do, the CQ
- * holds at least max completions, or a few rounds have been made. Arms the port. Sets *due_ns to
- * the time of the lane's next timer, or to 0 if there is none. Returns 0, or -errno if the port
+ * holds at least max completions, or a few rounds have been made. Arms the poller. Sets *due_ns to
+ * the time of the lane's next timer, or to 0 if there is none. Returns 0, or -errno if the poller
  * cannot be armed or the device was closed by force.
  */
 int siw_device_make_rounds_for_event_loop(struct siw_lane *lane, const struct siw_cq *cq, int max,
@@ -85,7 +85,7 @@ int siw_device_cq_take_completions(struct siw_cq *cq, int max, struct siw_wc *wc
 				   uint64_t *instances);
 
 /* ---- device_lane.c --------------------------------------------------------------------------- */
-/* Initializes a new, zeroed lane of the device. The lane has no port yet. */
+/* Initializes a new, zeroed lane of the device. The lane has no poller yet. */
 void siw_device_lane_init(struct siw_lane *lane, struct siw_context *ctx, unsigned int index);
 /* Opens lane 0 when the device is opened. Returns 0, -ENOMEM or another -errno of the poller. */
 int siw_device_lane0_open(struct siw_context *ctx);
@@ -96,7 +96,7 @@ int siw_device_lane0_open(struct siw_context *ctx);
 void siw_device_await_opening_of_lanes(struct siw_context *ctx);
 /*
  * Closes all lanes, and the watch of the device's interface, which may be NULL. Another thread may
- * be making progress in a late poll; after this function such a poll finds no port.
+ * be making progress in a late poll; after this function such a poll finds no poller.
  */
 void siw_device_lanes_close(struct siw_context *ctx, struct siw_llp_watch *watch);
 /* Returns whether a thread waits on a lane of the device (siw_device_wait). */

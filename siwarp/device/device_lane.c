@@ -53,19 +53,19 @@ static void lane_reset(struct siw_lane *lane)
 	lane->one_sided = 0;
 }
 
-/* Opens a lane's port. Called with lanes_lock held. */
-static int lane_open_port(struct siw_lane *lane)
+/* Opens a lane's poller. Called with lanes_lock held. */
+static int lane_open_poller(struct siw_lane *lane)
 {
 	struct siw_context *ctx = lane->ctx;
-	const struct siw_llp_port *sibling = lane->index ? ctx->lane0.port : NULL;
-	struct siw_llp_port *port;
-	int err = siw_llp_poll_port_open(sibling, &port);
+	const struct siw_llp_poller *sibling = lane->index ? ctx->lane0.poller : NULL;
+	struct siw_llp_poller *poller;
+	int err = siw_llp_poller_open(sibling, &poller);
 
 	if (err)
 		return err;
 	lane_reset(lane);
 	siw_lock(&lane->lock);
-	lane->port = port;
+	lane->poller = poller;
 	siw_unlock(&lane->lock);
 	/* Release order pairs with siw_device_next_lane(). */
 	atomic_fetch_or_explicit(&ctx->open_lanes, 1u << lane->index, memory_order_release);
@@ -84,7 +84,7 @@ static int lane_alloc_and_open(struct siw_context *ctx, unsigned int index)
 		siw_device_lane_init(lane, ctx, index);
 		ctx->lanes[index] = lane;
 	}
-	return lane_open_port(lane);
+	return lane_open_poller(lane);
 }
 
 /* Opens a lane of the device, unless it is open. Called with lanes_lock held. */
@@ -100,7 +100,7 @@ static int lane_open(struct siw_context *ctx, unsigned int index)
 	if (!err && index && ctx->has_thread)
 		siw_llp_event_fd_set(ctx->sleep_fd);
 	else if (!err && index)
-		siw_llp_port_wake(ctx->lane0.port);
+		siw_llp_poller_wake(ctx->lane0.poller);
 	return err;
 }
 
@@ -130,30 +130,30 @@ bool siw_device_has_waiters(const struct siw_context *ctx)
 
 void siw_device_lanes_close(struct siw_context *ctx, struct siw_llp_watch *watch)
 {
-	struct siw_llp_port *ports[SIW_MAX_LANES];
+	struct siw_llp_poller *pollers[SIW_MAX_LANES];
 	int n = 0;
 
 	SIW_EACH_LANE(lane, ctx)
 	{
-		ports[n++] = lane->port;
+		pollers[n++] = lane->poller;
 		siw_lock(&lane->lock);
-		lane->port = NULL;
+		lane->poller = NULL;
 		siw_unlock(&lane->lock);
 	}
 	atomic_store(&ctx->open_lanes, 0);
 	if (watch)
 		siw_llp_interface_watch_close(watch);
 	while (n)
-		siw_llp_poll_port_close(ports[--n]);
+		siw_llp_poller_close(pollers[--n]);
 }
 
 void siw_device_leave_work_for_lane(struct siw_lane *lane, enum siw_lane_work work)
 {
-	struct siw_llp_port *port = lane->port;
+	struct siw_llp_poller *poller = lane->poller;
 
 	atomic_fetch_or(&lane->work_of_others, (uint32_t)work);
-	if (port)
-		siw_llp_port_wake(port);
+	if (poller)
+		siw_llp_poller_wake(poller);
 }
 
 static unsigned int lane_with_fewest_cqs(const struct siw_context *ctx)

@@ -17,11 +17,11 @@ static int cq_open_event_loop_fd(struct siw_cq *cq, struct siw_lane *lane)
 {
 	int err;
 
-	if (!cq->ring || !lane->port)
+	if (!cq->ring || !lane->poller)
 		return siw_refuse(DESTROYED);
 	if (cq->loop)
 		return 0;
-	err = siw_llp_event_loop_fd_open(lane->port, &cq->loop);
+	err = siw_llp_event_loop_fd_open(lane->poller, &cq->loop);
 	if (!err)
 		atomic_fetch_add(&lane->loops, 1);
 	return err;
@@ -36,7 +36,7 @@ int siw_cq_wait_fd(struct siw_cq *cq)
 		err = siw_device_cq_get_or_choose_lane(cq, &lane);
 	if (err)
 		return siw_refused(err);
-	siw_lock(&lane->lock); /* the port is closed under this lock */
+	siw_lock(&lane->lock); /* the poller is closed under this lock */
 	siw_lock(&cq->lock);
 	err = cq_open_event_loop_fd(cq, lane);
 	fd = err ? err : siw_llp_event_loop_fd_number(cq->loop);

@@ -216,7 +216,7 @@ static int handle_interface_changes(struct siw_io_handler *self)
 static int open_watch_and_read_state(struct siw_context *ctx)
 {
 	struct siw_device_info info = ctx->info;
-	int err = siw_llp_interface_watch_open(ctx->lane0.port, info.netdev, &ctx->watch.handler,
+	int err = siw_llp_interface_watch_open(ctx->lane0.poller, info.netdev, &ctx->watch.handler,
 					       &ctx->watch.watch);
 
 	if (err)

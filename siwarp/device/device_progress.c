@@ -43,13 +43,13 @@ void siw_device_add_unsent_qp(struct siw_qp *qp)
 /* Returns whether a thread may be sleeping on the sockets. */
 static bool lane_may_have_sleeping_thread(struct siw_lane *lane)
 {
-	return siw_llp_port_armed(lane->port) || atomic_load(&lane->waiters);
+	return siw_llp_poller_is_armed(lane->poller) || atomic_load(&lane->waiters);
 }
 
 void siw_device_wake_sleeping_thread(struct siw_lane *lane)
 {
-	if (lane->port && lane_may_have_sleeping_thread(lane))
-		siw_llp_port_wake(lane->port);
+	if (lane->poller && lane_may_have_sleeping_thread(lane))
+		siw_llp_poller_wake(lane->poller);
 }
 
 void siw_device_remove_unsent_qp(struct siw_qp *qp)
@@ -140,10 +140,10 @@ int siw_device_send_unsent_qps(struct siw_lane *lane)
 static void wake_sleeper_if_work_is_left(struct siw_lane *lane)
 {
 	if (lane_may_have_sleeping_thread(lane))
-		siw_llp_port_wake_if_work_left(lane->port,
-					       lane->more_to_send &&
-						       atomic_load_explicit(&lane->n_unsent,
-									    memory_order_relaxed));
+		siw_llp_poller_wake_if_work_left(
+			lane->poller,
+			lane->more_to_send &&
+				atomic_load_explicit(&lane->n_unsent, memory_order_relaxed));
 }
 
 /*
@@ -169,7 +169,7 @@ void siw_device_send_delayed_posts(struct siw_lane *lane, bool polls)
 		siw_lock(&lane->lock);
 	else if (!acquire_progress_lock_for_poll(lane))
 		return;
-	if (lane->port) {
+	if (lane->poller) {
 		siw_device_send_unsent_qps(lane);
 		wake_sleeper_if_work_is_left(lane);
 	}
@@ -199,7 +199,7 @@ static void timer_schedule(struct siw_lane *lane, struct siw_timed *timed, uint6
 	}
 	/* The sleeping threads have limited their sleep by the timer that was due first. */
 	if (earlier)
-		siw_llp_port_wake(lane->port);
+		siw_llp_poller_wake(lane->poller);
 }
 
 void siw_device_timer_start_periodic(struct siw_lane *lane, struct siw_timed *timed, uint64_t by_ns)
@@ -240,7 +240,7 @@ static void set_next_due_time(struct siw_timed *timed, uint64_t now)
 
 static void run_due_timers(struct siw_lane *lane)
 {
-	uint64_t now = siw_llp_port_clock(lane->port), next = UINT64_MAX;
+	uint64_t now = siw_llp_poller_recent_time_ns(lane->poller), next = UINT64_MAX;
 	struct siw_link turn;
 
 	if (now < atomic_load_explicit(&lane->next_tick_ns, memory_order_relaxed))
@@ -333,7 +333,7 @@ static void count_round_with_work(struct siw_lane *lane)
 int siw_device_progress_once(struct siw_lane *lane)
 {
 	struct siw_io_handler *ready[POLL_BATCH];
-	int n = siw_llp_port_poll(lane->port, ready, POLL_BATCH);
+	int n = siw_llp_poller_poll(lane->poller, ready, POLL_BATCH);
 	int moved = 0;
 
 	atomic_store_explicit(&lane->rounds,
@@ -384,10 +384,10 @@ static void make_progress_round_for_dense_posts(struct siw_lane *lane)
 	count_poll(lane);
 	if (!acquire_progress_lock_for_poll(lane))
 		return;
-	if (lane->port) {
+	if (lane->poller) {
 		siw_device_progress_once_and_wake(lane);
-		if (siw_llp_port_armed(lane->port))
-			siw_llp_port_wake(lane->port);
+		if (siw_llp_poller_is_armed(lane->poller))
+			siw_llp_poller_wake(lane->poller);
 	}
 	siw_unlock(&lane->lock);
 }
@@ -559,7 +559,7 @@ static void make_round_for_other_lane(struct siw_lane *lane)
 {
 	if (!siw_trylock(&lane->lock))
 		return;
-	if (lane->port) {
+	if (lane->poller) {
 		siw_device_progress_once_and_wake(lane);
 		atomic_store_explicit(&lane->seen_rounds,
 				      atomic_load_explicit(&lane->rounds, memory_order_relaxed),
@@ -623,7 +623,7 @@ void siw_device_poll(struct siw_lane *lane, const struct siw_cq *cq)
 	}
 	if (atomic_load_explicit(&lane->failed_polls, memory_order_relaxed))
 		atomic_store_explicit(&lane->failed_polls, 0, memory_order_relaxed);
-	if (__builtin_expect(lane->port != NULL, 1) && poll_must_make_progress_round(lane, cq)) {
+	if (__builtin_expect(lane->poller != NULL, 1) && poll_must_make_progress_round(lane, cq)) {
 		bool moved;
 
 		lane->round_of_poll = true;
@@ -651,7 +651,7 @@ void siw_device_poll(struct siw_lane *lane, const struct siw_cq *cq)
 /* Returns the time of the lane's next timer, of whichever layer; 0: none. Lane locked. */
 static uint64_t lane_next_timer_due_ns(struct siw_lane *lane)
 {
-	uint64_t due = siw_llp_port_due_ns(lane->port), tick;
+	uint64_t due = siw_llp_poller_next_due_ns(lane->poller), tick;
 
 	if (!atomic_load(&lane->n_timed))
 		return due;
@@ -671,7 +671,7 @@ int siw_device_make_rounds_for_event_loop(struct siw_lane *lane, const struct si
 	for (int i = 0; !err && left && i < LOOP_ROUNDS; i++) {
 		uint32_t head = atomic_load_explicit(&cq->head, memory_order_relaxed);
 
-		if (!lane->port) {
+		if (!lane->poller) {
 			err = siw_refuse(STALE);
 			break;
 		}
@@ -680,7 +680,7 @@ int siw_device_make_rounds_for_event_loop(struct siw_lane *lane, const struct si
 		left = *due_ns == SIW_LLP_DUE_NOW ||
 		       (lane->more_to_send &&
 			atomic_load_explicit(&lane->n_unsent, memory_order_relaxed));
-		err = siw_llp_port_arm(lane->port);
+		err = siw_llp_poller_arm_for_sleep(lane->poller);
 		if (err)
 			siw_refuse_with_errno(err);
 		if (atomic_load_explicit(&cq->tail, memory_order_acquire) - head >= (uint32_t)max)
@@ -688,7 +688,7 @@ int siw_device_make_rounds_for_event_loop(struct siw_lane *lane, const struct si
 	}
 	/* The rounds have consumed edge-triggered epoll reports. */
 	if (!err && left)
-		siw_llp_port_wake(lane->port);
+		siw_llp_poller_wake(lane->poller);
 	siw_unlock(&lane->lock);
 	if (__builtin_expect(others && !lane->ctx->has_thread, 0))
 		poll_other_lanes(lane, others);

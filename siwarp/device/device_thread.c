@@ -203,7 +203,7 @@ static bool arm_lane_for_sleep(struct siw_lane *lane, struct siw_llp_waitset *se
 	int moved;
 
 	siw_lock(&lane->lock);
-	siw_llp_port_arm(lane->port);
+	siw_llp_poller_arm_for_sleep(lane->poller);
 	/*
 	 * Data that arrived after the last round ends the wait by itself; posted requests do not,
 	 * so they are sent before the wait. Pairs with siw_device_add_unsent_qp(), whose caller
@@ -211,7 +211,7 @@ static bool arm_lane_for_sleep(struct siw_lane *lane, struct siw_llp_waitset *se
 	 */
 	stop_delaying_posts_after_late_poll(lane);
 	moved = atomic_load(&lane->n_unsent) ? siw_device_send_unsent_qps(lane) : 0;
-	siw_llp_waitset_fill(lane->port, set);
+	siw_llp_waitset_fill(lane->poller, set);
 	own = siw_device_sleep_duration_us(lane, siw_now_ns(), UINT64_MAX);
 	siw_unlock(&lane->lock);
 	if (own >= 0 && (*us < 0 || own < *us))
@@ -255,11 +255,11 @@ static void disarm_lanes_served_by_others(struct siw_context *ctx, uint32_t lane
 {
 	SIW_EACH_LANE(lane, ctx)
 	{
-		if (!(lanes >> lane->index & 1) || !siw_llp_port_armed(lane->port) ||
+		if (!(lanes >> lane->index & 1) || !siw_llp_poller_is_armed(lane->poller) ||
 		    atomic_load(&lane->loops))
 			continue;
 		siw_lock(&lane->lock);
-		siw_llp_port_disarm(lane->port);
+		siw_llp_poller_disarm(lane->poller);
 		siw_unlock(&lane->lock);
 	}
 }

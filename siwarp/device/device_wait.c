@@ -93,12 +93,12 @@ static int make_rounds_before_sleep(const struct wait *wait, struct siw_llp_wait
 		int64_t us;
 
 		siw_lock(&lane->lock);
-		if (!lane->port) {
+		if (!lane->poller) {
 			siw_unlock(&lane->lock);
 			return siw_refuse(STALE);
 		}
 		moved += siw_device_progress_once(lane);
-		siw_llp_waitset_fill(lane->port, &sets[n++]);
+		siw_llp_waitset_fill(lane->poller, &sets[n++]);
 		siw_unlock(&lane->lock);
 		us = siw_device_sleep_duration_us(lane, now, wait->deadline);
 		if (us >= 0 && (*timeout_us < 0 || us < *timeout_us))

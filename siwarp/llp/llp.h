@@ -11,9 +11,9 @@
  * nanoseconds of base/clock.h unless a name says otherwise.
  *
  * Locks: functions marked "any thread" need no lock. For the others the caller holds the progress
- * lock of the port. For sends the caller also holds the QP's send lock, so that only one thread at
- * a time sends on a socket; siw_llp_allow_concurrent_sends() lifts this restriction. A send and a
- * receive on one socket may run at the same time.
+ * lock of the poller. For sends the caller also holds the QP's send lock, so that only one thread
+ * at a time sends on a socket; siw_llp_allow_concurrent_sends() lifts this restriction. A send and
+ * a receive on one socket may run at the same time.
  */
 #ifndef SIW_LLP_H
 #define SIW_LLP_H
@@ -28,7 +28,7 @@
 
 /* cffi: begin */
 
-struct siw_llp_port;
+struct siw_llp_poller;
 struct siw_llp_sock;
 
 /*
@@ -40,7 +40,7 @@ struct siw_io_handler {
 	int (*serve)(struct siw_io_handler *self);
 };
 
-/* ---- port: the poller ------------------------------------------------------------------------
+/* ---- the poller ------------------------------------------------------------------------------
  *
  * A socket is hot or cold.
  *
@@ -59,44 +59,44 @@ struct siw_io_handler {
  * A cold socket that becomes ready turns hot if the hot set has room, or replaces a hot socket
  * without data for 256 polls. A hot socket without data for 1024 polls turns cold if other sockets
  * had data. A socket that waits for room to write counts as a socket with data. Listeners and
- * sockets that are still connecting stay cold. While the port has descriptors for event loops
+ * sockets that are still connecting stay cold. While the poller has descriptors for event loops
  * (siw_llp_event_loop_fd_open), no socket turns hot: an event loop calls epoll_wait in each turn
  * anyway, and would only add a receive that finds nothing for each hot socket.
  */
 /*
- * Opens a port without sockets. sibling: an open port of the same device, or NULL; a port of a
- * simulated device learns its host from it. Returns 0 or -errno.
+ * Opens a poller without sockets. sibling: an open poller of the same device, or NULL; a poller of
+ * a simulated device learns its host from it. Returns 0 or -errno.
  */
-int siw_llp_poll_port_open(const struct siw_llp_port *sibling, struct siw_llp_port **out);
-/* Closes the port. All its sockets must have been closed before. */
-void siw_llp_poll_port_close(struct siw_llp_port *port);
-/* Returns whether this process opened the port; false in a forked child. */
-bool siw_llp_port_opened_by_this_process(const struct siw_llp_port *port);
+int siw_llp_poller_open(const struct siw_llp_poller *sibling, struct siw_llp_poller **out);
+/* Closes the poller. All its sockets must have been closed before. */
+void siw_llp_poller_close(struct siw_llp_poller *poller);
+/* Returns whether this process opened the poller; false in a forked child. */
+bool siw_llp_poller_opened_by_this_process(const struct siw_llp_poller *poller);
 
 /* Writes up to n handlers of sockets that may have work and returns their number. Never waits. */
-int siw_llp_port_poll(struct siw_llp_port *port, struct siw_io_handler **handlers, int n);
+int siw_llp_poller_poll(struct siw_llp_poller *poller, struct siw_io_handler **handlers, int n);
 /*
  * Called after a progress round by a thread that may make no further round. Wakes the threads that
  * sleep on a wait set if a socket was not read until empty, or if more is set. more: whether
  * requests are left to send. Called with the progress lock held.
  */
-void siw_llp_port_wake_if_work_left(struct siw_llp_port *port, bool more);
+void siw_llp_poller_wake_if_work_left(struct siw_llp_poller *poller, bool more);
 /*
  * Returns the current time, or the time of the last poll if that poll read the clock. For uses that
  * need no exact time.
  */
-uint64_t siw_llp_port_clock(const struct siw_llp_port *port);
+uint64_t siw_llp_poller_recent_time_ns(const struct siw_llp_poller *poller);
 
 /*
- * To sleep, a thread arms the port, fills a wait set, releases the progress lock and waits. Arming
- * adds the hot sockets to epoll, with EPOLLOUT for sockets that wait for room to write. If the port
- * is not armed, the wait set contains the hot sockets themselves, which is cheaper for a thread
- * that polls again soon. Returns 0 or -errno.
+ * To sleep, a thread arms the poller, fills a wait set, releases the progress lock and waits.
+ * Arming adds the hot sockets to epoll, with EPOLLOUT for sockets that wait for room to write. If
+ * the poller is not armed, the wait set contains the hot sockets themselves, which is cheaper for a
+ * thread that polls again soon. Returns 0 or -errno.
  */
-int siw_llp_port_arm(struct siw_llp_port *port);
-/* Removes the hot sockets from epoll, which siw_llp_port_arm() added. */
-void siw_llp_port_disarm(struct siw_llp_port *port);
-bool siw_llp_port_armed(const struct siw_llp_port *port); /* any thread */
+int siw_llp_poller_arm_for_sleep(struct siw_llp_poller *poller);
+/* Removes the hot sockets from epoll, which siw_llp_poller_arm_for_sleep() added. */
+void siw_llp_poller_disarm(struct siw_llp_poller *poller);
+bool siw_llp_poller_is_armed(const struct siw_llp_poller *poller); /* any thread */
 
 struct siw_llp_waitset {
 	int n;
@@ -106,7 +106,7 @@ struct siw_llp_waitset {
 	 * The descriptors for siw_llp_wait(). A zeroed set is empty: only extra_fd and the time-out
 	 * end a wait on it.
 	 */
-	struct siw_llp_port *port; /* the port; must exist until the wait ends */
+	struct siw_llp_poller *poller; /* the poller; must exist until the wait ends */
 	uint32_t changes;
 	uint64_t due_ns; /* time at which a poll has work without a ready descriptor; 0: never */
 };
@@ -114,21 +114,22 @@ struct siw_llp_waitset {
  * Fills the wait set with the descriptors that a poll would check now. Called with the progress
  * lock held.
  */
-void siw_llp_waitset_fill(struct siw_llp_port *port, struct siw_llp_waitset *set);
+void siw_llp_waitset_fill(struct siw_llp_poller *poller, struct siw_llp_waitset *set);
 /*
  * Waits until a member of the set is ready, extra_fd (-1: none) is readable, or timeout_us
  * microseconds (-1: no limit) have passed. Returns 1, or 0 after the time-out, or -EINTR. Also
  * returns 1 if another thread has made the set incomplete (a socket turned hot or cold, waits for
- * room to write, was not read until empty or has left the port, or the port was disarmed or woken),
- * so that the caller fills a new set. The caller polls after each return of 1. Any thread, no lock.
+ * room to write, was not read until empty or has left the poller, or the poller was disarmed or
+ * woken), so that the caller fills a new set. The caller polls after each return of 1. Any thread,
+ * no lock.
  */
 int siw_llp_wait(const struct siw_llp_waitset *set, int extra_fd, int64_t timeout_us);
 /* Waits like siw_llp_wait(), and is a cancellation point (base/cancel.h). */
 int siw_llp_wait_cancellable(const struct siw_llp_waitset *set, int extra_fd, int64_t timeout_us);
 /*
- * Wait like siw_llp_wait() and siw_llp_wait_cancellable(), for n wait sets of different ports, at
+ * Wait like siw_llp_wait() and siw_llp_wait_cancellable(), for n wait sets of different pollers, at
  * most SIW_LLP_MAX_WAITSETS. The wait ends as soon as it would end for one of the sets. With n = 0
- * only extra_fd and the time-out end it. The caller polls all ports after each return of 1. Any
+ * only extra_fd and the time-out end it. The caller polls all pollers after each return of 1. Any
  * thread, no lock.
  */
 #define SIW_LLP_MAX_WAITSETS 16
@@ -137,39 +138,39 @@ int siw_llp_wait_any_cancellable(const struct siw_llp_waitset *sets, int n, int 
 				 int64_t timeout_us);
 /*
  * Ends all waits in progress, all later waits on a wait set that is filled already, and all waits
- * until the port's next poll. That poll clears the wake-up, so the caller's change must be checked
- * after that siw_llp_port_poll(), not before. Any thread.
+ * until the poller's next poll. That poll clears the wake-up, so the caller's change must be
+ * checked after that siw_llp_poller_poll(), not before. Any thread.
  */
-void siw_llp_port_wake(struct siw_llp_port *port);
+void siw_llp_poller_wake(struct siw_llp_poller *poller);
 
 /*
  * Returns a buffer of SIW_LLP_ROOM octets, the maximum size of a datagram, for receiving a datagram
- * on any socket of this port. The next receive overwrites the buffer. Called with the progress lock
- * held.
+ * on any socket of this poller. The next receive overwrites the buffer. Called with the progress
+ * lock held.
  */
 #define SIW_LLP_ROOM 65536
-uint8_t *siw_llp_port_rx_buffer(struct siw_llp_port *port);
+uint8_t *siw_llp_poller_rx_buffer(struct siw_llp_poller *poller);
 /*
  * siw_llp_batch_buffer_acquire returns a buffer of SIW_LLP_ROOM octets for building a batch of
  * datagrams, or NULL if memory is exhausted; siw_llp_batch_buffer_return returns the buffer to the
- * port. The port keeps one buffer for the next call, because each of possibly thousands of sockets
- * would otherwise need its own. Any thread.
+ * poller. The poller keeps one buffer for the next call, because each of possibly thousands of
+ * sockets would otherwise need its own. Any thread.
  */
-uint8_t *siw_llp_batch_buffer_acquire(struct siw_llp_port *port);
-void siw_llp_batch_buffer_return(struct siw_llp_port *port, uint8_t *batch);
+uint8_t *siw_llp_batch_buffer_acquire(struct siw_llp_poller *poller);
+void siw_llp_batch_buffer_return(struct siw_llp_poller *poller, uint8_t *batch);
 
 /* ---- descriptors for event loops of programs ------------------------------------------------- */
 
 struct siw_llp_event_loop_fd;
 /*
- * Opens a descriptor with which an event loop of the program waits until a poll of the port may
- * have work: it is readable while a cold socket has work, between siw_llp_port_wake() and the next
- * poll, between siw_llp_event_loop_fd_set() and siw_llp_event_loop_fd_clear(), and from the time of
- * siw_llp_event_loop_fd_set_timer() on. A hot socket is watched only while the port is armed.
- * Returns 0 or -errno. The port must be closed after the descriptor. The caller makes the calls
- * below one at a time; the progress lock is not needed.
+ * Opens a descriptor with which an event loop of the program waits until a poll of the poller may
+ * have work: it is readable while a cold socket has work, between siw_llp_poller_wake() and the
+ * next poll, between siw_llp_event_loop_fd_set() and siw_llp_event_loop_fd_clear(), and from the
+ * time of siw_llp_event_loop_fd_set_timer() on. A hot socket is watched only while the poller is
+ * armed. Returns 0 or -errno. The poller must be closed after the descriptor. The caller makes the
+ * calls below one at a time; the progress lock is not needed.
  */
-int siw_llp_event_loop_fd_open(struct siw_llp_port *port, struct siw_llp_event_loop_fd **out);
+int siw_llp_event_loop_fd_open(struct siw_llp_poller *poller, struct siw_llp_event_loop_fd **out);
 void siw_llp_event_loop_fd_close(struct siw_llp_event_loop_fd *loop); /* NULL: nothing is done */
 /* Returns the descriptor, which must not be read. */
 int siw_llp_event_loop_fd_number(const struct siw_llp_event_loop_fd *loop);
@@ -181,11 +182,11 @@ void siw_llp_event_loop_fd_clear(struct siw_llp_event_loop_fd *loop);
  */
 void siw_llp_event_loop_fd_set_timer(struct siw_llp_event_loop_fd *loop, uint64_t due_ns);
 /*
- * Returns the time at which a poll of the port has work although no descriptor reports any; 0:
+ * Returns the time at which a poll of the poller has work although no descriptor reports any; 0:
  * never. SIW_LLP_DUE_NOW: a socket was not read until empty. Called with the progress lock held.
  */
 #define SIW_LLP_DUE_NOW 1
-uint64_t siw_llp_port_due_ns(const struct siw_llp_port *port);
+uint64_t siw_llp_poller_next_due_ns(const struct siw_llp_poller *poller);
 
 /* ---- event descriptors: readable between set and clear; any thread -------------------------- */
 
@@ -229,7 +230,7 @@ enum siw_llp_watch_change {
 	/* the kernel dropped reports; siw_llp_list_interfaces() has the current state */
 	SIW_LLP_WATCH_LOST,
 };
-int siw_llp_interface_watch_open(struct siw_llp_port *port, const char *name,
+int siw_llp_interface_watch_open(struct siw_llp_poller *poller, const char *name,
 				 struct siw_io_handler *handler, struct siw_llp_watch **out);
 int siw_llp_interface_watch_read(struct siw_llp_watch *watch);
 void siw_llp_interface_watch_close(struct siw_llp_watch *watch);
@@ -245,7 +246,7 @@ void siw_llp_interface_watch_close(struct siw_llp_watch *watch);
  * tried once more. Datagrams that the kernel drops because the receive buffer is full are counted
  * in drop_rxq_overflow, at the latest when the socket is closed.
  */
-int siw_llp_udp_open(struct siw_llp_port *port, const struct siw_addr *local,
+int siw_llp_udp_open(struct siw_llp_poller *poller, const struct siw_addr *local,
 		     struct siw_io_handler *handler, struct siw_llp_sock **out);
 /*
  * Reserves a UDP port as siw_llp_tcp_reserve_port() does for TCP. No other socket can have the port
@@ -257,7 +258,7 @@ int siw_llp_udp_reserve_port(struct siw_addr *local, bool v6_only);
  * error queue and UDP_GRO off. siw_llp_close() closes it. Returns 0; -ENOTSOCK; or -EINVAL if it is
  * not UDP or not bound to a port. After an error the socket still belongs to the caller.
  */
-int siw_llp_udp_adopt_program_socket(struct siw_llp_port *port, int fd,
+int siw_llp_udp_adopt_program_socket(struct siw_llp_poller *poller, int fd,
 				     struct siw_io_handler *handler, struct siw_llp_sock **out);
 
 /*
@@ -268,8 +269,8 @@ int siw_llp_udp_adopt_program_socket(struct siw_llp_port *port, int fd,
  * Linux 5.7 without CAP_NET_RAW: datagrams to the group that arrive on other interfaces are
  * received, too.)
  */
-int siw_llp_udp_join(struct siw_llp_port *port, const struct siw_addr *group, const char *netdev,
-		     struct siw_io_handler *handler, struct siw_llp_sock **out);
+int siw_llp_udp_join(struct siw_llp_poller *poller, const struct siw_addr *group,
+		     const char *netdev, struct siw_io_handler *handler, struct siw_llp_sock **out);
 /*
  * Lets this socket send to multicast groups: such datagrams leave by the given interface, pass at
  * most ttl - 1 routers, and also reach members on this machine. Returns 0 or -errno. Any thread.
@@ -320,14 +321,14 @@ ssize_t siw_llp_udp_recv_with_gro(struct siw_llp_sock *sock, struct siw_addr *so
 				  size_t size, uint32_t *seg);
 
 /*
- * Receives the next datagram in the port's buffer, where it is valid until the next call. Returns
+ * Receives the next datagram in the poller's buffer, where it is valid until the next call. Returns
  * its length, which exceeds SIW_LLP_ROOM if the datagram was truncated; -EAGAIN; or -errno. While
- * siw_llp_port_has_more_datagrams() returns true, the buffer holds further datagrams of the same
+ * siw_llp_poller_has_more_datagrams() returns true, the buffer holds further datagrams of the same
  * batch, and no other receive may use the buffer.
  */
-ssize_t siw_llp_udp_recv_in_port_buffer(struct siw_llp_sock *sock, struct siw_addr *source,
-					uint8_t **datagram);
-bool siw_llp_port_has_more_datagrams(const struct siw_llp_port *port);
+ssize_t siw_llp_udp_recv_in_poller_buffer(struct siw_llp_sock *sock, struct siw_addr *source,
+					  uint8_t **datagram);
+bool siw_llp_poller_has_more_datagrams(const struct siw_llp_poller *poller);
 
 /*
  * Makes the socket send datagrams with ECT(0). siw_llp_udp_ce_received() then returns whether the
@@ -400,7 +401,7 @@ int siw_llp_udp_send_fragmented(struct siw_llp_sock *sock, const struct siw_addr
  */
 int siw_llp_tcp_reserve_port(struct siw_addr *local, bool v6_only);
 /* Listens on local (port 0: any free port). Returns 0 or -errno. */
-int siw_llp_tcp_listen(struct siw_llp_port *port, const struct siw_addr *local, int backlog,
+int siw_llp_tcp_listen(struct siw_llp_poller *poller, const struct siw_addr *local, int backlog,
 		       struct siw_io_handler *handler, struct siw_llp_sock **out);
 /*
  * Accepts a connection. Returns 0 and sets *out; -EAGAIN: none is pending; or -errno. After
@@ -413,11 +414,11 @@ int siw_llp_tcp_accept(struct siw_llp_sock *listener, struct siw_io_handler *han
  * Starts to connect, from source unless that is NULL. siw_llp_tcp_connect_result() returns the
  * result. Returns 0 or -errno.
  */
-int siw_llp_tcp_connect(struct siw_llp_port *port, const struct siw_addr *dest,
+int siw_llp_tcp_connect(struct siw_llp_poller *poller, const struct siw_addr *dest,
 			const struct siw_addr *source, struct siw_io_handler *handler,
 			struct siw_llp_sock **out);
 /* Connects a socket to itself: the octets that it sends arrive at the same socket. */
-int siw_llp_tcp_connect_to_itself(struct siw_llp_port *port, const struct siw_addr *local,
+int siw_llp_tcp_connect_to_itself(struct siw_llp_poller *poller, const struct siw_addr *local,
 				  struct siw_io_handler *handler, struct siw_llp_sock **out);
 /*
  * Returns the result of connecting a TCP socket: 0: connected; -EAGAIN: still connecting; or -errno
@@ -462,20 +463,20 @@ void siw_llp_tcp_set_abortive_close(struct siw_llp_sock *sock);
 
 void siw_llp_close(struct siw_llp_sock *sock);
 /*
- * Move a TCP socket, connected or still connecting, to another port. siw_llp_leave_port() takes the
- * socket out of its port; the progress lock of that port is held, and no progress round of it is
- * under way. siw_llp_join_port() adds the socket to a port, whose progress lock is held. Returns 0;
- * or -errno, in which case the socket is still in no port. While the socket is in no port, only
- * siw_llp_join_port(), siw_llp_close(), siw_llp_set_handler() and the functions that return
- * addresses may be called for it. The other functions read which port the socket is in, also those
- * that any thread may call, so no other thread may call one of them meanwhile.
+ * Move a TCP socket, connected or still connecting, to another poller. siw_llp_leave_poller() takes
+ * the socket out of its poller; the progress lock of that poller is held, and no progress round of
+ * it is under way. siw_llp_join_poller() adds the socket to a poller, whose progress lock is held.
+ * Returns 0; or -errno, in which case the socket is still in no poller. While the socket is in no
+ * poller, only siw_llp_join_poller(), siw_llp_close(), siw_llp_set_handler() and the functions that
+ * return addresses may be called for it. The other functions read which poller the socket is in,
+ * also those that any thread may call, so no other thread may call one of them meanwhile.
  *
  * No octet and no event is lost: after the move a socket that was marked ready is still so, data
- * that has arrived and space for sending are reported by the new port, a paused socket is still
+ * that has arrived and space for sending are reported by the new poller, a paused socket is still
  * paused, and the timers and the octets that a fault plan holds back stay due.
  */
-void siw_llp_leave_port(struct siw_llp_sock *sock);
-int siw_llp_join_port(struct siw_llp_sock *sock, struct siw_llp_port *port);
+void siw_llp_leave_poller(struct siw_llp_sock *sock);
+int siw_llp_join_poller(struct siw_llp_sock *sock, struct siw_llp_poller *poller);
 void siw_llp_set_handler(struct siw_llp_sock *sock, struct siw_io_handler *handler);
 /*
  * want: whether octets are left to send. If so, a wait ends and a poll returns the handler when the

@@ -333,7 +333,7 @@ void siw_llp_capture_socket_close(struct siw_llp_sock *sock)
 	 * In a forked child the parent shares the socket, so closing it does not end the
 	 * connection.
 	 */
-	if (siw_capture_on() && sock->kind == SIW_LLP_STREAM && getpid() == sock->port->owner)
+	if (siw_capture_on() && sock->kind == SIW_LLP_STREAM && getpid() == sock->poller->owner)
 		siw_llp_capture_stream_end_locking(sock, true, sock->aborted);
 	if (!sock->capture)
 		return;

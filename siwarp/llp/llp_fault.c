@@ -117,14 +117,14 @@ static uint64_t next_transmit_time_ns(const struct siw_llp_faulty *f)
 }
 
 /*
- * Sets the time at which the port has packets due, if `at` is earlier than the present value. Any
+ * Sets the time at which the poller has packets due, if `at` is earlier than the present value. Any
  * thread.
  */
-static void port_set_earlier_packet_due_time(struct siw_llp_port *port, uint64_t at)
+static void poller_set_earlier_packet_due_time(struct siw_llp_poller *poller, uint64_t at)
 {
-	if (siw_llp_set_earlier_due_time(&port->fault_due, at))
-		siw_llp_port_invalidate_wait_sets(
-			port); /* a sleeping thread must wake up earlier */
+	if (siw_llp_set_earlier_due_time(&poller->fault_due, at))
+		siw_llp_poller_invalidate_wait_sets(
+			poller); /* a sleeping thread must wake up earlier */
 }
 
 void siw_llp_fault_state_unlock(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
@@ -136,8 +136,8 @@ void siw_llp_fault_state_unlock(struct siw_llp_sock *sock, struct siw_llp_faulty
 
 	next = min_time(next, f->reset_at);
 	/*
-	 * Without the port's lock the receive queue is not examined. The thread that added packets
-	 * to the receive queue has already set the time at which these packets are due.
+	 * Without the poller's lock the receive queue is not examined. The thread that added
+	 * packets to the receive queue has already set the time at which these packets are due.
 	 */
 	if (port_locked)
 		next = min_time(next, siw_llp_fault_next_rx_due_time_ns(sock, f));
@@ -146,10 +146,10 @@ void siw_llp_fault_state_unlock(struct siw_llp_sock *sock, struct siw_llp_faulty
 	f->counted = holds;
 	siw_unlock(&f->lock);
 	if (next != UINT64_MAX)
-		port_set_earlier_packet_due_time(sock->port, next);
+		poller_set_earlier_packet_due_time(sock->poller, next);
 }
 
-void siw_llp_fault_note_joined(struct siw_llp_sock *sock)
+void siw_llp_fault_note_joined_poller(struct siw_llp_sock *sock)
 {
 	struct siw_llp_faulty *f;
 	int error;
@@ -184,9 +184,9 @@ bool siw_llp_fault_is_stream_full(const struct siw_llp_sock *sock)
 	return f && atomic_load_explicit(&f->full, memory_order_relaxed);
 }
 
-uint64_t siw_llp_fault_wake_time_ns(const struct siw_llp_port *port)
+uint64_t siw_llp_fault_wake_time_ns(const struct siw_llp_poller *poller)
 {
-	uint64_t due = atomic_load_explicit(&port->fault_due, memory_order_seq_cst);
+	uint64_t due = atomic_load_explicit(&poller->fault_due, memory_order_seq_cst);
 
 	return due == UINT64_MAX ? 0 : min_time(due, siw_now_ns() + LONGEST_SLEEP);
 }
@@ -443,21 +443,21 @@ ssize_t siw_llp_udp_recv_with_faults(struct siw_llp_sock *sock, struct siw_addr 
 
 /* ---- called by the poller -------------------------------------------------------------------- */
 
-void siw_llp_fault_release_due_packets(struct siw_llp_port *port)
+void siw_llp_fault_release_due_packets(struct siw_llp_poller *poller)
 {
-	uint64_t due = atomic_load_explicit(&port->fault_due, memory_order_seq_cst),
+	uint64_t due = atomic_load_explicit(&poller->fault_due, memory_order_seq_cst),
 		 now = siw_now_ns();
 	int error;
 
-	if (now < due && port->fault_generation == siw_faults_plan_generation_number())
+	if (now < due && poller->fault_generation == siw_faults_plan_generation_number())
 		return;
-	port->fault_generation = siw_faults_plan_generation_number();
+	poller->fault_generation = siw_faults_plan_generation_number();
 	/*
 	 * The time is cleared before the sockets are examined, so that the time of a packet that
 	 * another thread holds back meanwhile is kept.
 	 */
-	atomic_store_explicit(&port->fault_due, UINT64_MAX, memory_order_seq_cst);
-	for (struct siw_link *l = port->all.next; l != &port->all; l = l->next) {
+	atomic_store_explicit(&poller->fault_due, UINT64_MAX, memory_order_seq_cst);
+	for (struct siw_link *l = poller->all.next; l != &poller->all; l = l->next) {
 		struct siw_llp_sock *sock = SIW_LLP_OF(l, all);
 		struct siw_llp_faulty *f;
 

@@ -4,7 +4,7 @@
  * Without a plan the cost is one relaxed load and a branch per system call.
  *
  * Each socket has its own rates, limits and packet numbers, in each direction. Packets that a plan
- * delays are queued here; siw_llp_port_poll() releases them when they are due, and a wait ends in
+ * delays are queued here; siw_llp_poller_poll() releases them when they are due, and a wait ends in
  * time for that. A capture shows the packets that passed the socket: packets that the plan drops
  * before sending are not captured, and delayed packets are captured when they leave. Received
  * packets that the plan drops are captured, with the reason as a comment.
@@ -59,10 +59,10 @@ int siw_llp_tcp_shutdown_with_faults(struct siw_llp_sock *sock);
  */
 void siw_llp_fault_note_connected(struct siw_llp_sock *sock);
 /*
- * Called when the socket has joined another port, whose lock the caller holds: records in that port
- * when packets that are held back are due.
+ * Called when the socket has joined another poller, whose lock the caller holds: records in that
+ * poller when packets that are held back are due.
  */
-void siw_llp_fault_note_joined(struct siw_llp_sock *sock);
+void siw_llp_fault_note_joined_poller(struct siw_llp_sock *sock);
 /* Called before the socket is closed: drops the packets that are held back for it. */
 void siw_llp_fault_drop_held_packets(struct siw_llp_sock *sock);
 
@@ -70,11 +70,11 @@ void siw_llp_fault_drop_held_packets(struct siw_llp_sock *sock);
 
 /*
  * Sends the packets that are due, and marks the sockets ready whose received octets are due. Called
- * with the caller's lock on the port held.
+ * with the caller's lock on the poller held.
  */
-void siw_llp_fault_release_due_packets(struct siw_llp_port *port);
+void siw_llp_fault_release_due_packets(struct siw_llp_poller *poller);
 /* Returns when a sleeping thread must wake up for a packet that is held back; 0: never. */
-uint64_t siw_llp_fault_wake_time_ns(const struct siw_llp_port *port);
+uint64_t siw_llp_fault_wake_time_ns(const struct siw_llp_poller *poller);
 /*
  * Returns whether the fault plan accepts no more octets although the socket has space. Waiting for
  * space in the socket would then end immediately.
@@ -89,8 +89,8 @@ bool siw_llp_fault_is_stream_full(const struct siw_llp_sock *sock);
  */
 struct siw_llp_faulty *siw_llp_fault_state_lock(struct siw_llp_sock *sock, int *error);
 /*
- * Unlocks the fault state, after recording when the port has a packet due: to send, and, if the
- * caller holds the lock on the port, also to receive.
+ * Unlocks the fault state, after recording when the poller has a packet due: to send, and, if the
+ * caller holds the lock on the poller, also to receive.
  */
 void siw_llp_fault_state_unlock(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
 				bool port_locked);

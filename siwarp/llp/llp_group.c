@@ -84,8 +84,8 @@ static int mcast_group_join(int fd, const struct siw_addr *group, uint32_t ifind
 					: join_ipv6_mcast_group(fd, group, ifindex);
 }
 
-int siw_llp_udp_join(struct siw_llp_port *port, const struct siw_addr *group, const char *netdev,
-		     struct siw_io_handler *handler, struct siw_llp_sock **out)
+int siw_llp_udp_join(struct siw_llp_poller *poller, const struct siw_addr *group,
+		     const char *netdev, struct siw_io_handler *handler, struct siw_llp_sock **out)
 {
 	uint32_t ifindex = 0;
 	int rv, fd;
@@ -99,7 +99,7 @@ int siw_llp_udp_join(struct siw_llp_port *port, const struct siw_addr *group, co
 	if (rv == 0)
 		rv = mcast_group_join(fd, group, ifindex);
 	if (rv == 0)
-		rv = siw_llp_sock_new(port, fd, SIW_LLP_UDP, handler, out);
+		rv = siw_llp_sock_new(poller, fd, SIW_LLP_UDP, handler, out);
 	if (rv == 0)
 		(*out)->ifindex = ifindex;
 	else

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * llp/llp_loop.c - descriptors for event loops of programs: an epoll instance that contains the
- * epoll instance of a port, an event descriptor and a timer.
+ * epoll instance of a poller, an event descriptor and a timer.
  */
 #include <stdlib.h>
 #include <sys/epoll.h>
@@ -12,7 +12,7 @@
 #include "llp/llp_sock.h"
 
 struct siw_llp_event_loop_fd {
-	struct siw_llp_port *port;
+	struct siw_llp_poller *poller;
 	int epfd, event_fd, timer_fd;
 	bool set;	   /* the event descriptor is readable */
 	uint64_t timer_ns; /* when the timer expires or has expired; 0: it is not set */
@@ -49,7 +49,7 @@ static int event_loop_fd_create_descriptors(struct siw_llp_event_loop_fd *loop)
 	return 0;
 }
 
-int siw_llp_event_loop_fd_open(struct siw_llp_port *port, struct siw_llp_event_loop_fd **out)
+int siw_llp_event_loop_fd_open(struct siw_llp_poller *poller, struct siw_llp_event_loop_fd **out)
 {
 	struct siw_llp_event_loop_fd *loop = calloc(1, sizeof(*loop));
 	struct epoll_event ev = { .events = EPOLLIN };
@@ -62,10 +62,10 @@ int siw_llp_event_loop_fd_open(struct siw_llp_port *port, struct siw_llp_event_l
 		free(loop);
 		return err;
 	}
-	loop->port = port;
-	atomic_fetch_add(&port->loops, 1);
+	loop->poller = poller;
+	atomic_fetch_add(&poller->loops, 1);
 	atomic_fetch_add(&siw_counters_event_loops, 1);
-	if (epoll_ctl(loop->epfd, EPOLL_CTL_ADD, port->epfd, &ev) ||
+	if (epoll_ctl(loop->epfd, EPOLL_CTL_ADD, poller->epfd, &ev) ||
 	    epoll_ctl(loop->epfd, EPOLL_CTL_ADD, loop->event_fd, &ev) ||
 	    epoll_ctl(loop->epfd, EPOLL_CTL_ADD, loop->timer_fd, &ev)) {
 		err = -errno;
@@ -80,7 +80,7 @@ void siw_llp_event_loop_fd_close(struct siw_llp_event_loop_fd *loop)
 {
 	if (!loop)
 		return;
-	atomic_fetch_sub(&loop->port->loops, 1);
+	atomic_fetch_sub(&loop->poller->loops, 1);
 	atomic_fetch_sub(&siw_counters_event_loops, 1);
 	close_descriptors((const int[]){ loop->event_fd, loop->timer_fd, loop->epfd }, 3);
 	free(loop);

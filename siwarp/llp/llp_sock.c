@@ -40,32 +40,32 @@ static bool is_data_socket_kind(enum siw_llp_kind kind)
 	return kind == SIW_LLP_UDP || kind == SIW_LLP_CONNECTING || kind == SIW_LLP_STREAM;
 }
 
-/* Adds a socket to a port. Returns 0, or -errno, and the socket is in no port. */
-static int sock_add_to_port(struct siw_llp_sock *sock, struct siw_llp_port *port)
+/* Adds a socket to a poller. Returns 0, or -errno, and the socket is in no poller. */
+static int sock_add_to_poller(struct siw_llp_sock *sock, struct siw_llp_poller *poller)
 {
 	int rv;
 
-	sock->port = port;
+	sock->poller = poller;
 	rv = siw_llp_sock_register(sock);
 	if (rv < 0) {
-		sock->port = NULL;
+		sock->poller = NULL;
 		return rv;
 	}
-	siw_link_add(&port->all, &sock->all);
-	port->n_data += is_data_socket_kind((enum siw_llp_kind)sock->kind);
+	siw_link_add(&poller->all, &sock->all);
+	poller->n_data += is_data_socket_kind((enum siw_llp_kind)sock->kind);
 	return 0;
 }
 
-static void sock_remove_from_port(struct siw_llp_sock *sock)
+static void sock_remove_from_poller(struct siw_llp_sock *sock)
 {
 	siw_llp_sock_detach(sock);
 	siw_link_del(&sock->all);
 	siw_link_del(&sock->timed);
-	sock->port->n_data -= is_data_socket_kind((enum siw_llp_kind)sock->kind);
-	sock->port = NULL;
+	sock->poller->n_data -= is_data_socket_kind((enum siw_llp_kind)sock->kind);
+	sock->poller = NULL;
 }
 
-int siw_llp_sock_new(struct siw_llp_port *port, int fd, enum siw_llp_kind kind,
+int siw_llp_sock_new(struct siw_llp_poller *poller, int fd, enum siw_llp_kind kind,
 		     struct siw_io_handler *handler, struct siw_llp_sock **out)
 {
 	struct siw_llp_sock *sock = aligned_alloc(SIW_LLP_LINE, sizeof(*sock));
@@ -82,7 +82,7 @@ int siw_llp_sock_new(struct siw_llp_port *port, int fd, enum siw_llp_kind kind,
 	siw_link_init(&sock->ring);
 	siw_link_init(&sock->timed);
 	atomic_init(&sock->due_ns, UINT64_MAX);
-	rv = sock_add_to_port(sock, port);
+	rv = sock_add_to_poller(sock, poller);
 	if (rv < 0) {
 		free(sock);
 		return rv;
@@ -91,15 +91,15 @@ int siw_llp_sock_new(struct siw_llp_port *port, int fd, enum siw_llp_kind kind,
 	return 0;
 }
 
-void siw_llp_leave_port(struct siw_llp_sock *sock)
+void siw_llp_leave_poller(struct siw_llp_sock *sock)
 {
 	bool ready = sock->ready;
 
-	sock_remove_from_port(sock);
-	sock->ready = ready; /* remembered for siw_llp_join_port() */
+	sock_remove_from_poller(sock);
+	sock->ready = ready; /* remembered for siw_llp_join_poller() */
 }
 
-int siw_llp_join_port(struct siw_llp_sock *sock, struct siw_llp_port *port)
+int siw_llp_join_poller(struct siw_llp_sock *sock, struct siw_llp_poller *poller)
 {
 	bool ready = sock->ready;
 	int rv;
@@ -108,7 +108,7 @@ int siw_llp_join_port(struct siw_llp_sock *sock, struct siw_llp_port *port)
 	 * epoll checks the socket when it is added, so it reports the data that has arrived, and
 	 * space for sending if want_write is set.
 	 */
-	rv = sock_add_to_port(sock, port);
+	rv = sock_add_to_poller(sock, poller);
 	if (rv < 0)
 		return rv;
 	/*
@@ -123,7 +123,7 @@ int siw_llp_join_port(struct siw_llp_sock *sock, struct siw_llp_port *port)
 		siw_llp_sock_set_timer(sock,
 				       atomic_load_explicit(&sock->due_ns, memory_order_relaxed));
 	}
-	siw_llp_fault_note_joined(sock);
+	siw_llp_fault_note_joined_poller(sock);
 	return 0;
 }
 
@@ -135,14 +135,14 @@ void siw_llp_close(struct siw_llp_sock *sock)
 	 * In a forked child the descriptor has already been closed, and its number may denote
 	 * another file.
 	 */
-	if (sock->udp && getpid() == sock->port->owner) {
+	if (sock->udp && getpid() == sock->poller->owner) {
 		siw_llp_udp_count_drops(sock);
 		siw_llp_udp_disable_gro_for_close(sock);
 	}
 	siw_llp_fault_drop_held_packets(sock);
 	siw_llp_capture_socket_close(sock);
-	if (sock->port)
-		sock_remove_from_port(sock);
+	if (sock->poller)
+		sock_remove_from_poller(sock);
 	/* Linux closes the descriptor even if close() returns EINTR, so close() is not repeated. */
 	siw_llp_fd_close(sock->fd);
 	free(sock);
@@ -172,36 +172,36 @@ static void epoll_update_socket_entry(struct siw_llp_sock *sock, bool write)
 		ev.events |= EPOLLOUT | EPOLLRDHUP;
 	else if (write)
 		ev.events |= EPOLLOUT;
-	epoll_ctl(sock->port->epfd, EPOLL_CTL_MOD, sock->fd, &ev);
+	epoll_ctl(sock->poller->epfd, EPOLL_CTL_MOD, sock->fd, &ev);
 }
 
 void siw_llp_set_want_write(struct siw_llp_sock *sock, bool always)
 {
 	bool did;
 
-	siw_lock(&sock->port->wish_lock);
+	siw_lock(&sock->poller->wish_lock);
 	did = atomic_exchange_explicit(&sock->want_write, 1, memory_order_seq_cst);
 	if (atomic_load_explicit(&sock->registered, memory_order_seq_cst) && (!did || always))
 		epoll_update_socket_entry(sock, true);
 	else if (!did)
 		/* a thread may sleep on this socket only for reading */
-		siw_llp_port_invalidate_wait_sets(sock->port);
-	siw_unlock(&sock->port->wish_lock);
+		siw_llp_poller_invalidate_wait_sets(sock->poller);
+	siw_unlock(&sock->poller->wish_lock);
 }
 
 static __attribute__((cold, noinline)) void clear_want_write(struct siw_llp_sock *sock)
 {
 	bool did;
 
-	siw_lock(&sock->port->wish_lock);
+	siw_lock(&sock->poller->wish_lock);
 	did = atomic_exchange_explicit(&sock->want_write, 0, memory_order_seq_cst);
 	if (did && sock->udp && atomic_load_explicit(&sock->registered, memory_order_seq_cst))
 		/* an entry for EPOLLOUT would cause an event per transmitted datagram */
 		epoll_update_socket_entry(sock, false);
-	siw_unlock(&sock->port->wish_lock);
+	siw_unlock(&sock->poller->wish_lock);
 	/* The thread that waits to send may belong to another user of the socket. */
 	if (did && atomic_load_explicit(&sock->shared, memory_order_relaxed))
-		siw_llp_port_wake(sock->port);
+		siw_llp_poller_wake(sock->poller);
 }
 
 void siw_llp_update_want_write(struct siw_llp_sock *sock, bool want)

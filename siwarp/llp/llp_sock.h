@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * llp/llp_sock.h - the port and socket structs, and the functions shared by this folder's files;
+ * llp/llp_sock.h - the poller and socket structs, and the functions shared by this folder's files;
  * private to llp/.
  */
 #ifndef SIW_LLP_SOCK_H
@@ -41,7 +41,7 @@ struct siw_llp_sock {
 	/* Protected by the progress lock. A poll and a receive access only this cache line. */
 	_Alignas(SIW_LLP_LINE) int fd;
 	uint8_t kind; /* enum siw_llp_kind */
-	int8_t hot;   /* index in the port's hot set; -1: cold */
+	int8_t hot;   /* index in the poller's hot set; -1: cold */
 	/*
 	 * the socket may have work: set when epoll or the upper layer reports the socket, cleared
 	 * when a receive returns EAGAIN; a cold socket is in the ready ring meanwhile
@@ -62,7 +62,8 @@ struct siw_llp_sock {
 	 */
 	bool in_wait_set;
 	struct siw_io_handler *handler;
-	struct siw_llp_port *port; /* NULL between siw_llp_leave_port() and siw_llp_join_port() */
+	/* NULL between siw_llp_leave_poller() and siw_llp_join_poller() */
+	struct siw_llp_poller *poller;
 	uint64_t active; /* number of the last poll in which the socket had data or want_write */
 	struct siw_link ring;
 	uint32_t streak; /* number of short datagrams received since the socket was last empty */
@@ -95,14 +96,14 @@ struct siw_llp_sock {
 	 */
 	uint32_t drops;
 	struct siw_link all;
-	struct siw_link timed; /* in port->timed if has_timer */
+	struct siw_link timed; /* in poller->timed if has_timer */
 	/* capture state of the socket, under the capture lock; NULL until a capture is started */
 	struct siw_llp_capture *capture;
 	/* fault state of the socket; NULL until there is a fault plan */
 	struct siw_llp_faulty *_Atomic faulty;
 };
 
-struct siw_llp_port {
+struct siw_llp_poller {
 	/* Accessed by each poll; protected by the progress lock. */
 	_Alignas(SIW_LLP_LINE) uint64_t polls;
 	uint64_t active; /* number of the last poll that found data on any socket */
@@ -127,8 +128,8 @@ struct siw_llp_port {
 	siw_lock_t wish_lock;
 
 	/*
-	 * Accessed by any thread. armed is returned by siw_llp_port_armed(). sleepers counts the
-	 * threads inside siw_llp_wait_any(). changes counts the changes that make existing wait
+	 * Accessed by any thread. armed is returned by siw_llp_poller_is_armed(). sleepers counts
+	 * the threads inside siw_llp_wait_any(). changes counts the changes that make existing wait
 	 * sets incomplete. Each side stores its own counter and then loads the other's
 	 * (sequentially consistent), so at least one side sees the other's store.
 	 */
@@ -150,7 +151,7 @@ struct siw_llp_port {
 
 	int epfd, wake_fd;
 	pid_t owner;
-	uint8_t *room; /* the buffer returned by siw_llp_port_rx_buffer() */
+	uint8_t *room; /* the buffer returned by siw_llp_poller_rx_buffer() */
 	/*
 	 * The unread rest of a batch in room: datagrams of seg octets, except that the last may be
 	 * shorter.
@@ -181,7 +182,7 @@ static inline bool siw_llp_set_earlier_due_time(_Atomic uint64_t *due, uint64_t 
 
 #define SIW_LLP_OF(link, member) siw_container(link, struct siw_llp_sock, member)
 
-/* ---- llp_port.c: functions by which sockets report to the poller ----------------------------- */
+/* ---- llp_poller.c: functions by which sockets report to the poller --------------------------- */
 
 int siw_llp_sock_register(struct siw_llp_sock *sock);
 /* Called when a receive on the socket returned EAGAIN. */
@@ -205,7 +206,7 @@ void siw_llp_sock_detach(struct siw_llp_sock *sock);
  * Called when existing wait sets have become incomplete: wakes the threads that sleep on a wait
  * set. Any thread.
  */
-void siw_llp_port_invalidate_wait_sets(struct siw_llp_port *port);
+void siw_llp_poller_invalidate_wait_sets(struct siw_llp_poller *poller);
 
 /*
  * Called when a receive on the socket returned data. A hot socket is marked ready until a receive
@@ -214,7 +215,7 @@ void siw_llp_port_invalidate_wait_sets(struct siw_llp_port *port);
  */
 static inline void siw_llp_sock_note_received_data(struct siw_llp_sock *sock)
 {
-	sock->active = sock->port->active = sock->port->polls;
+	sock->active = sock->poller->active = sock->poller->polls;
 	if (sock->hot >= 0)
 		sock->ready = true;
 }
@@ -345,7 +346,7 @@ siw_llp_send(int fd, const struct siw_addr *dest, const struct iovec *iov, int n
 /*
  * Creates a socket struct for fd and registers it. After an error fd still belongs to the caller.
  */
-int siw_llp_sock_new(struct siw_llp_port *port, int fd, enum siw_llp_kind kind,
+int siw_llp_sock_new(struct siw_llp_poller *poller, int fd, enum siw_llp_kind kind,
 		     struct siw_io_handler *handler, struct siw_llp_sock **out);
 /*
  * Sets want_write of a socket. always: update the epoll entry even if want_write was set before,

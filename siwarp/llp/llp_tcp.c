@@ -56,7 +56,7 @@ static int open_bound_socket(const struct siw_addr *local, uint16_t family, enum
 	return rv;
 }
 
-int siw_llp_tcp_listen(struct siw_llp_port *port, const struct siw_addr *local, int backlog,
+int siw_llp_tcp_listen(struct siw_llp_poller *poller, const struct siw_addr *local, int backlog,
 		       struct siw_io_handler *handler, struct siw_llp_sock **out)
 {
 	int rv, fd = open_bound_socket(local, local->family, TO_LISTEN);
@@ -65,7 +65,7 @@ int siw_llp_tcp_listen(struct siw_llp_port *port, const struct siw_addr *local, 
 		return fd;
 	rv = listen(fd, backlog) ? -errno : 0;
 	if (rv == 0)
-		rv = siw_llp_sock_new(port, fd, SIW_LLP_LISTENER, handler, out);
+		rv = siw_llp_sock_new(poller, fd, SIW_LLP_LISTENER, handler, out);
 	if (rv < 0)
 		siw_llp_fd_close(fd);
 	return rv;
@@ -153,7 +153,7 @@ int siw_llp_tcp_accept(struct siw_llp_sock *listener, struct siw_io_handler *han
 	if (fd < 0)
 		return handle_accept_error(listener, -fd);
 	/* Linux copies TCP_NODELAY from the listener. */
-	rv = siw_llp_sock_new(listener->port, fd, SIW_LLP_STREAM, handler, out);
+	rv = siw_llp_sock_new(listener->poller, fd, SIW_LLP_STREAM, handler, out);
 	if (rv < 0) {
 		siw_llp_fd_close(fd);
 		return rv;
@@ -166,29 +166,29 @@ int siw_llp_tcp_accept(struct siw_llp_sock *listener, struct siw_io_handler *han
 }
 
 /* Connects fd and creates the socket struct *out. After an error the descriptor is closed. */
-static int connect_descriptor(struct siw_llp_port *port, int fd, const struct siw_addr *dest,
+static int connect_descriptor(struct siw_llp_poller *poller, int fd, const struct siw_addr *dest,
 			      struct siw_io_handler *handler, struct siw_llp_sock **out)
 {
 	int rv = siw_llp_connect(fd, dest);
 
 	/* An interrupted connect() continues in the background, like one that would block. */
 	if (rv == 0 || rv == -EINPROGRESS || rv == -EINTR)
-		rv = siw_llp_sock_new(port, fd, SIW_LLP_CONNECTING, handler, out);
+		rv = siw_llp_sock_new(poller, fd, SIW_LLP_CONNECTING, handler, out);
 	if (rv < 0)
 		siw_llp_fd_close(fd);
 	return rv;
 }
 
-int siw_llp_tcp_connect(struct siw_llp_port *port, const struct siw_addr *dest,
+int siw_llp_tcp_connect(struct siw_llp_poller *poller, const struct siw_addr *dest,
 			const struct siw_addr *source, struct siw_io_handler *handler,
 			struct siw_llp_sock **out)
 {
 	int fd = open_bound_socket(source, dest->family, TO_CONNECT);
 
-	return fd < 0 ? fd : connect_descriptor(port, fd, dest, handler, out);
+	return fd < 0 ? fd : connect_descriptor(poller, fd, dest, handler, out);
 }
 
-int siw_llp_tcp_connect_to_itself(struct siw_llp_port *port, const struct siw_addr *local,
+int siw_llp_tcp_connect_to_itself(struct siw_llp_poller *poller, const struct siw_addr *local,
 				  struct siw_io_handler *handler, struct siw_llp_sock **out)
 {
 	struct siw_addr own;
@@ -197,7 +197,7 @@ int siw_llp_tcp_connect_to_itself(struct siw_llp_port *port, const struct siw_ad
 	/* TCP simultaneous open (RFC 9293 section 3.5), with one socket as both ends. */
 	if (fd < 0)
 		return fd;
-	return connect_descriptor(port, fd, &own, handler, out);
+	return connect_descriptor(poller, fd, &own, handler, out);
 }
 
 void siw_llp_tcp_set_tos(struct siw_llp_sock *sock, int tos)

@@ -58,7 +58,7 @@ void siw_llp_udp_set_buffer_sizes(int fd)
 	set_buffer_size(fd, SO_SNDBUFFORCE, SO_SNDBUF, siw_settings()->sndbuf);
 }
 
-int siw_llp_udp_open(struct siw_llp_port *port, const struct siw_addr *local,
+int siw_llp_udp_open(struct siw_llp_poller *poller, const struct siw_addr *local,
 		     struct siw_io_handler *handler, struct siw_llp_sock **out)
 {
 	int rv, fd = siw_llp_open_socket_descriptor(local->family, SOCK_DGRAM);
@@ -75,7 +75,7 @@ int siw_llp_udp_open(struct siw_llp_port *port, const struct siw_addr *local,
 		rv = -errno;
 		goto fail;
 	}
-	rv = siw_llp_sock_new(port, fd, SIW_LLP_UDP, handler, out);
+	rv = siw_llp_sock_new(poller, fd, SIW_LLP_UDP, handler, out);
 	if (rv == 0)
 		return 0;
 fail:
@@ -129,7 +129,7 @@ static int check_is_bound_udp_socket(int fd)
 	return 0;
 }
 
-int siw_llp_udp_adopt_program_socket(struct siw_llp_port *port, int fd,
+int siw_llp_udp_adopt_program_socket(struct siw_llp_poller *poller, int fd,
 				     struct siw_io_handler *handler, struct siw_llp_sock **out)
 {
 	int flags, rv = check_is_bound_udp_socket(fd);
@@ -150,7 +150,7 @@ int siw_llp_udp_adopt_program_socket(struct siw_llp_port *port, int fd,
 	rv = siw_llp_fd_add_close_on_fork(fd);
 	if (rv < 0)
 		return rv;
-	rv = siw_llp_sock_new(port, fd, SIW_LLP_UDP, handler, out);
+	rv = siw_llp_sock_new(poller, fd, SIW_LLP_UDP, handler, out);
 	if (rv == 0)
 		(*out)->drops = read_drop_counter(fd);
 	else

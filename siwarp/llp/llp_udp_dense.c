@@ -109,32 +109,32 @@ ssize_t siw_llp_udp_recv_with_gro(struct siw_llp_sock *sock, struct siw_addr *so
 	return len;
 }
 
-bool siw_llp_port_has_more_datagrams(const struct siw_llp_port *port)
+bool siw_llp_poller_has_more_datagrams(const struct siw_llp_poller *poller)
 {
-	return port->room_at < port->room_end;
+	return poller->room_at < poller->room_end;
 }
 
-ssize_t siw_llp_udp_recv_in_port_buffer(struct siw_llp_sock *sock, struct siw_addr *source,
-					uint8_t **datagram)
+ssize_t siw_llp_udp_recv_in_poller_buffer(struct siw_llp_sock *sock, struct siw_addr *source,
+					  uint8_t **datagram)
 {
-	struct siw_llp_port *port = sock->port;
+	struct siw_llp_poller *poller = sock->poller;
 	uint32_t left;
 	ssize_t len;
 
-	*datagram = port->room;
-	if (__builtin_expect(!siw_llp_port_has_more_datagrams(port), 1)) {
-		len = siw_llp_udp_recv_with_gro(sock, source, port->room, SIW_LLP_ROOM,
-						&port->room_seg);
-		if (len <= (ssize_t)port->room_seg || len > SIW_LLP_ROOM)
+	*datagram = poller->room;
+	if (__builtin_expect(!siw_llp_poller_has_more_datagrams(poller), 1)) {
+		len = siw_llp_udp_recv_with_gro(sock, source, poller->room, SIW_LLP_ROOM,
+						&poller->room_seg);
+		if (len <= (ssize_t)poller->room_seg || len > SIW_LLP_ROOM)
 			return len;
-		port->room_source = *source;
-		port->room_at = 0;
-		port->room_end = (uint32_t)len;
+		poller->room_source = *source;
+		poller->room_at = 0;
+		poller->room_end = (uint32_t)len;
 	}
-	*source = port->room_source;
-	*datagram += port->room_at;
-	left = port->room_end - port->room_at;
-	len = left < port->room_seg ? left : port->room_seg;
-	port->room_at += (uint32_t)len;
+	*source = poller->room_source;
+	*datagram += poller->room_at;
+	left = poller->room_end - poller->room_at;
+	len = left < poller->room_seg ? left : poller->room_seg;
+	poller->room_at += (uint32_t)len;
 	return len;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * llp/llp_wait.c - sleeping until one of several ports has work, and event descriptors (eventfd).
+ * llp/llp_wait.c - sleeping until one of several pollers has work, and event descriptors (eventfd).
  */
 #include <fcntl.h>
 #include <poll.h>
@@ -18,20 +18,20 @@
  * Returns whether a socket is marked ready. The edge-triggered event of such a socket is consumed,
  * so epoll will not report the socket again and no thread may sleep.
  */
-static bool has_ready_socket(const struct siw_llp_port *port)
+static bool has_ready_socket(const struct siw_llp_poller *poller)
 {
-	if (port->n_ring)
+	if (poller->n_ring)
 		return true;
-	for (int i = 0; i < port->n_hot; i++)
-		if (port->hot[i]->ready)
+	for (int i = 0; i < poller->n_hot; i++)
+		if (poller->hot[i]->ready)
 			return true;
 	return false;
 }
 
-void siw_llp_port_wake_if_work_left(struct siw_llp_port *port, bool more)
+void siw_llp_poller_wake_if_work_left(struct siw_llp_poller *poller, bool more)
 {
-	if (more || has_ready_socket(port))
-		siw_llp_port_invalidate_wait_sets(port);
+	if (more || has_ready_socket(poller))
+		siw_llp_poller_invalidate_wait_sets(poller);
 }
 
 /*
@@ -44,46 +44,46 @@ static bool waits_for_send_buffer_space(const struct siw_llp_sock *sock)
 	       !siw_llp_fault_is_stream_full(sock);
 }
 
-uint64_t siw_llp_port_due_ns(const struct siw_llp_port *port)
+uint64_t siw_llp_poller_next_due_ns(const struct siw_llp_poller *poller)
 {
-	uint64_t faults = siw_llp_fault_wake_time_ns(port);
-	uint64_t own = has_ready_socket(port) ? SIW_LLP_DUE_NOW
-		       : port->n_stalled      ? port->stalled_until
-					      : 0;
-	uint64_t timed = atomic_load_explicit(&port->timed_due, memory_order_seq_cst);
+	uint64_t faults = siw_llp_fault_wake_time_ns(poller);
+	uint64_t own = has_ready_socket(poller) ? SIW_LLP_DUE_NOW
+		       : poller->n_stalled	? poller->stalled_until
+						: 0;
+	uint64_t timed = atomic_load_explicit(&poller->timed_due, memory_order_seq_cst);
 
 	if (timed != UINT64_MAX && (!own || timed < own))
 		own = timed;
 	return !own || (faults && faults < own) ? faults : own;
 }
 
-void siw_llp_waitset_fill(struct siw_llp_port *port, struct siw_llp_waitset *set)
+void siw_llp_waitset_fill(struct siw_llp_poller *poller, struct siw_llp_waitset *set)
 {
 	int hot;
 
-	set->port = port;
+	set->poller = poller;
 	/*
 	 * The counter changes is loaded before want_write, because siw_llp_set_want_write() stores
 	 * want_write first and then changes.
 	 */
-	set->changes = atomic_load_explicit(&port->changes, memory_order_seq_cst);
+	set->changes = atomic_load_explicit(&poller->changes, memory_order_seq_cst);
 	set->n = 0;
-	hot = atomic_load_explicit(&port->armed, memory_order_relaxed) ? 0 : port->n_hot;
+	hot = atomic_load_explicit(&poller->armed, memory_order_relaxed) ? 0 : poller->n_hot;
 	for (int i = 0; i < hot; i++) {
-		set->out[set->n] = waits_for_send_buffer_space(port->hot[i]);
-		set->fds[set->n++] = port->hot[i]->fd;
-		port->hot[i]->in_wait_set = true;
+		set->out[set->n] = waits_for_send_buffer_space(poller->hot[i]);
+		set->fds[set->n++] = poller->hot[i]->fd;
+		poller->hot[i]->in_wait_set = true;
 	}
 	set->out[set->n] = false;
-	set->fds[set->n++] = port->epfd;
-	set->due_ns = siw_llp_port_due_ns(port);
-	port->after_sleep = true;
+	set->fds[set->n++] = poller->epfd;
+	set->due_ns = siw_llp_poller_next_due_ns(poller);
+	poller->after_sleep = true;
 }
 
 /*
  * Returns the maximum duration of the wait in nanoseconds, or -1 for no limit. due_ns: when the
- * first of the ports has packets or timers due, UINT64_MAX: never. Sets *due to whether the wait is
- * limited by that time.
+ * first of the pollers has packets or timers due, UINT64_MAX: never. Sets *due to whether the wait
+ * is limited by that time.
  */
 static int64_t wait_duration_ns(uint64_t due_ns, int64_t timeout_us, bool *due)
 {
@@ -139,8 +139,8 @@ static int sleep_until_descriptor_ready(struct sleep *how)
 static void count_sleeper(const struct wait_sets *on)
 {
 	for (int i = 0; i < on->n; i++)
-		if (on->sets[i].port)
-			atomic_fetch_add_explicit(&on->sets[i].port->sleepers, 1,
+		if (on->sets[i].poller)
+			atomic_fetch_add_explicit(&on->sets[i].poller->sleepers, 1,
 						  memory_order_seq_cst);
 }
 
@@ -149,8 +149,8 @@ static void undo_sleeper_count(void *arg)
 	const struct wait_sets *on = arg;
 
 	for (int i = 0; i < on->n; i++)
-		if (on->sets[i].port)
-			atomic_fetch_sub_explicit(&on->sets[i].port->sleepers, 1,
+		if (on->sets[i].poller)
+			atomic_fetch_sub_explicit(&on->sets[i].poller->sleepers, 1,
 						  memory_order_seq_cst);
 }
 
@@ -158,8 +158,8 @@ static void undo_sleeper_count(void *arg)
 static bool has_incomplete_wait_set(const struct wait_sets *on)
 {
 	for (int i = 0; i < on->n; i++)
-		if (on->sets[i].port &&
-		    atomic_load_explicit(&on->sets[i].port->changes, memory_order_seq_cst) !=
+		if (on->sets[i].poller &&
+		    atomic_load_explicit(&on->sets[i].poller->changes, memory_order_seq_cst) !=
 			    on->sets[i].changes)
 			return true;
 	return false;
@@ -173,7 +173,7 @@ static int sleep_on_wait_sets(struct wait_sets *on, struct sleep *how)
 	int rv;
 
 	/*
-	 * Pairs with siw_llp_port_invalidate_wait_sets(), which increments changes and then loads
+	 * Pairs with siw_llp_poller_invalidate_wait_sets(), which increments changes and then loads
 	 * sleepers.
 	 */
 	count_sleeper(on);

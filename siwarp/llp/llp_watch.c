@@ -35,7 +35,7 @@ static int open_netlink(void)
 	return err;
 }
 
-int siw_llp_interface_watch_open(struct siw_llp_port *port, const char *name,
+int siw_llp_interface_watch_open(struct siw_llp_poller *poller, const char *name,
 				 struct siw_io_handler *handler, struct siw_llp_watch **out)
 {
 	struct siw_llp_watch *watch = calloc(1, sizeof(*watch));
@@ -48,7 +48,7 @@ int siw_llp_interface_watch_open(struct siw_llp_port *port, const char *name,
 		free(watch);
 		return fd;
 	}
-	err = siw_llp_sock_new(port, fd, SIW_LLP_WATCHER, handler, &watch->sock);
+	err = siw_llp_sock_new(poller, fd, SIW_LLP_WATCHER, handler, &watch->sock);
 	if (err) {
 		siw_llp_fd_close(fd);
 		free(watch);

@@ -22,14 +22,14 @@
 #include "base/err.h"
 #include "mpa/mpa_params.h"
 
-struct siw_llp_port;
+struct siw_llp_poller;
 struct siw_llp_waitset;
 struct siw_io_handler;
 struct siw_mpa_stream;
 
 /* cffi: begin */
 
-struct siw_llp_port;
+struct siw_llp_poller;
 struct siw_llp_sock;
 struct siw_mpa_stream;
 
@@ -45,14 +45,14 @@ int siw_mpa_accept_connection(struct siw_llp_sock *listener, struct siw_io_handl
  * Opens a stream in start-up, initiator mode; params: this end's Request. Returns 0; -EINVAL if
  * params are illegal; -errno.
  */
-int siw_mpa_connect(struct siw_llp_port *port, const struct siw_addr *dest,
+int siw_mpa_connect(struct siw_llp_poller *poller, const struct siw_addr *dest,
 		    const struct siw_addr *source, const struct siw_mpa_params *params,
 		    struct siw_io_handler *handler, struct siw_mpa_stream **out);
 /*
  * Opens a stream that is its own peer and therefore receives the FPDUs that it sends. No frames are
  * exchanged; siw_mpa_startup returns SIW_MPA_REPLY with the params passed here.
  */
-int siw_mpa_connect_to_itself(struct siw_llp_port *port, const struct siw_addr *local,
+int siw_mpa_connect_to_itself(struct siw_llp_poller *poller, const struct siw_addr *local,
 			      const struct siw_mpa_params *params, struct siw_io_handler *handler,
 			      struct siw_mpa_stream **out);
 

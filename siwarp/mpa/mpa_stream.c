@@ -72,7 +72,7 @@ static int stream_new_initiator(const struct siw_mpa_params *params, struct siw_
 	return 0;
 }
 
-int siw_mpa_connect(struct siw_llp_port *port, const struct siw_addr *dest,
+int siw_mpa_connect(struct siw_llp_poller *poller, const struct siw_addr *dest,
 		    const struct siw_addr *source, const struct siw_mpa_params *params,
 		    struct siw_io_handler *handler, struct siw_mpa_stream **out)
 {
@@ -81,7 +81,7 @@ int siw_mpa_connect(struct siw_llp_port *port, const struct siw_addr *dest,
 
 	if (rv < 0)
 		return rv;
-	rv = siw_llp_tcp_connect(port, dest, source, handler, &stream->sock);
+	rv = siw_llp_tcp_connect(poller, dest, source, handler, &stream->sock);
 	if (rv < 0)
 		mpa_stream_free(stream);
 	else
@@ -89,7 +89,7 @@ int siw_mpa_connect(struct siw_llp_port *port, const struct siw_addr *dest,
 	return rv;
 }
 
-int siw_mpa_connect_to_itself(struct siw_llp_port *port, const struct siw_addr *local,
+int siw_mpa_connect_to_itself(struct siw_llp_poller *poller, const struct siw_addr *local,
 			      const struct siw_mpa_params *params, struct siw_io_handler *handler,
 			      struct siw_mpa_stream **out)
 {
@@ -99,7 +99,7 @@ int siw_mpa_connect_to_itself(struct siw_llp_port *port, const struct siw_addr *
 	if (rv < 0)
 		return rv;
 	stream->start->itself = true;
-	rv = siw_llp_tcp_connect_to_itself(port, local, handler, &stream->sock);
+	rv = siw_llp_tcp_connect_to_itself(poller, local, handler, &stream->sock);
 	if (rv < 0)
 		mpa_stream_free(stream);
 	else

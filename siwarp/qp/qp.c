@@ -320,8 +320,8 @@ static int qp_open_in_lane(struct siw_base_qp *base, struct siw_qp_init_attr *in
 	if (!siw_device_increment_count_if_below_max(&ctx->n_qp, ctx->attr.max_qp))
 		return siw_device_refuse_limit_reached("max_qp", ctx->attr.max_qp);
 	siw_lock(&lane->lock);
-	/* A device that was closed by force meanwhile has no port. */
-	err = lane->port ? siw_class_of(base)->create(base, init) : siw_refuse(STALE);
+	/* A device that was closed by force meanwhile has no poller. */
+	err = lane->poller ? siw_class_of(base)->create(base, init) : siw_refuse(STALE);
 	if (!err && init->by_qpn)
 		err = pair(siw_rc_qp_of(base));
 	if (!err) {
@@ -365,9 +365,9 @@ static int qp_create_in_lane(struct siw_lane *lane, struct siw_pd *pd,
  * another -errno.
  */
 static int qp_create_in_other_lane_with_rc_port(const struct siw_lane *own, struct siw_pd *pd,
-						  struct siw_qp_init_attr *init,
-						  int (*pair)(struct siw_rc_qp *rc),
-						  struct siw_base_qp **out)
+						struct siw_qp_init_attr *init,
+						int (*pair)(struct siw_rc_qp *rc),
+						struct siw_base_qp **out)
 {
 	int err = -EADDRINUSE;
 

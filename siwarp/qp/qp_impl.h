@@ -190,7 +190,7 @@ bool siw_qp_may_delay_posts(struct siw_base_qp *base, const struct siw_send_wr *
  * since a poller that has received a message does not sleep. Long messages end a turn earlier
  * (SIW_TURN_OCTETS, about 10 microseconds of copying), because other queue pairs wait. Datagrams
  * that arrived with one receive call are all handled in the same turn
- * (siw_llp_port_has_more_datagrams), and so are messages of a stream, up to the setting budget.
+ * (siw_llp_poller_has_more_datagrams), and so are messages of a stream, up to the setting budget.
  */
 #define SIW_TURN_OCTETS 65536
 

@@ -19,9 +19,9 @@ int siw_qp_open_udp_socket(struct siw_base_qp *base, const struct siw_addr *addr
 			   struct siw_llp_sock **out)
 {
 	if (fd >= 0)
-		return siw_llp_udp_adopt_program_socket(base->qp.lane->port, fd, &base->qp.handler,
-							out);
-	return siw_llp_udp_open(base->qp.lane->port, addr, &base->qp.handler, out);
+		return siw_llp_udp_adopt_program_socket(base->qp.lane->poller, fd,
+							&base->qp.handler, out);
+	return siw_llp_udp_open(base->qp.lane->poller, addr, &base->qp.handler, out);
 }
 
 /* ---- QP numbers ------------------------------------------------------------------------------ */

@@ -161,7 +161,7 @@ static int addr_sock_open(struct siw_every_addr *every, struct siw_addr *addr)
 		return -ENOMEM;
 	end->handler.serve = addr_sock_handle_event;
 	end->socks = ends;
-	err = siw_llp_udp_open(every->lane->port, addr, &end->handler, &end->sock);
+	err = siw_llp_udp_open(every->lane->poller, addr, &end->handler, &end->sock);
 	if (err)
 		goto free_end;
 	err = siw_llp_local_addr(end->sock, &end->addr);

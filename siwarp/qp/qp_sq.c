@@ -422,6 +422,6 @@ bool siw_qp_may_delay_posts(struct siw_base_qp *base, const struct siw_send_wr *
 	if (!atomic_load_explicit(&lane->posts_dense, memory_order_relaxed))
 		atomic_store_explicit(&lane->posts_dense, true, memory_order_relaxed);
 	/* a Read Request takes no room, whatever the length of the Read */
-	return !siw_llp_port_armed(lane->port) &&
+	return !siw_llp_poller_is_armed(lane->poller) &&
 	       sq_has_batch_room(base, n, base->only_reads_wait ? 0 : octets);
 }

@@ -75,13 +75,13 @@ static uint32_t rd_max_credit_units(struct siw_llp_sock *sock)
 	return window > UINT16_MAX ? UINT16_MAX : window < 64 ? 64 : (uint32_t)window;
 }
 
-static void init_rd_endpoint(struct siw_rd *rd, struct siw_llp_port *port,
+static void init_rd_endpoint(struct siw_rd *rd, struct siw_llp_poller *poller,
 			     const struct siw_rd_attr *attr)
 {
 	const struct siw_settings *set = siw_settings();
 
 	siw_lock_init(&rd->lock);
-	rd->port = port;
+	rd->poller = poller;
 	rd->crc = !attr->no_crc;
 	rd->ird = attr->ird;
 	rd->qkey = attr->qkey;
@@ -108,7 +108,7 @@ static void init_rd_endpoint(struct siw_rd *rd, struct siw_llp_port *port,
 	siw_rd_cc_init(&rd->initial_cc, SIW_RD_MIN_DATAGRAM, false);
 }
 
-int siw_rd_open(struct siw_llp_port *port, const struct siw_rd_attr *attr, struct siw_rd **out)
+int siw_rd_open(struct siw_llp_poller *poller, const struct siw_rd_attr *attr, struct siw_rd **out)
 {
 	struct siw_rd *rd = calloc(1, sizeof(*rd));
 	struct siw_addr local;
@@ -116,14 +116,14 @@ int siw_rd_open(struct siw_llp_port *port, const struct siw_rd_attr *attr, struc
 
 	if (!rd)
 		return r;
-	init_rd_endpoint(rd, port, attr);
+	init_rd_endpoint(rd, poller, attr);
 	rd->rx_buf = malloc(SIW_RD_BUF);
 	if (!rd->rx_buf || siw_rd_peer_table_init(rd))
 		goto free_rd;
 	if (attr->fd >= 0)
-		r = siw_llp_udp_adopt_program_socket(port, attr->fd, attr->handler, &rd->sock);
+		r = siw_llp_udp_adopt_program_socket(poller, attr->fd, attr->handler, &rd->sock);
 	else
-		r = siw_llp_udp_open(port, &attr->local, attr->handler, &rd->sock);
+		r = siw_llp_udp_open(poller, &attr->local, attr->handler, &rd->sock);
 	if (r)
 		goto free_rd;
 	r = siw_llp_local_addr(rd->sock, &local);
@@ -150,7 +150,7 @@ void siw_rd_close(struct siw_rd *rd)
 {
 	if (!rd)
 		return;
-	if (siw_llp_port_opened_by_this_process(rd->port))
+	if (siw_llp_poller_opened_by_this_process(rd->poller))
 		siw_rd_send_final_byes(rd);
 	siw_rd_peer_table_fini(rd);
 	siw_llp_close(rd->sock);

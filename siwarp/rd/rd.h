@@ -38,7 +38,7 @@
 
 /* cffi: begin */
 
-struct siw_llp_port;
+struct siw_llp_poller;
 struct siw_llp_sock;
 struct siw_rd;
 struct siw_rd_peer;
@@ -62,7 +62,7 @@ enum siw_rd_reason {
 struct siw_rd_attr {
 	struct siw_addr local; /* address to bind if fd is -1; local.family must always be set */
 	int fd;		       /* the user's bound UDP socket, or -1 */
-	/* the handler that siw_llp_port_poll returns when siw_rd_recv must be called */
+	/* the handler that siw_llp_poller_poll returns when siw_rd_recv must be called */
 	struct siw_io_handler *handler;
 	bool no_crc;
 	/* advertised IRD: Read Requests and atomics that a peer may have outstanding here */
@@ -78,7 +78,7 @@ struct siw_rd_attr {
 	uint8_t rnr_retry, rnr_timer;
 };
 /* Returns 0, -ENOMEM, or -errno from creating the socket. */
-int siw_rd_open(struct siw_llp_port *port, const struct siw_rd_attr *attr, struct siw_rd **out);
+int siw_rd_open(struct siw_llp_poller *poller, const struct siw_rd_attr *attr, struct siw_rd **out);
 /* Sends each peer one BYE, without retransmission, and frees the endpoint. */
 void siw_rd_close(struct siw_rd *rd);
 /*

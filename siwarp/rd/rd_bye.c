@@ -251,7 +251,7 @@ bool siw_rd_continue_shutdown(struct siw_rd *rd)
 	struct siw_rd_event event;
 	bool left = true;
 
-	if (!siw_llp_port_opened_by_this_process(rd->port))
+	if (!siw_llp_poller_opened_by_this_process(rd->poller))
 		return true;
 	while (siw_rd_recv(rd, &event) == 1)
 		;

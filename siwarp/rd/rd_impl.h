@@ -306,7 +306,7 @@ struct siw_rd_sources {
 struct siw_rd {
 	siw_lock_t lock;
 	struct siw_llp_sock *sock;
-	struct siw_llp_port *port;
+	struct siw_llp_poller *poller;
 	/*
 	 * The sender of the last datagram, cached because the next datagram usually has the same
 	 * sender.

@@ -576,8 +576,8 @@ int siw_rdmap_mcast_group_detach(struct siw_rdmap_group *group,
  * has arrived. Each call of siw_rdmap_mcast_group_deliver_to_next_member() then delivers this
  * message to one member and returns 1; *event is RECV or BAD_RECV, with the member's user. That
  * function returns 0 when all members have been served. No other datagram may be received on the
- * port between these calls. A member with another Q_Key or without a receive is skipped and counted
- * (siw_rdmap_dgram_query_drops_by_source()). Group messages never get a response.
+ * poller between these calls. A member with another Q_Key or without a receive is skipped and
+ * counted (siw_rdmap_dgram_query_drops_by_source()). Group messages never get a response.
  */
 bool siw_rdmap_mcast_group_recv_next(struct siw_rdmap_group *group);
 int siw_rdmap_mcast_group_deliver_to_next_member(struct siw_rdmap_group *group,

@@ -19,15 +19,15 @@ void __wrap_siw_device_poll(struct siw_lane *lane, const struct siw_cq *cq);
 void __real_siw_device_poll(struct siw_lane *lane, const struct siw_cq *cq);
 
 /*
- * Connects a lane with its port when the lane has been opened. The scheduler then makes the lane's
- * progress rounds, if the device would have a progress thread.
+ * Connects a lane with its poller when the lane has been opened. The scheduler then makes the
+ * lane's progress rounds, if the device would have a progress thread.
  */
-static void lane_begin_service(struct siw_lane *lane)
+static void lane_connect_with_poller(struct siw_lane *lane)
 {
-	struct siw_llp_port *port = lane->port;
+	struct siw_llp_poller *poller = lane->poller;
 
-	port->lane = lane;
-	port->served = lane->ctx->has_thread;
+	poller->lane = lane;
+	poller->served = lane->ctx->has_thread;
 }
 
 int __wrap_siw_device_thread_start(struct siw_context *ctx)
@@ -35,7 +35,7 @@ int __wrap_siw_device_thread_start(struct siw_context *ctx)
 	ctx->sleep_fd = -1;
 	ctx->has_thread = siw_settings()->progress_thread;
 	SIW_EACH_LANE(lane, ctx)
-	lane_begin_service(lane);
+	lane_connect_with_poller(lane);
 	return 0;
 }
 
@@ -44,11 +44,11 @@ void __wrap_siw_device_thread_stop(struct siw_context *ctx)
 	ctx->has_thread = false;
 	SIW_EACH_LANE(lane, ctx)
 	{
-		struct siw_llp_port *port = lane->port;
+		struct siw_llp_poller *poller = lane->poller;
 
-		port->served = false;
+		poller->served = false;
 		/* After a crash of the host, the task that uses the device closes the context. */
-		port->lane = NULL;
+		poller->lane = NULL;
 	}
 }
 
@@ -67,7 +67,7 @@ int __wrap_siw_device_cq_lane_choose(struct siw_context *ctx, unsigned int comp_
 	err = __real_siw_device_cq_lane_choose(ctx, comp_vector, out);
 	sim.memory_fails = before;
 	if (!err)
-		lane_begin_service(*out);
+		lane_connect_with_poller(*out);
 	return err;
 }
 
@@ -80,10 +80,10 @@ static void back_off_after_empty_poll_of_lane(const struct siw_lane *polled)
 {
 	SIW_EACH_LANE(lane, polled->ctx)
 	{
-		struct siw_llp_port *port = lane->port;
+		struct siw_llp_poller *poller = lane->poller;
 
-		if (port && !port->n_ring)
-			sim_add_current_task_to_waiters(&port->waiters);
+		if (poller && !poller->n_ring)
+			sim_add_current_task_to_waiters(&poller->waiters);
 		else if (lane != polled)
 			sim_current_task()->pause = 0;
 	}
@@ -107,9 +107,9 @@ void __wrap_siw_device_poll(struct siw_lane *lane, const struct siw_cq *cq)
 		back_off_after_empty_poll_of_lane(lane);
 }
 
-bool sim_device_make_progress_round(struct siw_llp_port *port)
+bool sim_device_make_progress_round(struct siw_llp_poller *poller)
 {
-	struct siw_lane *lane = port->lane;
+	struct siw_lane *lane = poller->lane;
 	int moved;
 
 	if (!lane) /* the progress thread of the device was stopped */
@@ -125,9 +125,9 @@ bool sim_device_make_progress_round(struct siw_llp_port *port)
 	return moved > 0;
 }
 
-uint64_t sim_device_next_tick_ns(const struct siw_llp_port *port)
+uint64_t sim_device_next_tick_ns(const struct siw_llp_poller *poller)
 {
-	const struct siw_lane *lane = port->lane;
+	const struct siw_lane *lane = poller->lane;
 
 	return atomic_load(&lane->n_timed) ? atomic_load(&lane->next_tick_ns) : SIM_NEVER;
 }
@@ -146,15 +146,16 @@ void sim_host_close_devices(const struct sim_host *host)
 {
 	struct siw_link *next;
 
-	for (struct siw_link *l = sim.ports.next; l != &sim.ports; l = next) {
-		struct siw_llp_port *port = siw_container(l, struct siw_llp_port, all);
+	for (struct siw_link *l = sim.pollers.next; l != &sim.pollers; l = next) {
+		struct siw_llp_poller *poller = siw_container(l, struct siw_llp_poller, all);
 
 		next = l->next;
 		/* A device that a task is closing by force already is left to that task. */
-		if (port->host == host && port->lane && !siw_device_inherited(port->lane->ctx)) {
-			close_device_without_linger(port->lane->ctx);
+		if (poller->host == host && poller->lane &&
+		    !siw_device_inherited(poller->lane->ctx)) {
+			close_device_without_linger(poller->lane->ctx);
 			/* other tasks have run during the close and may have changed the list */
-			next = sim.ports.next;
+			next = sim.pollers.next;
 		}
 	}
 }

@@ -210,9 +210,9 @@ void sim_net_free(void);
 void sim_trace_event(enum sim_event what, const struct siw_addr *from, const struct siw_addr *to,
 		     uint64_t length, const void *octets);
 
-/* ---- ports and sockets ----------------------------------------------------------------------- */
+/* ---- pollers and sockets --------------------------------------------------------------------- */
 
-struct siw_llp_port {
+struct siw_llp_poller {
 	struct siw_link all;
 	struct siw_link ring; /* ready sockets, in the order of polling */
 	uint32_t n_ring;
@@ -221,17 +221,18 @@ struct siw_llp_port {
 	uint64_t timed_due;
 	bool woken;
 	uint32_t changes;
-	/* host, or NULL until the port has a watch or a socket, unless a sibling has a host */
+	/* host, or NULL until the poller has a watch or a socket, unless a sibling has a host */
 	struct sim_host *host;
-	struct siw_link waiters; /* tasks that wait on the port */
+	struct siw_link waiters; /* tasks that wait on the poller */
 	struct siw_link loops;	 /* descriptors for event loops: struct siw_llp_event_loop_fd */
 	/* The fields below belong to the scheduler, which makes the lane's progress rounds. */
-	struct siw_lane *lane; /* lane of the port, or NULL until the device is opened */
+	struct siw_lane *lane; /* lane of the poller, or NULL until the device is opened */
 	bool served;	       /* whether the scheduler makes the lane's progress rounds */
 	struct sim_timer timer;
 	uint64_t nap_until;
-	struct siw_link due; /* link in sim.due, the list of ports that the scheduler must check */
-	bool has_work;	     /* the port is in the array sim.work */
+	/* link in sim.due, the list of pollers that the scheduler must check */
+	struct siw_link due;
+	bool has_work; /* the poller is in the array sim.work */
 	/*
 	 * a progress round must follow, for example because nap_us have passed since a poll by
 	 * another thread
@@ -266,8 +267,8 @@ enum sim_cut {
 
 struct siw_llp_sock {
 	enum sim_kind kind;
-	/* NULL between siw_llp_leave_port() and siw_llp_join_port() */
-	struct siw_llp_port *port;
+	/* NULL between siw_llp_leave_poller() and siw_llp_join_poller() */
+	struct siw_llp_poller *poller;
 	struct siw_io_handler *handler;
 	struct sim_host *host;
 	struct siw_addr local;
@@ -275,7 +276,7 @@ struct siw_llp_sock {
 	bool ready, held, want_write;
 	bool has_timer; /* siw_llp_sock_enable_timer() was called */
 	uint64_t due_ns;
-	struct siw_link ring, of_port, of_host, in_timed;
+	struct siw_link ring, of_poller, of_host, in_timed;
 	struct siw_llp_sock *next; /* link in the hash bucket */
 	/* UDP sockets */
 	struct siw_link inbox, refusals;
@@ -303,7 +304,7 @@ struct siw_llp_watch {
 	uint32_t n;
 };
 
-int sim_sock_init(struct siw_llp_sock *sock, struct siw_llp_port *port, enum sim_kind kind,
+int sim_sock_init(struct siw_llp_sock *sock, struct siw_llp_poller *poller, enum sim_kind kind,
 		  struct siw_io_handler *handler);
 void sim_sock_fini(struct siw_llp_sock *sock);
 void sim_sock_clear_ready(struct siw_llp_sock *sock);
@@ -338,13 +339,13 @@ void sim_tcp_deliver(struct sim_packet *packet, struct sim_host *host);
 void sim_tcp_close_host_streams(const struct sim_host *host);
 void sim_tcp_free_streams(void);
 /*
- * Reports that a port has work: wakes the tasks that wait on the port, or marks the port for the
- * scheduler.
+ * Reports that a poller has work: wakes the tasks that wait on the poller, or marks the poller for
+ * the scheduler.
  */
-void sim_port_wake(struct siw_llp_port *port);
-/* Makes the scheduler check the port before the scheduler selects the next task or device. */
-void sim_port_request_schedule_update(struct siw_llp_port *port);
-void sim_port_update_schedule(struct siw_llp_port *port);
+void sim_poller_wake(struct siw_llp_poller *poller);
+/* Makes the scheduler check the poller before the scheduler selects the next task or device. */
+void sim_poller_request_schedule_update(struct siw_llp_poller *poller);
+void sim_poller_update_schedule(struct siw_llp_poller *poller);
 /*
  * Reserves a port number for sockets of the given kind and returns the descriptor that holds the
  * reservation, or -errno. Port 0 reserves a free port, which is stored in *local. As on Linux, a
@@ -357,11 +358,11 @@ int sim_reserve_port(enum sim_kind kind, struct siw_addr *local, bool v6_only);
 void sim_release_reserved_ports(const struct sim_host *host);
 void sim_netdev_watch_report_change(struct sim_host *host, enum siw_llp_watch_change news);
 
-/* sim_device.c: the lane of a port whose progress rounds the scheduler makes */
-/* Makes a progress round of the port's lane. Returns whether the round handled anything. */
-bool sim_device_make_progress_round(struct siw_llp_port *port);
+/* sim_device.c: the lane of a poller whose progress rounds the scheduler makes */
+/* Makes a progress round of the poller's lane. Returns whether the round handled anything. */
+bool sim_device_make_progress_round(struct siw_llp_poller *poller);
 /* Returns the monotonic time in ns of the lane's next tick; SIM_NEVER: no tick is due. */
-uint64_t sim_device_next_tick_ns(const struct siw_llp_port *port);
+uint64_t sim_device_next_tick_ns(const struct siw_llp_poller *poller);
 void sim_host_close_devices(const struct sim_host *host);
 
 /* ---- event descriptors ----------------------------------------------------------------------- */
@@ -488,7 +489,7 @@ struct sim_world {
 	uint32_t *firsts;
 	uint32_t n_firsts, firsts_room;
 	struct siw_sim_stats stats;
-	uint64_t handed; /* number of handlers that polls of ports have returned so far */
+	uint64_t handed; /* number of handlers that polls of pollers have returned so far */
 	bool in_round;	 /* a progress round of a device is running */
 	/*
 	 * a poll of a completion queue is running, in which sched_yield() does not pause the task
@@ -504,14 +505,14 @@ struct sim_world {
 	/* siw_sim_stop_world_run() was called, and no siw_sim_run_world() has returned since */
 	bool stopped;
 	struct sim_task *running;
-	/* Tasks and ports that can run at the current instant: ready tasks, and ports with work */
+	/* What can run at the current instant: the ready tasks, and the pollers with work */
 	struct sim_task **ready;
 	uint32_t n_ready, ready_room;
-	struct siw_llp_port **work;
+	struct siw_llp_poller **work;
 	uint32_t n_work, work_room;
-	struct siw_link due; /* ports that the scheduler must check */
-	struct siw_link ports;
-	uint32_t n_ports;
+	struct siw_link due; /* pollers that the scheduler must check */
+	struct siw_link pollers;
+	uint32_t n_pollers;
 
 	struct sim_host **hosts;
 	uint32_t n_hosts, hosts_room;

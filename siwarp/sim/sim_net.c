@@ -181,8 +181,8 @@ int siw_sim_host_crash(int number)
 			siw_container(host->socks.next, struct siw_llp_sock, of_host);
 
 		sim_sock_unbind(sock);
-		if (sock->port)
-			sim_port_wake(sock->port);
+		if (sock->poller)
+			sim_poller_wake(sock->poller);
 	}
 	sim_release_reserved_ports(host);
 	sim_host_close_devices(host);

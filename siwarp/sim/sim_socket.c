@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * sim/sim_socket.c - plain sockets, with which a program takes part in the network without a
- * device. A plain socket is a socket of llp.h on its own port, which no device polls.
+ * device. A plain socket is a socket of llp.h on its own poller, which no device polls.
  */
 #include "sim/sim_impl.h"
 
 struct siw_sim_socket {
-	struct siw_io_handler handler; /* never called, because nothing polls the port */
-	struct siw_llp_port *port;
+	struct siw_io_handler handler; /* never called, because nothing polls the poller */
+	struct siw_llp_poller *poller;
 	struct siw_llp_sock *sock;
 };
 
-static int plain_socket_alloc_with_poll_port(struct siw_sim_socket **out)
+static int plain_socket_alloc_with_poller(struct siw_sim_socket **out)
 {
 	struct siw_sim_socket *socket = sim_alloc(sizeof(*socket));
-	int rv = siw_llp_poll_port_open(NULL, &socket->port);
+	int rv = siw_llp_poller_open(NULL, &socket->poller);
 
 	if (rv)
 		free(socket);
@@ -30,7 +30,7 @@ void siw_sim_socket_close(struct siw_sim_socket *socket, int reset)
 	if (reset && socket->sock && socket->sock->stream)
 		siw_llp_tcp_set_abortive_close(socket->sock);
 	siw_llp_close(socket->sock);
-	siw_llp_poll_port_close(socket->port);
+	siw_llp_poller_close(socket->poller);
 	free(socket);
 }
 
@@ -54,7 +54,7 @@ static bool plain_socket_wait_before_retry(struct siw_sim_socket *socket, uint64
 	sim_sock_clear_ready(socket->sock);
 	if (*again)
 		return false;
-	sim_add_current_task_to_waiters(&socket->port->waiters);
+	sim_add_current_task_to_waiters(&socket->poller->waiters);
 	if (until > sim.now) {
 		*again = !sim_block_task(until);
 		return true;
@@ -69,11 +69,11 @@ static bool plain_socket_wait_before_retry(struct siw_sim_socket *socket, uint64
 int siw_sim_udp_open(const struct siw_addr *local, struct siw_sim_socket **out)
 {
 	struct siw_sim_socket *socket;
-	int rv = plain_socket_alloc_with_poll_port(&socket);
+	int rv = plain_socket_alloc_with_poller(&socket);
 
 	if (rv)
 		return rv;
-	rv = siw_llp_udp_open(socket->port, local, &socket->handler, &socket->sock);
+	rv = siw_llp_udp_open(socket->poller, local, &socket->handler, &socket->sock);
 	if (rv)
 		siw_sim_socket_close(socket, 0);
 	else
@@ -114,11 +114,11 @@ ssize_t siw_sim_udp_recv(struct siw_sim_socket *socket, struct siw_addr *source,
 int siw_sim_tcp_listen(const struct siw_addr *local, int backlog, struct siw_sim_socket **out)
 {
 	struct siw_sim_socket *socket;
-	int rv = plain_socket_alloc_with_poll_port(&socket);
+	int rv = plain_socket_alloc_with_poller(&socket);
 
 	if (rv)
 		return rv;
-	rv = siw_llp_tcp_listen(socket->port, local, backlog, &socket->handler, &socket->sock);
+	rv = siw_llp_tcp_listen(socket->poller, local, backlog, &socket->handler, &socket->sock);
 	if (rv)
 		siw_sim_socket_close(socket, 0);
 	else
@@ -130,7 +130,7 @@ int siw_sim_tcp_accept(struct siw_sim_socket *listener, uint64_t until, struct s
 {
 	struct siw_sim_socket *socket;
 	bool again = false;
-	int rv = plain_socket_alloc_with_poll_port(&socket);
+	int rv = plain_socket_alloc_with_poller(&socket);
 
 	if (rv)
 		return rv;
@@ -143,8 +143,8 @@ int siw_sim_tcp_accept(struct siw_sim_socket *listener, uint64_t until, struct s
 		siw_sim_socket_close(socket, 0);
 		return rv;
 	}
-	siw_llp_leave_port(socket->sock);
-	siw_llp_join_port(socket->sock, socket->port);
+	siw_llp_leave_poller(socket->sock);
+	siw_llp_join_poller(socket->sock, socket->poller);
 	sim_current_task()->pause = 0;
 	*out = socket;
 	return 0;
@@ -155,11 +155,11 @@ int siw_sim_tcp_connect(const struct siw_addr *local, const struct siw_addr *des
 {
 	struct siw_sim_socket *socket;
 	bool again = false;
-	int rv = plain_socket_alloc_with_poll_port(&socket);
+	int rv = plain_socket_alloc_with_poller(&socket);
 
 	if (rv)
 		return rv;
-	rv = siw_llp_tcp_connect(socket->port, dest, local, &socket->handler, &socket->sock);
+	rv = siw_llp_tcp_connect(socket->poller, dest, local, &socket->handler, &socket->sock);
 	if (!rv)
 		do
 			rv = siw_llp_tcp_connect_result(socket->sock);

@@ -910,14 +910,14 @@ int siw_llp_tcp_reserve_port(struct siw_addr *local, bool v6_only)
 	return sim_reserve_port(SIM_LISTENER, local, v6_only);
 }
 
-int siw_llp_tcp_listen(struct siw_llp_port *port, const struct siw_addr *local, int backlog,
+int siw_llp_tcp_listen(struct siw_llp_poller *poller, const struct siw_addr *local, int backlog,
 		       struct siw_io_handler *handler, struct siw_llp_sock **out)
 {
 	struct siw_llp_sock *sock = sim_alloc(sizeof(*sock));
 	struct siw_addr addr = *local;
 	int rv;
 
-	sim_sock_init(sock, port, SIM_LISTENER, handler);
+	sim_sock_init(sock, poller, SIM_LISTENER, handler);
 	siw_link_init(&sock->coming);
 	siw_link_init(&sock->waiting);
 	sock->backlog = backlog < 0 || backlog > MOST_BACKLOG ? MOST_BACKLOG : (uint32_t)backlog;
@@ -960,7 +960,7 @@ int siw_llp_tcp_accept(struct siw_llp_sock *listener, struct siw_io_handler *han
 	siw_link_del(&s->queue);
 	listener->n_waiting--;
 	sock = sim_alloc(sizeof(*sock));
-	sim_sock_init(sock, listener->port, SIM_STREAM_SOCK, handler);
+	sim_sock_init(sock, listener->poller, SIM_STREAM_SOCK, handler);
 	/* The accepted socket is not bound, because it uses the listener's port. */
 	sock->host = s->host;
 	sock->local = s->local;
@@ -1036,7 +1036,7 @@ static int bind_address_pair(struct siw_llp_sock *sock, const struct siw_addr *d
 }
 
 /* Opens a socket and connects the socket to dest; NULL: to itself. */
-static int connect_stream(struct siw_llp_port *port, const struct siw_addr *dest,
+static int connect_stream(struct siw_llp_poller *poller, const struct siw_addr *dest,
 			  struct siw_addr local, struct siw_io_handler *handler,
 			  struct siw_llp_sock **out)
 {
@@ -1044,7 +1044,7 @@ static int connect_stream(struct siw_llp_port *port, const struct siw_addr *dest
 	struct siw_addr peer;
 	int rv;
 
-	sim_sock_init(sock, port, SIM_STREAM_SOCK, handler);
+	sim_sock_init(sock, poller, SIM_STREAM_SOCK, handler);
 	rv = bind_address_pair(sock, dest, &local, &peer);
 	if (rv) {
 		sim_sock_fini(sock);
@@ -1059,7 +1059,7 @@ static int connect_stream(struct siw_llp_port *port, const struct siw_addr *dest
 	return 0;
 }
 
-int siw_llp_tcp_connect(struct siw_llp_port *port, const struct siw_addr *dest,
+int siw_llp_tcp_connect(struct siw_llp_poller *poller, const struct siw_addr *dest,
 			const struct siw_addr *source, struct siw_io_handler *handler,
 			struct siw_llp_sock **out)
 {
@@ -1075,17 +1075,17 @@ int siw_llp_tcp_connect(struct siw_llp_port *port, const struct siw_addr *dest,
 	if (siw_addr_is_group(dest))
 		return -ENETUNREACH;
 	if (sim_addr_is_any(&local))
-		rv = choose_source_addr(port->host, dest, &local);
-	return rv ? rv : connect_stream(port, dest, local, handler, out);
+		rv = choose_source_addr(poller->host, dest, &local);
+	return rv ? rv : connect_stream(poller, dest, local, handler, out);
 }
 
-int siw_llp_tcp_connect_to_itself(struct siw_llp_port *port, const struct siw_addr *local,
+int siw_llp_tcp_connect_to_itself(struct siw_llp_poller *poller, const struct siw_addr *local,
 				  struct siw_io_handler *handler, struct siw_llp_sock **out)
 {
 	struct siw_addr own = *local;
-	int rv = sim_addr_is_any(local) ? choose_source_addr(port->host, local, &own) : 0;
+	int rv = sim_addr_is_any(local) ? choose_source_addr(poller->host, local, &own) : 0;
 
-	return rv ? rv : connect_stream(port, NULL, own, handler, out);
+	return rv ? rv : connect_stream(poller, NULL, own, handler, out);
 }
 
 int siw_llp_tcp_connect_result(struct siw_llp_sock *sock)

@@ -13,14 +13,14 @@
 #define TRAIN	  64  /* maximum number of datagrams in a batch */
 #define MOST_HELD 256 /* maximum number of ICMP messages that a socket queues */
 
-int siw_llp_udp_open(struct siw_llp_port *port, const struct siw_addr *local,
+int siw_llp_udp_open(struct siw_llp_poller *poller, const struct siw_addr *local,
 		     struct siw_io_handler *handler, struct siw_llp_sock **out)
 {
 	struct siw_addr addr = *local;
 	struct siw_llp_sock *sock = sim_alloc(sizeof(*sock));
 	int rv;
 
-	sim_sock_init(sock, port, SIM_UDP, handler);
+	sim_sock_init(sock, poller, SIM_UDP, handler);
 	rv = sim_sock_bind(sock, &addr, false);
 	if (rv) {
 		sim_sock_fini(sock);
@@ -37,10 +37,10 @@ int siw_llp_udp_reserve_port(struct siw_addr *local, bool v6_only)
 }
 
 /* Always fails, because a descriptor of the program is not a simulated socket. */
-int siw_llp_udp_adopt_program_socket(struct siw_llp_port *port, int fd,
+int siw_llp_udp_adopt_program_socket(struct siw_llp_poller *poller, int fd,
 				     struct siw_io_handler *handler, struct siw_llp_sock **out)
 {
-	(void)port, (void)fd, (void)handler, (void)out;
+	(void)poller, (void)fd, (void)handler, (void)out;
 	return -ENOTSOCK;
 }
 
@@ -52,8 +52,8 @@ static struct sim_host *host_of_netdev(const char *netdev)
 	return NULL;
 }
 
-int siw_llp_udp_join(struct siw_llp_port *port, const struct siw_addr *group, const char *netdev,
-		     struct siw_io_handler *handler, struct siw_llp_sock **out)
+int siw_llp_udp_join(struct siw_llp_poller *poller, const struct siw_addr *group,
+		     const char *netdev, struct siw_io_handler *handler, struct siw_llp_sock **out)
 {
 	struct sim_host *host = host_of_netdev(netdev);
 	struct siw_addr addr = *group, any = { .family = group->family, .port_be = group->port_be };
@@ -67,7 +67,7 @@ int siw_llp_udp_join(struct siw_llp_port *port, const struct siw_addr *group, co
 	if (sim_sock_find(SIM_UDP, &any, host, NULL))
 		return -EADDRINUSE;
 	sock = sim_alloc(sizeof(*sock));
-	sim_sock_init(sock, port, SIM_UDP, handler);
+	sim_sock_init(sock, poller, SIM_UDP, handler);
 	sock->group = true;
 	sock->host = host;
 	rv = sim_sock_bind(sock, &addr, true);
@@ -346,28 +346,28 @@ ssize_t siw_llp_udp_recv_with_gro(struct siw_llp_sock *sock, struct siw_addr *so
 	return len;
 }
 
-ssize_t siw_llp_udp_recv_in_port_buffer(struct siw_llp_sock *sock, struct siw_addr *source,
-					uint8_t **datagram)
+ssize_t siw_llp_udp_recv_in_poller_buffer(struct siw_llp_sock *sock, struct siw_addr *source,
+					  uint8_t **datagram)
 {
-	struct siw_llp_port *port = sock->port;
+	struct siw_llp_poller *poller = sock->poller;
 	uint32_t left;
 	ssize_t len;
 
-	*datagram = port->room;
-	if (!siw_llp_port_has_more_datagrams(port)) {
-		len = siw_llp_udp_recv_with_gro(sock, source, port->room, SIW_LLP_ROOM,
-						&port->room_seg);
-		if (len <= (ssize_t)port->room_seg)
+	*datagram = poller->room;
+	if (!siw_llp_poller_has_more_datagrams(poller)) {
+		len = siw_llp_udp_recv_with_gro(sock, source, poller->room, SIW_LLP_ROOM,
+						&poller->room_seg);
+		if (len <= (ssize_t)poller->room_seg)
 			return len;
-		port->room_source = *source;
-		port->room_at = 0;
-		port->room_end = (uint32_t)len;
+		poller->room_source = *source;
+		poller->room_at = 0;
+		poller->room_end = (uint32_t)len;
 	}
-	*source = port->room_source;
-	*datagram += port->room_at;
-	left = port->room_end - port->room_at;
-	len = left < port->room_seg ? left : port->room_seg;
-	port->room_at += (uint32_t)len;
+	*source = poller->room_source;
+	*datagram += poller->room_at;
+	left = poller->room_end - poller->room_at;
+	len = left < poller->room_seg ? left : poller->room_seg;
+	poller->room_at += (uint32_t)len;
 	return len;
 }
 

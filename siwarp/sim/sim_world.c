@@ -299,43 +299,44 @@ static void advance_clock_or_end_world_step(void)
 		task_finish_world_step(steps, to == SIM_NEVER ? -EDEADLK : sim.now < steps->until);
 }
 
-static void update_requested_port_schedules(void)
+static void update_requested_poller_schedules(void)
 {
 	while (!siw_link_empty(&sim.due)) {
-		struct siw_llp_port *port = siw_container(sim.due.next, struct siw_llp_port, due);
+		struct siw_llp_poller *poller =
+			siw_container(sim.due.next, struct siw_llp_poller, due);
 
-		siw_link_del(&port->due);
-		sim_port_update_schedule(port);
+		siw_link_del(&poller->due);
+		sim_poller_update_schedule(poller);
 	}
 }
 
-static void port_make_progress_round(uint32_t which)
+static void poller_make_progress_round(uint32_t which)
 {
-	struct siw_llp_port *port = sim.work[which];
+	struct siw_llp_poller *poller = sim.work[which];
 	uint64_t handed = sim.handed;
 
 	sim.work[which] = sim.work[--sim.n_work];
-	port->has_work = port->nap_over = false;
-	port->rounds = port->round_at == sim.now ? port->rounds + 1 : 0;
-	port->round_at = sim.now;
-	if (port->rounds > MOST_ROUNDS)
+	poller->has_work = poller->nap_over = false;
+	poller->rounds = poller->round_at == sim.now ? poller->rounds + 1 : 0;
+	poller->round_at = sim.now;
+	if (poller->rounds > MOST_ROUNDS)
 		sim_abort("endless loop: a device's progress rounds find work without end at "
 			  "one instant");
 	sim.stats.rounds++;
 	sim.in_round = true;
-	if (sim_device_make_progress_round(port)) {
+	if (sim_device_make_progress_round(poller)) {
 		/*
 		 * The device may have more work, or may be polling the clock, for example to keep
 		 * delivery counts 5 us apart. In the latter case time has to pass between the
 		 * rounds.
 		 */
-		if (sim.handed != handed || port->rounds < FREE_ROUNDS)
-			port->nap_over = true;
+		if (sim.handed != handed || poller->rounds < FREE_ROUNDS)
+			poller->nap_over = true;
 		else
-			port->nap_until = sim.now + FIRST_PAUSE_NS;
+			poller->nap_until = sim.now + FIRST_PAUSE_NS;
 	}
 	sim.in_round = false;
-	sim_port_request_schedule_update(port);
+	sim_poller_request_schedule_update(poller);
 }
 
 static struct sim_task *choose_next_task(void)
@@ -343,7 +344,7 @@ static struct sim_task *choose_next_task(void)
 	for (;;) {
 		uint32_t n, which;
 
-		update_requested_port_schedules();
+		update_requested_poller_schedules();
 		n = sim.n_ready + sim.n_work;
 		if (!n) {
 			advance_clock_or_end_world_step();
@@ -356,7 +357,7 @@ static struct sim_task *choose_next_task(void)
 			sim.ready[which] = sim.ready[--sim.n_ready];
 			return task;
 		}
-		port_make_progress_round(which - sim.n_ready);
+		poller_make_progress_round(which - sim.n_ready);
 	}
 }
 
@@ -667,7 +668,7 @@ static void world_reset(void)
 {
 	memset(&sim, 0, sizeof(sim));
 	siw_link_init(&sim.due);
-	siw_link_init(&sim.ports);
+	siw_link_init(&sim.pollers);
 	siw_link_init(&sim.streams);
 }
 
@@ -707,7 +708,7 @@ int siw_sim_close(void)
 
 	if (!sim.open)
 		return -ENOENT;
-	if (sim_current_task()->number || sim.n_ports || has_unended_task())
+	if (sim_current_task()->number || sim.n_pollers || has_unended_task())
 		return -EBUSY;
 	sim.open = false;
 	own = NULL;

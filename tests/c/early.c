@@ -31,7 +31,7 @@
 
 struct end {
 	struct siw_io_handler handler;
-	struct siw_llp_port *port;
+	struct siw_llp_poller *poller;
 	struct siw_mem *mem;
 	struct siw_rd *lower;
 	struct siw_ddp_rd *ddp;
@@ -66,11 +66,11 @@ static void open_rdmap_endpoint(struct end *e)
 	struct siw_rdmap_start start = { .pd = 1, .ird = 4, .ord = 4 };
 
 	CHECK(siw_addr_parse("127.0.0.1", 0, &attr.local) == 0);
-	CHECK(siw_llp_poll_port_open(NULL, &e->port) == 0);
+	CHECK(siw_llp_poller_open(NULL, &e->poller) == 0);
 	CHECK(siw_mem_stag_table_create(&e->mem) == 0);
 	CHECK(siw_mem_buffer_queue_create(&queue, &e->queue) == 0);
 	CHECK(siw_mem_stag_alloc(e->mem, &region, &e->stag) == 0);
-	CHECK(siw_rd_open(e->port, &attr, &e->lower) == 0);
+	CHECK(siw_rd_open(e->poller, &attr, &e->lower) == 0);
 	CHECK(siw_ddp_rd_open(e->mem, e->lower, &e->ddp) == 0);
 	CHECK(siw_rdmap_rd_open(e->mem, e->ddp, 0, &e->rd) == 0);
 	CHECK(siw_llp_local_addr(siw_rd_sock(e->lower), &e->addr) == 0);
@@ -85,7 +85,7 @@ static void close_rdmap_endpoint(struct end *e)
 	siw_mem_buffer_queue_destroy(e->queue);
 	CHECK(siw_mem_stag_free(e->mem, e->stag) == 0);
 	siw_mem_stag_table_free(e->mem);
-	siw_llp_poll_port_close(e->port);
+	siw_llp_poller_close(e->poller);
 }
 
 /* Receives the datagrams that have arrived at an endpoint, and transmits the replies. */
@@ -95,7 +95,7 @@ static void receive_and_reply(struct end *e)
 	struct siw_rdmap_event event = { 0 };
 	struct siw_io_handler *handlers[4];
 
-	siw_llp_port_poll(e->port, handlers, 4);
+	siw_llp_poller_poll(e->poller, handlers, 4);
 	while (siw_rdmap_rd_recv(e->rd, &stream, &event) == 1) {
 		CHECK(event.kind != SIW_RDMAP_REFUSED && event.kind != SIW_RDMAP_LOST);
 		if (event.kind == SIW_RDMAP_READ_DONE) {

@@ -30,8 +30,8 @@ static _Atomic bool holds, held, came;
 static pthread_t waiter;
 static _Atomic bool waits;
 
-int __real_siw_llp_port_arm(struct siw_llp_port *port);
-int __wrap_siw_llp_port_arm(struct siw_llp_port *port);
+int __real_siw_llp_poller_arm_for_sleep(struct siw_llp_poller *poller);
+int __wrap_siw_llp_poller_arm_for_sleep(struct siw_llp_poller *poller);
 int __real_siw_llp_wait_any_cancellable(const struct siw_llp_waitset *sets, int n, int extra_fd,
 					int64_t timeout_us);
 int __wrap_siw_llp_wait_any_cancellable(const struct siw_llp_waitset *sets, int n, int extra_fd,
@@ -60,16 +60,16 @@ static void hold_thread_until_released(void)
  * Makes a progress round, as if a poll of the program had preceded this call; the caller already
  * holds the progress lock.
  */
-int __wrap_siw_llp_port_arm(struct siw_llp_port *port)
+int __wrap_siw_llp_poller_arm_for_sleep(struct siw_llp_poller *poller)
 {
 	struct siw_context *ctx = watched;
 
-	if (ctx && port == ctx->lane0.port && !siw_llp_port_armed(port) && !waits &&
+	if (ctx && poller == ctx->lane0.poller && !siw_llp_poller_is_armed(poller) && !waits &&
 	    atomic_exchange(&holds, false)) {
 		hold_thread_until_released();
 		must(siw_device_progress_once(&ctx->lane0) == 1);
 	}
-	return __real_siw_llp_port_arm(port);
+	return __real_siw_llp_poller_arm_for_sleep(poller);
 }
 
 int __wrap_siw_llp_wait_any_cancellable(const struct siw_llp_waitset *sets, int n, int extra_fd,
@@ -98,8 +98,8 @@ static void check_device_thread_sends_delivery_count(void)
 
 	holds = true;
 	/*
-	 * The device's thread calls siw_llp_port_arm() again after a program has polled and has
-	 * then stopped polling.
+	 * The device's thread calls siw_llp_poller_arm_for_sleep() again after a program has polled
+	 * and has then stopped polling.
 	 */
 	for (long deadline = now_ms() + LIMIT_MS; !held; sleep_ms(2)) {
 		must(siw_poll_cq(b.cq, 1, &wc) == 0);

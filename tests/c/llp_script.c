@@ -51,7 +51,7 @@
 	} while (0)
 
 struct side {
-	struct siw_llp_port *port;
+	struct siw_llp_poller *poller;
 	struct siw_addr addr;
 	struct siw_io_handler handler, of_listener;
 	struct siw_llp_sock *sock, *listener;
@@ -111,21 +111,21 @@ static int start_connect_from(const struct side *side, const struct siw_addr *de
 			      struct siw_llp_sock **out)
 {
 	enter_namespace(side);
-	return siw_llp_tcp_connect(side->port, dest, source, handler, out);
+	return siw_llp_tcp_connect(side->poller, dest, source, handler, out);
 }
 
 static int start_self_connect(const struct side *side, const struct siw_addr *local,
 			      struct siw_io_handler *handler, struct siw_llp_sock **out)
 {
 	enter_namespace(side);
-	return siw_llp_tcp_connect_to_itself(side->port, local, handler, out);
+	return siw_llp_tcp_connect_to_itself(side->poller, local, handler, out);
 }
 
 static int open_listener(const struct side *side, const struct siw_addr *local, int backlog,
 			 struct siw_io_handler *handler, struct siw_llp_sock **out)
 {
 	enter_namespace(side);
-	return siw_llp_tcp_listen(side->port, local, backlog, handler, out);
+	return siw_llp_tcp_listen(side->poller, local, backlog, handler, out);
 }
 
 /* ---- waiting --------------------------------------------------------------------------------- */
@@ -141,7 +141,7 @@ static double monotonic_seconds(void)
 static bool is_handler_ready(struct side *side, const struct siw_io_handler *handler)
 {
 	struct siw_io_handler *handlers[HANDLERS];
-	int n = siw_llp_port_poll(side->port, handlers, HANDLERS);
+	int n = siw_llp_poller_poll(side->poller, handlers, HANDLERS);
 
 	for (int i = 0; i < n; i++)
 		if (handlers[i] == handler)
@@ -150,11 +150,11 @@ static bool is_handler_ready(struct side *side, const struct siw_io_handler *han
 }
 
 /* Waits, for at most 10 ms, until a socket of the side has an event. */
-static void wait_for_poll_port_event(struct side *side)
+static void wait_for_poller_event(struct side *side)
 {
 	struct siw_llp_waitset set;
 
-	siw_llp_waitset_fill(side->port, &set);
+	siw_llp_waitset_fill(side->poller, &set);
 	siw_llp_wait(&set, -1, 10000);
 }
 
@@ -164,7 +164,7 @@ static void wait_until_handler_ready(struct side *side, const struct siw_io_hand
 
 	while (!is_handler_ready(side, handler)) {
 		must(monotonic_seconds() < until);
-		wait_for_poll_port_event(side);
+		wait_for_poller_event(side);
 	}
 }
 
@@ -639,7 +639,7 @@ static void scenario_paused_socket(void)
 	script_send_all(&a, "later");
 	for (int i = 0; i < 3; i++) {
 		print_step_result(&b, "is returned", is_handler_ready(&b, &b.handler));
-		wait_for_poll_port_event(&b);
+		wait_for_poller_event(&b);
 	}
 	siw_llp_sock_resume(b.sock);
 	script_recv_all(&b, 5);
@@ -653,24 +653,24 @@ static void scenario_paused_socket(void)
 	close_endpoint_socket(&a);
 }
 
-static struct siw_llp_port *open_sibling_poll_port(const struct side *side)
+static struct siw_llp_poller *open_sibling_poller(const struct side *side)
 {
-	struct siw_llp_port *port;
+	struct siw_llp_poller *poller;
 
 	enter_namespace(side);
-	must(!siw_llp_poll_port_open(side->port, &port));
-	return port;
+	must(!siw_llp_poller_open(side->poller, &poller));
+	return poller;
 }
 
-static void move_socket_to_poll_port(struct side *side, struct siw_llp_port *port)
+static void move_socket_to_poller(struct side *side, struct siw_llp_poller *poller)
 {
-	siw_llp_leave_port(side->sock);
-	must(!siw_llp_join_port(side->sock, port));
-	side->port = port;
+	siw_llp_leave_poller(side->sock);
+	must(!siw_llp_join_poller(side->sock, poller));
+	side->poller = poller;
 }
 
 /*
- * Connects a new socket, which belongs to the llp port of `side`, to a's listener, and closes both.
+ * Connects a new socket, which belongs to the poller of `side`, to a's listener, and closes both.
  */
 static void connect_to_listener_of_a(struct side *side)
 {
@@ -690,41 +690,41 @@ static void connect_to_listener_of_a(struct side *side)
 	siw_llp_close(sock);
 }
 
-/* Checks that a socket that moves to another port of its host loses no octet and no event. */
-static void scenario_move_to_another_port(void)
+/* Checks that a socket that moves to another poller of its host loses no octet and no event. */
+static void scenario_move_to_another_poller(void)
 {
-	struct siw_llp_port *first = b.port, *second = open_sibling_poll_port(&b);
+	struct siw_llp_poller *first = b.poller, *second = open_sibling_poller(&b);
 
 	connect_endpoints_tcp();
 	script_send_all(&a, "unread");
 	wait_until_handler_ready(&b, &b.handler);
-	move_socket_to_poll_port(&b, second);
+	move_socket_to_poller(&b, second);
 	wait_until_handler_ready(&b, &b.handler);
 	script_recv_all(&b, 6);
 	try_recv_and_print_result(&b);
-	move_socket_to_poll_port(&b, first);
+	move_socket_to_poller(&b, first);
 	print_step_result(&b, "is returned", is_handler_ready(&b, &b.handler));
 	siw_llp_sock_pause(b.sock);
 	script_send_all(&a, "paused");
-	move_socket_to_poll_port(&b, second);
+	move_socket_to_poller(&b, second);
 	for (int i = 0; i < 3; i++) {
 		print_step_result(&b, "is returned", is_handler_ready(&b, &b.handler));
-		wait_for_poll_port_event(&b);
+		wait_for_poller_event(&b);
 	}
 	siw_llp_sock_resume(b.sock);
 	script_recv_all(&b, 6);
 	try_recv_and_print_result(&b);
 	siw_llp_sock_enable_timer(b.sock);
 	siw_llp_sock_set_timer(b.sock, 1);
-	move_socket_to_poll_port(&b, first);
+	move_socket_to_poller(&b, first);
 	print_step_result(&b, "timer is pending", siw_llp_sock_timer_is_pending(b.sock));
 	wait_until_handler_ready(&b, &b.handler);
 	print_step_result(&b, "timer is pending", siw_llp_sock_timer_is_pending(b.sock));
 	try_recv_and_print_result(&b);
-	siw_llp_leave_port(b.sock);
+	siw_llp_leave_poller(b.sock);
 	script_send_all(&a, "between");
-	must(!siw_llp_join_port(b.sock, second));
-	b.port = second;
+	must(!siw_llp_join_poller(b.sock, second));
+	b.poller = second;
 	wait_until_handler_ready(&b, &b.handler);
 	script_recv_all(&b, 7);
 	try_recv_and_print_result(
@@ -735,15 +735,15 @@ static void scenario_move_to_another_port(void)
 	recv_end_of_stream_and_print_result(&b);
 	close_endpoint_socket(&b);
 	close_endpoint_socket(&a);
-	b.port = first;
-	siw_llp_poll_port_close(second);
+	b.poller = first;
+	siw_llp_poller_close(second);
 }
 
 /* Checks that a full socket that moves is reported when it has space. */
 static void scenario_move_full_socket(void)
 {
 	static uint8_t octets[65536];
-	struct siw_llp_port *first = a.port, *second = open_sibling_poll_port(&a);
+	struct siw_llp_poller *first = a.poller, *second = open_sibling_poller(&a);
 	size_t sent = 0, received = 0;
 	long n;
 
@@ -751,7 +751,7 @@ static void scenario_move_full_socket(void)
 	while ((n = try_send(&a, octets, sizeof(octets))) > 0)
 		sent += (size_t)n;
 	print_step_result(&a, "sends", n);
-	move_socket_to_poll_port(&a, second);
+	move_socket_to_poller(&a, second);
 	for (; received < sent; received += (size_t)n) {
 		n = await_recv(&b, octets, sizeof(octets));
 		must(n > 0);
@@ -761,8 +761,8 @@ static void scenario_move_full_socket(void)
 	siw_llp_update_want_write(a.sock, false);
 	close_endpoint_socket(&b);
 	close_endpoint_socket(&a);
-	a.port = first;
-	siw_llp_poll_port_close(second);
+	a.poller = first;
+	siw_llp_poller_close(second);
 }
 
 /* Connects both sides to each other at the same time, which results in one connection. */
@@ -849,8 +849,8 @@ static void scenario_lossy_link(void)
 		}
 		(void)is_handler_ready(&a, &a.handler);
 		(void)is_handler_ready(&b, &b.handler);
-		wait_for_poll_port_event(&a);
-		wait_for_poll_port_event(&b);
+		wait_for_poller_event(&a);
+		wait_for_poller_event(&b);
 	}
 	print_step_result(&a, "received all", flows[1].received == LOSSY);
 	print_step_result(&b, "received all", flows[0].received == LOSSY);
@@ -918,8 +918,8 @@ static void open_and_close_socket(bool udp, const char *addr, bool between)
 	} kept[] = { { "0.0.0.0", false }, { "::", false }, { "::", true }, { ADDR_A, false } };
 	struct siw_addr at = parse_addr_and_set_port(addr);
 	struct siw_llp_sock *sock;
-	int rv = udp ? siw_llp_udp_open(a.port, &at, &a.of_listener, &sock)
-		     : siw_llp_tcp_listen(a.port, &at, 4, &a.of_listener, &sock);
+	int rv = udp ? siw_llp_udp_open(a.poller, &at, &a.of_listener, &sock)
+		     : siw_llp_tcp_listen(a.poller, &at, 4, &a.of_listener, &sock);
 
 	printf("%s open %s: %s\n", udp ? "udp" : "tcp", text_for_address(addr), result_text(rv));
 	if (rv)
@@ -976,15 +976,15 @@ static const struct {
 	{ "itself", scenario_socket_connects_to_itself },
 	{ "full", scenario_full_socket_buffers },
 	{ "paused", scenario_paused_socket },
-	{ "moved", scenario_move_to_another_port },
+	{ "moved", scenario_move_to_another_poller },
 	{ "moved full", scenario_move_full_socket },
 };
 
-static void open_poll_port_of_endpoint(struct side *side, const char *addr)
+static void open_poller_of_endpoint(struct side *side, const char *addr)
 {
 	side->handler.serve = side->of_listener.serve = ignore_socket_events;
 	must(!siw_addr_parse(addr, 0, &side->addr));
-	must(!siw_llp_poll_port_open(NULL, &side->port));
+	must(!siw_llp_poller_open(NULL, &side->poller));
 }
 
 /*
@@ -1002,12 +1002,12 @@ static void run_port_reservation_scenario(uint64_t seed)
 #else
 	(void)seed;
 #endif
-	open_poll_port_of_endpoint(&a, ADDR_A);
-	start_listener(&a); /* listening assigns the port to the side's simulated host */
+	open_poller_of_endpoint(&a, ADDR_A);
+	start_listener(&a); /* listening assigns the poller to the side's simulated host */
 	check_port_reservations(true);
 	check_port_reservations(false);
 	siw_llp_close(a.listener);
-	siw_llp_poll_port_close(a.port);
+	siw_llp_poller_close(a.poller);
 #ifdef SIMULATED
 	must(!siw_sim_close());
 #endif
@@ -1053,8 +1053,8 @@ int main(int argc, char **argv)
 		run_port_reservation_scenario(0);
 	}
 #endif
-	open_poll_port_of_endpoint(&a, at_a);
-	open_poll_port_of_endpoint(&b, at_b);
+	open_poller_of_endpoint(&a, at_a);
+	open_poller_of_endpoint(&b, at_b);
 	/* Listening assigns each address to a simulated host, as a device's address watch does. */
 	start_listener(&a);
 	start_listener(&b);
@@ -1069,8 +1069,8 @@ int main(int argc, char **argv)
 		print_name_and_run_scenario("lossy", scenario_lossy_link);
 	siw_llp_close(a.listener);
 	siw_llp_close(b.listener);
-	siw_llp_poll_port_close(a.port);
-	siw_llp_poll_port_close(b.port);
+	siw_llp_poller_close(a.poller);
+	siw_llp_poller_close(b.poller);
 #ifdef SIMULATED
 	{
 		struct siw_sim_stats stats;

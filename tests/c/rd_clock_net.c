@@ -13,7 +13,7 @@ int stranger;
 bool holds;
 int news[8];
 
-static struct siw_llp_port port;
+static struct siw_llp_poller poller;
 static uint64_t began, accepted;
 static uint32_t logged; /* number of datagrams of net.kept that are already in log_ */
 
@@ -41,8 +41,8 @@ void open_endpoint(void)
 	if (!log_)
 		log_ = calloc(LOG, sizeof(*log_));
 	CHECK(log_);
-	port.owner = getpid();
-	CHECK(!siw_rd_open(&port, &attr, &rd));
+	poller.owner = getpid();
+	CHECK(!siw_rd_open(&poller, &attr, &rd));
 }
 
 uint64_t elapsed_ns(void)

@@ -40,11 +40,11 @@ static struct siw_rd_peer *peer_of_endpoint(int i)
 
 static void open_endpoint(int i, uint32_t seed)
 {
-	static struct siw_llp_port port;
+	static struct siw_llp_poller poller;
 	struct siw_rd_attr attr = { .local = fuzz_addr_from_index(i), .fd = -1, .qkey = 7 };
 
-	port.owner = getpid();
-	CHECK(!siw_rd_open(&port, &attr, &ends[i]));
+	poller.owner = getpid();
+	CHECK(!siw_rd_open(&poller, &attr, &ends[i]));
 	ends[i]->key = (struct siw_sipkey){ { seed, (uint64_t)i } };
 }
 

@@ -18,7 +18,7 @@
 #define SLOTS	 8
 #define STALL_MS 300
 
-struct siw_llp_port;
+struct siw_llp_poller;
 struct siw_base_qp;
 
 static __thread bool stalls;
@@ -26,8 +26,8 @@ static _Atomic bool inside, done, waits;
 
 void __real_siw_device_wake_sleeping_thread(struct siw_context *ctx);
 void __wrap_siw_device_wake_sleeping_thread(struct siw_context *ctx);
-bool __real_siw_llp_port_armed(const struct siw_llp_port *port);
-bool __wrap_siw_llp_port_armed(const struct siw_llp_port *port);
+bool __real_siw_llp_poller_is_armed(const struct siw_llp_poller *poller);
+bool __wrap_siw_llp_poller_is_armed(const struct siw_llp_poller *poller);
 void __real_siw_qp_set_messages_waiting(struct siw_base_qp *base, bool any);
 void __wrap_siw_qp_set_messages_waiting(struct siw_base_qp *base, bool any);
 
@@ -54,9 +54,9 @@ void __wrap_siw_device_wake_sleeping_thread(struct siw_context *ctx)
  * thread. Without this function that state would arise only by chance, because each time the thread
  * is woken, the program polls the messages before the thread runs, and the thread sleeps again.
  */
-bool __wrap_siw_llp_port_armed(const struct siw_llp_port *port)
+bool __wrap_siw_llp_poller_is_armed(const struct siw_llp_poller *poller)
 {
-	return __real_siw_llp_port_armed(port) && !stalls;
+	return __real_siw_llp_poller_is_armed(poller) && !stalls;
 }
 
 /* Records that a Send has begun to wait for its receive. */

@@ -12,11 +12,11 @@
 #define BASE   0x10000 /* first tagged offset of the region */
 
 static struct siw_mem *mem;
-static struct siw_llp_port *port;
+static struct siw_llp_poller *poller;
 static uint32_t stag;
 static uint8_t *region, *buffers;
 
-static void create_port_and_buffers(void)
+static void create_poller_and_buffers(void)
 {
 	struct siw_mem_region r = { .length = REGION,
 				    .to_base = BASE,
@@ -25,7 +25,7 @@ static void create_port_and_buffers(void)
 
 	region = malloc(REGION);
 	buffers = malloc(400);
-	CHECK(region && buffers && siw_llp_poll_port_open(NULL, &port) == 0 &&
+	CHECK(region && buffers && siw_llp_poller_open(NULL, &poller) == 0 &&
 	      siw_mem_stag_table_create(&mem) == 0);
 	r.addr = region;
 	CHECK(siw_mem_stag_alloc(mem, &r, &stag) == 0);
@@ -74,13 +74,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	uint64_t user_data;
 	size_t n = size ? fuzz_build_mpa_request(request, data[0]) : 0;
 
-	if (!port)
-		create_port_and_buffers();
+	if (!poller)
+		create_poller_and_buffers();
 	if (!fuzz_input_init(data, size, request, n, &in))
 		return 0;
 	fuzz_replace_placeholder(&in, "STAG", stag);
 	reply.markers = !!(in.flags & FUZZ_MARKERS);
-	CHECK(siw_llp_tcp_listen(port, &fuzz_addr, 1, NULL, &listener) == 0);
+	CHECK(siw_llp_tcp_listen(poller, &fuzz_addr, 1, NULL, &listener) == 0);
 	CHECK(siw_mpa_accept_connection(listener, NULL, &mpa) == 0);
 	CHECK(siw_mpa_startup(mpa, &peer) == 1 && siw_mpa_send_startup_reply(mpa, &reply) == 0);
 	CHECK(siw_ddp_stream_open(mem, mpa, &stream) == 0);

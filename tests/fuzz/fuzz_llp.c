@@ -7,7 +7,7 @@
 
 #include "fuzz.h"
 
-struct siw_llp_port {
+struct siw_llp_poller {
 	int unused;
 };
 
@@ -234,16 +234,16 @@ ssize_t siw_llp_udp_recv(struct siw_llp_sock *sock, struct siw_addr *source, voi
 	return (ssize_t)len;
 }
 
-ssize_t siw_llp_udp_recv_in_port_buffer(struct siw_llp_sock *sock, struct siw_addr *source,
-					uint8_t **datagram)
+ssize_t siw_llp_udp_recv_in_poller_buffer(struct siw_llp_sock *sock, struct siw_addr *source,
+					  uint8_t **datagram)
 {
-	*datagram = siw_llp_port_rx_buffer(NULL);
+	*datagram = siw_llp_poller_rx_buffer(NULL);
 	return siw_llp_udp_recv(sock, source, *datagram, SIW_LLP_ROOM);
 }
 
-bool siw_llp_port_has_more_datagrams(const struct siw_llp_port *port)
+bool siw_llp_poller_has_more_datagrams(const struct siw_llp_poller *poller)
 {
-	(void)port;
+	(void)poller;
 	return false;
 }
 
@@ -257,44 +257,44 @@ static int create_fuzz_socket(bool listener, struct siw_llp_sock **out)
 	return 0;
 }
 
-int siw_llp_poll_port_open(const struct siw_llp_port *sibling, struct siw_llp_port **out)
+int siw_llp_poller_open(const struct siw_llp_poller *sibling, struct siw_llp_poller **out)
 {
 	(void)sibling;
 	*out = calloc(1, sizeof(**out));
 	return *out ? 0 : -ENOMEM;
 }
 
-uint8_t *siw_llp_port_rx_buffer(struct siw_llp_port *port)
+uint8_t *siw_llp_poller_rx_buffer(struct siw_llp_poller *poller)
 {
 	static uint8_t room[SIW_LLP_ROOM];
 
-	(void)port;
+	(void)poller;
 	return room;
 }
 
-uint8_t *siw_llp_batch_buffer_acquire(struct siw_llp_port *port)
+uint8_t *siw_llp_batch_buffer_acquire(struct siw_llp_poller *poller)
 {
-	(void)port;
+	(void)poller;
 	return malloc(SIW_LLP_ROOM);
 }
 
-void siw_llp_batch_buffer_return(struct siw_llp_port *port, uint8_t *batch)
+void siw_llp_batch_buffer_return(struct siw_llp_poller *poller, uint8_t *batch)
 {
-	(void)port;
+	(void)poller;
 	free(batch);
 }
 
-int siw_llp_udp_open(struct siw_llp_port *port, const struct siw_addr *local,
+int siw_llp_udp_open(struct siw_llp_poller *poller, const struct siw_addr *local,
 		     struct siw_io_handler *handler, struct siw_llp_sock **out)
 {
-	(void)port, (void)local, (void)handler;
+	(void)poller, (void)local, (void)handler;
 	return create_fuzz_socket(false, out);
 }
 
-int siw_llp_tcp_listen(struct siw_llp_port *port, const struct siw_addr *local, int backlog,
+int siw_llp_tcp_listen(struct siw_llp_poller *poller, const struct siw_addr *local, int backlog,
 		       struct siw_io_handler *handler, struct siw_llp_sock **out)
 {
-	(void)port, (void)local, (void)backlog, (void)handler;
+	(void)poller, (void)local, (void)backlog, (void)handler;
 	return create_fuzz_socket(true, out);
 }
 
@@ -312,18 +312,18 @@ int siw_llp_tcp_accept(struct siw_llp_sock *listener, struct siw_io_handler *han
 	return create_fuzz_socket(false, out);
 }
 
-int siw_llp_tcp_connect(struct siw_llp_port *port, const struct siw_addr *dest,
+int siw_llp_tcp_connect(struct siw_llp_poller *poller, const struct siw_addr *dest,
 			const struct siw_addr *source, struct siw_io_handler *handler,
 			struct siw_llp_sock **out)
 {
-	(void)port, (void)dest, (void)source, (void)handler;
+	(void)poller, (void)dest, (void)source, (void)handler;
 	return create_fuzz_socket(false, out);
 }
 
-int siw_llp_tcp_connect_to_itself(struct siw_llp_port *port, const struct siw_addr *local,
+int siw_llp_tcp_connect_to_itself(struct siw_llp_poller *poller, const struct siw_addr *local,
 				  struct siw_io_handler *handler, struct siw_llp_sock **out)
 {
-	(void)port, (void)local, (void)handler;
+	(void)poller, (void)local, (void)handler;
 	return create_fuzz_socket(false, out);
 }
 

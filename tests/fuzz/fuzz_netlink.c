@@ -50,10 +50,10 @@ void siw_llp_fd_close(int fd)
 	(void)fd;
 }
 
-int siw_llp_sock_new(struct siw_llp_port *port, int fd, enum siw_llp_kind kind,
+int siw_llp_sock_new(struct siw_llp_poller *poller, int fd, enum siw_llp_kind kind,
 		     struct siw_io_handler *handler, struct siw_llp_sock **out)
 {
-	(void)port, (void)fd, (void)kind, (void)handler, (void)out;
+	(void)poller, (void)fd, (void)kind, (void)handler, (void)out;
 	return -ENOSYS;
 }
 
@@ -64,8 +64,8 @@ void siw_llp_sock_note_empty(struct siw_llp_sock *sock)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	struct siw_llp_port port = { 0 };
-	struct siw_llp_sock sock = { .port = &port, .kind = SIW_LLP_WATCHER };
+	struct siw_llp_poller poller = { 0 };
+	struct siw_llp_sock sock = { .poller = &poller, .kind = SIW_LLP_WATCHER };
 	struct siw_llp_watch watch = { .sock = &sock, .index = 3, .name = "eth0" };
 	int news = 1;
 

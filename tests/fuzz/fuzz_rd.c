@@ -40,7 +40,7 @@ struct pair {
 
 static struct {
 	struct siw_rd *rd;
-	struct siw_llp_port port;
+	struct siw_llp_poller poller;
 	struct pair with[ENDS][SIW_RD_SPACES];
 	bool holds[SIW_RD_SPACES];
 	uint8_t life;
@@ -89,8 +89,8 @@ static void open_rd_endpoint(int i)
 		.max_peers = flags & SHORT ? 5 : 0,
 	};
 
-	ends[i].port.owner = getpid();
-	CHECK(!siw_rd_open(&ends[i].port, &attr, &ends[i].rd));
+	ends[i].poller.owner = getpid();
+	CHECK(!siw_rd_open(&ends[i].poller, &attr, &ends[i].rd));
 	/*
 	 * The key of an endpoint is the same in each run, and changes with each restart of the
 	 * endpoint.

@@ -33,7 +33,7 @@ struct fuzz_net {
 	uint64_t now;
 	bool full;	      /* every socket refuses sends */
 	bool no_batches;      /* the kernel has no UDP_SEGMENT */
-	bool reseed;	      /* getrandom() starts its fixed sequence again (fuzz_rd_port.c) */
+	bool reseed;	      /* getrandom() starts its fixed sequence again (fuzz_rd_poller.c) */
 	uint32_t route_mtu;   /* path MTU that the kernel reports for every route; 0: none */
 	uint32_t n_in_flight; /* number of datagrams in flight, in sending order */
 	struct fuzz_datagram **in_flight;

@@ -128,23 +128,23 @@ static int index_of_sock(const struct siw_llp_sock *sock)
 	return sock->fd - FIRST_FD;
 }
 
-int siw_llp_udp_open(struct siw_llp_port *port, const struct siw_addr *local,
+int siw_llp_udp_open(struct siw_llp_poller *poller, const struct siw_addr *local,
 		     struct siw_io_handler *handler, struct siw_llp_sock **out)
 {
 	CHECK(!posix_memalign((void **)out, _Alignof(struct siw_llp_sock), sizeof(**out)));
 	memset(*out, 0, sizeof(**out));
 	(*out)->fd = FIRST_FD + fuzz_index_of_addr(local);
-	(*out)->port = port;
+	(*out)->poller = poller;
 	(*out)->handler = handler;
 	(*out)->due_ns = UINT64_MAX;
 	net.end[fuzz_index_of_addr(local)].sock = *out;
 	return 0;
 }
 
-int siw_llp_udp_adopt_program_socket(struct siw_llp_port *port, int fd,
+int siw_llp_udp_adopt_program_socket(struct siw_llp_poller *poller, int fd,
 				     struct siw_io_handler *handler, struct siw_llp_sock **out)
 {
-	(void)port, (void)fd, (void)handler, (void)out;
+	(void)poller, (void)fd, (void)handler, (void)out;
 	return -ENOTSOCK;
 }
 
@@ -290,9 +290,9 @@ bool siw_llp_sock_timer_is_pending(const struct siw_llp_sock *sock)
 	return sock->due_ns != UINT64_MAX;
 }
 
-bool siw_llp_port_opened_by_this_process(const struct siw_llp_port *port)
+bool siw_llp_poller_opened_by_this_process(const struct siw_llp_poller *poller)
 {
-	return getpid() == port->owner;
+	return getpid() == poller->owner;
 }
 
 void siw_llp_sock_set_timer(struct siw_llp_sock *sock, uint64_t at)

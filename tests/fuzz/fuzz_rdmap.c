@@ -13,14 +13,14 @@
 #define BASE   0x10000
 
 static struct siw_mem *mem;
-static struct siw_llp_port *port;
+static struct siw_llp_poller *poller;
 static struct siw_mpa_stream *mpa;
 static struct siw_ddp_stream *ddp;
 static uint32_t stag;
 static uint8_t *region, *buffers;
 static uint32_t buffers_key;
 
-static void create_port_and_buffers(void)
+static void create_poller_and_buffers(void)
 {
 	struct siw_mem_region r = { .length = REGION,
 				    .pd = 1,
@@ -28,7 +28,7 @@ static void create_port_and_buffers(void)
 
 	region = calloc(1, REGION);
 	buffers = malloc(400);
-	CHECK(region && buffers && siw_llp_poll_port_open(NULL, &port) == 0 &&
+	CHECK(region && buffers && siw_llp_poller_open(NULL, &poller) == 0 &&
 	      siw_mem_stag_table_create(&mem) == 0);
 	r.addr = region;
 	r.to_base = (uintptr_t)region;
@@ -97,7 +97,7 @@ static struct siw_rdmap_stream *open_stream_as_responder(const struct fuzz_input
 	struct siw_rdmap_stream *stream;
 
 	reply.markers = !!(in->flags & FUZZ_MARKERS);
-	CHECK(siw_llp_tcp_listen(port, &fuzz_addr, 1, NULL, listener) == 0);
+	CHECK(siw_llp_tcp_listen(poller, &fuzz_addr, 1, NULL, listener) == 0);
 	CHECK(siw_mpa_accept_connection(*listener, NULL, &mpa) == 0);
 	CHECK(siw_mpa_startup(mpa, &peer) == SIW_MPA_REQUEST);
 	CHECK(siw_mpa_send_startup_reply(mpa, &reply) == 0);
@@ -128,7 +128,7 @@ static struct siw_rdmap_stream *open_stream_with_outstanding_read(struct fuzz_in
 				      .nsge = 1,
 				      .length = 100,
 				      .rkey = 1 };
-	CHECK(siw_mpa_connect(port, &fuzz_addr, NULL, &ask, NULL, &mpa) == 0);
+	CHECK(siw_mpa_connect(poller, &fuzz_addr, NULL, &ask, NULL, &mpa) == 0);
 	CHECK(siw_mpa_startup(mpa, &peer) == SIW_MPA_REPLY);
 	stream = open_stream();
 	CHECK(siw_rdmap_start(stream, &start) == 0);
@@ -194,8 +194,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	size_t n = 0;
 	int idle = 0;
 
-	if (!port)
-		create_port_and_buffers();
+	if (!poller)
+		create_poller_and_buffers();
 	if (size)
 		n = data[0] & FUZZ_INITIATOR ? fuzz_build_mpa_reply(frame, data[0])
 					     : fuzz_build_mpa_request(frame, data[0]);

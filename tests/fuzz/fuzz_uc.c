@@ -10,16 +10,16 @@
 #include "rdmap/rdmap_uc.h"
 
 static struct siw_mem *mem;
-static struct siw_llp_port *port;
+static struct siw_llp_poller *poller;
 static uint8_t *buffers;
 static uint32_t buffers_key, target_key;
 
-static void create_port_and_buffers(void)
+static void create_poller_and_buffers(void)
 {
 	struct siw_mem_region r = { .length = 400, .pd = 1, .rights = SIW_MEM_LOCAL_READ | 1 | 2 };
 
 	buffers = malloc(400);
-	CHECK(buffers && siw_llp_poll_port_open(NULL, &port) == 0 &&
+	CHECK(buffers && siw_llp_poller_open(NULL, &poller) == 0 &&
 	      siw_mem_stag_table_create(&mem) == 0);
 	r.addr = buffers;
 	r.to_base = (uintptr_t)buffers;
@@ -51,15 +51,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	struct fuzz_input in;
 	uint32_t octets;
 
-	if (!port)
-		create_port_and_buffers();
+	if (!poller)
+		create_poller_and_buffers();
 	if (!fuzz_input_init(data, size, NULL, 0, &in))
 		return 0;
 	fuzz_replace_placeholder(&in, "STAG", target_key);
 	fuzz_replace_placeholder(&in, "TOHI", (uint32_t)((uintptr_t)buffers >> 32));
 	fuzz_replace_placeholder(&in, "TOLO", (uint32_t)(uintptr_t)buffers + 200);
-	CHECK(siw_llp_udp_open(port, &fuzz_addr, NULL, &sock) == 0);
-	CHECK(siw_ddp_uc_open(port, mem, sock, in.flags & FUZZ_CRC, &ddp) == 0);
+	CHECK(siw_llp_udp_open(poller, &fuzz_addr, NULL, &sock) == 0);
+	CHECK(siw_ddp_uc_open(poller, mem, sock, in.flags & FUZZ_CRC, &ddp) == 0);
 	CHECK(siw_rdmap_uc_open(ddp, &uc) == 0);
 	start.recvs = create_receive_queue();
 	CHECK(siw_setting_set("uc_breaker", 2) == 0); /* 2: process loss reports on loopback, too */

@@ -964,9 +964,9 @@ static int rd_qp_open_socket(struct siw_base_qp *base, const struct siw_addr *ad
 
 	if (addr)
 		attr.local = *addr;
-	err = siw_rd_open(base->qp.lane->port, &attr, &endpoint);
+	err = siw_rd_open(base->qp.lane->poller, &attr, &endpoint);
 	if (err == -EADDRINUSE && addr && rd_close_lingering_at_port(base->qp.lane, addr))
-		err = siw_rd_open(base->qp.lane->port, &attr, &endpoint);
+		err = siw_rd_open(base->qp.lane->poller, &attr, &endpoint);
 	if (err)
 		return err;
 	err = rd_open_rdmap(rd, endpoint, &ddp, &end);

@@ -233,7 +233,7 @@ static int uc_open_endpoint(struct siw_base_qp *base, struct siw_llp_sock *sock)
 	struct siw_rdmap_uc *end;
 	struct siw_ddp_uc *ddp;
 	struct siw_addr bound;
-	int err = siw_ddp_uc_open(lane->port, lane->ctx->mem, sock, !base->no_crc, &ddp);
+	int err = siw_ddp_uc_open(lane->poller, lane->ctx->mem, sock, !base->no_crc, &ddp);
 
 	if (err)
 		return err;
@@ -526,7 +526,7 @@ static int uc_make_receiving_turn(struct siw_uc_qp *uc)
 	int n = 0, got = 1;
 
 	while (got && ((n < uc->base.burst && octets < SIW_TURN_OCTETS) ||
-		       siw_llp_port_has_more_datagrams(uc->base.qp.lane->port))) {
+		       siw_llp_poller_has_more_datagrams(uc->base.qp.lane->poller))) {
 		got = siw_rdmap_uc_recv(uc->end, &ev, &more);
 		if (got)
 			uc_handle_event(uc, &ev);

@@ -604,7 +604,8 @@ static int ud_open_endpoint(struct siw_ud_qp *ud, struct siw_llp_sock *sock,
 	int err = siw_llp_local_addr(sock, &bound);
 
 	if (!err)
-		err = siw_ddp_dgram_open(lane->port, lane->ctx->mem, sock, !ud->base.no_crc, &ddp);
+		err = siw_ddp_dgram_open(lane->poller, lane->ctx->mem, sock, !ud->base.no_crc,
+					 &ddp);
 	if (err)
 		return err;
 	err = siw_rdmap_dgram_open(ddp, share, ud, &dgram);
@@ -812,7 +813,7 @@ static inline int ud_make_receiving_turn(struct siw_ud_qp *ud)
 
 	ev.of_write = false;
 	while (((n < ud->base.burst && octets < SIW_TURN_OCTETS) ||
-		siw_llp_port_has_more_datagrams(ud->base.qp.lane->port)) &&
+		siw_llp_poller_has_more_datagrams(ud->base.qp.lane->poller)) &&
 	       siw_rdmap_dgram_recv(ud->dgram, &ev) == 1) {
 		/* The event is for the QP itself or for a QP that shares the socket. */
 		struct siw_ud_qp *to = ev.user;

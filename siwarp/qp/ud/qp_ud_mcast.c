@@ -19,7 +19,7 @@ struct siw_group {
 	struct siw_io_handler handler; /* must be the first member of the struct */
 	struct siw_link link;
 	struct siw_addr addr; /* group address, with port and scope 0 */
-	struct siw_llp_port *port;
+	struct siw_llp_poller *poller;
 	struct siw_llp_sock *sock;
 	struct siw_rdmap_group *rdmap;
 	int burst;
@@ -42,7 +42,7 @@ static int mcast_group_handle_socket_event(struct siw_io_handler *self)
 	uint64_t octets = 0;
 
 	for (n = 0; ((n < group->burst && octets < SIW_TURN_OCTETS) ||
-		     siw_llp_port_has_more_datagrams(group->port)) &&
+		     siw_llp_poller_has_more_datagrams(group->poller)) &&
 		    siw_rdmap_mcast_group_recv_next(group->rdmap);
 	     n++) {
 		/*
@@ -75,8 +75,8 @@ static int mcast_group_open_endpoint(struct siw_lane *lane, struct siw_group *gr
 	struct siw_ddp_dgram *ddp;
 	int err;
 
-	group->port = lane->port;
-	err = siw_ddp_dgram_open(lane->port, lane->ctx->mem, group->sock, false, &ddp);
+	group->poller = lane->poller;
+	err = siw_ddp_dgram_open(lane->poller, lane->ctx->mem, group->sock, false, &ddp);
 
 	if (err)
 		return err;
@@ -99,7 +99,7 @@ static int mcast_group_create(struct siw_lane *lane, const struct siw_addr *addr
 	group->addr = *addr;
 	group->burst = 1;
 	bound.port_be = htons((uint16_t)siw_settings()->mcast_port);
-	err = siw_llp_udp_join(lane->port, &bound, lane->ctx->info.netdev, &group->handler,
+	err = siw_llp_udp_join(lane->poller, &bound, lane->ctx->info.netdev, &group->handler,
 			       &group->sock);
 	if (err)
 		goto free_group;

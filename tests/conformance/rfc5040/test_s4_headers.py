@@ -12,7 +12,7 @@ from unit.rdmap.rdmap_harness import (
     PD,
     REMOTE_WRITE,
     Memory,
-    RdmapPort,
+    RdmapPoller,
     StreamError,
     build_atomic_request,
     build_read_request,
@@ -50,9 +50,9 @@ def read_raw_segment(stream: Any) -> bytes:
 @pytest.mark.parametrize(("opcode", "octet", "qn"), CASES)
 @pytest.mark.clause("RFC5040-4.1-01", "RFC5040-4.1-02", "RFC5040-4.1-06")
 def test_the_rdmap_control_field_is_the_first_octet_that_ddp_reserves(
-    layer_port: RdmapPort, opcode: int, octet: int, qn: int | None
+    layer_poller: RdmapPoller, opcode: int, octet: int, qn: int | None
 ) -> None:
-    stream = layer_port.create_initiator()
+    stream = layer_poller.create_initiator()
     stream.send_operation(opcode)
     assert read_raw_segment(stream)[1] == octet
 
@@ -62,9 +62,9 @@ def test_the_rdmap_control_field_is_the_first_octet_that_ddp_reserves(
     "RFC5040-4.1-04", "RFC5040-4.1-05", "RFC5040-4.1-07#a", "RFC5040-4.1-07#b", "RFC5040-4.1-07#c"
 )
 def test_the_tagged_flag_and_the_queue_number_are_those_of_the_operation(
-    layer_port: RdmapPort, opcode: int, octet: int, qn: int | None
+    layer_poller: RdmapPoller, opcode: int, octet: int, qn: int | None
 ) -> None:
-    stream = layer_port.create_initiator()
+    stream = layer_poller.create_initiator()
     stream.send_operation(opcode, rkey=0xAABB, remote_to=0xCCDD)
     head, _ = parse_segment(read_raw_segment(stream))
     assert head.t == (qn is None)
@@ -84,9 +84,9 @@ def test_the_tagged_flag_and_the_queue_number_are_those_of_the_operation(
     "RFC5040-4.1-10",
 )
 def test_the_rdmap_version_is_one_and_reserved_or_unused_fields_are_zero(
-    layer_port: RdmapPort, opcode: int, octet: int, qn: int | None
+    layer_poller: RdmapPoller, opcode: int, octet: int, qn: int | None
 ) -> None:
-    stream = layer_port.create_initiator()
+    stream = layer_poller.create_initiator()
     stream.send_operation(opcode)
     head, _ = parse_segment(read_raw_segment(stream))
     assert (head.rv, head.rdmap_rsvd) == (1, 0)
@@ -99,10 +99,10 @@ def test_the_rdmap_version_is_one_and_reserved_or_unused_fields_are_zero(
     "RFC5040-4.1-08#a", "RFC5040-4.1-08#b", "RFC5040-4.1-08#e", "RFC5040-4.1-09", "RFC5040-4.1-10"
 )
 def test_rdmap_versions_0_and_1_are_accepted_and_reserved_fields_are_ignored(
-    layer_port: RdmapPort, version: int, reserved: int
+    layer_poller: RdmapPoller, version: int, reserved: int
 ) -> None:
-    stream = layer_port.create_initiator()
-    m = layer_port.register_new_memory(3)
+    stream = layer_poller.create_initiator()
+    m = layer_poller.register_new_memory(3)
     stream.recvs.post(1, m.sge())
     stream.inject_segments(build_send(b"abc", rv=version, rdmap_rsvd=reserved, inv_stag=0xDEADBEEF))
     assert stream.next_event().kind == "RECV"
@@ -114,10 +114,10 @@ def test_rdmap_versions_0_and_1_are_accepted_and_reserved_fields_are_ignored(
 @pytest.mark.parametrize("opcode", [SEND, SEND_SE, WRITE])
 @pytest.mark.clause("RFC5040-4.2-01#c")
 def test_the_payload_of_a_send_or_write_follows_the_ddp_header_directly(
-    layer_port: RdmapPort, opcode: int
+    layer_poller: RdmapPoller, opcode: int
 ) -> None:
-    stream = layer_port.create_initiator()
-    m = layer_port.register_new_memory(100, octet_pattern(100))
+    stream = layer_poller.create_initiator()
+    m = layer_poller.register_new_memory(100, octet_pattern(100))
     stream.send_operation(opcode, [m.sge()], rkey=1)
     segment = read_raw_segment(stream)
     assert segment[14 if opcode == WRITE else 18 :] == octet_pattern(100)
@@ -125,10 +125,10 @@ def test_the_payload_of_a_send_or_write_follows_the_ddp_header_directly(
 
 @pytest.mark.clause("RFC5040-4.2-01#c")
 def test_the_payload_of_a_read_response_follows_the_ddp_header_directly(
-    layer_port: RdmapPort,
+    layer_poller: RdmapPoller,
 ) -> None:
-    stream = layer_port.create_initiator()
-    m = layer_port.register_new_memory(100, octet_pattern(100))
+    stream = layer_poller.create_initiator()
+    m = layer_poller.register_new_memory(100, octet_pattern(100))
     stream.inject_segments(build_read_request(size=100, src_stag=m.stag, src_to=m.addr))
     assert stream.next_event().kind == "REQUESTED"
     stream.flush()
@@ -141,14 +141,14 @@ def test_the_payload_of_a_read_response_follows_the_ddp_header_directly(
 @pytest.mark.parametrize("role", ["create_initiator", "create_responder"])
 @pytest.mark.clause("RFC5040-3.1-01", "RFC5044-C.1-01")
 def test_all_transmitted_octets_are_ddp_segments_of_version_one(
-    layer_port: RdmapPort, role: str
+    layer_poller: RdmapPoller, role: str
 ) -> None:
     """Every octet after start-up belongs to an FPDU with a segment, whose two versions are 1.
 
     siwarp rejects an RDMAC RNIC, which uses version 0, by its MPA revision (section 7.1.1).
     """
-    stream = getattr(layer_port, role)()
-    m = layer_port.register_new_memory(100, octet_pattern(100), rights=ALL)
+    stream = getattr(layer_poller, role)()
+    m = layer_poller.register_new_memory(100, octet_pattern(100), rights=ALL)
     for request in (
         build_read_request(size=100, src_stag=m.stag, src_to=m.addr),
         build_atomic_request(stag=m.stag, to=m.addr, msn=2),
@@ -182,9 +182,9 @@ def test_all_transmitted_octets_are_ddp_segments_of_version_one(
     "RFC5040-4.4-01#d",
     "RFC5040-4.4-01#e",
 )
-def test_a_read_request_has_its_header_and_no_payload(layer_port: RdmapPort) -> None:
-    stream = layer_port.create_initiator()
-    m = layer_port.register_new_memory(0x102)
+def test_a_read_request_has_its_header_and_no_payload(layer_poller: RdmapPoller) -> None:
+    stream = layer_poller.create_initiator()
+    m = layer_poller.register_new_memory(0x102)
     stream.send_operation(READ, [m.sge()], rkey=0x03040506, remote_to=0x0708090A0B0C0D0E)
     segment = read_raw_segment(stream)
     assert segment[:18] == bytes.fromhex("4141 00000000 00000001 00000001 00000000")
@@ -196,10 +196,10 @@ def test_a_read_request_has_its_header_and_no_payload(layer_port: RdmapPort) -> 
 @pytest.mark.parametrize("sink", [(0, 0), (0xFFFFFFFF, 2**64 - 11), (0x12345678, 1)])
 @pytest.mark.clause("RFC5040-4.4-02", "RFC5040-4.4-03")
 def test_the_sink_of_a_read_request_is_copied_unchanged_into_the_response(
-    layer_port: RdmapPort, sink: tuple[int, int]
+    layer_poller: RdmapPoller, sink: tuple[int, int]
 ) -> None:
-    stream = layer_port.create_initiator()
-    m = layer_port.register_new_memory(10, octet_pattern(10))
+    stream = layer_poller.create_initiator()
+    m = layer_poller.register_new_memory(10, octet_pattern(10))
     stream.inject_segments(
         build_read_request(
             size=10, src_stag=m.stag, src_to=m.addr, sink_stag=sink[0], sink_to=sink[1]
@@ -214,10 +214,10 @@ def test_the_sink_of_a_read_request_is_copied_unchanged_into_the_response(
 @pytest.mark.parametrize(("at", "size"), [(0, 100), (1, 99), (99, 1), (37, 20)])
 @pytest.mark.clause("RFC5040-4.4-04", "RFC5040-5.2.1-12")
 def test_the_source_of_a_read_may_be_any_part_of_a_region(
-    layer_port: RdmapPort, at: int, size: int
+    layer_poller: RdmapPoller, at: int, size: int
 ) -> None:
-    stream = layer_port.create_initiator()
-    m = layer_port.register_new_memory(100, octet_pattern(100))
+    stream = layer_poller.create_initiator()
+    m = layer_poller.register_new_memory(100, octet_pattern(100))
     stream.inject_segments(build_read_request(size=size, src_stag=m.stag, src_to=m.addr + at))
     stream.next_event()
     stream.flush()
@@ -235,8 +235,8 @@ def test_the_source_of_a_read_may_be_any_part_of_a_region(
     "RFC5040-4.8-02",
     "RFC5040-4.8-07",
 )
-def test_a_terminate_has_the_layout_of_the_rfc_figures(layer_port: RdmapPort) -> None:
-    stream = layer_port.create_initiator()
+def test_a_terminate_has_the_layout_of_the_rfc_figures(layer_poller: RdmapPoller) -> None:
+    stream = layer_poller.create_initiator()
     segment = build_write(b"abcde", stag=0x01020304, to=0x05060708090A0B0C)
     stream.inject_segments(segment)
     assert stream.receive_until_error().err == (1, 1, 0)
@@ -250,9 +250,9 @@ def test_a_terminate_has_the_layout_of_the_rfc_figures(layer_port: RdmapPort) ->
 
 @pytest.mark.clause("RFC5040-4.1-07#d", "RFC5040-4.2-01#b")
 def test_a_terminate_uses_queue_2_and_has_a_terminate_header_and_no_payload(
-    layer_port: RdmapPort,
+    layer_poller: RdmapPoller,
 ) -> None:
-    stream = layer_port.create_initiator()
+    stream = layer_poller.create_initiator()
     stream.inject_segments(build_write(b"abcde", stag=0x01020304))
     assert stream.receive_until_error().err == (1, 1, 0)
     stream.send_terminate()
@@ -264,12 +264,14 @@ def test_a_terminate_uses_queue_2_and_has_a_terminate_header_and_no_payload(
     assert len(octets) == 4 + 2 + 14
 
 
-def forbidden_read_sources(layer_port: RdmapPort, m: Memory) -> list[tuple[tuple[int, int], int]]:
+def forbidden_read_sources(
+    layer_poller: RdmapPoller, m: Memory
+) -> list[tuple[tuple[int, int], int]]:
     """Return ((STag, offset), expected error code) for sources that must not be read."""
-    other = layer_port.register_new_memory(100, pd=PD + 1)
-    closed = layer_port.register_new_memory(100, rights=REMOTE_WRITE | 1)
-    freed = layer_port.register_new_memory(100)
-    layer_port.free_stag(freed.stag)
+    other = layer_poller.register_new_memory(100, pd=PD + 1)
+    closed = layer_poller.register_new_memory(100, rights=REMOTE_WRITE | 1)
+    freed = layer_poller.register_new_memory(100)
+    layer_poller.free_stag(freed.stag)
     return [
         ((m.stag ^ 0x10, m.addr), lib.SIW_RDMAP_INVALID_STAG),
         ((freed.stag, freed.addr), lib.SIW_RDMAP_INVALID_STAG),
@@ -284,11 +286,11 @@ def forbidden_read_sources(layer_port: RdmapPort, m: Memory) -> list[tuple[tuple
 @pytest.mark.parametrize("which", range(7))
 @pytest.mark.clause("RFC5040-4.8-09", "RFC5040-4.8-10", "RFC5040-4.8-11")
 def test_the_terminate_for_a_refused_read_request_quotes_the_complete_request(
-    layer_port: RdmapPort, which: int
+    layer_poller: RdmapPoller, which: int
 ) -> None:
-    stream = layer_port.create_initiator()
-    m = layer_port.register_new_memory(100)
-    (stag, to), code = forbidden_read_sources(layer_port, m)[which]
+    stream = layer_poller.create_initiator()
+    m = layer_poller.register_new_memory(100)
+    (stag, to), code = forbidden_read_sources(layer_poller, m)[which]
     segment = build_read_request(size=10, src_stag=stag, src_to=to, sink_stag=77, sink_to=88)
     stream.inject_segments(segment)
     t = stream.assert_terminates_with((0, 1, code))
@@ -310,10 +312,10 @@ def test_the_terminate_for_a_refused_read_request_quotes_the_complete_request(
 )
 @pytest.mark.clause("RFC5040-4.8-04", "RFC5040-4.8-05", "RFC5040-4.8-08")
 def test_a_terminate_quotes_length_and_header_of_the_failing_segment(
-    layer_port: RdmapPort, segment: bytes, error: tuple[int, int, int]
+    layer_poller: RdmapPoller, segment: bytes, error: tuple[int, int, int]
 ) -> None:
-    stream = layer_port.create_initiator()
-    m = layer_port.register_new_memory(10)
+    stream = layer_poller.create_initiator()
+    m = layer_poller.register_new_memory(10)
     stream.recvs.post(1, m.sge())
     stream.inject_segments(segment)
     t = stream.assert_terminates_with(error)
@@ -323,9 +325,9 @@ def test_a_terminate_quotes_length_and_header_of_the_failing_segment(
 
 @pytest.mark.clause("RFC5040-4.8-06")
 def test_only_a_protection_error_of_a_read_request_quotes_its_rdma_header(
-    layer_port: RdmapPort,
+    layer_poller: RdmapPoller,
 ) -> None:
-    one, other = layer_port.create_initiator(), layer_port.create_initiator()
+    one, other = layer_poller.create_initiator(), layer_poller.create_initiator()
     one.inject_segments(build_read_request(size=1, src_stag=1, src_to=0))
     assert one.assert_terminates_with((0, 1, 0)).r == 1
     other.inject_segments(build_read_request(size=1, src_stag=1, src_to=0, rv=3))
@@ -333,8 +335,8 @@ def test_only_a_protection_error_of_a_read_request_quotes_its_rdma_header(
 
 
 @pytest.mark.clause("RFC5040-4.8-04", "RFC5040-4.8-05")
-def test_the_terminate_for_an_llp_error_quotes_nothing(layer_port: RdmapPort) -> None:
-    stream = layer_port.create_initiator()
+def test_the_terminate_for_an_llp_error_quotes_nothing(layer_poller: RdmapPoller) -> None:
+    stream = layer_poller.create_initiator()
     stream.sock.sendall(b"\0\x12" + bytes(18) + b"\xff\xff\xff\xff")
     t = stream.assert_terminates_with((2, 0, lib.SIW_MPA_CRC))
     assert (t.m, t.d, t.r) == (0, 0, 0)
@@ -344,9 +346,9 @@ def test_the_terminate_for_an_llp_error_quotes_nothing(layer_port: RdmapPort) ->
 @pytest.mark.parametrize("error", [(0, 1, 1), (1, 2, 5), (2, 0, 2)])
 @pytest.mark.clause("RFC5040-4.8-03")
 def test_received_terminate_codes_of_figure_9_are_reported(
-    layer_port: RdmapPort, error: tuple[int, int, int]
+    layer_poller: RdmapPoller, error: tuple[int, int, int]
 ) -> None:
-    stream = layer_port.create_initiator()
+    stream = layer_poller.create_initiator()
     layer, etype, code = error
     stream.inject_segments(build_terminate(bytes([layer << 4 | etype, code, 0, 0])))
     e = stream.next_event()
@@ -354,24 +356,24 @@ def test_received_terminate_codes_of_figure_9_are_reported(
 
 
 @pytest.mark.clause("RFC5040-4.8-07")
-def test_reserved_bits_of_a_received_terminate_are_ignored(layer_port: RdmapPort) -> None:
-    stream = layer_port.create_initiator()
+def test_reserved_bits_of_a_received_terminate_are_ignored(layer_poller: RdmapPoller) -> None:
+    stream = layer_poller.create_initiator()
     stream.inject_segments(build_terminate(bytes.fromhex("1202 c0ff 0020") + build_send(msn=6)))
     e = stream.next_event()
     assert (e.err, e.quoted, e.quoted_msn) == ((1, 2, 2), True, 6)
-    other = layer_port.create_initiator()
+    other = layer_poller.create_initiator()
     other.inject_segments(build_terminate(bytes.fromhex("1202 1fff")))
     assert other.next_event().err in [(1, 2, 2), (2, 1, 2)]
 
 
 @pytest.mark.clause("RFC5040-4.8-01#e", "RFC5040-4.8-11", "RFC5040-7.1-02#c")
 def test_a_terminate_for_an_aborted_read_response_quotes_the_rest_of_the_request(
-    layer_port: RdmapPort,
+    layer_poller: RdmapPoller,
 ) -> None:
     size = 8 << 20
     with temporary_setting("mulpdu", 30_000):
-        stream = layer_port.create_initiator()
-        m = layer_port.register_new_memory(size)
+        stream = layer_poller.create_initiator()
+        m = layer_poller.register_new_memory(size)
         request = build_read_request(
             size=size, src_stag=m.stag, src_to=m.addr, sink_stag=5, sink_to=1000
         )
@@ -379,7 +381,7 @@ def test_a_terminate_for_an_aborted_read_response_quotes_the_rest_of_the_request
         assert stream.next_event().kind == "REQUESTED"
         assert stream.flush_once() == 0
         assert lib.siw_ddp_tx_still_refers_to_stag(stream.ddp, m.stag) == 1
-        layer_port.free_stag(m.stag)
+        layer_poller.free_stag(m.stag)
         with pytest.raises(StreamError, match="EACCES"):
             stream.flush_once()
     e = stream.next_event()
@@ -402,9 +404,9 @@ def test_a_terminate_for_an_aborted_read_response_quotes_the_rest_of_the_request
 
 
 @pytest.mark.clause("RFC5040-4.2-01#a")
-def test_a_read_request_of_a_wrong_length_is_refused(layer_port: RdmapPort) -> None:
+def test_a_read_request_of_a_wrong_length_is_refused(layer_poller: RdmapPoller) -> None:
     for length, error in [(0, (0, 2, 255)), (27, (0, 2, 255)), (29, (1, 2, 5))]:
-        stream = layer_port.create_initiator()
+        stream = layer_poller.create_initiator()
         stream.inject_segments(build_untagged_segment(bytes(length), opcode=1, qn=1))
         stream.assert_terminates_with(error)
 
@@ -417,10 +419,10 @@ def test_a_read_request_of_a_wrong_length_is_refused(layer_port: RdmapPort) -> N
     ],
 )
 def test_a_send_with_invalidate_is_recognized_by_its_opcode_and_stag_field(
-    layer_port: RdmapPort, opcode: int
+    layer_poller: RdmapPoller, opcode: int
 ) -> None:
-    stream = layer_port.create_initiator()
-    m = layer_port.register_new_memory(10, rights=ALL)
+    stream = layer_poller.create_initiator()
+    m = layer_poller.register_new_memory(10, rights=ALL)
     stream.recvs.post(1, m.sge())
     segment = build_send(b"abc", opcode=opcode, inv_stag=m.stag)
     stream.inject_segments(segment)
@@ -428,12 +430,12 @@ def test_a_send_with_invalidate_is_recognized_by_its_opcode_and_stag_field(
     assert t.quoted_ddp.inv_stag == m.stag
     assert m.is_untouched()
     assert stream.recvs.take_buffer() == 1
-    assert layer_port.free_stag(m.stag) == 0, "the STag must remain valid"
+    assert layer_poller.free_stag(m.stag) == 0, "the STag must remain valid"
 
 
-def test_an_unrequested_read_response_is_an_unexpected_opcode(layer_port: RdmapPort) -> None:
-    stream = layer_port.create_initiator()
-    m = layer_port.register_new_memory(10)
+def test_an_unrequested_read_response_is_an_unexpected_opcode(layer_poller: RdmapPoller) -> None:
+    stream = layer_poller.create_initiator()
+    m = layer_poller.register_new_memory(10)
     stream.inject_segments(build_read_response(b"abc", stag=m.stag, to=m.addr))
     stream.assert_terminates_with((0, 2, lib.SIW_RDMAP_OPCODE))
     assert m.is_untouched()

@@ -7,7 +7,7 @@ import errno
 import pytest
 from _siwarp_layers import lib
 from unit.rdmap.rdmap_harness import (
-    RdmapPort,
+    RdmapPoller,
     StreamError,
     build_read_request,
     build_read_response,
@@ -28,8 +28,8 @@ READ = lib.SIW_RDMAP_READ_REQUEST
 
 
 @pytest.mark.clause("RFC5040-5.1-01", "RFC5040-5.1-02")
-def test_a_write_is_a_tagged_message(layer_port: RdmapPort) -> None:
-    stream = layer_port.create_initiator()
+def test_a_write_is_a_tagged_message(layer_poller: RdmapPoller) -> None:
+    stream = layer_poller.create_initiator()
     stream.send_operation(WRITE, rkey=4, remote_to=5)
     head, _ = stream.read_sent_segment()
     assert (head.t, head.opcode, head.stag, head.to) == (1, Opcode.RDMA_WRITE, 4, 5)
@@ -37,10 +37,10 @@ def test_a_write_is_a_tagged_message(layer_port: RdmapPort) -> None:
 
 @pytest.mark.clause("RFC5040-5.1-03", "RFC5040-5.1-04", "RFC5040-5.1-05")
 def test_a_write_is_placed_into_part_of_the_buffer_and_is_not_delivered(
-    layer_port: RdmapPort,
+    layer_poller: RdmapPoller,
 ) -> None:
-    stream = layer_port.create_initiator()
-    m = layer_port.register_new_memory(100)
+    stream = layer_poller.create_initiator()
+    m = layer_poller.register_new_memory(100)
     stream.recvs.post(1, m.sge())
     stream.inject_segments(build_write(b"abc", stag=m.stag, to=m.addr + 50))
     e = stream.next_event(progress=True)
@@ -50,8 +50,8 @@ def test_a_write_is_placed_into_part_of_the_buffer_and_is_not_delivered(
 
 
 @pytest.mark.clause("RFC5040-5.1-06", "RFC5040-5.3-08", "RFC5040-5.5-09")
-def test_operations_are_transmitted_in_the_order_of_submission(layer_port: RdmapPort) -> None:
-    stream = layer_port.create_initiator(ord=16)
+def test_operations_are_transmitted_in_the_order_of_submission(layer_poller: RdmapPoller) -> None:
+    stream = layer_poller.create_initiator(ord=16)
     ops = [SEND, WRITE, READ, WRITE, SEND_SE, SEND, READ, WRITE, SEND]
     for i, op in enumerate(ops):
         stream.begin_operation(op, rkey=i)
@@ -64,10 +64,10 @@ def test_operations_are_transmitted_in_the_order_of_submission(layer_port: Rdmap
 
 @pytest.mark.clause("RFC5040-5.1-07", "RFC5040-5.5-12")
 def test_the_delivery_of_a_send_shows_that_the_preceding_write_is_placed(
-    layer_port: RdmapPort,
+    layer_poller: RdmapPoller,
 ) -> None:
-    stream = layer_port.create_initiator()
-    m, n = layer_port.register_new_memory(20_000), layer_port.register_new_memory(10)
+    stream = layer_poller.create_initiator()
+    m, n = layer_poller.register_new_memory(20_000), layer_poller.register_new_memory(10)
     stream.recvs.post(1, n.sge())
     stream.inject_segments(
         build_write(octet_pattern(20_000), stag=m.stag, to=m.addr), build_send(b"done")
@@ -77,8 +77,8 @@ def test_the_delivery_of_a_send_shows_that_the_preceding_write_is_placed(
 
 
 @pytest.mark.clause("RFC5040-5.1-09")
-def test_a_write_of_length_0_is_transmitted_and_received(layer_port: RdmapPort) -> None:
-    stream = layer_port.create_initiator()
+def test_a_write_of_length_0_is_transmitted_and_received(layer_poller: RdmapPoller) -> None:
+    stream = layer_poller.create_initiator()
     stream.send_operation(WRITE)
     head, octets = stream.read_sent_segment()
     assert (head.t, head.l, octets) == (1, 1, b"")
@@ -91,10 +91,10 @@ def test_a_write_of_length_0_is_transmitted_and_received(layer_port: RdmapPort) 
 
 @pytest.mark.clause("RFC5040-5.2-01", "RFC5040-5.2.1-03", "RFC5040-5.2.1-05")
 def test_each_read_request_has_one_response_and_neither_is_delivered_to_the_user(
-    layer_port: RdmapPort,
+    layer_poller: RdmapPoller,
 ) -> None:
-    stream = layer_port.create_initiator(ird=1)
-    m = layer_port.register_new_memory(10, octet_pattern(10))
+    stream = layer_poller.create_initiator(ird=1)
+    m = layer_poller.register_new_memory(10, octet_pattern(10))
     stream.recvs.post(1, m.sge())
     for msn in (1, 2, 3):
         stream.inject_segments(build_read_request(size=10, src_stag=m.stag, src_to=m.addr, msn=msn))
@@ -107,8 +107,8 @@ def test_each_read_request_has_one_response_and_neither_is_delivered_to_the_user
 
 
 @pytest.mark.clause("RFC5040-5.2.1-01", "RFC5040-5.2.1-02", "RFC5040-5.2.1-07")
-def test_a_read_request_is_untagged_on_queue_1(layer_port: RdmapPort) -> None:
-    stream = layer_port.create_initiator()
+def test_a_read_request_is_untagged_on_queue_1(layer_poller: RdmapPoller) -> None:
+    stream = layer_poller.create_initiator()
     stream.send_operation(READ, rkey=3)
     head, octets = stream.read_sent_segment()
     assert (head.t, head.qn, head.opcode, len(octets)) == (0, 1, 1, 28)
@@ -116,10 +116,10 @@ def test_a_read_request_is_untagged_on_queue_1(layer_port: RdmapPort) -> None:
 
 @pytest.mark.clause("RFC5040-5.2.1-08", "RFC5040-5.2.1-11")
 def test_read_requests_are_transmitted_in_order_and_each_names_one_source(
-    layer_port: RdmapPort,
+    layer_poller: RdmapPoller,
 ) -> None:
-    stream = layer_port.create_initiator(ord=8)
-    m = layer_port.register_new_memory(80)
+    stream = layer_poller.create_initiator(ord=8)
+    m = layer_poller.register_new_memory(80)
     for i in range(8):
         stream.begin_operation(READ, [m.sge(10 * i, 10)], rkey=100 + i, remote_to=i)
     stream.flush()
@@ -130,9 +130,11 @@ def test_read_requests_are_transmitted_in_order_and_each_names_one_source(
 
 
 @pytest.mark.clause("RFC5040-5.2.1-09", "RFC5040-5.2.2-06", "RFC5040-5.5-16")
-def test_read_responses_are_transmitted_in_the_order_of_the_requests(layer_port: RdmapPort) -> None:
-    stream = layer_port.create_initiator(ird=8)
-    m = layer_port.register_new_memory(100, octet_pattern(100))
+def test_read_responses_are_transmitted_in_the_order_of_the_requests(
+    layer_poller: RdmapPoller,
+) -> None:
+    stream = layer_poller.create_initiator(ird=8)
+    m = layer_poller.register_new_memory(100, octet_pattern(100))
     stream.inject_segments(
         *[
             build_read_request(size=i, src_stag=m.stag, src_to=m.addr, sink_to=i, msn=i + 1)
@@ -149,9 +151,9 @@ def test_read_responses_are_transmitted_in_the_order_of_the_requests(layer_port:
 
 
 @pytest.mark.clause("RFC5040-5.2.1-04", "RFC5040-5.2.1-13", "RFC5040-5.2.2-02")
-def test_a_valid_read_request_is_answered_with_a_tagged_response(layer_port: RdmapPort) -> None:
-    stream = layer_port.create_initiator()
-    m = layer_port.register_new_memory(50_000, octet_pattern(50_000))
+def test_a_valid_read_request_is_answered_with_a_tagged_response(layer_poller: RdmapPoller) -> None:
+    stream = layer_poller.create_initiator()
+    m = layer_poller.register_new_memory(50_000, octet_pattern(50_000))
     stream.inject_segments(
         build_read_request(size=50_000, src_stag=m.stag, src_to=m.addr, sink_stag=9)
     )
@@ -163,9 +165,9 @@ def test_a_valid_read_request_is_answered_with_a_tagged_response(layer_port: Rdm
 
 @pytest.mark.clause("RFC5040-5.2.1-14")
 def test_a_read_of_length_0_is_transmitted_and_completes_with_its_response(
-    layer_port: RdmapPort,
+    layer_poller: RdmapPoller,
 ) -> None:
-    stream = layer_port.create_initiator()
+    stream = layer_poller.create_initiator()
     stream.send_operation(READ, user_data=5)
     _, request = stream.read_sent_read_request()
     assert request.size == 0
@@ -177,9 +179,9 @@ def test_a_read_of_length_0_is_transmitted_and_completes_with_its_response(
 @pytest.mark.parametrize(("stag", "to"), [(0, 0), (0xFFFF, 2**64 - 1)])
 @pytest.mark.clause("RFC5040-5.2.1-16", "RFC5040-5.2.1-17")
 def test_a_read_request_of_length_0_is_answered_without_a_check_of_its_source(
-    layer_port: RdmapPort, stag: int, to: int
+    layer_poller: RdmapPoller, stag: int, to: int
 ) -> None:
-    stream = layer_port.create_initiator()
+    stream = layer_poller.create_initiator()
     stream.inject_segments(
         build_read_request(size=0, src_stag=stag, src_to=to, sink_stag=6, sink_to=7)
     )
@@ -190,9 +192,9 @@ def test_a_read_request_of_length_0_is_answered_without_a_check_of_its_source(
 
 
 @pytest.mark.clause("RFC5040-5.2.2-04", "RFC5040-5.5-15", "RFC5040-5.5-17")
-def test_a_read_completes_with_the_last_segment_of_its_response(layer_port: RdmapPort) -> None:
-    stream = layer_port.create_initiator()
-    m = layer_port.register_new_memory(10)
+def test_a_read_completes_with_the_last_segment_of_its_response(layer_poller: RdmapPoller) -> None:
+    stream = layer_poller.create_initiator()
+    m = layer_poller.register_new_memory(10)
     stream.send_operation(READ, [m.sge()], user_data=8)
     _, request = stream.read_sent_read_request()
     stream.inject_segments(build_read_response(b"01234", stag=request.sink_stag, l=0))
@@ -219,10 +221,10 @@ def test_a_read_completes_with_the_last_segment_of_its_response(layer_port: Rdma
 )
 @pytest.mark.clause("RFC5040-5.2.2-07", "RFC5040-5.2.2-08")
 def test_a_read_response_that_does_not_match_its_request_writes_nothing(
-    layer_port: RdmapPort, wrong: str, error: tuple[int, int, int], size: int
+    layer_poller: RdmapPoller, wrong: str, error: tuple[int, int, int], size: int
 ) -> None:
-    stream, foreign = layer_port.create_initiator(), layer_port.register_new_memory(size, pd=99)
-    a, b = layer_port.register_new_memory(size), layer_port.register_new_memory(size)
+    stream, foreign = layer_poller.create_initiator(), layer_poller.register_new_memory(size, pd=99)
+    a, b = layer_poller.register_new_memory(size), layer_poller.register_new_memory(size)
     stream.send_operation(READ, [a.sge()])
     stream.send_operation(READ, [b.sge()])
     sink, second = [stream.read_sent_read_request()[1].sink_stag for _ in range(2)]
@@ -249,17 +251,17 @@ def test_a_read_response_that_does_not_match_its_request_writes_nothing(
 
 @pytest.mark.parametrize("opcode", [SEND, SEND_SE])
 @pytest.mark.clause("RFC5040-5.3-01", "RFC5040-5.3-02", "RFC5040-5.3-07")
-def test_a_send_is_untagged_on_queue_0(layer_port: RdmapPort, opcode: int) -> None:
-    stream = layer_port.create_initiator()
+def test_a_send_is_untagged_on_queue_0(layer_poller: RdmapPoller, opcode: int) -> None:
+    stream = layer_poller.create_initiator()
     stream.send_operation(opcode)
     head, _ = stream.read_sent_segment()
     assert (head.t, head.qn, head.opcode) == (0, 0, opcode)
 
 
 @pytest.mark.clause("RFC5040-5.3-03", "RFC5040-5.3-05", "RFC5040-5.5-05")
-def test_each_send_consumes_one_receive_in_order(layer_port: RdmapPort) -> None:
-    stream = layer_port.create_initiator()
-    m = layer_port.register_new_memory(10)
+def test_each_send_consumes_one_receive_in_order(layer_poller: RdmapPoller) -> None:
+    stream = layer_poller.create_initiator()
+    m = layer_poller.register_new_memory(10)
     for user_data in range(10):
         stream.recvs.post(user_data, m.sge())
     stream.inject_segments(*[build_send(bytes([i]) * i, msn=i + 1) for i in range(9)])
@@ -271,9 +273,9 @@ def test_each_send_consumes_one_receive_in_order(layer_port: RdmapPort) -> None:
 
 
 @pytest.mark.clause("RFC5040-5.3-04")
-def test_a_send_may_be_shorter_than_its_receive_but_not_longer(layer_port: RdmapPort) -> None:
-    stream = layer_port.create_initiator()
-    m = layer_port.register_new_memory(10)
+def test_a_send_may_be_shorter_than_its_receive_but_not_longer(layer_poller: RdmapPoller) -> None:
+    stream = layer_poller.create_initiator()
+    m = layer_poller.register_new_memory(10)
     stream.recvs.post(1, m.sge())
     stream.recvs.post(2, m.sge())
     stream.inject_segments(build_send(b"abc"), build_send(octet_pattern(11), msn=2))
@@ -284,8 +286,8 @@ def test_a_send_may_be_shorter_than_its_receive_but_not_longer(layer_port: Rdmap
 
 
 @pytest.mark.clause("RFC5040-5.3-06")
-def test_a_send_with_solicited_event_is_delivered_with_the_event(layer_port: RdmapPort) -> None:
-    stream = layer_port.create_initiator()
+def test_a_send_with_solicited_event_is_delivered_with_the_event(layer_poller: RdmapPoller) -> None:
+    stream = layer_poller.create_initiator()
     stream.recvs.post(1)
     stream.recvs.post(2)
     stream.inject_segments(build_send(opcode=Opcode.SEND_SE), build_send(msn=2))
@@ -293,8 +295,8 @@ def test_a_send_with_solicited_event_is_delivered_with_the_event(layer_port: Rdm
 
 
 @pytest.mark.clause("RFC5040-5.3-09", "RFC5040-5.3-10")
-def test_a_send_of_length_0_consumes_a_receive(layer_port: RdmapPort) -> None:
-    stream = layer_port.create_initiator()
+def test_a_send_of_length_0_consumes_a_receive(layer_poller: RdmapPoller) -> None:
+    stream = layer_poller.create_initiator()
     stream.send_operation(SEND)
     assert stream.read_sent_segment()[1] == b""
     stream.recvs.post(4)
@@ -308,8 +310,8 @@ def test_a_send_of_length_0_consumes_a_receive(layer_port: RdmapPort) -> None:
 
 
 @pytest.mark.clause("RFC5040-5.4-01", "RFC5040-5.4-02", "RFC5040-5.4-03")
-def test_a_terminate_is_untagged_on_queue_2(layer_port: RdmapPort) -> None:
-    stream = layer_port.create_initiator()
+def test_a_terminate_is_untagged_on_queue_2(layer_poller: RdmapPoller) -> None:
+    stream = layer_poller.create_initiator()
     stream.inject_segments(build_write(b"x", stag=1))
     stream.receive_until_error()
     stream.send_terminate()
@@ -318,17 +320,17 @@ def test_a_terminate_is_untagged_on_queue_2(layer_port: RdmapPort) -> None:
 
 
 @pytest.mark.clause("RFC5040-5.4-04", "RFC5040-5.4-05", "RFC5040-5.4-07")
-def test_one_terminate_can_always_be_received_and_is_reported(layer_port: RdmapPort) -> None:
-    stream = layer_port.create_initiator(ird=0, ord=0)
+def test_one_terminate_can_always_be_received_and_is_reported(layer_poller: RdmapPoller) -> None:
+    stream = layer_poller.create_initiator(ird=0, ord=0)
     stream.inject_segments(build_terminate(Terminate(layer=1, etype=2, code=1)))
     e = stream.next_event()
     assert (e.kind, e.err) == ("TERMINATED", (1, 2, 1))
 
 
 @pytest.mark.clause("RFC5040-5.4-08")
-def test_nothing_is_sent_after_a_terminate(layer_port: RdmapPort) -> None:
-    stream = layer_port.create_initiator()
-    m = layer_port.register_new_memory(10)
+def test_nothing_is_sent_after_a_terminate(layer_poller: RdmapPoller) -> None:
+    stream = layer_poller.create_initiator()
+    m = layer_poller.register_new_memory(10)
     stream.inject_segments(
         build_read_request(size=10, src_stag=m.stag, src_to=m.addr), build_write(b"x", stag=1)
     )
@@ -340,9 +342,9 @@ def test_nothing_is_sent_after_a_terminate(layer_port: RdmapPort) -> None:
 
 
 @pytest.mark.clause("RFC5040-5.4-09")
-def test_nothing_is_sent_after_the_peers_terminate(layer_port: RdmapPort) -> None:
-    stream = layer_port.create_initiator()
-    m = layer_port.register_new_memory(10)
+def test_nothing_is_sent_after_the_peers_terminate(layer_poller: RdmapPoller) -> None:
+    stream = layer_poller.create_initiator()
+    m = layer_poller.register_new_memory(10)
     stream.inject_segments(build_read_request(size=10, src_stag=m.stag, src_to=m.addr))
     assert stream.next_event().kind == "REQUESTED"
     stream.inject_segments(build_terminate(bytes(4)))
@@ -356,8 +358,8 @@ def test_nothing_is_sent_after_the_peers_terminate(layer_port: RdmapPort) -> Non
 
 
 @pytest.mark.clause("RFC5040-6.2.1-01", "RFC5040-6.2.1-04")
-def test_after_a_terminate_the_tcp_stream_ends_gracefully(layer_port: RdmapPort) -> None:
-    stream = layer_port.create_initiator()
+def test_after_a_terminate_the_tcp_stream_ends_gracefully(layer_poller: RdmapPoller) -> None:
+    stream = layer_poller.create_initiator()
     stream.inject_segments(build_write(b"x", stag=1))
     stream.assert_terminates_with((1, 1, 0))
     assert stream.sock.recv(1) == b""  # TCP ends with a FIN, not with a reset
@@ -369,10 +371,10 @@ def test_after_a_terminate_the_tcp_stream_ends_gracefully(layer_port: RdmapPort)
 
 @pytest.mark.clause("RFC5040-5.5-07", "RFC5040-5.5-13")
 def test_a_read_request_is_not_processed_before_it_is_completely_delivered(
-    layer_port: RdmapPort,
+    layer_poller: RdmapPoller,
 ) -> None:
-    stream = layer_port.create_initiator()
-    m = layer_port.register_new_memory(10, octet_pattern(10))
+    stream = layer_poller.create_initiator()
+    m = layer_poller.register_new_memory(10, octet_pattern(10))
     request = build_read_request(size=10, src_stag=m.stag, src_to=m.addr)
     first = bytearray(request[:30])
     first[0] &= ~0x40
@@ -388,9 +390,9 @@ def test_a_read_request_is_not_processed_before_it_is_completely_delivered(
 
 
 @pytest.mark.clause("RFC5040-5.5-10", "RFC5040-5.5-11")
-def test_operations_complete_in_order_when_tcp_has_accepted_them(layer_port: RdmapPort) -> None:
-    stream = layer_port.create_initiator(rcvbuf=4096)
-    m = layer_port.register_new_memory(8 << 20)
+def test_operations_complete_in_order_when_tcp_has_accepted_them(layer_poller: RdmapPoller) -> None:
+    stream = layer_poller.create_initiator(rcvbuf=4096)
+    m = layer_poller.register_new_memory(8 << 20)
     stream.begin_operation(SEND, [m.sge(0, 10)])
     assert stream.tcp_accepted_operation_count == 0
     stream.flush()
@@ -409,9 +411,9 @@ def test_operations_complete_in_order_when_tcp_has_accepted_them(layer_port: Rdm
 
 
 @pytest.mark.clause("RFC5040-5.5-06")
-def test_reads_complete_in_the_order_of_their_responses(layer_port: RdmapPort) -> None:
-    stream = layer_port.create_initiator()
-    m = layer_port.register_new_memory(40)
+def test_reads_complete_in_the_order_of_their_responses(layer_poller: RdmapPoller) -> None:
+    stream = layer_poller.create_initiator()
+    m = layer_poller.register_new_memory(40)
     for user_data in range(4):
         stream.send_operation(READ, [m.sge(10 * user_data, 10)], user_data=user_data)
     for _ in range(4):
@@ -422,10 +424,10 @@ def test_reads_complete_in_the_order_of_their_responses(layer_port: RdmapPort) -
 
 @pytest.mark.clause("RFC5040-5.5-08", "RFC5040-5.5-14")
 def test_a_send_may_be_delivered_before_an_earlier_read_request_is_answered(
-    layer_port: RdmapPort,
+    layer_poller: RdmapPoller,
 ) -> None:
-    stream = layer_port.create_initiator()
-    m = layer_port.register_new_memory(10, octet_pattern(10))
+    stream = layer_poller.create_initiator()
+    m = layer_poller.register_new_memory(10, octet_pattern(10))
     stream.recvs.post(1)
     stream.inject_segments(
         build_read_request(size=10, src_stag=m.stag, src_to=m.addr), build_send()
@@ -442,10 +444,10 @@ def test_a_send_may_be_delivered_before_an_earlier_read_request_is_answered(
 @pytest.mark.parametrize("ord_", [0, 1, 3, 128])
 @pytest.mark.clause("RFC5040-6.1-03", "RFC5040-6.1-04")
 def test_no_more_reads_are_outstanding_than_the_negotiated_ord(
-    layer_port: RdmapPort, ord_: int
+    layer_poller: RdmapPoller, ord_: int
 ) -> None:
-    stream = layer_port.create_initiator(ord=ord_)
-    m = layer_port.register_new_memory(10)
+    stream = layer_poller.create_initiator(ord=ord_)
+    m = layer_poller.register_new_memory(10)
     for _ in range(ord_):
         stream.begin_operation(READ, [m.sge()])
     with pytest.raises(StreamError) as e:
@@ -459,10 +461,10 @@ def test_no_more_reads_are_outstanding_than_the_negotiated_ord(
 @pytest.mark.parametrize("ird", [0, 1, 3, 128])
 @pytest.mark.clause("RFC5040-6.1-02", "RFC5040-6.1-05", "RFC5040-5.2.2-03")
 def test_read_requests_are_accepted_up_to_the_negotiated_ird(
-    layer_port: RdmapPort, ird: int
+    layer_poller: RdmapPoller, ird: int
 ) -> None:
-    stream = layer_port.create_initiator(ird=ird)
-    m = layer_port.register_new_memory(10)
+    stream = layer_poller.create_initiator(ird=ird)
+    m = layer_poller.register_new_memory(10)
     for msn in range(1, ird + 2):
         stream.inject_segments(build_read_request(size=1, src_stag=m.stag, src_to=m.addr, msn=msn))
     assert [stream.next_event().kind for _ in range(ird)] == ["REQUESTED"] * ird
@@ -471,10 +473,10 @@ def test_read_requests_are_accepted_up_to_the_negotiated_ird(
 
 
 @pytest.mark.clause("RFC5040-6.1-01")
-def test_only_rdma_messages_of_version_1_are_transmitted(layer_port: RdmapPort) -> None:
+def test_only_rdma_messages_of_version_1_are_transmitted(layer_poller: RdmapPoller) -> None:
     with temporary_setting("mulpdu", 200):
-        stream = layer_port.create_initiator(ord=16)
-        m = layer_port.register_new_memory(1000, octet_pattern(1000))
+        stream = layer_poller.create_initiator(ord=16)
+        m = layer_poller.register_new_memory(1000, octet_pattern(1000))
         for op in (SEND, WRITE, READ, SEND_SE):
             stream.send_operation(op, [m.sge()], rkey=1)
         seen = set()

@@ -10,7 +10,7 @@ import pytest
 from _siwarp_layers import ffi, lib
 from unit.ddp.ddp_harness import (
     PD,
-    DdpPort,
+    DdpPoller,
     Memory,
     Queue,
     Stream,
@@ -28,13 +28,13 @@ SIZES = [100, 20_000]
 
 
 @pytest.fixture
-def receiving_stream(layer_port: DdpPort) -> tuple[Stream, Queue, Memory]:
+def receiving_stream(layer_poller: DdpPoller) -> tuple[Stream, Queue, Memory]:
     """Return a stream whose queue 0 has two buffers of 30,000 octets, both at the start of one
     region.
     """
-    stream, q = layer_port.create_receiver(), layer_port.create_queue()
+    stream, q = layer_poller.create_receiver(), layer_poller.create_queue()
     lib.siw_ddp_stream_set_buffer_queue(stream.handle, 0, q.handle)
-    m = layer_port.register_new_memory(30_000)
+    m = layer_poller.register_new_memory(30_000)
     q.post(1, m.sge())
     q.post(2, m.sge())
     return stream, q, m
@@ -58,11 +58,11 @@ def test_a_segment_for_an_unknown_queue_is_refused(
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.clause("RFC5041-7.1-01#b", "RFC5041-7.1-05", "RFC5041-7.2-01#g")
 def test_an_untagged_message_without_a_posted_buffer_is_refused(
-    layer_port: DdpPort, size: int
+    layer_poller: DdpPoller, size: int
 ) -> None:
-    stream, q = layer_port.create_receiver(), layer_port.create_queue()
+    stream, q = layer_poller.create_receiver(), layer_poller.create_queue()
     lib.siw_ddp_stream_set_buffer_queue(stream.handle, 0, q.handle)
-    m = layer_port.register_new_memory(10)
+    m = layer_poller.register_new_memory(10)
     q.post(1, m.sge())
     stream.inject_segments(
         build_untagged_segment(b"abc"), build_untagged_segment(octet_pattern(size), msn=2)
@@ -130,42 +130,48 @@ def test_an_untagged_message_too_long_for_its_buffer_is_refused(
 # ---- tagged segments
 
 
-def _fields_with_invalid_stag(layer_port: DdpPort, s: Stream, m: Memory) -> dict[str, int]:
+def _fields_with_invalid_stag(layer_poller: DdpPoller, s: Stream, m: Memory) -> dict[str, int]:
     return {"stag": m.stag ^ 0x4000, "to": 0}
 
 
-def _fields_with_freed_stag(layer_port: DdpPort, s: Stream, m: Memory) -> dict[str, int]:
-    layer_port.free_stag(m.stag)
+def _fields_with_freed_stag(layer_poller: DdpPoller, s: Stream, m: Memory) -> dict[str, int]:
+    layer_poller.free_stag(m.stag)
     return {"stag": m.stag, "to": 0}
 
 
-def _fields_with_offset_below_region(layer_port: DdpPort, s: Stream, m: Memory) -> dict[str, int]:
-    return {"stag": layer_port.assign_stag(m, to_base=1000), "to": 999}
+def _fields_with_offset_below_region(
+    layer_poller: DdpPoller, s: Stream, m: Memory
+) -> dict[str, int]:
+    return {"stag": layer_poller.assign_stag(m, to_base=1000), "to": 999}
 
 
-def _fields_with_offset_above_region(layer_port: DdpPort, s: Stream, m: Memory) -> dict[str, int]:
+def _fields_with_offset_above_region(
+    layer_poller: DdpPoller, s: Stream, m: Memory
+) -> dict[str, int]:
     return {"stag": m.stag, "to": 30_000}
 
 
 def _fields_with_segment_past_region_end(
-    layer_port: DdpPort, s: Stream, m: Memory
+    layer_poller: DdpPoller, s: Stream, m: Memory
 ) -> dict[str, int]:
     return {"stag": m.stag, "to": 29_901}
 
 
-def _fields_with_stag_of_other_pd(layer_port: DdpPort, s: Stream, m: Memory) -> dict[str, int]:
-    return {"stag": layer_port.assign_stag(m, pd=PD + 1), "to": 0}
+def _fields_with_stag_of_other_pd(layer_poller: DdpPoller, s: Stream, m: Memory) -> dict[str, int]:
+    return {"stag": layer_poller.assign_stag(m, pd=PD + 1), "to": 0}
 
 
-def _fields_with_stag_of_other_stream(layer_port: DdpPort, s: Stream, m: Memory) -> dict[str, int]:
-    return {"stag": layer_port.assign_stag(m, stream=layer_port.create_receiver()), "to": 0}
+def _fields_with_stag_of_other_stream(
+    layer_poller: DdpPoller, s: Stream, m: Memory
+) -> dict[str, int]:
+    return {"stag": layer_poller.assign_stag(m, stream=layer_poller.create_receiver()), "to": 0}
 
 
-def _fields_with_wrapping_offset(layer_port: DdpPort, s: Stream, m: Memory) -> dict[str, int]:
-    return {"stag": layer_port.assign_stag(m, to_base=2**64 - 30_000), "to": 2**64 - 100}
+def _fields_with_wrapping_offset(layer_poller: DdpPoller, s: Stream, m: Memory) -> dict[str, int]:
+    return {"stag": layer_poller.assign_stag(m, to_base=2**64 - 30_000), "to": 2**64 - 100}
 
 
-Case = tuple[Callable[[DdpPort, Stream, Memory], dict[str, int]], int]
+Case = tuple[Callable[[DdpPoller, Stream, Memory], dict[str, int]], int]
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -216,22 +222,26 @@ Case = tuple[Callable[[DdpPort, Stream, Memory], dict[str, int]], int]
 )
 @pytest.mark.clause("RFC5041-7.1-07")
 def test_a_tagged_segment_with_an_invalid_stag_or_offset_is_refused_and_not_placed(
-    layer_port: DdpPort, case: Case, size: int
+    layer_poller: DdpPoller, case: Case, size: int
 ) -> None:
-    stream = layer_port.create_receiver()
-    m = layer_port.register_new_memory(30_000)
+    stream = layer_poller.create_receiver()
+    m = layer_poller.register_new_memory(30_000)
     make, code = case
-    stream.inject_segments(build_tagged_segment(octet_pattern(size), **make(layer_port, stream, m)))
+    stream.inject_segments(
+        build_tagged_segment(octet_pattern(size), **make(layer_poller, stream, m))
+    )
     assert stream.receive_until_error() == (*TAGGED, code)
     assert m.is_untouched()
 
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.clause("RFC5041-7.1-06#b")
-def test_memory_without_remote_write_access_is_not_written(layer_port: DdpPort, size: int) -> None:
+def test_memory_without_remote_write_access_is_not_written(
+    layer_poller: DdpPoller, size: int
+) -> None:
     for rights in (0, lib.SIW_MEM_REMOTE_READ, lib.SIW_MEM_LOCAL_WRITE, lib.SIW_MEM_READ_SINK):
-        stream = layer_port.create_receiver()
-        m = layer_port.register_new_memory(30_000, rights=rights)
+        stream = layer_poller.create_receiver()
+        m = layer_poller.register_new_memory(30_000, rights=rights)
         stream.inject_segments(build_tagged_segment(octet_pattern(size), stag=m.stag))
         # DDP defines no code for this error, but RDMAP does.
         assert stream.receive_until_error() == (0, 1, lib.SIW_RDMAP_ACCESS)
@@ -276,18 +286,20 @@ def test_segments_after_an_invalid_segment_are_dropped(
 
 
 @pytest.mark.clause("RFC5041-8.2-01", "RFC5041-8.3.1-02")
-def test_a_stream_cannot_access_memory_of_another_protection_domain(layer_port: DdpPort) -> None:
-    stream = layer_port.create_receiver()
-    m = layer_port.register_new_memory(100, pd=PD + 1)
+def test_a_stream_cannot_access_memory_of_another_protection_domain(
+    layer_poller: DdpPoller,
+) -> None:
+    stream = layer_poller.create_receiver()
+    m = layer_poller.register_new_memory(100, pd=PD + 1)
     stream.inject_segments(build_tagged_segment(b"abc", stag=m.stag))
     assert stream.receive_until_error() == (*TAGGED, lib.SIW_DDP_STAG_NOT_OF_STREAM)
     assert m.is_untouched()
 
 
 @pytest.mark.clause("RFC5041-8.2-02", "RFC5041-8.3.1-03", "RFC5041-8.3-03")
-def test_an_stag_bound_to_one_stream_is_refused_on_another(layer_port: DdpPort) -> None:
-    one, other = layer_port.create_receiver(), layer_port.create_receiver()
-    m = layer_port.register_new_memory(100, stream=one)
+def test_an_stag_bound_to_one_stream_is_refused_on_another(layer_poller: DdpPoller) -> None:
+    one, other = layer_poller.create_receiver(), layer_poller.create_receiver()
+    m = layer_poller.register_new_memory(100, stream=one)
     one.inject_segments(build_tagged_segment(b"abc", stag=m.stag))
     assert one.receive_segment() == (0, 3)
     other.inject_segments(build_tagged_segment(b"xyz", stag=m.stag))
@@ -296,11 +308,13 @@ def test_an_stag_bound_to_one_stream_is_refused_on_another(layer_port: DdpPort) 
 
 
 @pytest.mark.clause("RFC5041-8.2-04#a", "RFC5041-8.2-04#b")
-def test_an_stag_can_be_bound_to_a_protection_domain_or_to_a_stream(layer_port: DdpPort) -> None:
-    one, other = layer_port.create_receiver(), layer_port.create_receiver()
+def test_an_stag_can_be_bound_to_a_protection_domain_or_to_a_stream(
+    layer_poller: DdpPoller,
+) -> None:
+    one, other = layer_poller.create_receiver(), layer_poller.create_receiver()
     of_domain, of_stream = (
-        layer_port.register_new_memory(10),
-        layer_port.register_new_memory(10, stream=one, pd=PD + 1),
+        layer_poller.register_new_memory(10),
+        layer_poller.register_new_memory(10, stream=one, pd=PD + 1),
     )
     for stream in (one, other):
         stream.inject_segments(build_tagged_segment(b"abc", stag=of_domain.stag))
@@ -312,39 +326,39 @@ def test_an_stag_can_be_bound_to_a_protection_domain_or_to_a_stream(layer_port: 
 @pytest.mark.clause("RFC5041-8.3.1-04")
 @pytest.mark.parametrize("to", [0, 1, 9_999, 20_000, 39_999, 2**63, 2**64 - 10_000])
 def test_a_segment_at_any_offset_cannot_write_outside_the_region(
-    layer_port: DdpPort, to: int
+    layer_poller: DdpPoller, to: int
 ) -> None:
     whole = Memory(40_000)
     inner = Memory(0)
     inner.size, inner._all = 10_000, whole._all
-    stag = layer_port.assign_stag(inner, to_base=20_001)
-    stream = layer_port.create_receiver()
+    stag = layer_poller.assign_stag(inner, to_base=20_001)
+    stream = layer_poller.create_receiver()
     stream.inject_segments(build_tagged_segment(octet_pattern(10_000), stag=stag, to=to))
     assert stream.receive_until_error()[:2] == TAGGED
     assert whole.is_untouched()
 
 
 @pytest.mark.clause("RFC5041-8.3-01", "RFC5041-8.3-02", "RFC5041-8.3.1-05#a", "RFC5041-8.3.1-05#b")
-def test_an_stag_is_valid_for_its_range_and_until_it_is_freed(layer_port: DdpPort) -> None:
-    m = layer_port.register_new_memory(100, to_base=500)
-    stream = layer_port.create_receiver()
+def test_an_stag_is_valid_for_its_range_and_until_it_is_freed(layer_poller: DdpPoller) -> None:
+    m = layer_poller.register_new_memory(100, to_base=500)
+    stream = layer_poller.create_receiver()
     stream.inject_segments(build_tagged_segment(b"abc", stag=m.stag, to=597))
     assert stream.receive_segment() == (0, 3)
     assert m.octets()[97:] == b"abc"
-    assert layer_port.free_stag(m.stag) == 0
+    assert layer_poller.free_stag(m.stag) == 0
     stream.inject_segments(build_tagged_segment(b"xyz", stag=m.stag, to=597))
     assert stream.receive_until_error() == (*TAGGED, lib.SIW_DDP_INVALID_STAG)
     assert m.octets()[97:] == b"abc"
 
 
 @pytest.mark.clause("RFC5041-8.3.1-07")
-def test_the_memory_of_a_freed_stag_is_not_changed(layer_port: DdpPort) -> None:
-    stream = layer_port.create_receiver()
-    m = layer_port.register_new_memory(20_000)
+def test_the_memory_of_a_freed_stag_is_not_changed(layer_poller: DdpPoller) -> None:
+    stream = layer_poller.create_receiver()
+    m = layer_poller.register_new_memory(20_000)
     for i in range(5):
         stream.inject_segments(build_tagged_segment(octet_pattern(20_000, i), stag=m.stag))
     stream.receive_segment()
-    assert layer_port.free_stag(m.stag) == 0
+    assert layer_poller.free_stag(m.stag) == 0
     before = m.octets()
     assert stream.receive_until_error() == (*TAGGED, lib.SIW_DDP_INVALID_STAG)
     assert m.octets() == before

@@ -8,11 +8,11 @@ import time
 import pytest
 from unit.mpa.mpa_harness import (
     WHOLE_OCTETS,
-    MpaPort,
+    MpaPoller,
     build_fpdu,
     errno_of_first_failed_call,
     octet_pattern,
-    open_mpa_port,
+    open_mpa_poller,
     temporary_setting,
     wait_until,
 )
@@ -23,8 +23,8 @@ from unit.mpa.mpa_harness import (
 def test_an_fpdu_is_passed_on_only_after_its_last_octet_has_arrived(strict: int, size: int) -> None:
     octets = build_fpdu(octet_pattern(size))
     assert strict or len(octets) <= WHOLE_OCTETS
-    with temporary_setting("crc_first", strict), open_mpa_port() as layer_port:
-        stream = layer_port.create_receiver()
+    with temporary_setting("crc_first", strict), open_mpa_poller() as layer_poller:
+        stream = layer_poller.create_receiver()
         stream.sock.sendall(octets[:-1])
         for _ in range(3):
             time.sleep(0.001)
@@ -34,10 +34,12 @@ def test_an_fpdu_is_passed_on_only_after_its_last_octet_has_arrived(strict: int,
 
 
 @pytest.mark.clause("RFC5044-6-02#a", "RFC5044-6-03")
-def test_the_length_of_an_fpdu_determines_where_the_next_fpdu_starts(layer_port: MpaPort) -> None:
+def test_the_length_of_an_fpdu_determines_where_the_next_fpdu_starts(
+    layer_poller: MpaPoller,
+) -> None:
     """Payload that resembles FPDUs is treated as payload."""
     inner = build_fpdu(b"inner") * 3
-    stream = layer_port.create_receiver()
+    stream = layer_poller.create_receiver()
     stream.sock.sendall(build_fpdu(inner) + build_fpdu(b"outer"))
     assert stream.receive_ulpdu() == inner
     assert stream.receive_ulpdu() == b"outer"
@@ -45,8 +47,8 @@ def test_the_length_of_an_fpdu_determines_where_the_next_fpdu_starts(layer_port:
 
 @pytest.mark.clause("RFC5044-8-07")
 @pytest.mark.parametrize("size", [50, 20_000])
-def test_after_a_wrong_crc_no_further_fpdu_is_passed_on(layer_port: MpaPort, size: int) -> None:
-    stream = layer_port.create_receiver()
+def test_after_a_wrong_crc_no_further_fpdu_is_passed_on(layer_poller: MpaPoller, size: int) -> None:
+    stream = layer_poller.create_receiver()
     stream.sock.sendall(
         build_fpdu(b"good") + build_fpdu(octet_pattern(size), crc=0) + build_fpdu(b"good again")
     )

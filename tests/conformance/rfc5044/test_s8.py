@@ -11,7 +11,7 @@ from _siwarp_layers import lib
 from unit.mpa.mpa_harness import (
     LLP_LAYER,
     MPA_TYPE,
-    MpaPort,
+    MpaPoller,
     build_fpdu,
     errno_of_first_failed_call,
     recv_exactly,
@@ -21,9 +21,9 @@ from unit.mpa.mpa_harness import (
 
 @pytest.mark.clause("RFC5044-7.2-01", "RFC5044-8-01#a")
 def test_the_peers_end_of_stream_is_reported_and_sending_remains_possible(
-    layer_port: MpaPort,
+    layer_poller: MpaPoller,
 ) -> None:
-    stream = layer_port.create_receiver()
+    stream = layer_poller.create_receiver()
     stream.sock.sendall(build_fpdu(b"last"))
     stream.sock.shutdown(socket.SHUT_WR)
     assert stream.receive_ulpdu() == b"last"
@@ -35,8 +35,8 @@ def test_the_peers_end_of_stream_is_reported_and_sending_remains_possible(
 
 
 @pytest.mark.clause("RFC5044-8-01#a")
-def test_a_tcp_reset_is_reported_as_a_lost_connection(layer_port: MpaPort) -> None:
-    stream = layer_port.create_receiver()
+def test_a_tcp_reset_is_reported_as_a_lost_connection(layer_poller: MpaPoller) -> None:
+    stream = layer_poller.create_receiver()
     stream.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     stream.sock.close()
     assert errno_of_first_failed_call(stream.peek_fpdu) == errno.ECONNRESET
@@ -45,9 +45,9 @@ def test_a_tcp_reset_is_reported_as_a_lost_connection(layer_port: MpaPort) -> No
 
 @pytest.mark.clause("RFC5044-8-08")
 def test_after_a_wrong_crc_tcp_stays_open_and_a_last_message_can_be_sent(
-    layer_port: MpaPort,
+    layer_poller: MpaPoller,
 ) -> None:
-    stream = layer_port.create_receiver()
+    stream = layer_poller.create_receiver()
     stream.sock.sendall(build_fpdu(b"good") + build_fpdu(b"bad", crc=7))
     assert stream.receive_ulpdu() == b"good"
     assert errno_of_first_failed_call(stream.peek_fpdu) == errno.EBADMSG

@@ -1,5 +1,5 @@
 """Fixtures shared by the MPA tests of RFC 6581."""
 
-from unit.mpa.mpa_harness import MpaPort, make_port_fixture
+from unit.mpa.mpa_harness import MpaPoller, make_poller_fixture
 
-layer_port = make_port_fixture(MpaPort)
+layer_poller = make_poller_fixture(MpaPoller)

@@ -7,10 +7,10 @@ from _siwarp_layers import lib
 from hypothesis import given
 from hypothesis import strategies as st
 from unit.mpa.mpa_harness import (
-    MpaPort,
+    MpaPoller,
     make_enhanced_mpa_params,
     make_mpa_params,
-    open_mpa_port,
+    open_mpa_poller,
     recv_exactly,
     recv_startup_frame,
 )
@@ -27,8 +27,8 @@ def test_a_request_of_siwarp_has_ird_ord_and_flags_at_the_positions_of_the_figur
     ird: int, ord_: int, p2p: bool, rtr: int
 ) -> None:
     rtr = rtr if p2p else 0
-    with open_mpa_port() as layer_port:
-        stream = layer_port.create_initiator_awaiting_reply(
+    with open_mpa_poller() as layer_poller:
+        stream = layer_poller.create_initiator_awaiting_reply(
             make_enhanced_mpa_params(ird=ird, ord=ord_, p2p=int(p2p), rtr=rtr)
         )
         words = recv_exactly(stream.sock, 24)[20:]
@@ -43,8 +43,8 @@ def test_a_request_of_siwarp_has_ird_ord_and_flags_at_the_positions_of_the_figur
 @pytest.mark.clause("RFC6581-9-01", "RFC6581-9.1-01")
 @given(depths, depths, st.integers(1, 7))
 def test_ird_ord_and_rtrs_of_a_request_are_passed_on(ird: int, ord_: int, rtr: int) -> None:
-    with open_mpa_port() as layer_port:
-        _, peer = layer_port.create_responder_with_request(
+    with open_mpa_poller() as layer_poller:
+        _, peer = layer_poller.create_responder_with_request(
             MPARequest(
                 rev=2, s=1, a=1, ird=ird, ord=ord_, b=rtr & 1, c_rtr=rtr >> 1 & 1, d_rtr=rtr >> 2
             )
@@ -57,9 +57,9 @@ def test_ird_ord_and_rtrs_of_a_request_are_passed_on(ird: int, ord_: int, rtr: i
 @pytest.mark.parametrize("rejected", [0, 1])
 @pytest.mark.parametrize(("ird", "ord_"), [(0, 0), (1, 0x2000), (0x3FFE, 5), (NONE, NONE)])
 def test_ird_and_ord_of_an_accepting_or_rejecting_reply_are_passed_on(
-    layer_port: MpaPort, rejected: int, ird: int, ord_: int
+    layer_poller: MpaPoller, rejected: int, ird: int, ord_: int
 ) -> None:
-    stream = layer_port.create_initiator_awaiting_reply(make_enhanced_mpa_params())
+    stream = layer_poller.create_initiator_awaiting_reply(make_enhanced_mpa_params())
     stream.sock.sendall(bytes(MPAReply(rev=2, s=1, r=rejected, ird=ird, ord=ord_)))
     code, peer = stream.complete_startup()
     assert code == (lib.SIW_MPA_REJECTED if rejected else lib.SIW_MPA_REPLY)
@@ -69,9 +69,11 @@ def test_ird_and_ord_of_an_accepting_or_rejecting_reply_are_passed_on(
 @pytest.mark.clause("RFC6581-9.1-11", "RFC6581-9.1-13")
 @pytest.mark.parametrize(("ird", "ord_"), [(NONE, NONE), (NONE, 3), (3, NONE), (3, 3)])
 def test_a_reply_leaves_to_the_ulp_the_depths_that_the_request_leaves_to_it(
-    layer_port: MpaPort, ird: int, ord_: int
+    layer_poller: MpaPoller, ird: int, ord_: int
 ) -> None:
-    stream, _ = layer_port.create_responder_with_request(MPARequest(rev=2, s=1, ird=ird, ord=ord_))
+    stream, _ = layer_poller.create_responder_with_request(
+        MPARequest(rev=2, s=1, ird=ird, ord=ord_)
+    )
     stream.send_reply(make_mpa_params(ird=7, ord=2))
     reply = recv_startup_frame(stream.sock)
     assert reply.ird == (NONE if ord_ == NONE else 7)

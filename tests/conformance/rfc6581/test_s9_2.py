@@ -11,7 +11,7 @@ from _siwarp_layers import lib
 from unit.mpa.mpa_harness import (
     LLP_LAYER,
     MPA_TYPE,
-    MpaPort,
+    MpaPoller,
     build_fpdu,
     errno_of_first_failed_call,
     make_enhanced_mpa_params,
@@ -41,11 +41,11 @@ def p2p_flag_and_rtrs(frame: Any) -> tuple[int, int]:
 @pytest.mark.clause("RFC6581-9.2-01", "RFC6581-9.2-02#a", "RFC6581-9.2-02#b", "RFC6581-9.2-02#c")
 @pytest.mark.parametrize("rtr", RTR_SETS)
 def test_a_peer_to_peer_request_has_the_a_bit_and_the_bit_of_each_supported_rtr(
-    layer_port: MpaPort, rtr: int
+    layer_poller: MpaPoller, rtr: int
 ) -> None:
     assert p2p_flag_and_rtrs(
         recv_startup_frame(
-            layer_port.create_initiator_awaiting_reply(
+            layer_poller.create_initiator_awaiting_reply(
                 make_enhanced_mpa_params(p2p=1, rtr=rtr)
             ).sock
         )
@@ -53,16 +53,16 @@ def test_a_peer_to_peer_request_has_the_a_bit_and_the_bit_of_each_supported_rtr(
 
 
 @pytest.mark.clause("RFC6581-9.2-12", "RFC6581-9.2-14")
-def test_a_client_server_request_has_no_rtr_bits(layer_port: MpaPort) -> None:
+def test_a_client_server_request_has_no_rtr_bits(layer_poller: MpaPoller) -> None:
     assert p2p_flag_and_rtrs(
         recv_startup_frame(
-            layer_port.create_initiator_awaiting_reply(make_enhanced_mpa_params()).sock
+            layer_poller.create_initiator_awaiting_reply(make_enhanced_mpa_params()).sock
         )
     ) == (0, 0)
     for rtr in RTR_SETS:
         assert (
             errno_of_first_failed_call(
-                lambda r=rtr: layer_port.create_initiator_awaiting_reply(
+                lambda r=rtr: layer_poller.create_initiator_awaiting_reply(
                     make_enhanced_mpa_params(rtr=r)
                 )
             )
@@ -76,9 +76,9 @@ def test_a_client_server_request_has_no_rtr_bits(layer_port: MpaPort) -> None:
     ("offered", "chosen"), list(itertools.product(RTR_SETS, [FPDU, WRITE, READ]))
 )
 def test_a_reply_of_siwarp_copies_the_a_bit_of_the_request(
-    layer_port: MpaPort, offered: int, chosen: int, rejected: int
+    layer_poller: MpaPoller, offered: int, chosen: int, rejected: int
 ) -> None:
-    stream, peer = layer_port.create_responder_with_request(
+    stream, peer = layer_poller.create_responder_with_request(
         MPARequest(rev=2, s=1, a=1, **rtr_bit_fields(offered))
     )
     assert (peer.p2p, peer.rtr) == (1, offered)
@@ -90,15 +90,15 @@ def test_a_reply_of_siwarp_copies_the_a_bit_of_the_request(
 @pytest.mark.clause("RFC6581-9.2-06", "RFC6581-9.2-08")
 @pytest.mark.parametrize("offered", range(8))
 def test_a_reply_to_any_peer_to_peer_request_must_name_an_rtr(
-    layer_port: MpaPort, offered: int
+    layer_poller: MpaPoller, offered: int
 ) -> None:
-    stream, _ = layer_port.create_responder_with_request(
+    stream, _ = layer_poller.create_responder_with_request(
         MPARequest(rev=2, s=1, a=1, **rtr_bit_fields(offered))
     )
     assert errno_of_first_failed_call(lambda: stream.send_reply(make_mpa_params())) == errno.EINVAL
     stream.send_reply(make_mpa_params(rtr=READ))
     assert p2p_flag_and_rtrs(recv_startup_frame(stream.sock)) == (1, READ)
-    stream, _ = layer_port.create_responder_with_request(
+    stream, _ = layer_poller.create_responder_with_request(
         MPARequest(rev=2, s=1, a=1, **rtr_bit_fields(offered))
     )
     stream.send_reply(make_mpa_params(rejected=1))
@@ -110,15 +110,15 @@ def test_a_reply_to_any_peer_to_peer_request_must_name_an_rtr(
 @pytest.mark.clause("RFC6581-9.2-13", "RFC6581-9.2-14", "RFC6581-9.2-15")
 @pytest.mark.parametrize("stray", range(8))
 def test_without_the_a_bit_the_rtr_bits_are_ignored_and_not_sent(
-    layer_port: MpaPort, stray: int
+    layer_poller: MpaPoller, stray: int
 ) -> None:
-    stream, peer = layer_port.create_responder_with_request(
+    stream, peer = layer_poller.create_responder_with_request(
         MPARequest(rev=2, s=1, a=0, ird=1, ord=1, **rtr_bit_fields(stray))
     )
     assert (peer.p2p, peer.rtr) == (0, 0)
     stream.send_reply(make_mpa_params(p2p=1, rtr=WRITE))
     assert p2p_flag_and_rtrs(recv_startup_frame(stream.sock)) == (0, 0)
-    _, peer = layer_port.create_initiator_with_reply(
+    _, peer = layer_poller.create_initiator_with_reply(
         make_enhanced_mpa_params(), MPAReply(rev=2, s=1, a=0, **rtr_bit_fields(stray))
     )
     assert (peer.p2p, peer.rtr) == (0, 0)
@@ -127,9 +127,9 @@ def test_without_the_a_bit_the_rtr_bits_are_ignored_and_not_sent(
 @pytest.mark.clause("RFC6581-9.2-09")
 @pytest.mark.parametrize(("offered", "named"), list(itertools.product(RTR_SETS, RTR_SETS)))
 def test_an_rtr_that_both_ends_support_is_chosen_if_there_is_one(
-    layer_port: MpaPort, offered: int, named: int
+    layer_poller: MpaPoller, offered: int, named: int
 ) -> None:
-    stream = layer_port.create_initiator_awaiting_reply(
+    stream = layer_poller.create_initiator_awaiting_reply(
         make_enhanced_mpa_params(p2p=1, rtr=offered)
     )
     stream.sock.sendall(bytes(MPAReply(rev=2, s=1, a=1, **rtr_bit_fields(named))))
@@ -154,9 +154,11 @@ def test_an_rtr_that_both_ends_support_is_chosen_if_there_is_one(
     ids=["other", "none", "no A"],
 )
 def test_without_a_common_rtr_the_error_is_7_and_a_terminate_can_still_be_sent(
-    layer_port: MpaPort, reply: MPAReply
+    layer_poller: MpaPoller, reply: MPAReply
 ) -> None:
-    stream = layer_port.create_initiator_awaiting_reply(make_enhanced_mpa_params(p2p=1, rtr=WRITE))
+    stream = layer_poller.create_initiator_awaiting_reply(
+        make_enhanced_mpa_params(p2p=1, rtr=WRITE)
+    )
     recv_startup_frame(stream.sock)
     stream.sock.sendall(bytes(reply) + build_fpdu(b"not looked at"))
     assert errno_of_first_failed_call(lambda: stream.continue_startup()[0]) == errno.EPROTO
@@ -172,9 +174,9 @@ def test_without_a_common_rtr_the_error_is_7_and_a_terminate_can_still_be_sent(
 
 @pytest.mark.clause("RFC6581-9.2-13")
 def test_a_peer_to_peer_reply_to_a_client_server_request_is_no_matching_rtr(
-    layer_port: MpaPort,
+    layer_poller: MpaPoller,
 ) -> None:
-    stream = layer_port.create_initiator_awaiting_reply(make_enhanced_mpa_params())
+    stream = layer_poller.create_initiator_awaiting_reply(make_enhanced_mpa_params())
     stream.sock.sendall(bytes(MPAReply(rev=2, s=1, a=1, c_rtr=1)))
     assert errno_of_first_failed_call(lambda: stream.continue_startup()[0]) == errno.EPROTO
     assert stream.error == NO_MATCH

@@ -11,7 +11,7 @@ from hostile.vanishing import PAGE, RemovableMemory
 from unit.rdmap.rdmap_harness import (
     ALL,
     PD,
-    RdmapPort,
+    RdmapPoller,
     Stream,
     build_atomic_request,
     build_atomic_response,
@@ -27,9 +27,9 @@ ADD = 0
 MESSAGE_KINDS = ["request", "response", "immediate", "immediate with event"]
 
 
-def send_and_read_header(layer_port: RdmapPort, stream: Stream, which: str) -> Any:
+def send_and_read_header(layer_poller: RdmapPoller, stream: Stream, which: str) -> Any:
     """Have siwarp send one message of this kind, and return its header."""
-    m = layer_port.register_new_memory(8)
+    m = layer_poller.register_new_memory(8)
     if which == "request":
         stream.request_atomic(m.sge(), kind=ADD)
         return stream.read_sent_segment()[0]
@@ -57,17 +57,19 @@ OPCODE_OF = dict(
 @pytest.mark.parametrize("which", MESSAGE_KINDS)
 @pytest.mark.clause("RFC7306-4.1-01")
 def test_each_rfc_7306_message_is_sent_with_its_opcode_version_one_and_no_stag(
-    layer_port: RdmapPort, which: str
+    layer_poller: RdmapPoller, which: str
 ) -> None:
-    head = send_and_read_header(layer_port, layer_port.create_initiator(), which)
+    head = send_and_read_header(layer_poller, layer_poller.create_initiator(), which)
     assert (head.rv, head.opcode, head.inv_stag) == (1, OPCODE_OF[which], 0)
     assert (head.t, head.dv, head.ddp_rsvd, head.rdmap_rsvd) == (0, 1, 0, 0)
 
 
 @pytest.mark.clause("RFC7306-4.1-01")
-def test_the_invalidate_stag_field_of_rfc_7306_messages_is_ignored(layer_port: RdmapPort) -> None:
-    stream = layer_port.create_initiator()
-    m = layer_port.register_new_memory(8, bytes(8))
+def test_the_invalidate_stag_field_of_rfc_7306_messages_is_ignored(
+    layer_poller: RdmapPoller,
+) -> None:
+    stream = layer_poller.create_initiator()
+    m = layer_poller.register_new_memory(8, bytes(8))
     stream.recvs.post(1)
     stream.inject_segments(
         build_immediate(inv_stag=0xFFFFFFFF),
@@ -77,7 +79,7 @@ def test_the_invalidate_stag_field_of_rfc_7306_messages_is_ignored(layer_port: R
     assert stream.next_event().kind == "REQUESTED"
     stream.flush()
     assert stream.read_sent_atomic_response()[1].old == 0
-    stream.request_atomic(layer_port.register_new_memory(8).sge(), kind=ADD)
+    stream.request_atomic(layer_poller.register_new_memory(8).sge(), kind=ADD)
     number = stream.read_sent_atomic_request()[1].request
     stream.inject_segments(build_atomic_response(number, inv_stag=0xFFFFFFFF))
     assert stream.next_event().kind == "READ_DONE"
@@ -86,11 +88,11 @@ def test_the_invalidate_stag_field_of_rfc_7306_messages_is_ignored(layer_port: R
 # ---- section 8: errors
 
 
-def build_valid_bodies(layer_port: RdmapPort, stream: Stream) -> dict[str, bytes]:
+def build_valid_bodies(layer_poller: RdmapPoller, stream: Stream) -> dict[str, bytes]:
     """Return, for each message, the valid octets after its DDP header."""
-    m = layer_port.register_new_memory(8, bytes(8))
-    stream.recvs.post(1, layer_port.register_new_memory(100).sge())
-    stream.request_atomic(layer_port.register_new_memory(8).sge(), kind=ADD)
+    m = layer_poller.register_new_memory(8, bytes(8))
+    stream.recvs.post(1, layer_poller.register_new_memory(100).sge())
+    stream.request_atomic(layer_poller.register_new_memory(8).sge(), kind=ADD)
     number = stream.read_sent_atomic_request()[1].request
     return {
         "request": bytes(AtomicRequest(stag=m.stag, to=m.addr)),
@@ -119,10 +121,10 @@ DDP_FIELDS: list[tuple[dict[str, int], int]] = [
 @pytest.mark.parametrize(("fields", "code"), DDP_FIELDS, ids=["dv", "qn", "msn", "mo"])
 @pytest.mark.clause("RFC7306-8.2-01#a", "RFC7306-8.2-02")
 def test_the_ddp_header_fields_of_rfc_7306_messages_are_checked(
-    layer_port: RdmapPort, which: str, fields: dict[str, int], code: int
+    layer_poller: RdmapPoller, which: str, fields: dict[str, int], code: int
 ) -> None:
-    stream = layer_port.create_initiator()
-    body = build_valid_bodies(layer_port, stream)[which]
+    stream = layer_poller.create_initiator()
+    body = build_valid_bodies(layer_poller, stream)[which]
     good = {"opcode": OPCODE_OF[which], "qn": QUEUE_OF[which]}
     stream.inject_segments(build_untagged_segment(body, **{**good, **fields}))
     stream.assert_terminates_with((1, 2, code))
@@ -132,12 +134,12 @@ def test_the_ddp_header_fields_of_rfc_7306_messages_are_checked(
 @pytest.mark.parametrize("where", ["tagged", 0, 1, 2, 3])
 @pytest.mark.clause("RFC7306-8.1-01#b", "RFC7306-8.2-01#b", "RFC7306-8.2-03")
 def test_an_rfc_7306_opcode_on_a_wrong_queue_is_unexpected_and_quotes_the_ddp_header(
-    layer_port: RdmapPort, which: str, where: str | int
+    layer_poller: RdmapPoller, which: str, where: str | int
 ) -> None:
     if where == QUEUE_OF[which]:
         where = "tagged"
-    stream = layer_port.create_initiator()
-    body = build_valid_bodies(layer_port, stream)[which][: 12 if where == 3 else 52]
+    stream = layer_poller.create_initiator()
+    body = build_valid_bodies(layer_poller, stream)[which][: 12 if where == 3 else 52]
     if where == "tagged":
         segment = build_tagged_segment(body, stag=1, opcode=OPCODE_OF[which])
     else:
@@ -152,10 +154,10 @@ def test_an_rfc_7306_opcode_on_a_wrong_queue_is_unexpected_and_quotes_the_ddp_he
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.clause("RFC7306-8.2-01#c", "RFC7306-8.2-04")
 def test_rfc_7306_messages_with_an_unknown_rdmap_version_are_refused(
-    layer_port: RdmapPort, which: str, version: int
+    layer_poller: RdmapPoller, which: str, version: int
 ) -> None:
-    stream = layer_port.create_initiator()
-    body = build_valid_bodies(layer_port, stream)[which]
+    stream = layer_poller.create_initiator()
+    body = build_valid_bodies(layer_poller, stream)[which]
     stream.inject_segments(
         build_untagged_segment(body, opcode=OPCODE_OF[which], qn=QUEUE_OF[which], rv=version)
     )
@@ -164,16 +166,16 @@ def test_rfc_7306_messages_with_an_unknown_rdmap_version_are_refused(
 
 @pytest.mark.clause("RFC7306-8.1-01#a")
 def test_an_error_while_making_an_atomic_response_is_reported_without_a_quote(
-    layer_port: RdmapPort,
+    layer_poller: RdmapPoller,
 ) -> None:
     gone = RemovableMemory(PAGE, "unmapped")
     stag = ffi.new("uint32_t *")
     where = {"addr": ffi.cast("uint8_t *", gone.addr), "to_base": gone.addr, "length": PAGE}
     where |= {"rights": ALL, "pd": PD}
     check_result(
-        lib.siw_mem_stag_alloc(layer_port.mem, ffi.new("struct siw_mem_region *", where), stag)
+        lib.siw_mem_stag_alloc(layer_poller.mem, ffi.new("struct siw_mem_region *", where), stag)
     )
-    stream = layer_port.create_initiator()
+    stream = layer_poller.create_initiator()
     stream.inject_segments(build_atomic_request(stag=stag[0], to=gone.addr))
     assert stream.next_event().kind == "REQUESTED"
     lib.siw_guard_install_handlers()
@@ -188,18 +190,20 @@ def test_an_error_while_making_an_atomic_response_is_reported_without_a_quote(
 
 
 @pytest.mark.parametrize("size", [0, 28, 51])
-def test_an_atomic_request_that_is_too_short_is_an_error(layer_port: RdmapPort, size: int) -> None:
-    stream = layer_port.create_initiator()
-    m = layer_port.register_new_memory(8, bytes(8))
+def test_an_atomic_request_that_is_too_short_is_an_error(
+    layer_poller: RdmapPoller, size: int
+) -> None:
+    stream = layer_poller.create_initiator()
+    m = layer_poller.register_new_memory(8, bytes(8))
     stream.inject_segments(build_atomic_request(stag=m.stag, to=m.addr, data=1)[: 18 + size])
     t = stream.assert_terminates_with((0, 2, 0xFF))
     assert (t.d, t.r) == (1, 0)
     assert m.octets() == bytes(8)
 
 
-def test_an_atomic_request_that_is_too_long_is_an_error(layer_port: RdmapPort) -> None:
-    stream = layer_port.create_initiator()
-    m = layer_port.register_new_memory(8, bytes(8))
+def test_an_atomic_request_that_is_too_long_is_an_error(layer_poller: RdmapPoller) -> None:
+    stream = layer_poller.create_initiator()
+    m = layer_poller.register_new_memory(8, bytes(8))
     stream.inject_segments(build_atomic_request(stag=m.stag, to=m.addr, data=1) + b"x")
     stream.assert_terminates_with((1, 2, lib.SIW_DDP_TOO_LONG))
     assert m.octets() == bytes(8)

@@ -11,7 +11,7 @@ from unit.rdmap.rdmap_harness import (
     ALL,
     PD,
     Memory,
-    RdmapPort,
+    RdmapPoller,
     Stream,
     build_atomic_request,
     build_atomic_response,
@@ -38,8 +38,8 @@ def read_64_bit_word(m: Memory, at: int = 0) -> int:
     return int.from_bytes(m.octets()[at : at + 8], sys.byteorder)
 
 
-def register_64_bit_words(layer_port: RdmapPort, *values: int, **how: Any) -> Memory:
-    m = layer_port.register_new_memory(8 * len(values), **how)
+def register_64_bit_words(layer_poller: RdmapPoller, *values: int, **how: Any) -> Memory:
+    m = layer_poller.register_new_memory(8 * len(values), **how)
     assert m.addr % 8 == 0
     for i, value in enumerate(values):
         write_64_bit_word(m, value, 8 * i)
@@ -63,9 +63,11 @@ def build_compare_and_swap(m: Memory, compare: int, data: int, **fields: Any) ->
 
 
 @pytest.mark.clause("RFC7306-5.2-01", "RFC7306-5.2.1-04", "RFC7306-5.2.1-10")
-def test_an_atomic_request_is_untagged_on_the_queue_of_read_requests(layer_port: RdmapPort) -> None:
-    stream = layer_port.create_initiator()
-    m = layer_port.register_new_memory(16)
+def test_an_atomic_request_is_untagged_on_the_queue_of_read_requests(
+    layer_poller: RdmapPoller,
+) -> None:
+    stream = layer_poller.create_initiator()
+    m = layer_poller.register_new_memory(16)
     stream.send_operation(Opcode.RDMA_READ_REQUEST, [m.sge(0, 8)], rkey=3, remote_to=4)
     stream.request_atomic(m.sge(8, 8), 0x1234, 0x5678, kind=ADD, data=7)
     assert stream.read_sent_read_request()[0].msn == 1
@@ -75,9 +77,9 @@ def test_an_atomic_request_is_untagged_on_the_queue_of_read_requests(layer_port:
 
 
 @pytest.mark.clause("RFC7306-5.2.1-03", "RFC7306-5.2.1-09", "RFC7306-5.2.1-11")
-def test_atomic_requests_are_transmitted_in_the_order_of_posting(layer_port: RdmapPort) -> None:
-    stream = layer_port.create_initiator(ord=8)
-    m = layer_port.register_new_memory(64)
+def test_atomic_requests_are_transmitted_in_the_order_of_posting(layer_poller: RdmapPoller) -> None:
+    stream = layer_poller.create_initiator(ord=8)
+    m = layer_poller.register_new_memory(64)
     for i in range(8):
         stream.request_atomic(m.sge(8 * i, 8), i, 8 * i, kind=SWAP if i % 2 else ADD, data=i)
     seen = [stream.read_sent_atomic_request() for _ in range(8)]
@@ -89,10 +91,10 @@ def test_atomic_requests_are_transmitted_in_the_order_of_posting(layer_port: Rdm
 
 
 def test_the_fields_that_fetch_add_does_not_use_have_the_values_of_the_rfc(
-    layer_port: RdmapPort,
+    layer_poller: RdmapPoller,
 ) -> None:
-    stream = layer_port.create_initiator()
-    m = layer_port.register_new_memory(8)
+    stream = layer_poller.create_initiator()
+    m = layer_poller.register_new_memory(8)
     stream.request_atomic(m.sge(), kind=ADD, data=5, mask=9, compare=6, compare_mask=7)
     _, request = stream.read_sent_atomic_request()
     assert (request.reserved, request.data, request.mask) == (0, 5, 9)
@@ -100,9 +102,9 @@ def test_the_fields_that_fetch_add_does_not_use_have_the_values_of_the_rfc(
 
 
 @pytest.mark.clause("RFC7306-5.2.2-07", "RFC7306-5.4-01", "RFC7306-5.4-08")
-def test_an_atomic_operation_completes_only_with_its_response(layer_port: RdmapPort) -> None:
-    stream = layer_port.create_initiator()
-    m = layer_port.register_new_memory(8)
+def test_an_atomic_operation_completes_only_with_its_response(layer_poller: RdmapPoller) -> None:
+    stream = layer_poller.create_initiator()
+    m = layer_poller.register_new_memory(8)
     stream.request_atomic(m.sge(), user_data=77, kind=ADD, data=1)
     _, request = stream.read_sent_atomic_request()
     stream.recvs.post(5)
@@ -118,10 +120,10 @@ def test_an_atomic_operation_completes_only_with_its_response(layer_port: RdmapP
 
 @pytest.mark.clause("RFC7306-5.2.2-06")
 def test_there_are_buffers_for_the_responses_of_all_outstanding_atomics(
-    layer_port: RdmapPort,
+    layer_poller: RdmapPoller,
 ) -> None:
-    stream = layer_port.create_initiator(ord=6)
-    m = layer_port.register_new_memory(48)
+    stream = layer_poller.create_initiator(ord=6)
+    m = layer_poller.register_new_memory(48)
     for i in range(6):
         stream.request_atomic(m.sge(8 * i, 8), user_data=i, kind=ADD)
     requests = [stream.read_sent_atomic_request()[1] for _ in range(6)]
@@ -133,9 +135,9 @@ def test_there_are_buffers_for_the_responses_of_all_outstanding_atomics(
 
 
 @pytest.mark.clause("RFC7306-5.2.2-01")
-def test_an_atomic_response_that_repeats_an_msn_is_refused(layer_port: RdmapPort) -> None:
-    stream = layer_port.create_initiator()
-    m = layer_port.register_new_memory(16)
+def test_an_atomic_response_that_repeats_an_msn_is_refused(layer_poller: RdmapPoller) -> None:
+    stream = layer_poller.create_initiator()
+    m = layer_poller.register_new_memory(16)
     stream.request_atomic(m.sge(0, 8), kind=ADD)
     stream.request_atomic(m.sge(8, 8), kind=ADD)
     one, two = (stream.read_sent_atomic_request()[1] for _ in range(2))
@@ -158,11 +160,11 @@ WRONG_RESPONSES = {
 
 @pytest.mark.parametrize("why", WRONG_RESPONSES)
 def test_an_invalid_atomic_response_is_an_error_and_places_nothing(
-    layer_port: RdmapPort, why: str
+    layer_poller: RdmapPoller, why: str
 ) -> None:
     asked, how, error = WRONG_RESPONSES[why]
-    stream = layer_port.create_initiator()
-    m = layer_port.register_new_memory(8)
+    stream = layer_poller.create_initiator()
+    m = layer_poller.register_new_memory(8)
     number = 1
     if asked == Opcode.RDMA_READ_REQUEST:
         stream.send_operation(asked, [m.sge()], rkey=1)
@@ -178,9 +180,9 @@ def test_an_invalid_atomic_response_is_an_error_and_places_nothing(
     assert m.is_untouched()
 
 
-def test_a_read_response_does_not_answer_an_atomic(layer_port: RdmapPort) -> None:
-    stream = layer_port.create_initiator()
-    m = layer_port.register_new_memory(8)
+def test_a_read_response_does_not_answer_an_atomic(layer_poller: RdmapPoller) -> None:
+    stream = layer_poller.create_initiator()
+    m = layer_poller.register_new_memory(8)
     stream.request_atomic(m.sge(), kind=ADD)
     stream.read_sent_atomic_request()
     stream.inject_segments(build_read_response(b"12345678", stag=1, to=0))
@@ -192,9 +194,9 @@ def test_a_read_response_does_not_answer_an_atomic(layer_port: RdmapPort) -> Non
 
 
 @pytest.mark.clause("RFC7306-5-03", "RFC7306-5.2.1-01", "RFC7306-5.2.1-13")
-def test_fetch_add_and_cmp_swap_are_executed_and_answered(layer_port: RdmapPort) -> None:
-    stream = layer_port.create_initiator()
-    m = register_64_bit_words(layer_port, 40)
+def test_fetch_add_and_cmp_swap_are_executed_and_answered(layer_poller: RdmapPoller) -> None:
+    stream = layer_poller.create_initiator()
+    m = register_64_bit_words(layer_poller, 40)
     stream.inject_segments(
         build_atomic_request(stag=m.stag, to=m.addr, code=ADD, data=2, request=0xABCD)
     )
@@ -206,9 +208,9 @@ def test_fetch_add_and_cmp_swap_are_executed_and_answered(layer_port: RdmapPort)
 
 
 @pytest.mark.clause("RFC7306-5-05", "RFC7306-5.2-02", "RFC7306-5.2.2-02")
-def test_an_atomic_response_is_untagged_on_queue_3(layer_port: RdmapPort) -> None:
-    stream = layer_port.create_initiator()
-    m = register_64_bit_words(layer_port, 40)
+def test_an_atomic_response_is_untagged_on_queue_3(layer_poller: RdmapPoller) -> None:
+    stream = layer_poller.create_initiator()
+    m = register_64_bit_words(layer_poller, 40)
     for msn in (1, 2, 3):
         stream.inject_segments(build_atomic_request(stag=m.stag, to=m.addr, data=2, msn=msn))
         head, _ = answer_atomic_request(stream)
@@ -216,9 +218,9 @@ def test_an_atomic_response_is_untagged_on_queue_3(layer_port: RdmapPort) -> Non
 
 
 @pytest.mark.clause("RFC7306-5.2.2-03", "RFC7306-5.2.2-04")
-def test_atomic_responses_have_msns_of_their_own_queue(layer_port: RdmapPort) -> None:
-    stream = layer_port.create_initiator()
-    m = register_64_bit_words(layer_port, 40)
+def test_atomic_responses_have_msns_of_their_own_queue(layer_poller: RdmapPoller) -> None:
+    stream = layer_poller.create_initiator()
+    m = register_64_bit_words(layer_poller, 40)
     stream.inject_segments(build_read_request(size=8, src_stag=m.stag, src_to=m.addr))
     assert stream.next_event().kind == "REQUESTED"
     stream.flush()
@@ -231,10 +233,10 @@ def test_atomic_responses_have_msns_of_their_own_queue(layer_port: RdmapPort) ->
 @pytest.mark.clause("RFC7306-5.1.2-01")
 @pytest.mark.parametrize("compare", [999, 1000])
 def test_cmp_swap_leaves_the_old_value_or_writes_the_masked_new_value(
-    layer_port: RdmapPort, compare: int
+    layer_poller: RdmapPoller, compare: int
 ) -> None:
-    stream = layer_port.create_initiator()
-    m = register_64_bit_words(layer_port, 1000, 5)
+    stream = layer_poller.create_initiator()
+    m = register_64_bit_words(layer_poller, 1000, 5)
     stream.inject_segments(build_compare_and_swap(m, compare, 0xFFFF, mask=0x0F0F))
     _, response = answer_atomic_request(stream)
     assert response.old == 1000
@@ -243,10 +245,10 @@ def test_cmp_swap_leaves_the_old_value_or_writes_the_masked_new_value(
 
 
 @pytest.mark.clause("RFC7306-5.2.1-06", "RFC7306-5.2.1-07")
-def test_an_atomic_request_is_not_delivered_to_the_program(layer_port: RdmapPort) -> None:
-    stream = layer_port.create_initiator()
-    m = register_64_bit_words(layer_port, 1)
-    stream.recvs.post(9, layer_port.register_new_memory(100).sge())
+def test_an_atomic_request_is_not_delivered_to_the_program(layer_poller: RdmapPoller) -> None:
+    stream = layer_poller.create_initiator()
+    m = register_64_bit_words(layer_poller, 1)
+    stream.recvs.post(9, layer_poller.register_new_memory(100).sge())
     stream.inject_segments(build_atomic_request(stag=m.stag, to=m.addr, data=1))
     e = stream.next_event()
     assert (e.kind, e.length) == ("REQUESTED", 8)
@@ -258,18 +260,18 @@ def test_an_atomic_request_is_not_delivered_to_the_program(layer_port: RdmapPort
 
 @pytest.mark.clause("RFC7306-5.2.1-08")
 @pytest.mark.parametrize("code", [1, *range(3, 16)])
-def test_an_unknown_atomic_operation_is_an_error(layer_port: RdmapPort, code: int) -> None:
-    stream = layer_port.create_initiator()
-    m = register_64_bit_words(layer_port, 1)
+def test_an_unknown_atomic_operation_is_an_error(layer_poller: RdmapPoller, code: int) -> None:
+    stream = layer_poller.create_initiator()
+    m = register_64_bit_words(layer_poller, 1)
     stream.inject_segments(build_atomic_request(stag=m.stag, to=m.addr, code=code, data=ONES))
     t = stream.assert_terminates_with(OPCODE)
     assert (t.d, t.r, t.quoted_ddp.opcode) == (1, 0, Opcode.ATOMIC_REQUEST)
     assert read_64_bit_word(m) == 1
 
 
-def test_the_reserved_bits_of_an_atomic_request_are_ignored(layer_port: RdmapPort) -> None:
-    stream = layer_port.create_initiator()
-    m = register_64_bit_words(layer_port, 1)
+def test_the_reserved_bits_of_an_atomic_request_are_ignored(layer_poller: RdmapPoller) -> None:
+    stream = layer_poller.create_initiator()
+    m = register_64_bit_words(layer_poller, 1)
     stream.inject_segments(
         build_atomic_request(stag=m.stag, to=m.addr, reserved=0xFFFFFFF, code=ADD, data=1)
     )
@@ -278,9 +280,9 @@ def test_the_reserved_bits_of_an_atomic_request_are_ignored(layer_port: RdmapPor
 
 
 @pytest.mark.clause("RFC7306-5.2.1-12", "RFC7306-5.4-09", "RFC7306-5.4-10")
-def test_atomic_requests_are_executed_and_answered_in_order(layer_port: RdmapPort) -> None:
-    stream = layer_port.create_initiator(ird=6)
-    m = register_64_bit_words(layer_port, 0)
+def test_atomic_requests_are_executed_and_answered_in_order(layer_poller: RdmapPoller) -> None:
+    stream = layer_poller.create_initiator(ird=6)
+    m = register_64_bit_words(layer_poller, 0)
     stream.inject_segments(
         *(build_compare_and_swap(m, i, i + 1, msn=i + 1, request=100 + i) for i in range(6)),
     )
@@ -296,10 +298,10 @@ def test_atomic_requests_are_executed_and_answered_in_order(layer_port: RdmapPor
 
 @pytest.mark.clause("RFC7306-5.2.2-05", "RFC7306-5.2.2-08")
 def test_reads_and_atomics_share_the_negotiated_ird_and_are_answered_in_order(
-    layer_port: RdmapPort,
+    layer_poller: RdmapPoller,
 ) -> None:
-    stream = layer_port.create_initiator(ird=4)
-    m = register_64_bit_words(layer_port, 10)
+    stream = layer_poller.create_initiator(ird=4)
+    m = register_64_bit_words(layer_poller, 10)
     for i in range(4):
         if i % 2:
             stream.inject_segments(
@@ -322,9 +324,11 @@ def test_reads_and_atomics_share_the_negotiated_ird_and_are_answered_in_order(
 
 
 @pytest.mark.clause("RFC7306-5.2.1-05")
-def test_an_atomic_request_beyond_the_negotiated_ird_finds_no_buffer(layer_port: RdmapPort) -> None:
-    stream = layer_port.create_initiator(ird=2)
-    m = register_64_bit_words(layer_port, 0)
+def test_an_atomic_request_beyond_the_negotiated_ird_finds_no_buffer(
+    layer_poller: RdmapPoller,
+) -> None:
+    stream = layer_poller.create_initiator(ird=2)
+    m = register_64_bit_words(layer_poller, 0)
     stream.inject_segments(
         *(build_atomic_request(stag=m.stag, to=m.addr, data=1, msn=i + 1) for i in range(3))
     )
@@ -333,9 +337,9 @@ def test_an_atomic_request_beyond_the_negotiated_ird_finds_no_buffer(layer_port:
 
 
 @pytest.mark.clause("RFC7306-5.4-04")
-def test_an_incomplete_atomic_request_has_no_effect(layer_port: RdmapPort) -> None:
-    stream = layer_port.create_initiator()
-    m = register_64_bit_words(layer_port, 1)
+def test_an_incomplete_atomic_request_has_no_effect(layer_poller: RdmapPoller) -> None:
+    stream = layer_poller.create_initiator()
+    m = register_64_bit_words(layer_poller, 1)
     whole = build_atomic_request(stag=m.stag, to=m.addr, data=1)
     first = bytes([whole[0] & ~0x40]) + whole[1 : 18 + 30]
     stream.inject_segments(first)
@@ -349,10 +353,10 @@ def test_an_incomplete_atomic_request_has_no_effect(layer_port: RdmapPort) -> No
 
 @pytest.mark.clause("RFC7306-5.4-06")
 def test_preceding_messages_are_delivered_before_an_atomic_request_is_answered(
-    layer_port: RdmapPort,
+    layer_poller: RdmapPoller,
 ) -> None:
-    stream = layer_port.create_initiator(unexpected_octets=1 << 20)
-    m = register_64_bit_words(layer_port, 1, 0)
+    stream = layer_poller.create_initiator(unexpected_octets=1 << 20)
+    m = register_64_bit_words(layer_poller, 1, 0)
     stream.inject_segments(
         build_send(b"abc"),
         build_write((9).to_bytes(8, sys.byteorder), stag=m.stag, to=m.addr),
@@ -363,7 +367,7 @@ def test_preceding_messages_are_delivered_before_an_atomic_request_is_answered(
         pass
     stream.flush()
     assert not stream.has_pending_responses and read_64_bit_word(m) == 9
-    stream.recvs.post(4, layer_port.register_new_memory(10).sge())
+    stream.recvs.post(4, layer_poller.register_new_memory(10).sge())
     assert stream.next_event().kind == "RECV"
     _, response = answer_atomic_request(stream)
     assert (response.old, read_64_bit_word(m)) == (9, 10)
@@ -371,11 +375,11 @@ def test_preceding_messages_are_delivered_before_an_atomic_request_is_answered(
 
 @pytest.mark.clause("RFC7306-5.4-05", "RFC7306-5.4-07")
 def test_messages_after_an_atomic_request_need_not_wait_for_its_response(
-    layer_port: RdmapPort,
+    layer_poller: RdmapPoller,
 ) -> None:
-    stream = layer_port.create_initiator()
-    m = register_64_bit_words(layer_port, 1, 0)
-    stream.recvs.post(4, layer_port.register_new_memory(10).sge())
+    stream = layer_poller.create_initiator()
+    m = register_64_bit_words(layer_poller, 1, 0)
+    stream.recvs.post(4, layer_poller.register_new_memory(10).sge())
     stream.inject_segments(
         build_atomic_request(stag=m.stag, to=m.addr, data=1),
         build_write(b"behind..", stag=m.stag, to=m.addr + 8),
@@ -394,10 +398,10 @@ def test_messages_after_an_atomic_request_need_not_wait_for_its_response(
 @pytest.mark.parametrize("offset", range(1, 8))
 @pytest.mark.clause("RFC7306-5.1.1-02", "RFC7306-5.1.1-03", "RFC7306-8.2-07")
 def test_a_misaligned_fetch_add_causes_a_terminate_and_changes_nothing(
-    layer_port: RdmapPort, offset: int
+    layer_poller: RdmapPoller, offset: int
 ) -> None:
-    stream = layer_port.create_initiator()
-    m = register_64_bit_words(layer_port, 0, 0)
+    stream = layer_poller.create_initiator()
+    m = register_64_bit_words(layer_poller, 0, 0)
     stream.inject_segments(build_atomic_request(stag=m.stag, to=m.addr + offset, data=ONES))
     t = stream.assert_terminates_with(STREAM)
     assert (t.m, t.d, t.r, t.ddp_seg_len) == (1, 1, 0, 18 + 52)
@@ -407,10 +411,10 @@ def test_a_misaligned_fetch_add_causes_a_terminate_and_changes_nothing(
 @pytest.mark.parametrize("offset", range(1, 8))
 @pytest.mark.clause("RFC7306-5.1.2-03", "RFC7306-5.1.2-04", "RFC7306-5.1.2-06")
 def test_a_misaligned_cmp_swap_causes_a_terminate_and_changes_nothing(
-    layer_port: RdmapPort, offset: int
+    layer_poller: RdmapPoller, offset: int
 ) -> None:
-    stream = layer_port.create_initiator()
-    m = register_64_bit_words(layer_port, 0, 0)
+    stream = layer_poller.create_initiator()
+    m = register_64_bit_words(layer_poller, 0, 0)
     stream.inject_segments(
         build_atomic_request(stag=m.stag, to=m.addr + offset, code=SWAP, data=ONES, mask=ONES)
     )
@@ -420,10 +424,10 @@ def test_a_misaligned_cmp_swap_causes_a_terminate_and_changes_nothing(
 
 @pytest.mark.clause("RFC7306-5.1.2-05", "RFC7306-8.2-05", "RFC7306-8.2-06")
 def test_a_misaligned_atomic_is_also_reported_at_the_end_that_detects_the_error(
-    layer_port: RdmapPort,
+    layer_poller: RdmapPoller,
 ) -> None:
-    stream = layer_port.create_initiator()
-    m = register_64_bit_words(layer_port, 0, 0)
+    stream = layer_poller.create_initiator()
+    m = register_64_bit_words(layer_poller, 0, 0)
     stream.inject_segments(
         build_atomic_request(stag=m.stag, to=m.addr + 4, code=SWAP, data=1, mask=ONES)
     )
@@ -434,7 +438,7 @@ def test_a_misaligned_atomic_is_also_reported_at_the_end_that_detects_the_error(
 
 @pytest.mark.clause("RFC7306-5.2.1-02")
 def test_an_atomic_requires_alignment_of_the_address_and_not_of_the_tagged_offset(
-    layer_port: RdmapPort,
+    layer_poller: RdmapPoller,
 ) -> None:
     """The virtual address must be aligned, not the tagged offset: the base of the region is
     misaligned.
@@ -444,9 +448,9 @@ def test_an_atomic_requires_alignment_of_the_address_and_not_of_the_tagged_offse
     where = {"addr": ffi.cast("uint8_t *", m.addr + 4), "length": 16, "rights": ALL, "pd": PD}
     # The tagged offsets of the region begin at 0 (to_base).
     region = ffi.new("struct siw_mem_region *", where)
-    check_result(lib.siw_mem_stag_alloc(layer_port.mem, region, stag))
+    check_result(lib.siw_mem_stag_alloc(layer_poller.mem, region, stag))
     m[0:20] = bytes(20)
-    stream = layer_port.create_initiator()
+    stream = layer_poller.create_initiator()
     stream.inject_segments(build_atomic_request(stag=stag[0], to=4, data=3))
     answer_atomic_request(stream)
     assert read_64_bit_word(m, 8) == 3
@@ -457,22 +461,24 @@ def test_an_atomic_requires_alignment_of_the_address_and_not_of_the_tagged_offse
 
 @pytest.mark.parametrize("rights", [0, 1, 1 | 2 | 4], ids=["none", "local", "read and write"])
 def test_an_atomic_checks_access_rights_before_alignment(
-    layer_port: RdmapPort, rights: int
+    layer_poller: RdmapPoller, rights: int
 ) -> None:
-    stream = layer_port.create_initiator()
-    m = register_64_bit_words(layer_port, 0, 0, rights=rights)
+    stream = layer_poller.create_initiator()
+    m = register_64_bit_words(layer_poller, 0, 0, rights=rights)
     stream.inject_segments(build_atomic_request(stag=m.stag, to=m.addr + 3, data=1))
     t = stream.assert_terminates_with((0, 1, lib.SIW_RDMAP_ACCESS))
     assert (t.d, t.r) == (1, 0)
     assert m.octets() == bytes(16)
 
 
-def test_an_atomic_fails_if_its_region_is_freed_before_the_response(layer_port: RdmapPort) -> None:
-    stream = layer_port.create_initiator()
-    m = register_64_bit_words(layer_port, 1)
+def test_an_atomic_fails_if_its_region_is_freed_before_the_response(
+    layer_poller: RdmapPoller,
+) -> None:
+    stream = layer_poller.create_initiator()
+    m = register_64_bit_words(layer_poller, 1)
     stream.inject_segments(build_atomic_request(stag=m.stag, to=m.addr, data=1))
     assert stream.next_event().kind == "REQUESTED"
-    assert layer_port.free_stag(m.stag) == 0
+    assert layer_poller.free_stag(m.stag) == 0
     assert lib.siw_rdmap_flush_tx(stream.handle, ffi.new("uint64_t *")) < 0
     t = stream.assert_terminates_with((0, 1, lib.SIW_RDMAP_INVALID_STAG))
     assert (t.d, t.r) == (1, 0)

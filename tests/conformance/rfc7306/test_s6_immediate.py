@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from _siwarp_layers import ffi, lib
 from unit.rdmap.rdmap_harness import (
-    RdmapPort,
+    RdmapPoller,
     Stream,
     build_send,
     build_untagged_segment,
@@ -41,9 +41,9 @@ def post_write_with_imm(
 @pytest.mark.parametrize("opcode", OPCODES)
 @pytest.mark.clause("RFC7306-6.3-02", "RFC7306-6.3-05", "RFC7306-6.3-06")
 def test_immediate_data_are_eight_untagged_octets_on_queue_0(
-    layer_port: RdmapPort, opcode: Opcode
+    layer_poller: RdmapPoller, opcode: Opcode
 ) -> None:
-    stream = layer_port.create_initiator()
+    stream = layer_poller.create_initiator()
     post_write_with_imm(stream, 0xC0FFEE, opcode)
     assert stream.read_sent_segment()[0].opcode == Opcode.RDMA_WRITE
     head, octets = stream.read_sent_segment()
@@ -52,8 +52,10 @@ def test_immediate_data_are_eight_untagged_octets_on_queue_0(
 
 
 @pytest.mark.clause("RFC7306-6.3-01", "RFC7306-6.3-07")
-def test_immediate_data_follow_their_write_and_use_the_msns_of_sends(layer_port: RdmapPort) -> None:
-    stream = layer_port.create_initiator()
+def test_immediate_data_follow_their_write_and_use_the_msns_of_sends(
+    layer_poller: RdmapPoller,
+) -> None:
+    stream = layer_poller.create_initiator()
     stream.begin_operation(Opcode.SEND)
     for i in range(3):
         post_write_with_imm(stream, i, size=200_000 * i)
@@ -70,10 +72,10 @@ def test_immediate_data_follow_their_write_and_use_the_msns_of_sends(layer_port:
 @pytest.mark.parametrize("opcode", OPCODES)
 @pytest.mark.clause("RFC7306-6.3-03", "RFC7306-6.3-04")
 def test_each_immediate_data_message_consumes_a_receive_and_is_delivered_in_order(
-    layer_port: RdmapPort, opcode: Opcode
+    layer_poller: RdmapPoller, opcode: Opcode
 ) -> None:
-    stream = layer_port.create_initiator()
-    m = layer_port.register_new_memory(100)
+    stream = layer_poller.create_initiator()
+    m = layer_poller.register_new_memory(100)
     for user_data in (1, 2, 3):
         stream.recvs.post(user_data, m.sge())
     event = ffi.new("struct siw_rdmap_event *")
@@ -95,10 +97,10 @@ def test_each_immediate_data_message_consumes_a_receive_and_is_delivered_in_orde
 @pytest.mark.parametrize("size", [0, 1, 7, 9, 12, 100])
 @pytest.mark.clause("RFC7306-6.3-08")
 def test_immediate_data_of_a_size_other_than_eight_octets_are_an_error(
-    layer_port: RdmapPort, size: int
+    layer_poller: RdmapPoller, size: int
 ) -> None:
-    stream = layer_port.create_initiator()
-    m = layer_port.register_new_memory(200)
+    stream = layer_poller.create_initiator()
+    m = layer_poller.register_new_memory(200)
     stream.recvs.post(1, m.sge())
     stream.inject_segments(build_immediate(body=bytes(size)))
     t = stream.assert_terminates_with(UNSPECIFIED)
@@ -107,8 +109,8 @@ def test_immediate_data_of_a_size_other_than_eight_octets_are_an_error(
     assert stream.recvs.take_buffer() == 1
 
 
-def test_immediate_data_may_arrive_in_two_segments(layer_port: RdmapPort) -> None:
-    stream = layer_port.create_initiator()
+def test_immediate_data_may_arrive_in_two_segments(layer_poller: RdmapPoller) -> None:
+    stream = layer_poller.create_initiator()
     stream.recvs.post(1)
     stream.inject_segments(
         build_immediate(body=b"\1\2\3", l=0), build_immediate(body=b"\4\0\0\0\0", mo=3)
@@ -119,9 +121,11 @@ def test_immediate_data_may_arrive_in_two_segments(layer_port: RdmapPort) -> Non
     assert bytes(ffi.buffer(ffi.addressof(event, "imm"))) == b"\1\2\3\4"
 
 
-def test_nine_octets_of_immediate_data_in_two_segments_are_an_error(layer_port: RdmapPort) -> None:
-    stream = layer_port.create_initiator()
-    m = layer_port.register_new_memory(100)
+def test_nine_octets_of_immediate_data_in_two_segments_are_an_error(
+    layer_poller: RdmapPoller,
+) -> None:
+    stream = layer_poller.create_initiator()
+    m = layer_poller.register_new_memory(100)
     stream.recvs.post(1, m.sge())
     stream.inject_segments(
         build_immediate(body=b"\1\2\3", l=0), build_immediate(body=bytes(6), mo=3)
@@ -131,18 +135,18 @@ def test_nine_octets_of_immediate_data_in_two_segments_are_an_error(layer_port: 
     assert stream.take_next_posted_receive() == 1
 
 
-def test_immediate_data_without_a_posted_receive_are_refused(layer_port: RdmapPort) -> None:
-    stream = layer_port.create_initiator()
+def test_immediate_data_without_a_posted_receive_are_refused(layer_poller: RdmapPoller) -> None:
+    stream = layer_poller.create_initiator()
     stream.inject_segments(build_immediate())
     t = stream.assert_terminates_with((1, 2, lib.SIW_DDP_NO_BUFFER))
     assert (t.d, t.r) == (1, 0)
 
 
 def test_a_begun_write_with_immediate_data_is_completed_before_a_terminate(
-    layer_port: RdmapPort,
+    layer_poller: RdmapPoller,
 ) -> None:
-    stream = layer_port.create_initiator()
-    m = layer_port.register_new_memory(8)
+    stream = layer_poller.create_initiator()
+    m = layer_poller.register_new_memory(8)
     post_write_with_imm(stream, 1)
     stream.inject_segments(build_write(b"x", stag=m.stag ^ 1, to=m.addr))
     stream.receive_until_error()

@@ -528,7 +528,7 @@ def test_a_segment_and_the_acknowledgement_in_its_datagram_are_one_event(connect
     events: list[tuple[int, bool]] = []
 
     def poll_events() -> None:
-        if lib.siw_llp_port_poll(e.port, e.handlers, 4):
+        if lib.siw_llp_poller_poll(e.poller, e.handlers, 4):
             while e.handle_event():
                 events.append((e.event.kind, e.event.acked))
 

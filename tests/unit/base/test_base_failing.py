@@ -95,13 +95,13 @@ def test_sockets_are_refused_until_pthread_atfork_succeeds(build_dir: Path) -> N
 before = list_open_descriptors()
 with failing("__register_atfork", errno.ENOMEM):
     try:
-        Port()
+        Poller()
     except OSError as e:
         assert e.errno == errno.ENOMEM
     else:
-        raise AssertionError("a port was opened")
+        raise AssertionError("a poller was opened")
 assert list_open_descriptors() == before
-p = Port()
+p = Poller()
 p.open_udp()
 p.close()
 """,

@@ -1,6 +1,6 @@
 """Fixtures of the tests of ddp/."""
 
-from unit.ddp.ddp_harness import DdpPort
-from unit.mpa.mpa_harness import make_port_fixture
+from unit.ddp.ddp_harness import DdpPoller
+from unit.mpa.mpa_harness import make_poller_fixture
 
-layer_port = make_port_fixture(DdpPort)
+layer_poller = make_poller_fixture(DdpPoller)

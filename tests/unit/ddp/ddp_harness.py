@@ -18,12 +18,12 @@ from typing import Any
 from _siwarp_layers import ffi, lib
 from unit.mpa.mpa_harness import (
     PATIENCE,
-    MpaPort,
+    MpaPoller,
     StreamError,
     build_fpdu,
     check_result,
     crc32c,
-    open_layer_port,
+    open_layer_poller,
     recv_exactly,
     split_fpdus,
     temporary_setting,
@@ -37,7 +37,7 @@ __all__ = [
     "CANARY",
     "PATIENCE",
     "PD",
-    "DdpPort",
+    "DdpPoller",
     "Dgram",
     "Memory",
     "Queue",
@@ -50,7 +50,7 @@ __all__ = [
     "check_result",
     "crc32c",
     "octet_pattern",
-    "open_ddp_port",
+    "open_ddp_poller",
     "recv_exactly",
     "split_fpdus",
     "temporary_setting",
@@ -387,18 +387,18 @@ class Dgram(PeerDgram):
         return self.sock.recv(1 << 17)
 
 
-class DdpStackPort:
-    """An llp port with an STag table, and the streams and datagram endpoints opened on the port.
+class DdpStackPoller:
+    """A poller with an STag table, and the streams and datagram endpoints opened on the poller.
 
     close() closes streams and datagram endpoints first, then the other objects, each in reverse
     order of opening.
     """
 
     def __init__(self) -> None:
-        self.mpa = MpaPort()
+        self.mpa = MpaPoller()
         mem = ffi.new("struct siw_mem **")
         check_result(lib.siw_mem_stag_table_create(mem))
-        self.port, self.mem = self.mpa.port, mem[0]
+        self.poller, self.mem = self.mpa.poller, mem[0]
         self._first: list[Callable[[], object]] = []
         self._last: list[Callable[[], object]] = []
         self._memories: list[Memory] = []
@@ -458,20 +458,20 @@ class DdpStackPort:
     def open_ddp_dgram(self, llp: Any, *, crc: bool = True) -> Any:
         """Open a siw_ddp_dgram, which the caller closes, on a UDP socket, which close() closes."""
         out = ffi.new("struct siw_ddp_dgram **")
-        check_result(lib.siw_ddp_dgram_open(self.port, self.mem, llp, crc, out))
+        check_result(lib.siw_ddp_dgram_open(self.poller, self.mem, llp, crc, out))
         self._last.append(lambda: lib.siw_llp_close(llp))
         return out[0]
 
     def close(self) -> None:
-        """Close all streams, endpoints, queues and sockets, the STag table and the port."""
+        """Close all streams, endpoints, queues and sockets, the STag table and the poller."""
         for close in [*reversed(self._first), *reversed(self._last)]:
             close()
         lib.siw_mem_stag_table_free(self.mem)
         self.mpa.close()
 
 
-class DdpPort(DdpStackPort):
-    """An llp port, and the objects of the DDP layer opened on the port."""
+class DdpPoller(DdpStackPoller):
+    """A poller, and the objects of the DDP layer opened on the poller."""
 
     def assign_stag(
         self,
@@ -580,6 +580,6 @@ def counter_value(name: str) -> int:
     return int(lib.siw_counter_get(index))
 
 
-def open_ddp_port() -> AbstractContextManager[DdpPort]:
-    """Provide a DdpPort that is closed at the end of a with block."""
-    return open_layer_port(DdpPort)
+def open_ddp_poller() -> AbstractContextManager[DdpPoller]:
+    """Provide a DdpPoller that is closed at the end of a with block."""
+    return open_layer_poller(DdpPoller)

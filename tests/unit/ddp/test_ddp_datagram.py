@@ -11,13 +11,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from unit.ddp.ddp_harness import (
     PD,
-    DdpPort,
+    DdpPoller,
     Memory,
     StreamError,
     counter_value,
     crc32c,
     octet_pattern,
-    open_ddp_port,
+    open_ddp_poller,
     wait_until,
 )
 
@@ -40,11 +40,13 @@ def build_segment(payload: bytes = b"", **fields: object) -> bytes:
 @pytest.mark.clause("DGRAM-LLP-2", "DGRAM-UD-1", "DGRAM-UD-9")
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("size", [0, 1, 64, COPIED - 1, COPIED, COPIED + 1, 60000, -1])
-def test_a_message_of_any_size_is_one_datagram(layer_port: DdpPort, family: int, size: int) -> None:
-    d = layer_port.create_dgram_endpoint(family=family)
+def test_a_message_of_any_size_is_one_datagram(
+    layer_poller: DdpPoller, family: int, size: int
+) -> None:
+    d = layer_poller.create_dgram_endpoint(family=family)
     assert lib.siw_ddp_dgram_max_payload(d.handle) == MAX[family]
     size = MAX[family] if size < 0 else size
-    m = layer_port.register_new_memory(size, octet_pattern(size))
+    m = layer_poller.register_new_memory(size, octet_pattern(size))
     d.transmit([m.sge()], ulp_octet=0x43, ulp_word=0xDEADBEEF, qn=0x020100)
     got = d.read_sent_datagram()
     datagram = UDDatagram(got)
@@ -56,11 +58,11 @@ def test_a_message_of_any_size_is_one_datagram(layer_port: DdpPort, family: int,
 
 
 def test_the_maximum_tagged_segment_depends_on_the_path_and_the_address_family(
-    layer_port: DdpPort,
+    layer_poller: DdpPoller,
 ) -> None:
     v4, v6 = (
-        layer_port.create_dgram_endpoint(family=socket.AF_INET),
-        layer_port.create_dgram_endpoint(family=socket.AF_INET6),
+        layer_poller.create_dgram_endpoint(family=socket.AF_INET),
+        layer_poller.create_dgram_endpoint(family=socket.AF_INET6),
     )
     overhead = 12 + 14 + 4  # LLP header, DDP header, CRC
     assert lib.siw_ddp_dgram_max_tagged_payload(v4.handle, v4.peer) == 65507 - overhead
@@ -78,9 +80,9 @@ def test_the_maximum_tagged_segment_depends_on_the_path_and_the_address_family(
 def test_any_gather_list_is_sent_as_its_octets_with_their_crc(
     sizes: list[int], no_crc: bool, head: bytes
 ) -> None:
-    with open_ddp_port() as layer_port:
-        d = layer_port.create_dgram_endpoint(no_crc=no_crc)
-        memories = [layer_port.register_new_memory(n, octet_pattern(n, n)) for n in sizes]
+    with open_ddp_poller() as layer_poller:
+        d = layer_poller.create_dgram_endpoint(no_crc=no_crc)
+        memories = [layer_poller.register_new_memory(n, octet_pattern(n, n)) for n in sizes]
         elements = [m.sge() for m in memories]
         d.transmit(elements, ulp_octet=0x43, head=head, head_len=len(head))
         got = d.read_sent_datagram()
@@ -89,9 +91,9 @@ def test_any_gather_list_is_sent_as_its_octets_with_their_crc(
 
 
 @pytest.mark.clause("DGRAM-UD-7")
-def test_msns_count_only_transmitted_datagrams(layer_port: DdpPort) -> None:
-    d = layer_port.create_dgram_endpoint()
-    m = layer_port.register_new_memory(10)
+def test_msns_count_only_transmitted_datagrams(layer_poller: DdpPoller) -> None:
+    d = layer_poller.create_dgram_endpoint()
+    m = layer_poller.register_new_memory(10)
     msns = []
     for _ in range(3):
         d.transmit([m.sge()])
@@ -103,19 +105,19 @@ def test_msns_count_only_transmitted_datagrams(layer_port: DdpPort) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_sending_a_message_longer_than_a_datagram_is_refused(
-    layer_port: DdpPort, family: int
+    layer_poller: DdpPoller, family: int
 ) -> None:
-    d = layer_port.create_dgram_endpoint(family=family)
-    m = layer_port.register_new_memory(MAX[family] + 1)
+    d = layer_poller.create_dgram_endpoint(family=family)
+    m = layer_poller.register_new_memory(MAX[family] + 1)
     with pytest.raises(StreamError, match="EMSGSIZE"):
         d.transmit([m.sge()])
 
 
 def test_a_key_of_another_protection_domain_is_refused_and_nothing_is_sent(
-    layer_port: DdpPort,
+    layer_poller: DdpPoller,
 ) -> None:
-    d = layer_port.create_dgram_endpoint()
-    m = layer_port.register_new_memory(10, pd=PD + 1)
+    d = layer_poller.create_dgram_endpoint()
+    m = layer_poller.register_new_memory(10, pd=PD + 1)
     with pytest.raises(StreamError, match="EACCES"):
         d.transmit([m.sge()])
     d.sock.setblocking(False)
@@ -129,11 +131,11 @@ def test_a_key_of_another_protection_domain_is_refused_and_nothing_is_sent(
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("size", [0, 1, 64, 5000, -1])
 def test_a_datagram_is_placed_into_the_oldest_posted_buffer(
-    layer_port: DdpPort, family: int, size: int
+    layer_poller: DdpPoller, family: int, size: int
 ) -> None:
-    d, q = layer_port.create_dgram_endpoint(family=family), layer_port.create_queue()
+    d, q = layer_poller.create_dgram_endpoint(family=family), layer_poller.create_queue()
     size = MAX[family] if size < 0 else size
-    m = layer_port.register_new_memory(size + 5)
+    m = layer_poller.register_new_memory(size + 5)
     q.post(11, m.sge())
     q.post(12)
     d.inject_datagram(build_segment(octet_pattern(size), q_key=77, qn=0x030000, msn=9))
@@ -150,9 +152,9 @@ def test_a_datagram_is_placed_into_the_oldest_posted_buffer(
 def test_a_datagram_is_scattered_over_the_elements_of_its_buffer(
     sizes: list[int], data: st.DataObject
 ) -> None:
-    with open_ddp_port() as layer_port:
-        d, q = layer_port.create_dgram_endpoint(), layer_port.create_queue()
-        memories = [layer_port.register_new_memory(n) for n in sizes]
+    with open_ddp_poller() as layer_poller:
+        d, q = layer_poller.create_dgram_endpoint(), layer_poller.create_queue()
+        memories = [layer_poller.register_new_memory(n) for n in sizes]
         q.post(1, *[m.sge() for m in memories])
         length = data.draw(st.integers(0, sum(sizes)))
         d.inject_datagram(build_segment(octet_pattern(length)))
@@ -164,8 +166,8 @@ def test_a_datagram_is_scattered_over_the_elements_of_its_buffer(
 
 @pytest.mark.clause("DGRAM-LLP-4")
 @pytest.mark.parametrize("bit", range(0, 8 * 26, 7))
-def test_a_datagram_with_a_flipped_bit_is_dropped(layer_port: DdpPort, bit: int) -> None:
-    d = layer_port.create_dgram_endpoint()
+def test_a_datagram_with_a_flipped_bit_is_dropped(layer_poller: DdpPoller, bit: int) -> None:
+    d = layer_poller.create_dgram_endpoint()
     good = build_segment(b"abcd")
     octets = bytearray(good + crc32c(good).to_bytes(4, "little"))
     octets[bit // 8] ^= 1 << bit % 8
@@ -178,9 +180,9 @@ def test_a_datagram_with_a_flipped_bit_is_dropped(layer_port: DdpPort, bit: int)
 @pytest.mark.clause("DGRAM-UD-1")
 @pytest.mark.parametrize("opcode", [0, 0xF])
 def test_a_tagged_segment_without_an_llp_header_is_dropped(
-    layer_port: DdpPort, opcode: int
+    layer_poller: DdpPoller, opcode: int
 ) -> None:
-    d = layer_port.create_dgram_endpoint()
+    d = layer_poller.create_dgram_endpoint()
     before = counter_value("drop_header")
     d.inject_datagram(bytes(DDPTagged(opcode=opcode, stag=0x100, to=0)) + bytes(40))
     wait_until(lambda: d.poll_datagram() or counter_value("drop_header") == before + 1)
@@ -191,9 +193,9 @@ def test_a_tagged_segment_without_an_llp_header_is_dropped(
 @pytest.mark.clause("DGRAM-LLP-5")
 @pytest.mark.parametrize("length", [0, 1, 4, 18, 21])
 def test_a_datagram_too_short_for_header_and_crc_is_dropped(
-    layer_port: DdpPort, length: int
+    layer_poller: DdpPoller, length: int
 ) -> None:
-    d = layer_port.create_dgram_endpoint()
+    d = layer_poller.create_dgram_endpoint()
     before = counter_value("drop_short")
     d.sock.sendto(bytes(length), (d.host, d.port))
     wait_until(lambda: d.poll_datagram() or counter_value("drop_short") == before + 1)
@@ -211,9 +213,9 @@ def test_a_datagram_too_short_for_header_and_crc_is_dropped(
     ],
 )
 def test_a_datagram_with_an_invalid_ddp_header_is_dropped(
-    layer_port: DdpPort, fields: dict[str, int], name: str
+    layer_poller: DdpPoller, fields: dict[str, int], name: str
 ) -> None:
-    d = layer_port.create_dgram_endpoint()
+    d = layer_poller.create_dgram_endpoint()
     before = counter_value(name)
     d.inject_datagram(build_segment(b"abcd", **fields))
     wait_until(lambda: d.poll_datagram() or counter_value(name) == before + 1)
@@ -225,9 +227,9 @@ def test_a_datagram_with_an_invalid_ddp_header_is_dropped(
 @pytest.mark.clause("DGRAM-UD-1")
 @pytest.mark.parametrize("fields", [{"l": 0}, {"mo": 1}])
 def test_a_datagram_that_is_only_a_part_of_a_message_is_reported(
-    layer_port: DdpPort, fields: dict[str, int]
+    layer_poller: DdpPoller, fields: dict[str, int]
 ) -> None:
-    d = layer_port.create_dgram_endpoint()
+    d = layer_poller.create_dgram_endpoint()
     d.inject_datagram(build_segment(b"abcd", q_key=77, **fields))
     seg, _ = d.receive_datagram()
     assert (seg.last, seg.mo) == (fields.get("l", 1) == 1, fields.get("mo", 0))
@@ -235,16 +237,16 @@ def test_a_datagram_that_is_only_a_part_of_a_message_is_reported(
 
 
 @pytest.mark.clause("DGRAM-LLP-6")
-def test_reserved_bits_of_the_ddp_header_are_ignored(layer_port: DdpPort) -> None:
-    d = layer_port.create_dgram_endpoint()
+def test_reserved_bits_of_the_ddp_header_are_ignored(layer_poller: DdpPoller) -> None:
+    d = layer_poller.create_dgram_endpoint()
     d.inject_datagram(build_segment(b"abcd", ddp_rsvd=15))
     assert d.receive_datagram()[0].payload == 4
 
 
 @pytest.mark.clause("DGRAM-LLP-3")
-def test_a_datagram_endpoint_without_crc_ignores_the_crc_field(layer_port: DdpPort) -> None:
-    d, q = layer_port.create_dgram_endpoint(no_crc=True), layer_port.create_queue()
-    m = layer_port.register_new_memory(4)
+def test_a_datagram_endpoint_without_crc_ignores_the_crc_field(layer_poller: DdpPoller) -> None:
+    d, q = layer_poller.create_dgram_endpoint(no_crc=True), layer_poller.create_queue()
+    m = layer_poller.register_new_memory(4)
     q.post(1, m.sge())
     d.inject_datagram(build_segment(b"abcd"), crc=0x12345678)
     d.receive_datagram()
@@ -252,8 +254,8 @@ def test_a_datagram_endpoint_without_crc_ignores_the_crc_field(layer_port: DdpPo
     assert m.octets() == b"abcd"
 
 
-def test_a_datagram_without_a_posted_buffer_is_dropped_and_counted(layer_port: DdpPort) -> None:
-    d, q = layer_port.create_dgram_endpoint(), layer_port.create_queue()
+def test_a_datagram_without_a_posted_buffer_is_dropped_and_counted(layer_poller: DdpPoller) -> None:
+    d, q = layer_poller.create_dgram_endpoint(), layer_poller.create_queue()
     before = counter_value("drop_no_buffer")
     d.inject_datagram(build_segment(b"abcd"))
     d.receive_datagram()
@@ -262,10 +264,10 @@ def test_a_datagram_without_a_posted_buffer_is_dropped_and_counted(layer_port: D
 
 
 def test_a_datagram_longer_than_its_buffer_consumes_it_and_writes_nothing(
-    layer_port: DdpPort,
+    layer_poller: DdpPoller,
 ) -> None:
-    d, q = layer_port.create_dgram_endpoint(), layer_port.create_queue()
-    m = layer_port.register_new_memory(3)
+    d, q = layer_poller.create_dgram_endpoint(), layer_poller.create_queue()
+    m = layer_poller.register_new_memory(3)
     q.post(5, m.sge())
     d.inject_datagram(build_segment(b"abcd"))
     d.receive_datagram()
@@ -275,10 +277,10 @@ def test_a_datagram_longer_than_its_buffer_consumes_it_and_writes_nothing(
 
 
 def test_a_buffer_with_an_invalid_key_is_consumed_and_nothing_is_written(
-    layer_port: DdpPort,
+    layer_poller: DdpPoller,
 ) -> None:
-    d, q = layer_port.create_dgram_endpoint(), layer_port.create_queue()
-    good, bad = layer_port.register_new_memory(2), Memory(2)
+    d, q = layer_poller.create_dgram_endpoint(), layer_poller.create_queue()
+    good, bad = layer_poller.register_new_memory(2), Memory(2)
     q.post(5, good.sge(), bad.sge(key=good.stag))
     d.inject_datagram(build_segment(b"abcd"))
     d.receive_datagram()
@@ -288,9 +290,9 @@ def test_a_buffer_with_an_invalid_key_is_consumed_and_nothing_is_written(
     assert q.take_buffer() is None
 
 
-def test_an_unplaced_datagram_is_dropped_by_the_next_receive(layer_port: DdpPort) -> None:
-    d, q = layer_port.create_dgram_endpoint(), layer_port.create_queue()
-    m = layer_port.register_new_memory(4)
+def test_an_unplaced_datagram_is_dropped_by_the_next_receive(layer_poller: DdpPoller) -> None:
+    d, q = layer_poller.create_dgram_endpoint(), layer_poller.create_queue()
+    m = layer_poller.register_new_memory(4)
     q.post(1, m.sge())
     d.inject_datagram(build_segment(b"lost"))
     d.receive_datagram()
@@ -300,15 +302,15 @@ def test_an_unplaced_datagram_is_dropped_by_the_next_receive(layer_port: DdpPort
     assert m.octets() == b"kept"
 
 
-def test_a_datagram_sent_by_one_endpoint_is_received_by_another(layer_port: DdpPort) -> None:
+def test_a_datagram_sent_by_one_endpoint_is_received_by_another(layer_poller: DdpPoller) -> None:
     a, b, q = (
-        layer_port.create_dgram_endpoint(),
-        layer_port.create_dgram_endpoint(),
-        layer_port.create_queue(),
+        layer_poller.create_dgram_endpoint(),
+        layer_poller.create_dgram_endpoint(),
+        layer_poller.create_queue(),
     )
     source, sink = (
-        layer_port.register_new_memory(9000, octet_pattern(9000)),
-        layer_port.register_new_memory(9000),
+        layer_poller.register_new_memory(9000, octet_pattern(9000)),
+        layer_poller.register_new_memory(9000),
     )
     q.post(3, sink.sge())
     assert lib.siw_addr_parse(b"127.0.0.1", b.port, a.peer) == 0
@@ -320,11 +322,11 @@ def test_a_datagram_sent_by_one_endpoint_is_received_by_another(layer_port: DdpP
     assert sink.octets() == source.octets()
 
 
-def test_a_datagram_endpoint_adopts_a_socket_of_the_program(layer_port: DdpPort) -> None:
+def test_a_datagram_endpoint_adopts_a_socket_of_the_program(layer_poller: DdpPoller) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as own:
         own.bind(("127.0.0.1", 0))
         port = own.getsockname()[1]
-        d = layer_port.create_dgram_endpoint(fd=own.detach())
+        d = layer_poller.create_dgram_endpoint(fd=own.detach())
     assert d.port == port
     d.inject_datagram(build_segment(b"abcd"))
     assert d.receive_datagram()[0].payload == 4

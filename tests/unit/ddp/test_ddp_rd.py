@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from _siwarp_layers import ffi, lib
-from unit.ddp.ddp_harness import DdpPort, check_result, wait_until
+from unit.ddp.ddp_harness import DdpPoller, check_result, wait_until
 from unit.llp.llp_harness import siw_addr
 
 QKEY = 0x51A5
@@ -16,14 +16,14 @@ QKEY = 0x51A5
 class RDEnd:
     """An RD endpoint (siw_rd) with its DDP layer (siw_ddp_rd)."""
 
-    def __init__(self, layer_port: DdpPort) -> None:
-        self.port = layer_port.port
+    def __init__(self, layer_poller: DdpPoller) -> None:
+        self.poller = layer_poller.poller
         attr = ffi.new("struct siw_rd_attr *", {"fd": -1, "qkey": QKEY, "ird": 1})
         attr.local = siw_addr("127.0.0.1")[0]
         attr.handler = ffi.cast("void *", 1)
         rd, out = ffi.new("struct siw_rd **"), ffi.new("struct siw_ddp_rd **")
-        check_result(lib.siw_rd_open(layer_port.port, attr, rd))
-        check_result(lib.siw_ddp_rd_open(layer_port.mem, rd[0], out))
+        check_result(lib.siw_rd_open(layer_poller.poller, attr, rd))
+        check_result(lib.siw_ddp_rd_open(layer_poller.mem, rd[0], out))
         self.rd, self.c = rd[0], out[0]
         self.streams: list[Any] = []
         self.handlers = ffi.new("struct siw_io_handler *[]", 4)
@@ -46,8 +46,8 @@ class RDEnd:
         return out[0]
 
     def poll_event(self) -> Any:
-        """Poll the port; return the endpoint's next event, or None."""
-        lib.siw_llp_port_poll(self.port, self.handlers, 4)
+        """Poll the poller; return the endpoint's next event, or None."""
+        lib.siw_llp_poller_poll(self.poller, self.handlers, 4)
         event = ffi.new("struct siw_ddp_rd_event *")
         return event if lib.siw_ddp_rd_recv(self.c, event) == 1 else None
 
@@ -59,11 +59,11 @@ class RDEnd:
 
 
 @pytest.fixture
-def make_rd_endpoint(layer_port: DdpPort) -> Iterator[Callable[[], RDEnd]]:
+def make_rd_endpoint(layer_poller: DdpPoller) -> Iterator[Callable[[], RDEnd]]:
     made: list[RDEnd] = []
 
     def create_rd_endpoint() -> RDEnd:
-        made.append(RDEnd(layer_port))
+        made.append(RDEnd(layer_poller))
         return made[-1]
 
     yield create_rd_endpoint

@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from unit.ddp.ddp_harness import (
     PD,
-    DdpPort,
+    DdpPoller,
     StreamError,
     build_fpdu,
     build_tagged_segment,
     build_untagged_segment,
     octet_pattern,
-    open_ddp_port,
+    open_ddp_poller,
     wait_until,
 )
 
@@ -40,10 +40,10 @@ def test_an_untagged_message_in_any_segments_fills_any_scatter_list(
 ) -> None:
     total = sum(pieces)
     sizes = [*sizes[:15], max(total - sum(sizes[:15]), 0)]
-    with open_ddp_port() as layer_port:
-        stream, q = layer_port.create_receiver(crc=crc), layer_port.create_queue()
+    with open_ddp_poller() as layer_poller:
+        stream, q = layer_poller.create_receiver(crc=crc), layer_poller.create_queue()
         lib.siw_ddp_stream_set_buffer_queue(stream.handle, 0, q.handle)
-        memories = [layer_port.register_new_memory(n) for n in sizes]
+        memories = [layer_poller.register_new_memory(n) for n in sizes]
         q.post(42, *[m.sge() for m in memories])
         octets, at, delivered = octet_pattern(total), 0, []
         for i, n in enumerate(pieces):
@@ -70,9 +70,9 @@ def test_an_untagged_message_in_any_segments_fills_any_scatter_list(
 def test_tagged_segments_are_placed_at_their_offsets(
     writes: list[tuple[int, int]], base: int
 ) -> None:
-    with open_ddp_port() as layer_port:
-        stream = layer_port.create_receiver()
-        m = layer_port.register_new_memory(3000, to_base=base)
+    with open_ddp_poller() as layer_poller:
+        stream = layer_poller.create_receiver()
+        m = layer_poller.register_new_memory(3000, to_base=base)
         model = bytearray([0xA5]) * 3000
         for i, (at, n) in enumerate(writes):
             n = min(n, 3000 - at - (base == 2**64 - 3000))
@@ -84,10 +84,10 @@ def test_tagged_segments_are_placed_at_their_offsets(
         assert m.octets() == model
 
 
-def test_the_ddp_header_of_a_segment_is_reported_unchanged(layer_port: DdpPort) -> None:
-    stream, q = layer_port.create_receiver(), layer_port.create_queue()
+def test_the_ddp_header_of_a_segment_is_reported_unchanged(layer_poller: DdpPoller) -> None:
+    stream, q = layer_poller.create_receiver(), layer_poller.create_queue()
     lib.siw_ddp_stream_set_buffer_queue(stream.handle, 2, q.handle)
-    m = layer_port.register_new_memory(10)
+    m = layer_poller.register_new_memory(10)
     q.post(1, m.sge())
     first = build_tagged_segment(
         b"abc", stag=m.stag, to=1, l=0, ddp_rsvd=9, rv=3, rdmap_rsvd=1, opcode=11
@@ -105,9 +105,9 @@ def test_the_ddp_header_of_a_segment_is_reported_unchanged(layer_port: DdpPort) 
     assert stream.place_segment(seg) == (1, 2)
 
 
-def test_the_same_segment_is_reported_until_it_is_placed(layer_port: DdpPort) -> None:
-    stream = layer_port.create_receiver()
-    m = layer_port.register_new_memory(10)
+def test_the_same_segment_is_reported_until_it_is_placed(layer_poller: DdpPoller) -> None:
+    stream = layer_poller.create_receiver()
+    m = layer_poller.register_new_memory(10)
     stream.inject_segments(
         build_tagged_segment(b"abc", stag=m.stag), build_tagged_segment(b"xyz", stag=m.stag, to=5)
     )
@@ -116,27 +116,27 @@ def test_the_same_segment_is_reported_until_it_is_placed(layer_port: DdpPort) ->
     assert stream.next_segment_header().to == 5
 
 
-def test_placing_is_refused_before_a_header_was_reported(layer_port: DdpPort) -> None:
-    stream = layer_port.create_receiver()
+def test_placing_is_refused_before_a_header_was_reported(layer_poller: DdpPoller) -> None:
+    stream = layer_poller.create_receiver()
     seg = ffi.new("struct siw_ddp_seg *")
     with pytest.raises(StreamError, match="EINVAL"):
         stream.place_segment_once(seg, WRITE)
 
 
-def test_an_fpdu_without_a_ulpdu_is_reported_as_empty(layer_port: DdpPort) -> None:
-    stream = layer_port.create_receiver()
-    m = layer_port.register_new_memory(10)
+def test_an_fpdu_without_a_ulpdu_is_reported_as_empty(layer_poller: DdpPoller) -> None:
+    stream = layer_poller.create_receiver()
+    m = layer_poller.register_new_memory(10)
     stream.sock.sendall(build_fpdu(b""))
     stream.inject_segments(build_tagged_segment(b"abc", stag=m.stag))
     assert stream.next_segment_header() == "empty"
     assert stream.receive_segment() == (0, 3)
 
 
-def test_each_untagged_queue_has_its_own_msns(layer_port: DdpPort) -> None:
-    stream = layer_port.create_receiver()
-    m = layer_port.register_new_memory(10)
+def test_each_untagged_queue_has_its_own_msns(layer_poller: DdpPoller) -> None:
+    stream = layer_poller.create_receiver()
+    m = layer_poller.register_new_memory(10)
     for qn in range(4):
-        q = layer_port.create_queue()
+        q = layer_poller.create_queue()
         lib.siw_ddp_stream_set_buffer_queue(stream.handle, qn, q.handle)
         for i in range(3):
             q.post(10 * qn + i, m.sge())
@@ -145,13 +145,13 @@ def test_each_untagged_queue_has_its_own_msns(layer_port: DdpPort) -> None:
         assert stream.receive_segment() == (10 * qn + msn - 1, 1)
 
 
-def test_two_streams_may_share_one_untagged_queue(layer_port: DdpPort) -> None:
+def test_two_streams_may_share_one_untagged_queue(layer_poller: DdpPoller) -> None:
     one, other, q = (
-        layer_port.create_receiver(),
-        layer_port.create_receiver(),
-        layer_port.create_queue(),
+        layer_poller.create_receiver(),
+        layer_poller.create_receiver(),
+        layer_poller.create_queue(),
     )
-    m, n = layer_port.register_new_memory(10), layer_port.register_new_memory(10)
+    m, n = layer_poller.register_new_memory(10), layer_poller.register_new_memory(10)
     for stream in (one, other):
         lib.siw_ddp_stream_set_buffer_queue(stream.handle, 0, q.handle)
     q.post(1, m.sge())
@@ -167,14 +167,14 @@ def test_two_streams_may_share_one_untagged_queue(layer_port: DdpPort) -> None:
 
 
 def test_another_stream_may_use_the_last_buffer_between_header_and_placement(
-    layer_port: DdpPort,
+    layer_poller: DdpPoller,
 ) -> None:
     one, other, q = (
-        layer_port.create_receiver(),
-        layer_port.create_receiver(),
-        layer_port.create_queue(),
+        layer_poller.create_receiver(),
+        layer_poller.create_receiver(),
+        layer_poller.create_queue(),
     )
-    m = layer_port.register_new_memory(10)
+    m = layer_poller.register_new_memory(10)
     for stream in (one, other):
         lib.siw_ddp_stream_set_buffer_queue(stream.handle, 0, q.handle)
     q.post(1, m.sge())
@@ -187,10 +187,10 @@ def test_another_stream_may_use_the_last_buffer_between_header_and_placement(
     assert one.error == (1, 2, lib.SIW_DDP_NO_BUFFER)
 
 
-def test_the_buffer_of_an_incomplete_message_can_be_reclaimed(layer_port: DdpPort) -> None:
-    stream, q = layer_port.create_receiver(), layer_port.create_queue()
+def test_the_buffer_of_an_incomplete_message_can_be_reclaimed(layer_poller: DdpPoller) -> None:
+    stream, q = layer_poller.create_receiver(), layer_poller.create_queue()
     lib.siw_ddp_stream_set_buffer_queue(stream.handle, 0, q.handle)
-    m = layer_port.register_new_memory(10)
+    m = layer_poller.register_new_memory(10)
     q.post(5, m.sge())
     q.post(6, m.sge())
     user_data = ffi.new("uint64_t *")
@@ -213,27 +213,27 @@ def test_the_buffer_of_an_incomplete_message_can_be_reclaimed(layer_port: DdpPor
     "segment", [b"\xc1", build_tagged_segment()[:13], b"\x41", build_untagged_segment()[:17]]
 )
 def test_a_segment_shorter_than_its_header_ends_the_stream(
-    layer_port: DdpPort, segment: bytes
+    layer_poller: DdpPoller, segment: bytes
 ) -> None:
-    stream = layer_port.create_receiver()
+    stream = layer_poller.create_receiver()
     stream.inject_segments(segment)
     assert stream.receive_until_error() == CATASTROPHIC
 
 
 @pytest.mark.parametrize("size", [100, LARGE])
 def test_a_segment_with_a_wrong_crc_and_other_errors_is_a_crc_error(
-    layer_port: DdpPort, size: int
+    layer_poller: DdpPoller, size: int
 ) -> None:
-    stream = layer_port.create_receiver()
+    stream = layer_poller.create_receiver()
     stream.sock.sendall(build_fpdu(build_tagged_segment(octet_pattern(size), stag=1, dv=3), crc=0))
     assert stream.receive_until_error() == CRC
 
 
 @pytest.mark.parametrize("size", [100, LARGE])
-def test_a_segment_with_a_wrong_crc_is_not_delivered(layer_port: DdpPort, size: int) -> None:
-    stream, q = layer_port.create_receiver(), layer_port.create_queue()
+def test_a_segment_with_a_wrong_crc_is_not_delivered(layer_poller: DdpPoller, size: int) -> None:
+    stream, q = layer_poller.create_receiver(), layer_poller.create_queue()
     lib.siw_ddp_stream_set_buffer_queue(stream.handle, 0, q.handle)
-    m = layer_port.register_new_memory(size)
+    m = layer_poller.register_new_memory(size)
     q.post(1, m.sge())
     stream.sock.sendall(build_fpdu(build_untagged_segment(octet_pattern(size)), crc=0))
     assert stream.receive_until_error() == CRC
@@ -241,8 +241,8 @@ def test_a_segment_with_a_wrong_crc_is_not_delivered(layer_port: DdpPort, size: 
 
 
 @pytest.mark.fast_path
-def test_a_refused_large_segment_is_reported_after_its_crc_check(layer_port: DdpPort) -> None:
-    stream = layer_port.create_receiver()
+def test_a_refused_large_segment_is_reported_after_its_crc_check(layer_poller: DdpPoller) -> None:
+    stream = layer_poller.create_receiver()
     octets = build_fpdu(build_tagged_segment(octet_pattern(LARGE), stag=1))
     stream.sock.sendall(octets[:-1])
     seg = stream.next_segment_header()
@@ -253,9 +253,11 @@ def test_a_refused_large_segment_is_reported_after_its_crc_check(layer_port: Ddp
 
 
 @pytest.mark.parametrize("size", [100, LARGE])
-def test_segments_after_a_refused_segment_are_not_processed(layer_port: DdpPort, size: int) -> None:
-    stream = layer_port.create_receiver()
-    m = layer_port.register_new_memory(size)
+def test_segments_after_a_refused_segment_are_not_processed(
+    layer_poller: DdpPoller, size: int
+) -> None:
+    stream = layer_poller.create_receiver()
+    m = layer_poller.register_new_memory(size)
     good = build_tagged_segment(octet_pattern(size), stag=m.stag)
     stream.inject_segments(build_tagged_segment(octet_pattern(size), stag=m.stag ^ 1), good)
     assert stream.receive_until_error() == (1, 1, lib.SIW_DDP_INVALID_STAG)
@@ -267,10 +269,10 @@ def test_segments_after_a_refused_segment_are_not_processed(layer_port: DdpPort,
 
 @pytest.mark.parametrize("size", [100, LARGE])
 def test_the_upper_layer_may_refuse_a_segment_and_nothing_is_placed(
-    layer_port: DdpPort, size: int
+    layer_poller: DdpPoller, size: int
 ) -> None:
-    stream = layer_port.create_receiver()
-    m = layer_port.register_new_memory(size)
+    stream = layer_poller.create_receiver()
+    m = layer_poller.register_new_memory(size)
     stream.inject_segments(
         build_tagged_segment(octet_pattern(size), stag=m.stag),
         build_tagged_segment(b"abc", stag=m.stag),
@@ -286,10 +288,10 @@ def test_the_upper_layer_may_refuse_a_segment_and_nothing_is_placed(
 
 @pytest.mark.fast_path
 def test_a_crc_error_takes_precedence_over_a_refusal_by_the_upper_layer(
-    layer_port: DdpPort,
+    layer_poller: DdpPoller,
 ) -> None:
-    stream = layer_port.create_receiver()
-    m = layer_port.register_new_memory(LARGE)
+    stream = layer_poller.create_receiver()
+    m = layer_poller.register_new_memory(LARGE)
     octets = build_fpdu(build_tagged_segment(octet_pattern(LARGE), stag=m.stag), crc=0)
     stream.sock.sendall(octets[:-1])
     stream.next_segment_header()
@@ -303,10 +305,10 @@ def test_a_crc_error_takes_precedence_over_a_refusal_by_the_upper_layer(
 
 @pytest.mark.fast_path
 def test_freeing_an_stag_in_the_middle_of_a_segment_stops_its_placement(
-    layer_port: DdpPort,
+    layer_poller: DdpPoller,
 ) -> None:
-    stream = layer_port.create_receiver()
-    m = layer_port.register_new_memory(LARGE)
+    stream = layer_poller.create_receiver()
+    m = layer_poller.register_new_memory(LARGE)
     octets = build_fpdu(build_tagged_segment(octet_pattern(LARGE), stag=m.stag))
     stream.sock.sendall(octets[:10_000])
     seg = stream.next_segment_header()
@@ -315,19 +317,19 @@ def test_freeing_an_stag_in_the_middle_of_a_segment_stops_its_placement(
             stream.place_segment_once(seg, WRITE) or m.octets()[9000] == octet_pattern(LARGE)[9000]
         )
     )
-    assert layer_port.free_stag(m.stag) == 0  # freeing the STag does not wait for the peer
+    assert layer_poller.free_stag(m.stag) == 0  # freeing the STag does not wait for the peer
     before = m.octets()
     stream.sock.sendall(octets[10_000:])
     assert stream.receive_until_error() == (1, 1, lib.SIW_DDP_INVALID_STAG)
     assert m.octets() == before
 
 
-def test_a_posted_buffer_whose_key_was_freed_is_a_local_error(layer_port: DdpPort) -> None:
-    stream, q = layer_port.create_receiver(), layer_port.create_queue()
+def test_a_posted_buffer_whose_key_was_freed_is_a_local_error(layer_poller: DdpPoller) -> None:
+    stream, q = layer_poller.create_receiver(), layer_poller.create_queue()
     lib.siw_ddp_stream_set_buffer_queue(stream.handle, 0, q.handle)
-    m = layer_port.register_new_memory(10)
+    m = layer_poller.register_new_memory(10)
     q.post(9, m.sge())
-    layer_port.free_stag(m.stag)
+    layer_poller.free_stag(m.stag)
     stream.inject_segments(build_untagged_segment(b"abc"))
     assert stream.receive_until_error() == CATASTROPHIC
     assert m.is_untouched()
@@ -336,9 +338,9 @@ def test_a_posted_buffer_whose_key_was_freed_is_a_local_error(layer_port: DdpPor
     assert user_data[0] == 9
 
 
-def test_a_read_sink_accepts_only_read_responses(layer_port: DdpPort) -> None:
-    stream = layer_port.create_receiver()
-    m = layer_port.register_new_memory(10, rights=SINK, stream=stream)
+def test_a_read_sink_accepts_only_read_responses(layer_poller: DdpPoller) -> None:
+    stream = layer_poller.create_receiver()
+    m = layer_poller.register_new_memory(10, rights=SINK, stream=stream)
     stream.inject_segments(
         build_tagged_segment(b"abc", stag=m.stag), build_tagged_segment(b"xyz", stag=m.stag)
     )
@@ -349,12 +351,12 @@ def test_a_read_sink_accepts_only_read_responses(layer_port: DdpPort) -> None:
 
 @given(segment=st.binary(max_size=200))
 def test_no_segment_from_the_peer_writes_outside_the_permitted_memory(segment: bytes) -> None:
-    with open_ddp_port() as layer_port:
-        stream, q = layer_port.create_receiver(), layer_port.create_queue()
+    with open_ddp_poller() as layer_poller:
+        stream, q = layer_poller.create_receiver(), layer_poller.create_queue()
         lib.siw_ddp_stream_set_buffer_queue(stream.handle, 0, q.handle)
         posted, foreign = (
-            layer_port.register_new_memory(50),
-            layer_port.register_new_memory(50, pd=PD + 1),
+            layer_poller.register_new_memory(50),
+            layer_poller.register_new_memory(50, pd=PD + 1),
         )
         q.post(1, posted.sge())
         stream.inject_segments(segment)
@@ -370,9 +372,9 @@ def test_no_segment_from_the_peer_writes_outside_the_permitted_memory(segment: b
 
 
 def test_an_orderly_end_of_stream_and_a_truncated_segment_are_different_errors(
-    layer_port: DdpPort,
+    layer_poller: DdpPoller,
 ) -> None:
-    one, other = layer_port.create_receiver(), layer_port.create_receiver()
+    one, other = layer_poller.create_receiver(), layer_poller.create_receiver()
     one.sock.close()
     with pytest.raises(StreamError, match="ENOTCONN"):
         one.next_segment_header()

@@ -16,11 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from unit.ddp.ddp_harness import (
     PD,
-    DdpPort,
+    DdpPoller,
     Stream,
     StreamError,
     octet_pattern,
-    open_ddp_port,
+    open_ddp_poller,
     recv_exactly,
     temporary_setting,
     wait_until,
@@ -39,9 +39,9 @@ BATCH_OCTETS = 1 << 18  # octets that mpa frames before a flush is needed
 def test_any_gather_list_is_sent_in_segments_of_at_most_the_mulpdu(
     sizes: list[int], is_tagged: bool, mulpdu: int, crc: bool
 ) -> None:
-    with temporary_setting("mulpdu", mulpdu), open_ddp_port() as layer_port:
-        stream = layer_port.create_sender(crc=crc)
-        memories = [layer_port.register_new_memory(n, octet_pattern(n, n)) for n in sizes]
+    with temporary_setting("mulpdu", mulpdu), open_ddp_poller() as layer_poller:
+        stream = layer_poller.create_sender(crc=crc)
+        memories = [layer_poller.register_new_memory(n, octet_pattern(n, n)) for n in sizes]
         octets = b"".join(m.octets() for m in memories)
         msg = stream.build_message(
             [m.sge() for m in memories], tagged=is_tagged, stag=77, to=1000, ulp_octet=0x45
@@ -57,29 +57,33 @@ def test_any_gather_list_is_sent_in_segments_of_at_most_the_mulpdu(
             at += len(payload)
 
 
-def test_a_message_shorter_than_its_gather_list_sends_only_its_length(layer_port: DdpPort) -> None:
-    stream = layer_port.create_sender()
-    m = layer_port.register_new_memory(100, octet_pattern(100))
+def test_a_message_shorter_than_its_gather_list_sends_only_its_length(
+    layer_poller: DdpPoller,
+) -> None:
+    stream = layer_poller.create_sender()
+    m = layer_poller.register_new_memory(100, octet_pattern(100))
     stream.transmit(stream.build_message([m.sge()], length=30))
     assert stream.read_sent_segments(30)[0][1] == octet_pattern(100)[:30]
 
 
-def test_a_message_too_long_for_ddp_is_refused(layer_port: DdpPort) -> None:
-    stream = layer_port.create_sender()
+def test_a_message_too_long_for_ddp_is_refused(layer_poller: DdpPoller) -> None:
+    stream = layer_poller.create_sender()
     with pytest.raises(StreamError, match="EMSGSIZE"):
         stream.begin_message(stream.build_message(length=2**32))
     assert stream.begun_message_count == 0
 
 
-def test_a_message_to_an_invalid_queue_number_is_refused(layer_port: DdpPort) -> None:
-    stream = layer_port.create_sender()
+def test_a_message_to_an_invalid_queue_number_is_refused(layer_poller: DdpPoller) -> None:
+    stream = layer_poller.create_sender()
     with pytest.raises(StreamError, match="EINVAL"):
         stream.begin_message(stream.build_message(qn=4))
 
 
-def test_a_message_with_an_invalid_key_is_refused_and_consumes_no_msn(layer_port: DdpPort) -> None:
-    stream = layer_port.create_sender()
-    m = layer_port.register_new_memory(10, octet_pattern(10))
+def test_a_message_with_an_invalid_key_is_refused_and_consumes_no_msn(
+    layer_poller: DdpPoller,
+) -> None:
+    stream = layer_poller.create_sender()
+    m = layer_poller.register_new_memory(10, octet_pattern(10))
     with pytest.raises(StreamError, match="EACCES"):
         stream.begin_message(stream.build_message([m.sge(key=m.stag ^ 1)]))
     assert stream.tx_error == CATASTROPHIC
@@ -89,16 +93,16 @@ def test_a_message_with_an_invalid_key_is_refused_and_consumes_no_msn(layer_port
     assert (head.msn, payload) == (1, octet_pattern(10))
 
 
-def test_internal_memory_of_the_library_needs_no_key(layer_port: DdpPort) -> None:
-    stream = layer_port.create_sender()
-    m = layer_port.register_new_memory(10, octet_pattern(10))
+def test_internal_memory_of_the_library_needs_no_key(layer_poller: DdpPoller) -> None:
+    stream = layer_poller.create_sender()
+    m = layer_poller.register_new_memory(10, octet_pattern(10))
     stream.transmit(stream.build_message([m.sge(key=0)], internal=True))
     assert stream.read_sent_segments(10)[0][1] == octet_pattern(10)
 
 
-def test_the_accepted_count_grows_when_tcp_accepts_messages(layer_port: DdpPort) -> None:
-    stream = layer_port.create_sender()
-    m = layer_port.register_new_memory(10)
+def test_the_accepted_count_grows_when_tcp_accepts_messages(layer_poller: DdpPoller) -> None:
+    stream = layer_poller.create_sender()
+    m = layer_poller.register_new_memory(10)
     for _ in range(3):
         assert stream.begin_message(stream.build_message([m.sge()])) == 1
     assert (stream.begun_message_count, stream.tcp_accepted_message_count) == (3, 0)
@@ -106,8 +110,8 @@ def test_the_accepted_count_grows_when_tcp_accepts_messages(layer_port: DdpPort)
     assert (stream.begun_message_count, stream.tcp_accepted_message_count) == (3, 3)
 
 
-def test_an_empty_fpdu_counts_as_8_octets_of_the_stream(layer_port: DdpPort) -> None:
-    stream = layer_port.create_sender()
+def test_an_empty_fpdu_counts_as_8_octets_of_the_stream(layer_poller: DdpPoller) -> None:
+    stream = layer_poller.create_sender()
     assert lib.siw_ddp_tx_empty_fpdu(stream.handle) == 1
     wait_until(stream.flush_once)
     assert stream.sock.recv(100)[:2] == b"\0\0"
@@ -118,17 +122,17 @@ def test_an_empty_fpdu_counts_as_8_octets_of_the_stream(layer_port: DdpPort) -> 
     )
 
 
-def test_an_empty_fpdu_in_the_middle_of_a_message_is_refused(layer_port: DdpPort) -> None:
-    stream = layer_port.create_sender()
-    m = layer_port.register_new_memory(8 << 20)
+def test_an_empty_fpdu_in_the_middle_of_a_message_is_refused(layer_poller: DdpPoller) -> None:
+    stream = layer_poller.create_sender()
+    m = layer_poller.register_new_memory(8 << 20)
     assert stream.begin_message(stream.build_message([m.sge()])) == 0
     assert lib.siw_ddp_tx_empty_fpdu(stream.handle) == -errno.EBUSY
 
 
 def test_an_empty_fpdu_that_does_not_fit_into_the_batch_must_be_retried(
-    layer_port: DdpPort,
+    layer_poller: DdpPoller,
 ) -> None:
-    stream = layer_port.create_sender()
+    stream = layer_poller.create_sender()
     framed = 0
     while (rv := lib.siw_ddp_tx_empty_fpdu(stream.handle)) == 1:
         framed += 1
@@ -150,10 +154,10 @@ def start_reading_payloads(stream: Stream, octets: int, into: list[bytes]) -> th
     return thread
 
 
-def test_a_message_of_20_mib_is_framed_in_several_calls(layer_port: DdpPort) -> None:
-    stream = layer_port.create_sender()
+def test_a_message_of_20_mib_is_framed_in_several_calls(layer_poller: DdpPoller) -> None:
+    stream = layer_poller.create_sender()
     size = 20 << 20
-    m = layer_port.register_new_memory(size, octet_pattern(1 << 20) * 20)
+    m = layer_poller.register_new_memory(size, octet_pattern(1 << 20) * 20)
     msg = stream.build_message([m.sge()], tagged=True, stag=1)
     assert stream.begin_message(msg) == 0, "one call framed the complete message"
     with pytest.raises(StreamError, match="EBUSY"):
@@ -170,9 +174,9 @@ def test_a_message_of_20_mib_is_framed_in_several_calls(layer_port: DdpPort) -> 
     assert stream.tcp_accepted_message_count == 1
 
 
-def test_messages_beyond_the_in_flight_limit_wait_for_tcp(layer_port: DdpPort) -> None:
-    stream = layer_port.create_sender(rcvbuf=4096)
-    m = layer_port.register_new_memory(2000, octet_pattern(2000))
+def test_messages_beyond_the_in_flight_limit_wait_for_tcp(layer_poller: DdpPoller) -> None:
+    stream = layer_poller.create_sender(rcvbuf=4096)
+    m = layer_poller.register_new_memory(2000, octet_pattern(2000))
     sent = 0
     while stream.begin_message(stream.build_message([m.sge()])) == 1:
         sent += 1
@@ -187,9 +191,9 @@ def test_messages_beyond_the_in_flight_limit_wait_for_tcp(layer_port: DdpPort) -
     assert stream.tcp_accepted_message_count == stream.begun_message_count
 
 
-def test_the_octets_of_small_messages_in_flight_are_bounded(layer_port: DdpPort) -> None:
-    stream = layer_port.create_sender(rcvbuf=4096)
-    m = layer_port.register_new_memory(1)
+def test_the_octets_of_small_messages_in_flight_are_bounded(layer_poller: DdpPoller) -> None:
+    stream = layer_poller.create_sender(rcvbuf=4096)
+    m = layer_poller.register_new_memory(1)
     sent = 0
     while stream.begin_message(stream.build_message([m.sge()])) == 1:
         sent += 1
@@ -213,11 +217,11 @@ def test_the_octets_of_small_messages_in_flight_are_bounded(layer_port: DdpPort)
 # ---- aborted messages
 
 
-def test_an_abandoned_message_ends_after_its_last_complete_segment(layer_port: DdpPort) -> None:
-    stream = layer_port.create_sender()
+def test_an_abandoned_message_ends_after_its_last_complete_segment(layer_poller: DdpPoller) -> None:
+    stream = layer_poller.create_sender()
     size = 8 << 20
-    m = layer_port.register_new_memory(size, octet_pattern(1 << 20) * 8)
-    last = layer_port.register_new_memory(4, b"over")
+    m = layer_poller.register_new_memory(size, octet_pattern(1 << 20) * 8)
+    last = layer_poller.register_new_memory(4, b"over")
     assert stream.begin_message(stream.build_message([m.sge()])) == 0
     framed = lib.siw_ddp_tx_abandon(stream.handle)
     assert 0 < framed < size
@@ -233,12 +237,12 @@ def test_an_abandoned_message_ends_after_its_last_complete_segment(layer_port: D
 
 
 def test_freeing_the_key_of_a_message_in_transmission_stops_the_message(
-    layer_port: DdpPort,
+    layer_poller: DdpPoller,
 ) -> None:
-    stream = layer_port.create_sender()
-    m = layer_port.register_new_memory(8 << 20)
+    stream = layer_poller.create_sender()
+    m = layer_poller.register_new_memory(8 << 20)
     assert stream.begin_message(stream.build_message([m.sge()])) == 0
-    layer_port.free_stag(m.stag)
+    layer_poller.free_stag(m.stag)
     with pytest.raises(StreamError, match="EACCES"):
         wait_until(stream.continue_message)
     assert stream.tx_error == CATASTROPHIC
@@ -247,9 +251,9 @@ def test_freeing_the_key_of_a_message_in_transmission_stops_the_message(
 # ---- from memory with an STag, as a Read Response
 
 
-def test_a_read_response_sends_the_memory_of_its_stag(layer_port: DdpPort) -> None:
-    stream = layer_port.create_sender()
-    m = layer_port.register_new_memory(5000, octet_pattern(5000), to_base=100)
+def test_a_read_response_sends_the_memory_of_its_stag(layer_poller: DdpPoller) -> None:
+    stream = layer_poller.create_sender()
+    m = layer_poller.register_new_memory(5000, octet_pattern(5000), to_base=100)
     msg = stream.build_message(
         tagged=True, stag=9, to=3, from_stag=True, src_stag=m.stag, src_to=1100
     )
@@ -270,10 +274,10 @@ def test_a_read_response_sends_the_memory_of_its_stag(layer_port: DdpPort) -> No
     ],
 )
 def test_a_read_response_requires_valid_bounds_protection_domain_and_remote_read_right(
-    layer_port: DdpPort, how: dict[str, int], to: int, length: int, error: tuple[int, int, int]
+    layer_poller: DdpPoller, how: dict[str, int], to: int, length: int, error: tuple[int, int, int]
 ) -> None:
-    stream = layer_port.create_sender()
-    m = layer_port.register_new_memory(10, **how)
+    stream = layer_poller.create_sender()
+    m = layer_poller.register_new_memory(10, **how)
     msg = stream.build_message(tagged=True, from_stag=True, src_stag=m.stag, src_to=to)
     msg.length = length
     with pytest.raises(StreamError, match="EACCES"):
@@ -281,16 +285,18 @@ def test_a_read_response_requires_valid_bounds_protection_domain_and_remote_read
     assert stream.tx_error == error
 
 
-def test_an_empty_read_response_checks_no_stag(layer_port: DdpPort) -> None:
-    stream = layer_port.create_sender()
+def test_an_empty_read_response_checks_no_stag(layer_poller: DdpPoller) -> None:
+    stream = layer_poller.create_sender()
     stream.transmit(stream.build_message(tagged=True, stag=5, from_stag=True, src_stag=0, src_to=1))
     ((head, payload),) = stream.read_sent_segments(0)
     assert (head.stag, head.l, payload) == (5, 1, b"")
 
 
-def test_a_region_is_in_use_until_tcp_has_accepted_its_read_response(layer_port: DdpPort) -> None:
-    stream = layer_port.create_sender()
-    m, other = layer_port.register_new_memory(5000), layer_port.register_new_memory(10)
+def test_a_region_is_in_use_until_tcp_has_accepted_its_read_response(
+    layer_poller: DdpPoller,
+) -> None:
+    stream = layer_poller.create_sender()
+    m, other = layer_poller.register_new_memory(5000), layer_poller.register_new_memory(10)
     msg = stream.build_message(tagged=True, from_stag=True, src_stag=m.stag)
     msg.length = 5000
     assert lib.siw_ddp_tx_still_refers_to_stag(stream.handle, m.stag) == 0
@@ -301,18 +307,18 @@ def test_a_region_is_in_use_until_tcp_has_accepted_its_read_response(layer_port:
     assert lib.siw_ddp_tx_still_refers_to_stag(stream.handle, m.stag) == 0
 
 
-def test_a_region_with_a_partly_sent_read_response_is_in_use(layer_port: DdpPort) -> None:
-    stream = layer_port.create_sender()
-    m = layer_port.register_new_memory(8 << 20)
+def test_a_region_with_a_partly_sent_read_response_is_in_use(layer_poller: DdpPoller) -> None:
+    stream = layer_poller.create_sender()
+    m = layer_poller.register_new_memory(8 << 20)
     msg = stream.build_message(tagged=True, from_stag=True, src_stag=m.stag)
     msg.length = 8 << 20
     assert stream.begin_message(msg) == 0
     assert lib.siw_ddp_tx_still_refers_to_stag(stream.handle, m.stag) == 1
 
 
-def test_sending_fails_after_the_peer_reset_the_connection(layer_port: DdpPort) -> None:
-    stream = layer_port.create_sender()
-    m = layer_port.register_new_memory(1000)
+def test_sending_fails_after_the_peer_reset_the_connection(layer_poller: DdpPoller) -> None:
+    stream = layer_poller.create_sender()
+    m = layer_poller.register_new_memory(1000)
     linger = struct.pack("ii", 1, 0)  # the close resets the connection, so a later write fails
     stream.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
     stream.sock.close()
@@ -333,12 +339,12 @@ def stag_is_in_use(stream: Stream, stag: int) -> bool:
 
 
 def test_only_regions_whose_read_response_tcp_has_not_accepted_are_in_use(
-    layer_port: DdpPort,
+    layer_poller: DdpPoller,
 ) -> None:
-    stream = layer_port.create_sender(rcvbuf=4096)
+    stream = layer_poller.create_sender(rcvbuf=4096)
     sent = []
     while True:
-        m = layer_port.register_new_memory(3000)
+        m = layer_poller.register_new_memory(3000)
         msg = stream.build_message(tagged=True, from_stag=True, src_stag=m.stag)
         msg.length = 3000
         sent.append((m, msg))
@@ -353,10 +359,10 @@ def test_only_regions_whose_read_response_tcp_has_not_accepted_are_in_use(
 
 
 def test_small_read_responses_from_many_regions_are_sent_and_then_release_the_regions(
-    layer_port: DdpPort,
+    layer_poller: DdpPoller,
 ) -> None:
-    stream = layer_port.create_sender()
-    regions = [layer_port.register_new_memory(10, bytes([i]) * 10) for i in range(100)]
+    stream = layer_poller.create_sender()
+    regions = [layer_poller.register_new_memory(10, bytes([i]) * 10) for i in range(100)]
     for turn in range(2):
         for m in regions:
             msg = stream.build_message(tagged=True, from_stag=True, src_stag=m.stag)

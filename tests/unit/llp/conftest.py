@@ -14,7 +14,7 @@ from unit.llp.llp_harness import (
     LOOPBACK,
     Counters,
     LlpSocket,
-    Port,
+    Poller,
     address_text,
     list_open_descriptors,
     port_of,
@@ -36,7 +36,7 @@ def llp_helpers() -> SimpleNamespace:
         list_open_descriptors=list_open_descriptors,
         Counters=Counters,
         temporary_setting=temporary_setting,
-        Port=Port,
+        Poller=Poller,
         LlpSocket=LlpSocket,
         loopback=LOOPBACK,
         lib=lib,
@@ -45,13 +45,13 @@ def llp_helpers() -> SimpleNamespace:
     )
 
 
-@pytest.fixture(name="port")
-def llp_port() -> Iterator[Port]:
+@pytest.fixture(name="poller")
+def llp_poller() -> Iterator[Poller]:
     before = list_open_descriptors()
-    p = Port()
+    p = Poller()
     yield p
     p.close()
-    # Every test with a port also checks for leaked descriptors.
+    # Every test with a poller also checks for leaked descriptors.
     assert list_open_descriptors() == before
 
 

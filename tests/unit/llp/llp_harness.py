@@ -1,4 +1,4 @@
-"""Ports and sockets of the llp layer as Python objects, and Python code run in a child process.
+"""Pollers and sockets of the llp layer as Python objects, and Python code run in a child process.
 
 A child process imports this module but not pytest, because importing pytest takes five times as
 long as importing this module.
@@ -56,39 +56,39 @@ def list_open_descriptors() -> list[int]:
 
 
 class LlpSocket:
-    """A socket of the llp layer, with its number in the port as its handler pointer."""
+    """A socket of the llp layer, with its number in the poller as its handler pointer."""
 
-    def __init__(self, port: Port, make: Callable[[Any, Any], int]) -> None:
-        self.port = port
-        self.number = port.next_socket_number()
+    def __init__(self, poller: Poller, make: Callable[[Any, Any], int]) -> None:
+        self.poller = poller
+        self.number = poller.next_socket_number()
         out = ffi.new("struct siw_llp_sock **")
         rv = make(ffi.cast("void *", self.number), out)
         if rv < 0:
             raise OSError(-rv, os.strerror(-rv))
         self.c = out[0]
-        port.socks[self.number] = self
+        poller.socks[self.number] = self
 
     def close(self) -> None:
-        self.port.socks.pop(self.number, None)
+        self.poller.socks.pop(self.number, None)
         lib.siw_llp_close(self.c)
 
-    def leave_port(self) -> None:
-        del self.port.socks[self.number]
-        lib.siw_llp_leave_port(self.c)
+    def leave_poller(self) -> None:
+        del self.poller.socks[self.number]
+        lib.siw_llp_leave_poller(self.c)
 
-    def join_port(self, port: Port) -> int:
-        """Add the socket, which is in no port, to a port; return the result of the C function."""
-        number = port.next_socket_number()
+    def join_poller(self, poller: Poller) -> int:
+        """Add the socket, which is in no poller, to a poller; return the C function's result."""
+        number = poller.next_socket_number()
         lib.siw_llp_set_handler(self.c, ffi.cast("void *", number))
-        rv = lib.siw_llp_join_port(self.c, port.c)
+        rv = lib.siw_llp_join_poller(self.c, poller.c)
         if rv == 0:
-            self.port, self.number = port, number
-            port.socks[number] = self
+            self.poller, self.number = poller, number
+            poller.socks[number] = self
         return rv
 
-    def move_to(self, port: Port) -> None:
-        self.leave_port()
-        assert self.join_port(port) == 0
+    def move_to(self, poller: Poller) -> None:
+        self.leave_poller()
+        assert self.join_poller(poller) == 0
 
     def local_addr(self) -> Any:
         a = ffi.new("struct siw_addr *")
@@ -191,14 +191,14 @@ def iovec(*parts: bytes) -> tuple[Any, list[Any]]:
     return iov, bufs
 
 
-class Port:
-    """A port with its sockets."""
+class Poller:
+    """A poller with its sockets."""
 
     lib = lib
 
     def __init__(self) -> None:
-        out = ffi.new("struct siw_llp_port **")
-        rv = lib.siw_llp_poll_port_open(ffi.NULL, out)
+        out = ffi.new("struct siw_llp_poller **")
+        rv = lib.siw_llp_poller_open(ffi.NULL, out)
         if rv < 0:
             raise OSError(-rv, os.strerror(-rv))
         self.c = out[0]
@@ -212,7 +212,7 @@ class Port:
     def close(self) -> None:
         for s in list(self.socks.values()):
             s.close()
-        lib.siw_llp_poll_port_close(self.c)
+        lib.siw_llp_poller_close(self.c)
 
     def open_udp(self, where: str = "127.0.0.1", port: int = 0) -> LlpSocket:
         return LlpSocket(
@@ -238,7 +238,7 @@ class Port:
 
     def poll(self, n: int = 64) -> list[LlpSocket]:
         handlers = ffi.new("struct siw_io_handler *[]", n)
-        rv = lib.siw_llp_port_poll(self.c, handlers, n)
+        rv = lib.siw_llp_poller_poll(self.c, handlers, n)
         assert 0 <= rv <= n
         # The lookup raises KeyError for the handler of a closed socket.
         return [self.socks[int(ffi.cast("intptr_t", handlers[i]))] for i in range(rv)]
@@ -256,10 +256,10 @@ class Port:
         raise AssertionError(f"the socket was not reported in {limit} polls")
 
     def arm(self) -> None:
-        assert lib.siw_llp_port_arm(self.c) == 0
+        assert lib.siw_llp_poller_arm_for_sleep(self.c) == 0
 
     def disarm(self) -> None:
-        lib.siw_llp_port_disarm(self.c)
+        lib.siw_llp_poller_disarm(self.c)
 
     def fill_waitset(self) -> Any:
         s = ffi.new("struct siw_llp_waitset *")
@@ -270,19 +270,19 @@ class Port:
         return lib.siw_llp_wait(self.fill_waitset(), extra_fd, timeout_us)
 
     def wake(self) -> None:
-        lib.siw_llp_port_wake(self.c)
+        lib.siw_llp_poller_wake(self.c)
 
     def wake_threads_for_remaining_work(self, more: bool = False) -> None:
-        lib.siw_llp_port_wake_if_work_left(self.c, more)
+        lib.siw_llp_poller_wake_if_work_left(self.c, more)
 
     def hot_fds(self) -> list[int]:
         """Return the descriptors of the hot sockets, which precede epoll in an unarmed wait set."""
-        assert not lib.siw_llp_port_armed(self.c)
+        assert not lib.siw_llp_poller_is_armed(self.c)
         s = self.fill_waitset()
         return [s.fds[i] for i in range(s.n - 1)]
 
     def connected_pair(self, where: str = "127.0.0.1") -> tuple[LlpSocket, LlpSocket]:
-        """Return both ends of a new TCP connection within the port."""
+        """Return both ends of a new TCP connection within the poller."""
         listener = self.listen(where)
         a = self.connect(listener.local_addr())
         b = wait_until(lambda: self.accept_once(listener))
@@ -308,12 +308,12 @@ LIMIT_MS = 60_000
 
 
 class LoopDescriptor:
-    """A descriptor of a port for an event loop."""
+    """A descriptor of a poller for an event loop."""
 
-    def __init__(self, port: Port) -> None:
+    def __init__(self, poller: Poller) -> None:
         out = ffi.new("struct siw_llp_event_loop_fd **")
         before = set(list_open_descriptors())
-        assert lib.siw_llp_event_loop_fd_open(port.c, out) == 0
+        assert lib.siw_llp_event_loop_fd_open(poller.c, out) == 0
         self.c = out[0]
         self.fd = lib.siw_llp_event_loop_fd_number(self.c)
         #: The descriptors that it consists of.
@@ -334,12 +334,12 @@ class LoopDescriptor:
         lib.siw_llp_event_loop_fd_close(self.c)
 
 
-def wait_any(ports: list[Port], timeout_us: int, extra_fd: int = -1) -> int:
-    """Wait until a socket of one of the ports is ready; return the result of the C function."""
-    sets = ffi.new("struct siw_llp_waitset[]", len(ports))
-    for i, port in enumerate(ports):
-        lib.siw_llp_waitset_fill(port.c, sets + i)
-    return lib.siw_llp_wait_any(sets, len(ports), extra_fd, timeout_us)
+def wait_any(pollers: list[Poller], timeout_us: int, extra_fd: int = -1) -> int:
+    """Wait until a socket of one of the pollers is ready; return the result of the C function."""
+    sets = ffi.new("struct siw_llp_waitset[]", len(pollers))
+    for i, poller in enumerate(pollers):
+        lib.siw_llp_waitset_fill(poller.c, sets + i)
+    return lib.siw_llp_wait_any(sets, len(pollers), extra_fd, timeout_us)
 
 
 def wait_until(what: Callable[[], Any], seconds: float = 10.0) -> Any:

@@ -22,7 +22,7 @@ from scapy.utils import PcapReader
 from unit.llp.llp_harness import (
     LOOPBACK,
     LlpSocket,
-    Port,
+    Poller,
     port_of,
     run_code_in_child,
     siw_addr,
@@ -92,8 +92,8 @@ def transport_payload(packet: Packet) -> bytes:
     return bytes((packet.getlayer(UDP) or packet.getlayer(TCP)).payload)
 
 
-def receive_datagram(port: Port, sock: LlpSocket) -> bytes:
-    port.poll_until_ready(sock, 20000)
+def receive_datagram(poller: Poller, sock: LlpSocket) -> bytes:
+    poller.poll_until_ready(sock, 20000)
     rv, octets, _ = sock.recvfrom()
     assert rv >= 0
     return octets
@@ -101,17 +101,17 @@ def receive_datagram(port: Port, sock: LlpSocket) -> bytes:
 
 @pytest.mark.parametrize("family", ["v4", "v6"])
 def test_a_capture_contains_each_datagram_as_sent_and_as_received(
-    port: Port, tmp_path: Path, family: str
+    poller: Poller, tmp_path: Path, family: str
 ) -> None:
     host = LOOPBACK[family]
-    a, b = port.open_udp(host), port.open_udp(host)
+    a, b = poller.open_udp(host), poller.open_udp(host)
     longest = 65507 if family == "v4" else 65527
     sent = [OCTETS[:n] for n in (0, 1, 2, 3, 1000, 1001, longest)]
     with capture_to_file(tmp_path / "x.pcapng") as path:
         for octets in sent:
             half = len(octets) // 3
             assert a.sendto(b.local_addr(), octets[:half], octets[half:]) == 0
-            assert receive_datagram(port, b) == octets
+            assert receive_datagram(poller, b) == octets
     packets = read_packets(path)
     assert [transport_payload(p) for p in packets] == [octets for octets in sent for _ in range(2)]
     there = (host, port_of(a.local_addr()), host, port_of(b.local_addr()))
@@ -121,8 +121,8 @@ def test_a_capture_contains_each_datagram_as_sent_and_as_received(
     assert [packet_comment(p) for p in packets] == [None] * len(packets)
 
 
-def test_a_capture_contains_the_datagrams_of_a_batch(port: Port, tmp_path: Path) -> None:
-    a, b = port.open_udp(), port.open_udp()
+def test_a_capture_contains_the_datagrams_of_a_batch(poller: Poller, tmp_path: Path) -> None:
+    a, b = poller.open_udp(), poller.open_udp()
     with capture_to_file(tmp_path / "x.pcapng") as path:
         buf = ffi.from_buffer(OCTETS)
         rv = lib.siw_llp_udp_send_batch(a.c, b.local_addr(), buf, 2500, 1000)
@@ -135,9 +135,9 @@ def test_a_capture_contains_the_datagrams_of_a_batch(port: Port, tmp_path: Path)
 
 
 def test_a_capture_has_the_local_address_towards_the_peer_for_a_wildcard_socket(
-    port: Port, tmp_path: Path
+    poller: Poller, tmp_path: Path
 ) -> None:
-    a, b = port.open_udp("0.0.0.0"), port.open_udp("127.0.0.1")
+    a, b = poller.open_udp("0.0.0.0"), poller.open_udp("127.0.0.1")
     with capture_to_file(tmp_path / "x.pcapng") as path:
         assert a.sendto(b.local_addr(), b"x") == 0
     assert packet_flow(read_packets(path)[0]) == (
@@ -149,20 +149,20 @@ def test_a_capture_has_the_local_address_towards_the_peer_for_a_wildcard_socket(
 
 
 def test_a_captured_dropped_datagram_has_the_reason_as_its_comment(
-    port: Port, tmp_path: Path
+    poller: Poller, tmp_path: Path
 ) -> None:
     names = [ffi.string(lib.siw_counter_name(i)).decode() for i in range(lib.siw_counters_count())]
     drops = [i for i, name in enumerate(names) if name.startswith("drop_")]
-    a, b = port.open_udp(), port.open_udp()
+    a, b = poller.open_udp(), poller.open_udp()
     with capture_to_file(tmp_path / "x.pcapng") as path:
         for i in drops:
             a.sendto(b.local_addr(), OCTETS[:i])
-            receive_datagram(port, b)
+            receive_datagram(poller, b)
             lib.siw_capture_note_drop_reason(i)
             # Only the first reason is recorded in the capture as the reason of the drop.
             lib.siw_capture_note_drop_reason(i)
         a.sendto(b.local_addr(), b"good")
-        receive_datagram(port, b)
+        receive_datagram(poller, b)
     packets = read_packets(path)
     assert len(packets) == 2 * len(drops) + 2
     told = [packet_comment(p) for p in packets[1::2]]
@@ -177,7 +177,7 @@ def test_a_captured_dropped_datagram_has_the_reason_as_its_comment(
 
 
 def test_a_capture_note_of_a_thread_is_added_to_the_datagram_of_that_thread(tmp_path: Path) -> None:
-    ports = [Port() for _ in range(4)]
+    pollers = [Poller() for _ in range(4)]
     names = {
         name: i
         for i in range(lib.siw_counters_count())
@@ -185,24 +185,24 @@ def test_a_capture_note_of_a_thread_is_added_to_the_datagram_of_that_thread(tmp_
     }
     which = ["drop_crc", "drop_qn", "drop_qkey", "drop_opcode"]
 
-    def send_with_capture_notes(port: Port, name: str) -> None:
-        a, b = port.open_udp(), port.open_udp()
+    def send_with_capture_notes(poller: Poller, name: str) -> None:
+        a, b = poller.open_udp(), poller.open_udp()
         for _ in range(50):
             assert a.sendto(b.local_addr(), name.encode()) == 0
-            assert receive_datagram(port, b) == name.encode()
+            assert receive_datagram(poller, b) == name.encode()
             lib.siw_capture_note_drop_reason(names[name])
 
     with capture_to_file(tmp_path / "x.pcapng") as path:
         threads = [
-            threading.Thread(target=send_with_capture_notes, args=(port, name))
-            for port, name in zip(ports, which, strict=True)
+            threading.Thread(target=send_with_capture_notes, args=(poller, name))
+            for poller, name in zip(pollers, which, strict=True)
         ]
         for t in threads:
             t.start()
         for t in threads:
             t.join()
-    for port in ports:
-        port.close()
+    for poller in pollers:
+        poller.close()
     packets = read_packets(path)
     assert len(packets) == 4 * 50 * 2
     noted = [
@@ -212,7 +212,7 @@ def test_a_capture_note_of_a_thread_is_added_to_the_datagram_of_that_thread(tmp_
     assert all(text is not None and text.startswith(f"{name}:") for name, text in noted)
 
 
-def transfer_stream(port: Port, a: LlpSocket, b: LlpSocket, octets: bytes) -> None:
+def transfer_stream(poller: Poller, a: LlpSocket, b: LlpSocket, octets: bytes) -> None:
     """Send all octets from ``a`` to ``b`` and assert that ``b`` receives them."""
     sent, got = 0, b""
     for _ in range(100000):
@@ -247,12 +247,12 @@ def assert_sequence_numbers_continue(packets: list[Packet]) -> None:
 
 @pytest.mark.parametrize("family", ["v4", "v6"])
 def test_a_tcp_stream_within_one_process_is_captured_once_from_syn_to_fin(
-    port: Port, tmp_path: Path, family: str
+    poller: Poller, tmp_path: Path, family: str
 ) -> None:
     with capture_to_file(tmp_path / "x.pcapng") as path:
-        a, b = port.connected_pair(LOOPBACK[family])
-        transfer_stream(port, a, b, OCTETS)
-        transfer_stream(port, b, a, OCTETS[:1000])
+        a, b = poller.connected_pair(LOOPBACK[family])
+        transfer_stream(poller, a, b, OCTETS)
+        transfer_stream(poller, b, a, OCTETS[:1000])
         name = port_of(a.local_addr())
         a.close()
         wait_until(lambda: b.recv()[0] == 0)
@@ -273,16 +273,16 @@ def test_a_tcp_stream_within_one_process_is_captured_once_from_syn_to_fin(
 
 @pytest.mark.parametrize("who", ["accepted", "connected"])
 def test_a_tcp_stream_to_another_program_is_captured_in_both_directions(
-    port: Port, tmp_path: Path, who: str
+    poller: Poller, tmp_path: Path, who: str
 ) -> None:
     with capture_to_file(tmp_path / "x.pcapng") as path:
         if who == "accepted":
-            listener = port.listen()
+            listener = poller.listen()
             peer = socket.create_connection(("127.0.0.1", port_of(listener.local_addr())))
-            ours = wait_until(lambda: port.accept_once(listener))
+            ours = wait_until(lambda: poller.accept_once(listener))
         else:
             with socket.create_server(("127.0.0.1", 0)) as server:
-                ours = port.connect(siw_addr("127.0.0.1", server.getsockname()[1]))
+                ours = poller.connect(siw_addr("127.0.0.1", server.getsockname()[1]))
                 peer, _ = server.accept()
             wait_until(lambda: ours.connect_result() == 0)
         there = peer.getsockname()[1]
@@ -305,21 +305,23 @@ def test_a_tcp_stream_to_another_program_is_captured_in_both_directions(
 
 
 def test_each_direction_of_a_captured_tcp_stream_has_its_own_initial_sequence_number(
-    port: Port, tmp_path: Path
+    poller: Poller, tmp_path: Path
 ) -> None:
     with capture_to_file(tmp_path / "x.pcapng") as path:
-        listener = port.listen()
+        listener = poller.listen()
         for _ in range(2):
-            a = port.connect(listener.local_addr())
-            wait_until(lambda: port.accept_once(listener))
+            a = poller.connect(listener.local_addr())
+            wait_until(lambda: poller.accept_once(listener))
             wait_until(lambda a=a: a.connect_result() == 0)
     firsts = {packet_flow(p): p[TCP].seq for p in read_packets(path) if "S" in str(p[TCP].flags)}
     assert len(firsts) == 4 == len(set(firsts.values()))
 
 
-def test_the_capture_of_an_aborted_tcp_stream_ends_with_a_reset(port: Port, tmp_path: Path) -> None:
+def test_the_capture_of_an_aborted_tcp_stream_ends_with_a_reset(
+    poller: Poller, tmp_path: Path
+) -> None:
     with capture_to_file(tmp_path / "x.pcapng") as path:
-        a, b = port.connected_pair()
+        a, b = poller.connected_pair()
         lib.siw_llp_tcp_set_abortive_close(a.c)
         a.close()
         wait_until(lambda: b.recv()[0] == -104)
@@ -329,20 +331,22 @@ def test_the_capture_of_an_aborted_tcp_stream_ends_with_a_reset(port: Port, tmp_
 
 
 def test_a_capture_started_amid_a_connection_has_no_handshake_and_only_later_data(
-    port: Port, tmp_path: Path
+    poller: Poller, tmp_path: Path
 ) -> None:
-    a, b = port.connected_pair()
-    transfer_stream(port, a, b, b"before")
+    a, b = poller.connected_pair()
+    transfer_stream(poller, a, b, b"before")
     with capture_to_file(tmp_path / "x.pcapng") as path:
-        transfer_stream(port, a, b, b"after")
-    transfer_stream(port, a, b, b"past")
+        transfer_stream(poller, a, b, b"after")
+    transfer_stream(poller, a, b, b"past")
     packets = read_packets(path)
     assert b"".join(transport_payload(p) for p in packets) == b"after"
     assert all(not p[TCP].flags.S for p in packets)
 
 
-def test_a_capture_names_the_network_interface_of_each_packet(port: Port, tmp_path: Path) -> None:
-    a, b = port.open_udp("127.0.0.1"), port.open_udp("::1")
+def test_a_capture_names_the_network_interface_of_each_packet(
+    poller: Poller, tmp_path: Path
+) -> None:
+    a, b = poller.open_udp("127.0.0.1"), poller.open_udp("::1")
     with capture_to_file(tmp_path / "x.pcapng") as path:
         a.sendto(a.local_addr(), b"4")
         b.sendto(b.local_addr(), b"6")
@@ -351,9 +355,9 @@ def test_a_capture_names_the_network_interface_of_each_packet(port: Port, tmp_pa
 
 
 def test_a_second_capture_is_refused_and_a_new_one_overwrites_its_file(
-    port: Port, tmp_path: Path
+    poller: Poller, tmp_path: Path
 ) -> None:
-    a = port.open_udp()
+    a = poller.open_udp()
     path = tmp_path / "x.pcapng"
     with capture_to_file(path):
         assert lib.siw_capture_open(str(tmp_path / "y.pcapng").encode()) == -EBUSY
@@ -386,8 +390,8 @@ def test_percent_p_in_a_capture_path_is_replaced_by_the_process_id(tmp_path: Pat
 
 @pytest.mark.parametrize("name", ["x.pcapng", "x-%p.pcapng", "bare"])
 def test_a_forked_child_writes_its_own_capture_file(tmp_path: Path, name: str) -> None:
-    port = Port()
-    a = port.open_udp()
+    poller = Poller()
+    a = poller.open_udp()
     with capture_to_file(tmp_path / name):
         where = a.local_addr()
         a.sendto(where, b"parent 1")
@@ -396,13 +400,13 @@ def test_a_forked_child_writes_its_own_capture_file(tmp_path: Path, name: str) -
             status = 1
             try:
                 # siwarp has closed the inherited sockets in the child.
-                own = Port().open_udp()
+                own = Poller().open_udp()
                 status = 0 if own.sendto(where, b"child") == 0 else 2
             finally:
                 os._exit(status)
         assert os.waitpid(pid, 0)[1] == 0
         a.sendto(a.local_addr(), b"parent 2")
-    port.close()
+    poller.close()
     mine = tmp_path / name.replace("%p", str(os.getpid()))
     child = {"x.pcapng": f"x-{pid}.pcapng", "x-%p.pcapng": f"x-{pid}.pcapng", "bare": f"bare-{pid}"}
     assert [transport_payload(p) for p in read_packets(mine)] == [b"parent 1", b"parent 2"]
@@ -414,20 +418,20 @@ def test_a_failed_write_ends_the_capture_and_a_new_capture_can_be_opened(tmp_pat
     done = run_code_in_child(f"""
 import fcntl
 fd = os.memfd_create("x", os.MFD_ALLOW_SEALING)
-port = Port()
-a = port.open_udp()
+poller = Poller()
+a = poller.open_udp()
 assert lib.siw_capture_open(b"/proc/self/fd/%d" % fd) == 0
 for i in range(10):
     if i == 4:
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW)
     assert a.sendto(a.local_addr(), b"x" * 100) == 0
-assert port.poll_until_ready(a) and all(a.recvfrom()[0] == 100 for _ in range(10))
+assert poller.poll_until_ready(a) and all(a.recvfrom()[0] == 100 for _ in range(10))
 with open("{tmp_path}/x.pcapng", "wb") as copy:
     copy.write(os.pread(fd, 1 << 20, 0))
 assert lib.siw_capture_open(b"{tmp_path}/y.pcapng") == 0
 assert a.sendto(a.local_addr(), b"again") == 0
 lib.siw_capture_close()
-port.close()
+poller.close()
 """)
     assert done.returncode == 0, done.stderr
     (line,) = done.stderr.splitlines()
@@ -441,13 +445,13 @@ port.close()
 def test_a_capture_ends_at_the_size_of_siwarp_capture_mb(tmp_path: Path) -> None:
     done = run_code_in_child(f"""
 os.environ["SIWARP_CAPTURE_MB"] = "1"
-port = Port()
-a = port.open_udp()
+poller = Poller()
+a = poller.open_udp()
 assert lib.siw_capture_open(b"{tmp_path}/x.pcapng") == 0
 for _ in range(40):
     assert a.sendto(a.local_addr(), b"x" * 60000) == 0
-    assert port.poll_until_ready(a) and a.recvfrom()[0] == 60000
-port.close()
+    assert poller.poll_until_ready(a) and a.recvfrom()[0] == 60000
+poller.close()
 """)
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("SIWARP_CAPTURE_MB") == len(done.stderr.splitlines()) == 1
@@ -458,13 +462,13 @@ port.close()
 def test_a_file_size_limit_ends_the_capture_but_not_the_traffic(tmp_path: Path) -> None:
     done = run_code_in_child(f"""
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
-port = Port()
-a = port.open_udp()
+poller = Poller()
+a = poller.open_udp()
 assert lib.siw_capture_open(b"{tmp_path}/x.pcapng") == 0
 for _ in range(10):
     assert a.sendto(a.local_addr(), b"x" * 100) == 0
-assert port.poll_until_ready(a) and all(a.recvfrom()[0] == 100 for _ in range(10))
-port.close()
+assert poller.poll_until_ready(a) and all(a.recvfrom()[0] == 100 for _ in range(10))
+poller.close()
 """)
     assert done.returncode == 0, done.stderr
     line = f"siwarp: the capture to {tmp_path}/x.pcapng ends here: the file has reached the "

@@ -28,7 +28,7 @@ def expected_buffer_setsockopt_count() -> int:
 #: Code in which `call` must return -`error` when a call of `name` fails, and leave no descriptor
 #: open.
 ERROR_CHECK = """
-p = Port()
+p = Poller()
 u4, u6 = p.open_udp("127.0.0.1"), p.open_udp("::1")
 group, group6 = siw_addr("239.192.7.11", 40000), siw_addr("ff02::1:2", 40001)
 out, dest4, dest6 = ffi.new("struct siw_llp_sock **"), u4.local_addr(), u6.local_addr()
@@ -81,7 +81,7 @@ CALLS = [
     ("lib.siw_llp_peer_addr(u4.c, siw_addr('::1'))", "getpeername"),
     ("lib.siw_llp_list_interfaces(ffi.new('struct siw_llp_interface[8]'), 8)", "getifaddrs socket"),
     (
-        "lib.siw_llp_poll_port_open(ffi.NULL, ffi.new('struct siw_llp_port **'))",
+        "lib.siw_llp_poller_open(ffi.NULL, ffi.new('struct siw_llp_poller **'))",
         "epoll_create1 eventfd epoll_ctl",
     ),
     ("lib.siw_llp_event_fd_open()", "eventfd"),
@@ -106,7 +106,7 @@ def test_errors_of_sending_a_batch_are_mapped_to_the_documented_errors(
     run_with_failing_calls(
         build_dir,
         """
-p = Port()
+p = Poller()
 a, b = p.open_udp(), p.open_udp()
 octets = ffi.from_buffer(bytes(2500))
 
@@ -134,7 +134,7 @@ def test_a_datagram_is_sent_despite_the_icmp_error_of_an_earlier_datagram(build_
     run_with_failing_calls(
         build_dir,
         """
-p = Port()
+p = Poller()
 a, b = p.open_udp(), p.open_udp()
 c = Counters()
 dest = b.local_addr()
@@ -168,7 +168,7 @@ def test_an_ipv6_group_is_joined_without_the_privilege_to_bind_to_an_interface(
         build_dir,
         f"nth = {expected_buffer_setsockopt_count() + 3}"
         """
-p = Port()
+p = Poller()
 out = ffi.new("struct siw_llp_sock **")
 with failing("setsockopt", errno.EPERM, nth=nth):
     rv = lib.siw_llp_udp_join(p.c, siw_addr("ff02::1:2", 40001), b"lo", ffi.NULL, out)
@@ -201,7 +201,7 @@ def test_a_path_mtu_or_buffer_size_that_cannot_be_determined_is_0(build_dir: Pat
     run_with_failing_calls(
         build_dir,
         """
-p = Port()
+p = Poller()
 a = p.open_udp()
 dest = a.local_addr()
 assert lib.siw_llp_udp_route_mtu(a.c, dest) > 65000
@@ -222,7 +222,7 @@ def test_an_interface_watch_retries_after_eintr_and_reports_lost_notifications(
     run_with_failing_calls(
         build_dir,
         """
-p = Port()
+p = Poller()
 out = ffi.new("struct siw_llp_watch **")
 assert lib.siw_llp_interface_watch_open(p.c, b"lo", ffi.NULL, out) == 0
 with failing("recvfrom", errno.EINTR, times=5):
@@ -237,7 +237,7 @@ p.close()
 
 
 SEND_CAPTURED_DATAGRAM = """
-p = Port()
+p = Poller()
 a, b = p.open_udp("0.0.0.0"), p.open_udp()
 dest = b.local_addr()
 assert lib.siw_capture_open(b"{file}") == 0
@@ -270,7 +270,7 @@ def test_a_capture_can_query_the_source_address_with_descriptor_0(
 
 
 ADOPT_FAILS = """
-p = Port()
+p = Poller()
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 s.bind(("127.0.0.1", 0))
 fd = os.dup(s.fileno())
@@ -306,7 +306,7 @@ def test_receiving_a_batch_handles_errors_like_receiving_a_datagram(
     run_with_failing_calls(
         build_dir,
         f"""
-p = Port()
+p = Poller()
 a, b = p.open_udp(), p.open_udp()
 dest, c = b.local_addr(), Counters()
 source, seg = ffi.new("struct siw_addr *"), ffi.new("uint32_t *")
@@ -359,7 +359,7 @@ p.close()
 
 
 @pytest.mark.parametrize("name", ["aligned_alloc", "malloc"])
-def test_opening_a_port_or_socket_without_memory_fails_without_a_leak(
+def test_opening_a_poller_or_socket_without_memory_fails_without_a_leak(
     build_dir: Path, name: str
 ) -> None:
     run_with_failing_calls(
@@ -368,13 +368,13 @@ def test_opening_a_port_or_socket_without_memory_fails_without_a_leak(
 before = list_open_descriptors()
 with failing({name!r}, errno.ENOMEM):
     try:
-        Port()
+        Poller()
     except OSError as e:
         assert e.errno == errno.ENOMEM
     else:
-        raise AssertionError("a port was opened")
+        raise AssertionError("a poller was opened")
 assert list_open_descriptors() == before
-p = Port()
+p = Poller()
 with failing("aligned_alloc", errno.ENOMEM):
     try:
         p.open_udp()
@@ -387,7 +387,7 @@ with failing("malloc", errno.ENOMEM):
     assert lib.siw_llp_batch_buffer_acquire(p.c) == ffi.NULL
 lib.siw_llp_batch_buffer_return(p.c, batch)
 lib.siw_llp_close(ffi.NULL)
-lib.siw_llp_poll_port_close(ffi.NULL)
+lib.siw_llp_poller_close(ffi.NULL)
 p.socks.clear()
 p.close()
 assert list_open_descriptors() == before

@@ -7,7 +7,7 @@ from pathlib import Path
 from failing import run_with_failing_calls
 
 DATAGRAM_SETUP = """
-p = Port()
+p = Poller()
 a, b = p.open_udp(), p.open_udp()
 dest = b.local_addr()
 c = Counters()
@@ -96,7 +96,7 @@ p.close()
 
 
 STREAM_SETUP = """
-p = Port()
+p = Poller()
 a, b = p.connected_pair()
 c = Counters()
 def install_plan(text):

@@ -12,7 +12,7 @@ ERRORS_OF_A_PENDING_CONNECTION = (
     "ENETUNREACH ENETDOWN"
 )
 LISTENER_SETUP = """
-p = Port()
+p = Poller()
 listener = p.listen()
 out = ffi.new("struct siw_llp_sock **")
 def accept_connection():
@@ -93,7 +93,7 @@ def test_an_interrupted_connect_continues_and_an_error_is_returned_each_time(
     run_with_failing_calls(
         build_dir,
         """
-p = Port()
+p = Poller()
 listener = p.listen()
 dest = listener.local_addr()
 with failing("connect", errno.EINPROGRESS):
@@ -118,7 +118,7 @@ def test_interrupted_tcp_calls_are_repeated_and_other_errors_are_returned(
     run_with_failing_calls(
         build_dir,
         f"""
-p = Port()
+p = Poller()
 a, b = p.connected_pair()
 if {captured}:
     assert lib.siw_capture_open(b"{tmp_path}/x.pcapng") == 0
@@ -175,24 +175,24 @@ lib.siw_llp_event_fd_close(fd)
     )
 
 
-def test_a_socket_that_could_not_join_a_port_can_join_another_port_or_be_closed(
+def test_a_socket_that_could_not_join_a_poller_can_join_another_poller_or_be_closed(
     build_dir: Path,
 ) -> None:
     run_with_failing_calls(
         build_dir,
         """
-p, q = Port(), Port()
+p, q = Poller(), Poller()
 before = list_open_descriptors()
 a, b = p.connected_pair()
 assert a.send(b"unread") == 6
 
 def move_b_without_memory():
-    b.leave_port()
+    b.leave_poller()
     with failing("epoll_ctl", errno.ENOMEM):
-        assert b.join_port(q) == -errno.ENOMEM
+        assert b.join_poller(q) == -errno.ENOMEM
 
 move_b_without_memory()
-assert b.join_port(p) == 0
+assert b.join_poller(p) == 0
 p.wait_until_ready(b)
 assert b.recv()[1] == b"unread"
 move_b_without_memory()

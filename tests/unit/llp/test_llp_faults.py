@@ -33,7 +33,7 @@ def temporarily_install_fault_plan(llp_helpers, text):
         assert llp_helpers.lib.siw_faults_install_plan(llp_helpers.ffi.NULL) == 0
 
 
-def receive_until_quiet(port, sock, quiet=0.15, most=10**6):
+def receive_until_quiet(poller, sock, quiet=0.15, most=10**6):
     """Return the datagrams that arrive until none has arrived for ``quiet`` seconds.
 
     Loopback delivers a datagram within sendto, so with ``quiet=0`` an empty result shows that no
@@ -42,7 +42,7 @@ def receive_until_quiet(port, sock, quiet=0.15, most=10**6):
     got, end = [], time.monotonic() + quiet
     while len(got) < most:
         moved = False
-        for s in port.poll():
+        for s in poller.poll():
             while s is sock:
                 rv, data, _ = s.recvfrom()
                 if rv < 0:
@@ -55,7 +55,7 @@ def receive_until_quiet(port, sock, quiet=0.15, most=10**6):
         elif time.monotonic() >= end:
             break
         else:
-            port.wait(20000)
+            poller.wait(20000)
     return got
 
 
@@ -80,14 +80,14 @@ def test_an_invalid_fault_plan_is_refused_with_a_reason_and_changes_nothing(llp_
 
 
 @pytest.mark.parametrize("way", ["tx", "rx"])
-def test_a_fault_plan_loses_the_same_datagrams_for_the_same_seed(port, llp_helpers, way):
+def test_a_fault_plan_loses_the_same_datagrams_for_the_same_seed(poller, llp_helpers, way):
     runs = []
     for seed in (7, 7, 8):
-        a, b = port.open_udp(), port.open_udp()
+        a, b = poller.open_udp(), poller.open_udp()
         counters = llp_helpers.Counters()
         with temporarily_install_fault_plan(llp_helpers, f"{way}:loss=10%,seed={seed}"):
             send_each_datagram(a, b.local_addr(), numbered_datagrams(1000))
-            runs.append(receive_until_quiet(port, b))
+            runs.append(receive_until_quiet(poller, b))
         assert 1000 - len(runs[-1]) == counters["fault_loss"]
         # The number of losses lies within five standard deviations of the binomial distribution.
         assert abs(counters["fault_loss"] - 100) <= 5 * math.sqrt(1000 * 0.1 * 0.9)
@@ -98,19 +98,19 @@ def test_a_fault_plan_loses_the_same_datagrams_for_the_same_seed(port, llp_helpe
     assert runs[0] != runs[2]
 
 
-def test_a_fault_plan_has_no_effect_after_its_removal(port, llp_helpers):
-    a, b = port.open_udp(), port.open_udp()
+def test_a_fault_plan_has_no_effect_after_its_removal(poller, llp_helpers):
+    a, b = poller.open_udp(), poller.open_udp()
     with temporarily_install_fault_plan(llp_helpers, "loss=100%"):
         send_each_datagram(a, b.local_addr(), numbered_datagrams(10))
     send_each_datagram(a, b.local_addr(), numbered_datagrams(10))
-    assert receive_until_quiet(port, b, most=10) == numbered_datagrams(10)
+    assert receive_until_quiet(poller, b, most=10) == numbered_datagrams(10)
 
 
-def test_a_burst_of_losses_drops_consecutive_datagrams(port, llp_helpers):
-    a, b = port.open_udp(), port.open_udp()
+def test_a_burst_of_losses_drops_consecutive_datagrams(poller, llp_helpers):
+    a, b = poller.open_udp(), poller.open_udp()
     with temporarily_install_fault_plan(llp_helpers, "tx:loss=5%,burst=4"):
         send_each_datagram(a, b.local_addr(), numbered_datagrams(1000))
-        got = {int.from_bytes(d, "big") for d in receive_until_quiet(port, b)}
+        got = {int.from_bytes(d, "big") for d in receive_until_quiet(poller, b)}
     lost = "".join("." if i in got else "x" for i in range(1000))
     runs = [len(r) for r in lost[:-4].split(".") if r]
     assert runs
@@ -118,12 +118,12 @@ def test_a_burst_of_losses_drops_consecutive_datagrams(port, llp_helpers):
 
 
 @pytest.mark.parametrize("way", ["tx", "rx"])
-def test_duplicates_arrive_directly_after_their_originals(port, llp_helpers, way):
-    a, b = port.open_udp(), port.open_udp()
+def test_duplicates_arrive_directly_after_their_originals(poller, llp_helpers, way):
+    a, b = poller.open_udp(), poller.open_udp()
     counters = llp_helpers.Counters()
     with temporarily_install_fault_plan(llp_helpers, f"{way}:dup=20%"):
         send_each_datagram(a, b.local_addr(), numbered_datagrams(500))
-        got = receive_until_quiet(port, b)
+        got = receive_until_quiet(poller, b)
     assert sorted(set(got)) == numbered_datagrams(500)
     assert len(got) == 500 + counters["fault_dup"]
     assert counters["fault_dup"] > 50
@@ -131,12 +131,12 @@ def test_duplicates_arrive_directly_after_their_originals(port, llp_helpers, way
 
 
 @pytest.mark.parametrize("way", ["tx", "rx"])
-def test_a_reordered_datagram_is_overtaken_by_at_most_three_datagrams(port, llp_helpers, way):
-    a, b = port.open_udp(), port.open_udp()
+def test_a_reordered_datagram_is_overtaken_by_at_most_three_datagrams(poller, llp_helpers, way):
+    a, b = poller.open_udp(), poller.open_udp()
     counters = llp_helpers.Counters()
     with temporarily_install_fault_plan(llp_helpers, f"{way}:reorder=10%"):
         send_each_datagram(a, b.local_addr(), numbered_datagrams(500))
-        got = [int.from_bytes(d, "big") for d in receive_until_quiet(port, b, quiet=0.5)]
+        got = [int.from_bytes(d, "big") for d in receive_until_quiet(poller, b, quiet=0.5)]
     assert sorted(got) == list(range(500))
     late = [n for at, n in enumerate(got) if any(m > n for m in got[:at])]
     # A held datagram next to another held datagram may still arrive in order.
@@ -145,32 +145,32 @@ def test_a_reordered_datagram_is_overtaken_by_at_most_three_datagrams(port, llp_
     assert max(sum(m > n for m in got[:at]) for at, n in enumerate(got)) <= 3
 
 
-def test_a_reordered_datagram_without_successors_is_sent_after_a_time_out(port, llp_helpers):
-    a, b = port.open_udp(), port.open_udp()
+def test_a_reordered_datagram_without_successors_is_sent_after_a_time_out(poller, llp_helpers):
+    a, b = poller.open_udp(), poller.open_udp()
     with temporarily_install_fault_plan(llp_helpers, "tx:reorder=100%"):
         began = time.monotonic()
         send_each_datagram(a, b.local_addr(), [b"alone"])
-        assert receive_until_quiet(port, b, quiet=EXTRA_SECONDS, most=1) == [b"alone"]
+        assert receive_until_quiet(poller, b, quiet=EXTRA_SECONDS, most=1) == [b"alone"]
     assert time.monotonic() - began >= 0.05
 
 
 @pytest.mark.parametrize("fault", ["dup=100%", "reorder=100%"])
 def test_the_limit_of_a_fault_plan_counts_datagrams_without_their_duplicates(
-    port, llp_helpers, fault
+    poller, llp_helpers, fault
 ):
-    a, b = port.open_udp(), port.open_udp()
+    a, b = poller.open_udp(), poller.open_udp()
     counters = llp_helpers.Counters()
     with temporarily_install_fault_plan(llp_helpers, f"tx:rate=8kbit,limit=3,{fault}"):
         send_each_datagram(a, b.local_addr(), [bytes(1000)] * 10)
         assert counters["fault_limit"] == 7
     # When the plan is removed, the datagrams that the plan holds are sent immediately.
-    assert len(receive_until_quiet(port, b)) == (6 if fault.startswith("dup") else 3)
+    assert len(receive_until_quiet(poller, b)) == (6 if fault.startswith("dup") else 3)
 
 
 @pytest.mark.parametrize("delay", ["", ",delay=1us"])
 @pytest.mark.parametrize("way", ["tx", "rx"])
-def test_a_fault_plan_marks_only_ecn_capable_datagrams(port, llp_helpers, way, delay):
-    capable, plain, b = port.open_udp(), port.open_udp(), port.open_udp()
+def test_a_fault_plan_marks_only_ecn_capable_datagrams(poller, llp_helpers, way, delay):
+    capable, plain, b = poller.open_udp(), poller.open_udp(), poller.open_udp()
     seg, source = llp_helpers.ffi.new("uint32_t *"), llp_helpers.ffi.new("struct siw_addr *")
     room = llp_helpers.ffi.new("char[]", 100)
     assert llp_helpers.lib.siw_llp_udp_enable_ecn(capable.c) == 0
@@ -180,7 +180,7 @@ def test_a_fault_plan_marks_only_ecn_capable_datagrams(port, llp_helpers, way, d
         assert sender.sendto(b.local_addr(), b"x") == 0
         while (rv := llp_helpers.lib.siw_llp_udp_recv_with_gro(b.c, source, room, 100, seg)) < 0:
             assert rv == -errno.EAGAIN
-            port.poll_until_ready(b)
+            poller.poll_until_ready(b)
         return llp_helpers.lib.siw_llp_udp_ce_received(b.c)
 
     with temporarily_install_fault_plan(llp_helpers, f"{way}:mark=100%{delay}"):
@@ -190,12 +190,12 @@ def test_a_fault_plan_marks_only_ecn_capable_datagrams(port, llp_helpers, way, d
 
 
 @pytest.mark.parametrize("way", ["tx", "rx"])
-def test_a_fault_plan_changes_one_bit_of_a_corrupted_datagram(port, llp_helpers, way):
-    a, b = port.open_udp(), port.open_udp()
+def test_a_fault_plan_changes_one_bit_of_a_corrupted_datagram(poller, llp_helpers, way):
+    a, b = poller.open_udp(), poller.open_udp()
     counters = llp_helpers.Counters()
     with temporarily_install_fault_plan(llp_helpers, f"{way}:corrupt=20%"):
         send_each_datagram(a, b.local_addr(), [bytes(100)] * 300)
-        got = receive_until_quiet(port, b)
+        got = receive_until_quiet(poller, b)
     bits = [sum(o.bit_count() for o in d) for d in got]
     assert len(got) == 300
     assert set(bits) == {0, 1}
@@ -204,98 +204,100 @@ def test_a_fault_plan_changes_one_bit_of_a_corrupted_datagram(port, llp_helpers,
 
 @pytest.mark.parametrize("way", ["tx", "rx"])
 def test_a_delayed_datagram_arrives_after_its_delay_and_wakes_a_waiting_thread(
-    port, llp_helpers, way
+    poller, llp_helpers, way
 ):
-    a, b = port.open_udp(), port.open_udp()
+    a, b = poller.open_udp(), poller.open_udp()
     counters = llp_helpers.Counters()
     with temporarily_install_fault_plan(llp_helpers, f"{way}:delay=60ms"):
         began = time.monotonic()
         send_each_datagram(a, b.local_addr(), numbered_datagrams(5))
-        assert receive_until_quiet(port, b, quiet=EXTRA_SECONDS, most=5) == numbered_datagrams(5)
+        assert receive_until_quiet(poller, b, quiet=EXTRA_SECONDS, most=5) == numbered_datagrams(5)
         took = time.monotonic() - began
     assert 0.06 <= took < EXTRA_SECONDS
     assert counters["fault_delay"] == 5
-    port.drain_ready_sockets()
-    assert port.wait(1000) == 0, "the wait ended although no datagram was due"
+    poller.drain_ready_sockets()
+    assert poller.wait(1000) == 0, "the wait ended although no datagram was due"
 
 
-def test_a_wait_without_time_out_ends_when_a_delayed_datagram_is_due(port, llp_helpers):
-    a, b = port.open_udp(), port.open_udp()
-    port.drain_ready_sockets()
+def test_a_wait_without_time_out_ends_when_a_delayed_datagram_is_due(poller, llp_helpers):
+    a, b = poller.open_udp(), poller.open_udp()
+    poller.drain_ready_sockets()
     with temporarily_install_fault_plan(llp_helpers, "tx:delay=30ms"):
-        port.arm()
+        poller.arm()
         began = time.monotonic()
         send_each_datagram(a, b.local_addr(), [b"x"])
-        while b not in port.poll():
-            assert port.wait(-1) == 1
+        while b not in poller.poll():
+            assert poller.wait(-1) == 1
             assert time.monotonic() - began < EXTRA_SECONDS
         assert time.monotonic() - began >= 0.03
-        port.disarm()
+        poller.disarm()
 
 
-def test_the_rate_of_a_fault_plan_spaces_datagrams(port, llp_helpers):
-    a, b = port.open_udp(), port.open_udp()
+def test_the_rate_of_a_fault_plan_spaces_datagrams(poller, llp_helpers):
+    a, b = poller.open_udp(), poller.open_udp()
     with temporarily_install_fault_plan(llp_helpers, "tx:rate=4Mbit"):
         began = time.monotonic()
         send_each_datagram(a, b.local_addr(), [bytes(1000)] * 50)
-        assert len(receive_until_quiet(port, b, quiet=EXTRA_SECONDS, most=50)) == 50
+        assert len(receive_until_quiet(poller, b, quiet=EXTRA_SECONDS, most=50)) == 50
         # 50 datagrams of 1000 octets at 4 Mbit/s take 100 ms.
         assert 0.1 <= time.monotonic() - began < EXTRA_SECONDS
 
 
-def test_datagrams_beyond_the_limit_of_a_rate_limited_fault_plan_are_dropped(port, llp_helpers):
-    a, b = port.open_udp(), port.open_udp()
+def test_datagrams_beyond_the_limit_of_a_rate_limited_fault_plan_are_dropped(poller, llp_helpers):
+    a, b = poller.open_udp(), poller.open_udp()
     counters = llp_helpers.Counters()
     with temporarily_install_fault_plan(llp_helpers, "tx:rate=800kbit,limit=10"):
         send_each_datagram(a, b.local_addr(), [bytes(1000)] * 50)
-        got = receive_until_quiet(port, b, quiet=0.5)
+        got = receive_until_quiet(poller, b, quiet=0.5)
     assert len(got) + counters["fault_limit"] == 50
     assert 10 <= len(got) <= 20
 
 
-def test_a_blackout_drops_the_datagrams_in_its_period(port, llp_helpers):
-    a, b = port.open_udp(), port.open_udp()
+def test_a_blackout_drops_the_datagrams_in_its_period(poller, llp_helpers):
+    a, b = poller.open_udp(), poller.open_udp()
     counters = llp_helpers.Counters()
     with temporarily_install_fault_plan(llp_helpers, "tx:blackout=100s@0s"):
         send_each_datagram(a, b.local_addr(), numbered_datagrams(5))
-        assert receive_until_quiet(port, b, quiet=0) == []
+        assert receive_until_quiet(poller, b, quiet=0) == []
     assert counters["fault_blackout"] == 5
     with temporarily_install_fault_plan(llp_helpers, "tx:blackout=100s@100s"):
         send_each_datagram(a, b.local_addr(), numbered_datagrams(5))
-        assert receive_until_quiet(port, b, most=5) == numbered_datagrams(5)
+        assert receive_until_quiet(poller, b, most=5) == numbered_datagrams(5)
 
 
-def test_a_clause_of_a_fault_plan_applies_only_to_its_peer(port, llp_helpers):
-    a, b, c = port.open_udp(), port.open_udp(), port.open_udp()
+def test_a_clause_of_a_fault_plan_applies_only_to_its_peer(poller, llp_helpers):
+    a, b, c = poller.open_udp(), poller.open_udp(), poller.open_udp()
     with temporarily_install_fault_plan(
         llp_helpers, f"tx:loss=100%,peer=127.0.0.1:{llp_helpers.port_of(b.local_addr())}"
     ):
         for dest in (b, c):
             send_each_datagram(a, dest.local_addr(), numbered_datagrams(5))
-        assert receive_until_quiet(port, c, most=5) == numbered_datagrams(5)
-        assert receive_until_quiet(port, b, quiet=0) == []
+        assert receive_until_quiet(poller, c, most=5) == numbered_datagrams(5)
+        assert receive_until_quiet(poller, b, quiet=0) == []
 
 
-def test_removal_of_a_fault_plan_delivers_delayed_datagrams_immediately(port, llp_helpers):
-    a, b = port.open_udp(), port.open_udp()
+def test_removal_of_a_fault_plan_delivers_delayed_datagrams_immediately(poller, llp_helpers):
+    a, b = poller.open_udp(), poller.open_udp()
     with temporarily_install_fault_plan(llp_helpers, "delay=1000s"):
         send_each_datagram(a, b.local_addr(), numbered_datagrams(5))
-        assert receive_until_quiet(port, b, quiet=0) == []
-    assert receive_until_quiet(port, b, quiet=EXTRA_SECONDS, most=5) == numbered_datagrams(5)
+        assert receive_until_quiet(poller, b, quiet=0) == []
+    assert receive_until_quiet(poller, b, quiet=EXTRA_SECONDS, most=5) == numbered_datagrams(5)
 
 
-def test_datagrams_delayed_by_a_fault_plan_are_dropped_when_their_socket_closes(port, llp_helpers):
-    a, b = port.open_udp(), port.open_udp()
+def test_datagrams_delayed_by_a_fault_plan_are_dropped_when_their_socket_closes(
+    poller, llp_helpers
+):
+    a, b = poller.open_udp(), poller.open_udp()
     counters = llp_helpers.Counters()
     with temporarily_install_fault_plan(llp_helpers, "tx:delay=1000s"):
         send_each_datagram(a, b.local_addr(), numbered_datagrams(5))
         a.close()
         assert counters["fault_closed"] == 5
-        assert receive_until_quiet(port, b, quiet=0) == []
+        assert receive_until_quiet(poller, b, quiet=0) == []
 
 
-def test_a_batch_is_refused_while_a_fault_plan_is_installed(port, llp_helpers):
-    a, b = port.open_udp(), port.open_udp()
+def test_a_batch_is_refused_while_a_fault_plan_is_installed(poller, llp_helpers):
+    a, b = poller.open_udp(), poller.open_udp()
     buf = llp_helpers.ffi.from_buffer(bytes(3000))
 
     def send_batch():
@@ -309,7 +311,7 @@ def test_a_batch_is_refused_while_a_fault_plan_is_installed(port, llp_helpers):
 # ---- streams
 
 
-def transfer_and_return_seconds(port, a, b, data, piece=50000, seconds=30.0):
+def transfer_and_return_seconds(poller, a, b, data, piece=50000, seconds=30.0):
     """Send ``data`` from ``a`` to ``b``, check the received octets and return the seconds taken."""
     sent, got = 0, bytearray()
     began = time.monotonic()
@@ -325,7 +327,7 @@ def transfer_and_return_seconds(port, a, b, data, piece=50000, seconds=30.0):
             idle = False
         if sent == len(data):
             a.want_write(False)
-        for s in port.poll():
+        for s in poller.poll():
             while s is b:
                 rv, more = s.recv()
                 if rv <= 0:
@@ -334,7 +336,7 @@ def transfer_and_return_seconds(port, a, b, data, piece=50000, seconds=30.0):
                 got += more
                 idle = False
         if idle:
-            assert port.wait(int(seconds * 1e6)) == 1
+            assert poller.wait(int(seconds * 1e6)) == 1
     # A loop compares the octets, because pytest takes minutes to explain a long difference.
     wrong = next((i for i, (x, y) in enumerate(zip(got, data, strict=True)) if x != y), None)
     assert wrong is None, f"received octet {wrong} is wrong"
@@ -346,70 +348,70 @@ def transfer_and_return_seconds(port, a, b, data, piece=50000, seconds=30.0):
     "text", ["short=40%", "delay=20ms", "jitter=5ms,delay=1ms", "delay=5ms,limit=20KB,short=50%"]
 )
 def test_under_a_fault_plan_the_octets_of_a_tcp_stream_arrive_complete_and_in_order(
-    port, llp_helpers, way, text
+    poller, llp_helpers, way, text
 ):
-    a, b = port.connected_pair()
+    a, b = poller.connected_pair()
     data = os.urandom(400_000)
     with temporarily_install_fault_plan(llp_helpers, f"{way}:{text}"):
-        took = transfer_and_return_seconds(port, a, b, data)
+        took = transfer_and_return_seconds(poller, a, b, data)
     if "delay" in text:
         assert took >= 0.001
 
 
-def test_octets_that_a_fault_plan_has_left_out_of_a_read_are_reported(port, llp_helpers):
+def test_octets_that_a_fault_plan_has_left_out_of_a_read_are_reported(poller, llp_helpers):
     """The reader of a stream in an event loop notes after each short read that all are handled."""
-    loop = LoopDescriptor(port)
-    a, b = port.connected_pair()
+    loop = LoopDescriptor(poller)
+    a, b = poller.connected_pair()
     got = 0
     with temporarily_install_fault_plan(llp_helpers, "rx:short=100%"):
         assert a.send(b"x" * 1000) == 1000
         while got < 1000:
-            port.wait_until_ready(b)
+            poller.wait_until_ready(b)
             got += max(b.recv()[0], 0)
             b.note_all_handled()
     loop.close()
 
 
 @pytest.mark.parametrize("way", ["tx", "rx"])
-def test_a_fault_plan_limits_the_rate_of_a_tcp_stream(port, llp_helpers, way):
-    a, b = port.connected_pair()
+def test_a_fault_plan_limits_the_rate_of_a_tcp_stream(poller, llp_helpers, way):
+    a, b = poller.connected_pair()
     with temporarily_install_fault_plan(llp_helpers, f"{way}:rate=40Mbit"):
         # A megabyte at 40 Mbit/s takes 200 ms.
         assert (
             0.2
-            <= transfer_and_return_seconds(port, a, b, os.urandom(1_000_000))
+            <= transfer_and_return_seconds(poller, a, b, os.urandom(1_000_000))
             < 0.2 + EXTRA_SECONDS
         )
 
 
 @pytest.mark.parametrize("way", ["tx", "rx"])
-def test_a_blackout_delays_the_octets_of_a_tcp_stream_until_its_end(port, llp_helpers, way):
-    a, b = port.connected_pair()
+def test_a_blackout_delays_the_octets_of_a_tcp_stream_until_its_end(poller, llp_helpers, way):
+    a, b = poller.connected_pair()
     with temporarily_install_fault_plan(llp_helpers, f"{way}:blackout=100ms@0s"):
         assert (
             0.09
-            <= transfer_and_return_seconds(port, a, b, os.urandom(100_000))
+            <= transfer_and_return_seconds(poller, a, b, os.urandom(100_000))
             < 0.1 + EXTRA_SECONDS
         )
 
 
 @pytest.mark.parametrize("way", ["tx", "rx"])
-def test_a_fault_plan_corrupts_octets_of_a_tcp_stream_and_counts_them(port, llp_helpers, way):
-    a, b = port.connected_pair()
+def test_a_fault_plan_corrupts_octets_of_a_tcp_stream_and_counts_them(poller, llp_helpers, way):
+    a, b = poller.connected_pair()
     counters = llp_helpers.Counters()
     data = bytes(500_000)
     with (
         temporarily_install_fault_plan(llp_helpers, f"{way}:corrupt=5%,short=10%"),
         pytest.raises(AssertionError, match="wrong"),
     ):
-        transfer_and_return_seconds(port, a, b, data)
+        transfer_and_return_seconds(poller, a, b, data)
     assert counters["fault_corrupt"] > 0
 
 
 @pytest.mark.parametrize("way", ["tx", "rx"])
 @pytest.mark.parametrize("text", ["reset=100KB", "reset=50ms"])
-def test_a_reset_by_a_fault_plan_ends_the_tcp_stream_at_both_ends(port, llp_helpers, way, text):
-    a, b = port.connected_pair()
+def test_a_reset_by_a_fault_plan_ends_the_tcp_stream_at_both_ends(poller, llp_helpers, way, text):
+    a, b = poller.connected_pair()
     counters = llp_helpers.Counters()
     ended = set()
     # The fault plan applies to one end of the connection.
@@ -424,7 +426,7 @@ def test_a_reset_by_a_fault_plan_ends_the_tcp_stream_at_both_ends(port, llp_help
         llp_helpers.wait_until(lambda: b.recv()[0] == 1)
         while len(ended) < 2:
             assert time.monotonic() < end, ended
-            for s in port.poll():
+            for s in poller.poll():
                 rv = s.recv()[0]
                 if rv < 0 and rv != -errno.EAGAIN:
                     assert rv == -errno.ECONNRESET
@@ -433,13 +435,13 @@ def test_a_reset_by_a_fault_plan_ends_the_tcp_stream_at_both_ends(port, llp_help
             if "KB" in text and a not in ended and -errno.EAGAIN != a.send(data) < 0:
                 ended.add(a)
             if "ms" in text:
-                port.wait(10000)
+                poller.wait(10000)
         assert a.send(data) < 0
     assert counters["fault_reset"] == 1
 
 
-def test_the_end_of_a_tcp_stream_arrives_after_the_delayed_octets(port, llp_helpers):
-    a, b = port.connected_pair()
+def test_the_end_of_a_tcp_stream_arrives_after_the_delayed_octets(poller, llp_helpers):
+    a, b = poller.connected_pair()
     data = os.urandom(30_000)
     with temporarily_install_fault_plan(llp_helpers, "delay=30ms"):
         assert a.send(data) == len(data)
@@ -448,42 +450,42 @@ def test_the_end_of_a_tcp_stream_arrives_after_the_delayed_octets(port, llp_help
         while True:
             assert time.monotonic() < end
             rv = -errno.EAGAIN
-            if b in port.poll():
+            if b in poller.poll():
                 rv, more = b.recv()
                 got += more
             if rv == 0:
                 break
             if rv < 0:
-                port.wait(50000)
+                poller.wait(50000)
         assert got == data
 
 
-def test_waiting_for_delayed_octets_of_a_tcp_stream_uses_no_cpu_time(port, llp_helpers):
-    a, b = port.connected_pair()
-    port.drain_ready_sockets()
+def test_waiting_for_delayed_octets_of_a_tcp_stream_uses_no_cpu_time(poller, llp_helpers):
+    a, b = poller.connected_pair()
+    poller.drain_ready_sockets()
     data = os.urandom(200_000)
     with temporarily_install_fault_plan(llp_helpers, "rx:rate=4Mbit,limit=20KB"):
         before = time.process_time()
-        transfer_and_return_seconds(port, a, b, data)
+        transfer_and_return_seconds(poller, a, b, data)
         # 200 KB at 4 Mbit/s take 400 ms, and the thread sleeps most of the time.
         assert time.process_time() - before < 0.4 or "SANITIZER" in os.environ
 
 
 def test_a_capture_under_a_fault_plan_has_the_packets_at_the_socket_and_their_drops(
-    port, llp_helpers, tmp_path
+    poller, llp_helpers, tmp_path
 ):
-    a, b = port.open_udp(), port.open_udp()
+    a, b = poller.open_udp(), poller.open_udp()
     path = tmp_path / "faults.pcapng"
     with capture_to_file(path):
         with temporarily_install_fault_plan(llp_helpers, "tx:loss=100%"):
             send_each_datagram(a, b.local_addr(), [b"never sent"])
         with temporarily_install_fault_plan(llp_helpers, "rx:loss=100%"):
             send_each_datagram(a, b.local_addr(), [b"dropped here"])
-            assert receive_until_quiet(port, b, quiet=0) == []
+            assert receive_until_quiet(poller, b, quiet=0) == []
         with temporarily_install_fault_plan(llp_helpers, "tx:delay=1000s"):
             send_each_datagram(a, b.local_addr(), [b"late"])
-            assert receive_until_quiet(port, b, quiet=0) == []
-        assert receive_until_quiet(port, b, quiet=EXTRA_SECONDS, most=1) == [b"late"]
+            assert receive_until_quiet(poller, b, quiet=0) == []
+        assert receive_until_quiet(poller, b, quiet=EXTRA_SECONDS, most=1) == [b"late"]
     told = [(transport_payload(p), packet_comment(p)) for p in read_packets(path)]
     assert [octets for octets, _ in told] == [b"dropped here"] * 2 + [b"late"] * 2
     assert "fault_loss" in told[1][1]
@@ -491,21 +493,21 @@ def test_a_capture_under_a_fault_plan_has_the_packets_at_the_socket_and_their_dr
 
 
 def test_a_datagram_that_a_fault_plan_corrupts_is_captured_as_transmitted(
-    port, llp_helpers, tmp_path
+    poller, llp_helpers, tmp_path
 ):
-    a, b = port.open_udp(), port.open_udp()
+    a, b = poller.open_udp(), poller.open_udp()
     path = tmp_path / "corrupt.pcapng"
     with capture_to_file(path), temporarily_install_fault_plan(llp_helpers, "tx:corrupt=100%"):
         send_each_datagram(a, b.local_addr(), [bytes(50)])
-        got = receive_until_quiet(port, b, quiet=EXTRA_SECONDS, most=1)
+        got = receive_until_quiet(poller, b, quiet=EXTRA_SECONDS, most=1)
     assert [transport_payload(p) for p in read_packets(path)] == got * 2
     assert got != [bytes(50)]
 
 
 def test_two_threads_send_and_receive_on_a_tcp_stream_in_order_under_a_fault_plan(llp_helpers):
     """A thread may send on a socket while another thread polls and receives."""
-    port = llp_helpers.Port()
-    a, b = port.connected_pair()
+    poller = llp_helpers.Poller()
+    a, b = poller.connected_pair()
     data = os.urandom(300_000)
     done = threading.Event()
 
@@ -522,11 +524,11 @@ def test_two_threads_send_and_receive_on_a_tcp_stream_in_order_under_a_fault_pla
         thread.start()
         got, end = b"", time.monotonic() + 6 * EXTRA_SECONDS
         while len(got) < len(data) and time.monotonic() < end:
-            for s in port.poll():
+            for s in poller.poll():
                 rv, more = s.recv()
                 assert rv >= 0 or rv == -errno.EAGAIN
                 got += more if s is b else b""
         thread.join()
     assert done.is_set()
     assert got == data
-    port.close()
+    poller.close()

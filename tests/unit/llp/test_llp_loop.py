@@ -8,72 +8,72 @@ import socket
 from collections.abc import Iterator
 
 import pytest
-from unit.llp.llp_harness import LlpSocket, LoopDescriptor, Port, lib, list_open_descriptors
+from unit.llp.llp_harness import LlpSocket, LoopDescriptor, Poller, lib, list_open_descriptors
 
 #: A time of the monotonic clock in ns that has passed, and one that does not come.
 PASSED, NEVER = 1, 1 << 62
 
 
 @pytest.fixture(name="loop")
-def loop_descriptor(port: Port) -> Iterator[LoopDescriptor]:
-    loop = LoopDescriptor(port)
+def loop_descriptor(poller: Poller) -> Iterator[LoopDescriptor]:
+    loop = LoopDescriptor(poller)
     yield loop
     loop.close()
 
 
-def send_one(port: Port, sock: LlpSocket) -> None:
-    assert port.open_udp().sendto(sock.local_addr(), b"x") == 0
+def send_one(poller: Poller, sock: LlpSocket) -> None:
+    assert poller.open_udp().sendto(sock.local_addr(), b"x") == 0
 
 
 def test_data_of_a_cold_socket_makes_the_descriptor_readable_until_a_poll(
-    port: Port, loop: LoopDescriptor
+    poller: Poller, loop: LoopDescriptor
 ) -> None:
-    sock = port.open_udp()
+    sock = poller.open_udp()
     assert not loop.readable()
-    send_one(port, sock)
+    send_one(poller, sock)
     assert loop.wait_until_readable()
-    port.wait_until_ready(sock)
+    poller.wait_until_ready(sock)
     assert sock.receive_all() == 1
-    port.drain_ready_sockets()
+    poller.drain_ready_sockets()
     assert not loop.readable()
 
 
-def test_data_of_a_hot_socket_makes_the_descriptor_readable_if_the_port_is_armed(
-    port: Port,
+def test_data_of_a_hot_socket_makes_the_descriptor_readable_if_the_poller_is_armed(
+    poller: Poller,
 ) -> None:
-    sock = port.open_udp()
-    send_one(port, sock)
-    port.wait_until_ready(sock)
+    sock = poller.open_udp()
+    send_one(poller, sock)
+    poller.wait_until_ready(sock)
     assert sock.receive_all() == 1
-    port.drain_ready_sockets()
-    assert port.hot_fds() == [sock.fd]
-    loop = LoopDescriptor(port)
-    port.arm()
+    poller.drain_ready_sockets()
+    assert poller.hot_fds() == [sock.fd]
+    loop = LoopDescriptor(poller)
+    poller.arm()
     assert not loop.readable()
-    send_one(port, sock)
+    send_one(poller, sock)
     assert loop.wait_until_readable()
     loop.close()
 
 
-def test_sockets_become_hot_only_while_no_event_loop_waits_on_the_port(port: Port) -> None:
-    sock = port.open_udp()
-    loop = LoopDescriptor(port)
-    send_one(port, sock)
-    port.wait_until_ready(sock)
+def test_sockets_become_hot_only_while_no_event_loop_waits_on_the_poller(poller: Poller) -> None:
+    sock = poller.open_udp()
+    loop = LoopDescriptor(poller)
+    send_one(poller, sock)
+    poller.wait_until_ready(sock)
     assert sock.receive_all() == 1
-    assert port.hot_fds() == []
+    assert poller.hot_fds() == []
     loop.close()
-    send_one(port, sock)
-    port.wait_until_ready(sock)
-    assert port.hot_fds() == [sock.fd]
+    send_one(poller, sock)
+    poller.wait_until_ready(sock)
+    assert poller.hot_fds() == [sock.fd]
 
 
-def test_the_descriptor_is_readable_from_the_wake_of_the_port_to_the_next_poll(
-    port: Port, loop: LoopDescriptor
+def test_the_descriptor_is_readable_from_the_wake_of_the_poller_to_the_next_poll(
+    poller: Poller, loop: LoopDescriptor
 ) -> None:
-    port.wake()
+    poller.wake()
     assert loop.readable()
-    port.poll()
+    poller.poll()
     assert not loop.readable()
 
 
@@ -108,13 +108,13 @@ def test_a_timer_that_has_expired_is_reset_although_no_other_time_follows(
 
 
 def test_a_timer_of_a_socket_that_is_set_makes_the_descriptor_readable_until_the_next_poll(
-    port: Port, loop: LoopDescriptor
+    poller: Poller, loop: LoopDescriptor
 ) -> None:
-    sock = port.open_udp()
+    sock = poller.open_udp()
     lib.siw_llp_sock_enable_timer(sock.c)
     lib.siw_llp_sock_set_timer(sock.c, NEVER)
     assert loop.readable()
-    port.poll()
+    poller.poll()
     assert not loop.readable()
 
 
@@ -137,12 +137,12 @@ def test_a_forked_child_closes_the_descriptors_of_an_event_loop(loop: LoopDescri
 
 
 @pytest.fixture(name="pair")
-def connected_pair(port: Port, loop: LoopDescriptor) -> tuple[LlpSocket, LlpSocket]:
+def connected_pair(poller: Poller, loop: LoopDescriptor) -> tuple[LlpSocket, LlpSocket]:
     """A connection; polls report its second end, which has the octet `x`."""
-    del loop  # no socket of the port becomes hot
-    a, b = port.connected_pair()
+    del loop  # no socket of the poller becomes hot
+    a, b = poller.connected_pair()
     assert a.send(b"x") == 1
-    port.wait_until_ready(b)
+    poller.wait_until_ready(b)
     return a, b
 
 
@@ -150,48 +150,48 @@ Pair = tuple[LlpSocket, LlpSocket]
 
 
 def test_a_stream_whose_reader_has_handled_all_octets_is_not_reported_until_more_arrive(
-    port: Port, pair: Pair
+    poller: Poller, pair: Pair
 ) -> None:
     a, b = pair
     for _ in range(3):
         assert b.recv() == (1, b"x")
-        assert b in port.poll()
+        assert b in poller.poll()
         b.note_all_handled()
-        assert b not in port.poll()
+        assert b not in poller.poll()
         assert a.send(b"x") == 1
-        port.wait_until_ready(b)
+        poller.wait_until_ready(b)
 
 
-def test_octets_reported_after_the_last_read_are_not_lost(port: Port, pair: Pair) -> None:
+def test_octets_reported_after_the_last_read_are_not_lost(poller: Poller, pair: Pair) -> None:
     a, b = pair
     assert b.recv() == (1, b"x")
     assert a.send(b"y") == 1
-    port.poll()  # consumes the event
+    poller.poll()  # consumes the event
     b.note_all_handled()
-    port.wait_until_ready(b)
+    poller.wait_until_ready(b)
     assert b.recv() == (1, b"y")
 
 
 def test_the_end_of_a_stream_reported_before_the_last_read_is_not_lost(
-    port: Port, pair: Pair
+    poller: Poller, pair: Pair
 ) -> None:
     a, b = pair
     assert lib.siw_llp_tcp_shutdown(a.c) == 0
-    port.poll()  # consumes the event
+    poller.poll()  # consumes the event
     assert b.recv() == (1, b"x")
     b.note_all_handled()
-    port.wait_until_ready(b)
+    poller.wait_until_ready(b)
     assert b.recv() == (0, b"")
 
 
-def test_octets_after_urgent_data_are_not_lost(port: Port, pair: Pair) -> None:
+def test_octets_after_urgent_data_are_not_lost(poller: Poller, pair: Pair) -> None:
     """A read ends before urgent data, which no siwarp peer sends."""
     a, b = pair
     with socket.socket(fileno=os.dup(a.fd)) as s:
         s.send(b"!", socket.MSG_OOB)
         s.send(b"y")
-    port.poll()  # consumes the events
+    poller.poll()  # consumes the events
     assert b.recv() == (1, b"x")
     b.note_all_handled()
-    port.wait_until_ready(b)
+    poller.wait_until_ready(b)
     assert b.recv() == (1, b"y")

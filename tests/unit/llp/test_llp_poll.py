@@ -12,16 +12,16 @@ import pytest
 ASK_EVERY, STALE, COOL = 32, 256, 1024
 
 
-def make_socket_hot(port, sender, sock):
+def make_socket_hot(poller, sender, sock):
     """Make a socket hot by a datagram, and receive the datagram."""
     assert sender.sendto(sock.local_addr(), b"x") == 0
-    port.poll_until_ready(sock)
+    poller.poll_until_ready(sock)
     assert sock.receive_all() == 1
 
 
 @pytest.fixture
 def plain_sender():
-    """A sender with a plain UDP socket that belongs to no port."""
+    """A sender with a plain UDP socket that belongs to no poller."""
 
     class Sender:
         def __init__(self):
@@ -40,20 +40,20 @@ def plain_sender():
 # ---- cost
 
 
-def test_without_hot_sockets_each_poll_calls_epoll_wait(port, llp_helpers):
-    port.open_udp()
+def test_without_hot_sockets_each_poll_calls_epoll_wait(poller, llp_helpers):
+    poller.open_udp()
     c = llp_helpers.Counters()
-    assert all(port.poll() == [] for _ in range(100))
+    assert all(poller.poll() == [] for _ in range(100))
     assert c["epoll_waits"] == 100
 
 
 def test_a_hot_socket_is_reported_by_each_poll_and_epoll_called_by_every_32nd_poll(
-    port, llp_helpers, plain_sender
+    poller, llp_helpers, plain_sender
 ):
-    a = port.open_udp()
-    make_socket_hot(port, plain_sender, a)
+    a = poller.open_udp()
+    make_socket_hot(poller, plain_sender, a)
     c = llp_helpers.Counters()
-    assert all(port.poll() == [a] for _ in range(ASK_EVERY * 10))
+    assert all(poller.poll() == [a] for _ in range(ASK_EVERY * 10))
     assert c["epoll_waits"] == 10
 
 
@@ -61,25 +61,25 @@ def test_a_cold_socket_is_reported_within_microseconds_even_if_polls_are_rare(
     llp_helpers, plain_sender
 ):
     with llp_helpers.temporary_setting("hot_sockets", 1):
-        port = llp_helpers.Port()
-    flooded, quiet = port.open_udp(), port.open_udp()
-    make_socket_hot(port, plain_sender, flooded)
+        poller = llp_helpers.Poller()
+    flooded, quiet = poller.open_udp(), poller.open_udp()
+    make_socket_hot(poller, plain_sender, flooded)
     for _ in range(20):
         plain_sender.sendto(flooded.local_addr(), b"x")
         plain_sender.sendto(quiet.local_addr(), b"x")
         # The sleep represents the time that a program spends between two polls.
         time.sleep(0.0001)
-        assert port.poll() == [flooded, quiet]
+        assert poller.poll() == [flooded, quiet]
         for s in (flooded, quiet):
             s.receive_all()
-        assert port.poll() == [flooded]
-    port.close()
+        assert poller.poll() == [flooded]
+    poller.close()
 
 
-def test_a_hot_socket_is_removed_from_the_epoll_set(port, plain_sender):
-    a = port.open_udp()
-    make_socket_hot(port, plain_sender, a)
-    s = port.fill_waitset()
+def test_a_hot_socket_is_removed_from_the_epoll_set(poller, plain_sender):
+    a = poller.open_udp()
+    make_socket_hot(poller, plain_sender, a)
+    s = poller.fill_waitset()
     assert [s.fds[i] for i in range(s.n - 1)] == [a.fd]
     info = Path(f"/proc/self/fdinfo/{s.fds[s.n - 1]}").read_text()
     watched = [int(line.split()[1]) for line in info.splitlines() if line.startswith("tfd:")]
@@ -87,14 +87,14 @@ def test_a_hot_socket_is_removed_from_the_epoll_set(port, plain_sender):
     assert len(watched) == 1, "the epoll set has more than the wake-up descriptor"
 
 
-def test_a_ping_pong_between_two_hot_sockets_rarely_calls_epoll_wait(port, llp_helpers):
-    a, b = port.open_udp(), port.open_udp()
+def test_a_ping_pong_between_two_hot_sockets_rarely_calls_epoll_wait(poller, llp_helpers):
+    a, b = poller.open_udp(), poller.open_udp()
     a.sendto(b.local_addr(), b"x")
-    make_socket_hot(port, b, a)
+    make_socket_hot(poller, b, a)
     c = llp_helpers.Counters()
     rounds = polls = 0
     while rounds < 1000:
-        for s in port.poll():
+        for s in poller.poll():
             if s.recvfrom()[0] > 0:
                 assert s.sendto((a if s is b else b).local_addr(), b"x") == 0
                 rounds += 1
@@ -102,17 +102,17 @@ def test_a_ping_pong_between_two_hot_sockets_rarely_calls_epoll_wait(port, llp_h
     assert c["epoll_waits"] <= polls // ASK_EVERY + 1
 
 
-def test_the_interval_between_checks_of_idle_cold_sockets_grows(port, llp_helpers, plain_sender):
+def test_the_interval_between_checks_of_idle_cold_sockets_grows(poller, llp_helpers, plain_sender):
     """The interval between checks of an idle cold socket grows from 10 us to 20, 40 and 80 us."""
-    hot, _cold = port.open_udp(), port.open_udp()
-    make_socket_hot(port, plain_sender, hot)
+    hot, _cold = poller.open_udp(), poller.open_udp()
+    make_socket_hot(poller, plain_sender, hot)
     c = llp_helpers.Counters()
     began = time.monotonic()
     for _ in range(200):
         pause = time.monotonic() + 15e-6
         while time.monotonic() < pause:
             pass
-        port.poll()
+        poller.poll()
     asks = (time.monotonic() - began) / 80e-6 + 200 / ASK_EVERY
     assert c["epoll_waits"] <= asks + 5
 
@@ -123,137 +123,137 @@ def test_the_interval_between_checks_of_idle_cold_sockets_grows(port, llp_helper
 @pytest.mark.parametrize("most", [1, 4, 16])
 def test_no_more_sockets_are_hot_than_the_setting_says(llp_helpers, plain_sender, most):
     with llp_helpers.temporary_setting("hot_sockets", most):
-        port = llp_helpers.Port()
-    socks = [port.open_udp() for _ in range(20)]
+        poller = llp_helpers.Poller()
+    socks = [poller.open_udp() for _ in range(20)]
     for _ in range(5):
         for s in socks:
             plain_sender.sendto(s.local_addr(), b"x")
         for _ in range(ASK_EVERY + 1):
-            for s in port.poll():
+            for s in poller.poll():
                 s.receive_all()
         # Each of the first sockets had data less than 256 polls ago and therefore stays hot.
-        assert sorted(port.hot_fds()) == sorted(s.fd for s in socks[:most])
-    port.close()
+        assert sorted(poller.hot_fds()) == sorted(s.fd for s in socks[:most])
+    poller.close()
 
 
 def test_a_hot_socket_without_data_for_256_polls_gives_its_hot_slot_to_another_socket(
     llp_helpers, plain_sender
 ):
     with llp_helpers.temporary_setting("hot_sockets", 2):
-        port = llp_helpers.Port()
-    a, b, c = (port.open_udp() for _ in range(3))
+        poller = llp_helpers.Poller()
+    a, b, c = (poller.open_udp() for _ in range(3))
     for s in (a, b):
-        make_socket_hot(port, plain_sender, s)
-    make_socket_hot(port, plain_sender, c)
-    assert c.fd not in port.hot_fds()
+        make_socket_hot(poller, plain_sender, s)
+    make_socket_hot(poller, plain_sender, c)
+    assert c.fd not in poller.hot_fds()
     for _ in range(STALE):
-        port.poll()
-    make_socket_hot(port, plain_sender, b)
-    make_socket_hot(port, plain_sender, c)
-    assert sorted(port.hot_fds()) == sorted([b.fd, c.fd])
-    make_socket_hot(port, plain_sender, a)  # the poller still reports a cold socket
-    port.close()
+        poller.poll()
+    make_socket_hot(poller, plain_sender, b)
+    make_socket_hot(poller, plain_sender, c)
+    assert sorted(poller.hot_fds()) == sorted([b.fd, c.fd])
+    make_socket_hot(poller, plain_sender, a)  # the poller still reports a cold socket
+    poller.close()
 
 
-def test_a_hot_socket_that_is_idle_while_another_is_busy_becomes_cold(port, plain_sender):
-    a, b = port.open_udp(), port.open_udp()
-    make_socket_hot(port, plain_sender, a)
-    make_socket_hot(port, plain_sender, b)
+def test_a_hot_socket_that_is_idle_while_another_is_busy_becomes_cold(poller, plain_sender):
+    a, b = poller.open_udp(), poller.open_udp()
+    make_socket_hot(poller, plain_sender, a)
+    make_socket_hot(poller, plain_sender, b)
     for _ in range(COOL // 10 + 20):
         plain_sender.sendto(b.local_addr(), b"x")
         for _ in range(10):
-            for s in port.poll():
+            for s in poller.poll():
                 s.receive_all()
-    assert port.hot_fds() == [b.fd]
-    make_socket_hot(port, plain_sender, a)
-    assert sorted(port.hot_fds()) == sorted([a.fd, b.fd])
+    assert poller.hot_fds() == [b.fd]
+    make_socket_hot(poller, plain_sender, a)
+    assert sorted(poller.hot_fds()) == sorted([a.fd, b.fd])
 
 
-def test_a_hot_socket_stays_hot_while_no_socket_has_data(port, plain_sender):
-    a = port.open_udp()
-    make_socket_hot(port, plain_sender, a)
+def test_a_hot_socket_stays_hot_while_no_socket_has_data(poller, plain_sender):
+    a = poller.open_udp()
+    make_socket_hot(poller, plain_sender, a)
     for _ in range(COOL * 5):
-        assert port.poll() == [a]
+        assert poller.poll() == [a]
 
 
-def test_a_hot_socket_that_waits_for_buffer_space_stays_hot(port, plain_sender):
-    a, b = port.open_udp(), port.open_udp()
-    make_socket_hot(port, plain_sender, a)
-    make_socket_hot(port, plain_sender, b)
+def test_a_hot_socket_that_waits_for_buffer_space_stays_hot(poller, plain_sender):
+    a, b = poller.open_udp(), poller.open_udp()
+    make_socket_hot(poller, plain_sender, a)
+    make_socket_hot(poller, plain_sender, b)
     a.want_write(True)
     for _ in range(COOL // 10 + 20):
         plain_sender.sendto(b.local_addr(), b"x")
         for _ in range(10):
-            for s in port.poll():
+            for s in poller.poll():
                 s.receive_all()
-    assert sorted(port.hot_fds()) == sorted([a.fd, b.fd])
+    assert sorted(poller.hot_fds()) == sorted([a.fd, b.fd])
     a.want_write(False)
 
 
 def test_a_socket_with_an_unread_datagram_that_becomes_cold_is_reported(llp_helpers, plain_sender):
     with llp_helpers.temporary_setting("hot_sockets", 1):
-        port = llp_helpers.Port()
-    a, b = port.open_udp(), port.open_udp()
-    make_socket_hot(port, plain_sender, a)
+        poller = llp_helpers.Poller()
+    a, b = poller.open_udp(), poller.open_udp()
+    make_socket_hot(poller, plain_sender, a)
     for _ in range(STALE):
-        port.poll()
+        poller.poll()
     plain_sender.sendto(a.local_addr(), b"unread")
-    make_socket_hot(port, plain_sender, b)
-    assert port.hot_fds() == [b.fd]
-    port.poll_until_ready(a)
+    make_socket_hot(poller, plain_sender, b)
+    assert poller.hot_fds() == [b.fd]
+    poller.poll_until_ready(a)
     assert a.recvfrom()[1] == b"unread"
-    port.close()
+    poller.close()
 
 
 # ---- the ring of ready sockets
 
 
 @pytest.fixture
-def port_with_occupied_hot_slot(llp_helpers, plain_sender):
-    """A port whose only hot slot is occupied, so that all further sockets are cold."""
+def poller_with_occupied_hot_slot(llp_helpers, plain_sender):
+    """A poller whose only hot slot is occupied, so that all further sockets are cold."""
     with llp_helpers.temporary_setting("hot_sockets", 1):
-        port = llp_helpers.Port()
-    port.hot = port.open_udp()
-    make_socket_hot(port, plain_sender, port.hot)
-    yield port
-    port.close()
+        poller = llp_helpers.Poller()
+    poller.hot = poller.open_udp()
+    make_socket_hot(poller, plain_sender, poller.hot)
+    yield poller
+    poller.close()
 
 
 def test_a_cold_socket_is_reported_until_a_receive_returns_eagain(
-    port_with_occupied_hot_slot, plain_sender
+    poller_with_occupied_hot_slot, plain_sender
 ):
-    port, a = port_with_occupied_hot_slot, port_with_occupied_hot_slot.open_udp()
+    poller, a = poller_with_occupied_hot_slot, poller_with_occupied_hot_slot.open_udp()
     for _ in range(3):
         plain_sender.sendto(a.local_addr(), b"x")
-    port.poll_until_ready(a)
+    poller.poll_until_ready(a)
     for _ in range(3):
-        assert a in port.poll()
+        assert a in poller.poll()
         assert a.recvfrom()[0] == 1
-    assert a in port.poll()
+    assert a in poller.poll()
     assert a.recvfrom()[0] == -errno.EAGAIN
-    assert all(a not in port.poll() for _ in range(100))
+    assert all(a not in poller.poll() for _ in range(100))
 
 
-def test_a_resumed_cold_socket_is_reported_again(port_with_occupied_hot_slot, plain_sender):
-    port, a = port_with_occupied_hot_slot, port_with_occupied_hot_slot.open_udp()
-    assert all(a not in port.poll() for _ in range(50))
+def test_a_resumed_cold_socket_is_reported_again(poller_with_occupied_hot_slot, plain_sender):
+    poller, a = poller_with_occupied_hot_slot, poller_with_occupied_hot_slot.open_udp()
+    assert all(a not in poller.poll() for _ in range(50))
     a.resume()
-    assert a in port.poll()
+    assert a in poller.poll()
     assert a.recvfrom()[0] == -errno.EAGAIN
-    assert a not in port.poll()
+    assert a not in poller.poll()
 
 
-def test_polls_report_ready_cold_sockets_in_turn(port_with_occupied_hot_slot, plain_sender):
-    port = port_with_occupied_hot_slot
-    socks = [port.open_udp() for _ in range(5)]
+def test_polls_report_ready_cold_sockets_in_turn(poller_with_occupied_hot_slot, plain_sender):
+    poller = poller_with_occupied_hot_slot
+    socks = [poller.open_udp() for _ in range(5)]
     for s in socks:
         plain_sender.sendto(s.local_addr(), b"x")
-    port.poll_until_ready(socks[0])
+    poller.poll_until_ready(socks[0])
     for _ in range(40):
-        port.poll()
+        poller.poll()
     # Each poll returns one cold socket besides the hot socket; if no datagram is received, the
     # polls return all cold sockets equally often.
-    seen = [next(s for s in port.poll(2) if s is not port.hot) for _ in range(50)]
+    seen = [next(s for s in poller.poll(2) if s is not poller.hot) for _ in range(50)]
     assert all(seen.count(s) == 10 for s in socks)
     assert seen[:5] == seen[5:10]
 
@@ -261,16 +261,16 @@ def test_polls_report_ready_cold_sockets_in_turn(port_with_occupied_hot_slot, pl
 @pytest.mark.parametrize("room", [1, 2, 3, 64])
 def test_hot_and_cold_sockets_both_get_a_share_of_each_poll(llp_helpers, plain_sender, room):
     with llp_helpers.temporary_setting("hot_sockets", 4):
-        port = llp_helpers.Port()
-    hot, cold = [port.open_udp() for _ in range(4)], [port.open_udp() for _ in range(4)]
+        poller = llp_helpers.Poller()
+    hot, cold = [poller.open_udp() for _ in range(4)], [poller.open_udp() for _ in range(4)]
     for s in hot:
-        make_socket_hot(port, plain_sender, s)
+        make_socket_hot(poller, plain_sender, s)
     for s in cold:
         s.resume()
-    seen = [s for _ in range(64) for s in port.poll(room)]
+    seen = [s for _ in range(64) for s in poller.poll(room)]
     assert len(seen) == 64 * min(room, 8)
     assert min(seen.count(s) for s in hot + cold) >= 64 * min(room, 8) // 16
-    port.close()
+    poller.close()
 
 
 @pytest.mark.parametrize("room", [4, 16, 64])
@@ -279,9 +279,9 @@ def test_200_quiet_sockets_are_reported_beside_a_socket_with_constant_traffic(
     llp_helpers, plain_sender, room, hot
 ):
     with llp_helpers.temporary_setting("hot_sockets", hot):
-        port = llp_helpers.Port()
-    flooding, quiet = port.open_udp(), [port.open_udp() for _ in range(200)]
-    make_socket_hot(port, plain_sender, flooding)
+        poller = llp_helpers.Poller()
+    flooding, quiet = poller.open_udp(), [poller.open_udp() for _ in range(200)]
+    make_socket_hot(poller, plain_sender, flooding)
     waiting, polls, served = set(quiet), 0, 0
     for s in quiet:
         plain_sender.sendto(s.local_addr(), b"hello")
@@ -292,7 +292,7 @@ def test_200_quiet_sockets_are_reported_beside_a_socket_with_constant_traffic(
         for _ in range(8):
             plain_sender.sendto(flooding.local_addr(), b"x" * 100)
         polls += 1
-        for s in port.poll(room):
+        for s in poller.poll(room):
             if s is flooding:
                 served += [s.recvfrom()[0] for _ in range(4)].count(100)
                 s.resume()
@@ -303,21 +303,21 @@ def test_200_quiet_sockets_are_reported_beside_a_socket_with_constant_traffic(
                 assert s.recvfrom()[0] == -errno.EAGAIN
     assert not waiting, f"{len(waiting)} sockets were not reported in {polls} polls"
     assert served >= polls, "the socket with constant traffic was not received from"
-    port.close()
+    poller.close()
 
 
 # ---- handlers and closing
 
 
-def test_the_handler_of_a_socket_can_be_changed(port, llp_helpers, plain_sender):
-    a = port.open_udp()
-    make_socket_hot(port, plain_sender, a)
-    port.socks[777] = a
-    port.lib.siw_llp_set_handler(a.c, llp_helpers.ffi.cast("void *", 777))
+def test_the_handler_of_a_socket_can_be_changed(poller, llp_helpers, plain_sender):
+    a = poller.open_udp()
+    make_socket_hot(poller, plain_sender, a)
+    poller.socks[777] = a
+    poller.lib.siw_llp_set_handler(a.c, llp_helpers.ffi.cast("void *", 777))
     handlers = llp_helpers.ffi.new("struct siw_io_handler *[]", 8)
-    assert port.lib.siw_llp_port_poll(port.c, handlers, 8) == 1
+    assert poller.lib.siw_llp_poller_poll(poller.c, handlers, 8) == 1
     assert int(llp_helpers.ffi.cast("intptr_t", handlers[0])) == 777
-    del port.socks[777]
+    del poller.socks[777]
 
 
 @pytest.mark.parametrize("hot", [1, 16])
@@ -325,14 +325,14 @@ def test_sockets_may_be_closed_while_the_results_of_a_poll_are_handled(
     llp_helpers, plain_sender, hot
 ):
     with llp_helpers.temporary_setting("hot_sockets", hot):
-        port = llp_helpers.Port()
+        poller = llp_helpers.Poller()
     for turn in range(20):
-        socks = [port.open_udp() for _ in range(30)]
+        socks = [poller.open_udp() for _ in range(30)]
         for s in socks:
             plain_sender.sendto(s.local_addr(), b"x")
         handed, closed = [], set()
         for _ in range(40):
-            for s in port.poll(8):
+            for s in poller.poll(8):
                 if s in closed:
                     # The socket has been closed earlier in this pass over the poll's results.
                     continue
@@ -347,41 +347,41 @@ def test_sockets_may_be_closed_while_the_results_of_a_poll_are_handled(
         for s in socks:
             if s not in closed:
                 s.close()
-        assert port.poll() == []
-    port.close()
+        assert poller.poll() == []
+    poller.close()
 
 
-def test_a_poll_of_a_port_without_sockets_reports_nothing(port):
-    assert [port.poll() for _ in range(5)] == [[]] * 5
+def test_a_poll_of_a_poller_without_sockets_reports_nothing(poller):
+    assert [poller.poll() for _ in range(5)] == [[]] * 5
 
 
-def test_opening_a_thousand_sockets_and_a_hundred_ports_leaks_no_descriptor(
+def test_opening_a_thousand_sockets_and_a_hundred_pollers_leaks_no_descriptor(
     llp_helpers, plain_sender
 ):
     before = llp_helpers.list_open_descriptors()
     for _ in range(100):
-        port = llp_helpers.Port()
-        socks = [port.open_udp() for _ in range(10)]
+        poller = llp_helpers.Poller()
+        socks = [poller.open_udp() for _ in range(10)]
         for s in socks[:6]:
-            make_socket_hot(port, plain_sender, s)
-        port.arm()
-        port.close()
+            make_socket_hot(poller, plain_sender, s)
+        poller.arm()
+        poller.close()
     assert llp_helpers.list_open_descriptors() == before
 
 
-def test_opening_a_port_without_free_descriptors_fails_with_emfile_without_a_leak(run_in_child):
+def test_opening_a_poller_without_free_descriptors_fails_with_emfile_without_a_leak(run_in_child):
     run_in_child("""
 soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 used = len(list_open_descriptors())
 for spare in (0, 1):
     resource.setrlimit(resource.RLIMIT_NOFILE, (used + spare, hard))
     try:
-        Port()
+        Poller()
         raise SystemExit("opened without descriptors")
     except OSError as e:
         assert e.errno == 24, e
 resource.setrlimit(resource.RLIMIT_NOFILE, (used + 2, hard))
-p = Port()
+p = Poller()
 try:
     p.open_udp()
     raise SystemExit("bound without a descriptor")
@@ -393,9 +393,9 @@ assert len(list_open_descriptors()) == used
 """)
 
 
-def test_closing_a_port_in_a_forked_child_does_not_change_the_parents_epoll_set(run_in_child):
+def test_closing_a_poller_in_a_forked_child_does_not_change_the_parents_epoll_set(run_in_child):
     run_in_child("""
-p = Port()
+p = Poller()
 a, b = p.open_udp(), p.open_udp()
 pid = os.fork()
 if pid == 0:

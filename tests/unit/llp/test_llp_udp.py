@@ -14,11 +14,14 @@ BOTH_FAMILIES = pytest.mark.parametrize("family", ["v4", "v6"])
 
 @BOTH_FAMILIES
 @pytest.mark.parametrize("size", [0, 1, 64, 1473, 65507])
-def test_a_datagram_arrives_complete_with_its_source_address(port, llp_helpers, family, size):
-    a, b = port.open_udp(llp_helpers.loopback[family]), port.open_udp(llp_helpers.loopback[family])
+def test_a_datagram_arrives_complete_with_its_source_address(poller, llp_helpers, family, size):
+    a, b = (
+        poller.open_udp(llp_helpers.loopback[family]),
+        poller.open_udp(llp_helpers.loopback[family]),
+    )
     data = os.urandom(size)
     assert a.sendto(b.local_addr(), data) == 0
-    port.poll_until_ready(b)
+    poller.poll_until_ready(b)
     rv, got, source = b.recvfrom()
     assert (rv, got) == (size, data)
     assert llp_helpers.address_text(source) == llp_helpers.address_text(a.local_addr())
@@ -28,8 +31,8 @@ def test_a_datagram_arrives_complete_with_its_source_address(port, llp_helpers, 
 
 
 @pytest.mark.parametrize("size", [0, 1, 10, 63])
-def test_a_truncated_datagram_reports_its_full_length(port, size):
-    a, b = port.open_udp(), port.open_udp()
+def test_a_truncated_datagram_reports_its_full_length(poller, size):
+    a, b = poller.open_udp(), poller.open_udp()
     assert a.sendto(b.local_addr(), b"x" * 64) == 0
     rv, got, _ = b.recvfrom(size)
     assert rv == 64
@@ -37,37 +40,37 @@ def test_a_truncated_datagram_reports_its_full_length(port, size):
     assert b.recvfrom()[0] == -errno.EAGAIN
 
 
-def test_several_iovecs_are_sent_as_one_datagram(port):
-    a, b = port.open_udp(), port.open_udp()
+def test_several_iovecs_are_sent_as_one_datagram(poller):
+    a, b = poller.open_udp(), poller.open_udp()
     assert a.sendto(b.local_addr(), b"head", b"", b"payload", b"crc!") == 0
     assert b.recvfrom()[1] == b"headpayloadcrc!"
     assert b.recvfrom()[0] == -errno.EAGAIN
 
 
-def test_a_datagram_longer_than_udp_allows_is_refused_and_counted(port, llp_helpers):
-    a = port.open_udp()
+def test_a_datagram_longer_than_udp_allows_is_refused_and_counted(poller, llp_helpers):
+    a = poller.open_udp()
     c = llp_helpers.Counters()
     assert a.sendto(a.local_addr(), b"x" * 65508) == -errno.EMSGSIZE
     assert c["send_errors"] == 1
 
 
-def test_a_destination_of_another_address_family_is_refused(port, llp_helpers):
+def test_a_destination_of_another_address_family_is_refused(poller, llp_helpers):
     assert (
-        port.open_udp("127.0.0.1").sendto(llp_helpers.siw_addr("::1", 9), b"x")
+        poller.open_udp("127.0.0.1").sendto(llp_helpers.siw_addr("::1", 9), b"x")
         == -errno.EAFNOSUPPORT
     )
 
 
-def test_a_udp_port_cannot_be_bound_twice(port, llp_helpers):
-    a = port.open_udp()
+def test_a_udp_port_cannot_be_bound_twice(poller, llp_helpers):
+    a = poller.open_udp()
     with pytest.raises(OSError) as e:
-        port.open_udp(port=llp_helpers.port_of(a.local_addr()))
+        poller.open_udp(port=llp_helpers.port_of(a.local_addr()))
     assert e.value.errno == errno.EADDRINUSE
 
 
 @pytest.mark.clause("DGRAM-UD-17")
-def test_another_socket_cannot_bind_a_bound_udp_port_with_so_reuseaddr(port, llp_helpers):
-    a = port.open_udp()
+def test_another_socket_cannot_bind_a_bound_udp_port_with_so_reuseaddr(poller, llp_helpers):
+    a = poller.open_udp()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as thief:
         thief.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         with pytest.raises(OSError) as e:
@@ -75,40 +78,40 @@ def test_another_socket_cannot_bind_a_bound_udp_port_with_so_reuseaddr(port, llp
         assert e.value.errno == errno.EADDRINUSE
 
 
-def test_an_ipv6_socket_does_not_occupy_the_udp_port_for_ipv4(port, llp_helpers):
-    six = port.open_udp("::")
-    four = port.open_udp("0.0.0.0", llp_helpers.port_of(six.local_addr()))
+def test_an_ipv6_socket_does_not_occupy_the_udp_port_for_ipv4(poller, llp_helpers):
+    six = poller.open_udp("::")
+    four = poller.open_udp("0.0.0.0", llp_helpers.port_of(six.local_addr()))
     assert llp_helpers.port_of(four.local_addr()) == llp_helpers.port_of(six.local_addr())
 
 
-def test_binding_an_address_without_a_family_is_refused(port, llp_helpers):
+def test_binding_an_address_without_a_family_is_refused(poller, llp_helpers):
     nowhere = llp_helpers.siw_addr("127.0.0.1")
     nowhere.family = 0
     with pytest.raises(OSError) as e:
         llp_helpers.LlpSocket(
-            port, lambda t, out: llp_helpers.lib.siw_llp_udp_open(port.c, nowhere, t, out)
+            poller, lambda t, out: llp_helpers.lib.siw_llp_udp_open(poller.c, nowhere, t, out)
         )
     assert e.value.errno == errno.EAFNOSUPPORT
 
 
-def test_binding_an_address_of_another_host_is_refused(port):
+def test_binding_an_address_of_another_host_is_refused(poller):
     with pytest.raises(OSError) as e:
-        port.open_udp("192.0.2.1")
+        poller.open_udp("192.0.2.1")
     assert e.value.errno == errno.EADDRNOTAVAIL
 
 
-def test_a_udp_socket_is_nonblocking_and_close_on_exec(port):
-    fd = port.open_udp().fd
+def test_a_udp_socket_is_nonblocking_and_close_on_exec(poller):
+    fd = poller.open_udp().fd
     assert fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_NONBLOCK
     assert fcntl.fcntl(fd, fcntl.F_GETFD) & fcntl.FD_CLOEXEC
 
 
-def test_udp_socket_buffers_have_the_sizes_of_the_settings(port, llp_helpers):
+def test_udp_socket_buffers_have_the_sizes_of_the_settings(poller, llp_helpers):
     with (
         llp_helpers.temporary_setting("rcvbuf", 20000),
         llp_helpers.temporary_setting("sndbuf", 30000),
     ):
-        fd = port.open_udp().fd
+        fd = poller.open_udp().fd
     with socket.socket(fileno=os.dup(fd)) as s:
         # The kernel doubles both values to account for its own overhead.
         assert s.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) == 40000
@@ -119,29 +122,29 @@ def test_udp_socket_buffers_have_the_sizes_of_the_settings(port, llp_helpers):
 
 
 @BOTH_FAMILIES
-def test_a_bound_udp_socket_of_the_program_can_be_adopted(port, llp_helpers, family):
+def test_a_bound_udp_socket_of_the_program_can_be_adopted(poller, llp_helpers, family):
     s = socket.socket({"v4": socket.AF_INET, "v6": socket.AF_INET6}[family], socket.SOCK_DGRAM)
     s.bind((llp_helpers.loopback[family], 0))
     os.set_inheritable(s.fileno(), True)
     number, fd = s.getsockname()[1], s.detach()
-    mine, other = port.adopt_udp(fd), port.open_udp(llp_helpers.loopback[family])
+    mine, other = poller.adopt_udp(fd), poller.open_udp(llp_helpers.loopback[family])
     assert fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_NONBLOCK
     assert fcntl.fcntl(fd, fcntl.F_GETFD) & fcntl.FD_CLOEXEC
     assert llp_helpers.port_of(mine.local_addr()) == number
     assert other.sendto(mine.local_addr(), b"hello") == 0
-    port.poll_until_ready(mine)
+    poller.poll_until_ready(mine)
     assert mine.recvfrom()[1] == b"hello"
     mine.close()
     with pytest.raises(OSError):
         os.fstat(fd)
 
 
-def test_a_datagram_received_before_its_socket_was_adopted_is_reported(port, llp_helpers):
+def test_a_datagram_received_before_its_socket_was_adopted_is_reported(poller, llp_helpers):
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
         s.bind(("127.0.0.1", 0))
         s.sendto(b"early", s.getsockname())
-        mine = port.adopt_udp(os.dup(s.fileno()))
-    assert port.poll_until_ready(mine) == 1
+        mine = poller.adopt_udp(os.dup(s.fileno()))
+    assert poller.poll_until_ready(mine) == 1
     assert mine.recvfrom()[1] == b"early"
 
 
@@ -155,7 +158,7 @@ def test_a_datagram_received_before_its_socket_was_adopted_is_reported(port, llp
         ("a closed descriptor", errno.EBADF),
     ],
 )
-def test_adopting_a_descriptor_other_than_a_bound_udp_socket_is_refused(port, what, error):
+def test_adopting_a_descriptor_other_than_a_bound_udp_socket_is_refused(poller, what, error):
     make = {
         "a file": lambda: os.open("/dev/null", os.O_RDONLY),
         "a stream": lambda: socket.create_server(("127.0.0.1", 0)).detach(),
@@ -165,20 +168,20 @@ def test_adopting_a_descriptor_other_than_a_bound_udp_socket_is_refused(port, wh
     }
     fd = make[what]()
     with pytest.raises(OSError) as e:
-        port.adopt_udp(fd)
+        poller.adopt_udp(fd)
     assert e.value.errno == error
     if fd != 99999:
         # os.close() raises OSError if siwarp has closed the descriptor.
         os.close(fd)
 
 
-def test_an_adopted_socket_does_not_coalesce_segments_even_with_udp_gro_set(port):
+def test_an_adopted_socket_does_not_coalesce_segments_even_with_udp_gro_set(poller):
     udp_segment, udp_gro = 103, 104
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
         s.bind(("127.0.0.1", 0))
         s.setsockopt(socket.IPPROTO_UDP, udp_gro, 1)
         to = s.getsockname()
-        mine = port.adopt_udp(os.dup(s.fileno()))
+        mine = poller.adopt_udp(os.dup(s.fileno()))
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
             sender.setsockopt(socket.IPPROTO_UDP, udp_segment, 100)
             sender.sendto(b"x" * 300, to)
@@ -189,14 +192,14 @@ def test_an_adopted_socket_does_not_coalesce_segments_even_with_udp_gro_set(port
 
 
 @pytest.fixture
-def socket_to_closed_port(port):
+def socket_to_closed_port(poller):
     """A UDP socket connected to a port that no socket is bound to, and the address of the port."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as gone:
         gone.bind(("127.0.0.1", 0))
         dest = gone.getsockname()
     s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     s.connect(dest)
-    return port.adopt_udp(s.detach()), dest
+    return poller.adopt_udp(s.detach()), dest
 
 
 def test_sends_after_an_icmp_error_succeed(socket_to_closed_port, llp_helpers):
@@ -209,20 +212,20 @@ def test_sends_after_an_icmp_error_succeed(socket_to_closed_port, llp_helpers):
     assert c["send_errors"] == 0
 
 
-def test_a_receive_after_an_icmp_error_returns_eagain(socket_to_closed_port, llp_helpers, port):
+def test_a_receive_after_an_icmp_error_returns_eagain(socket_to_closed_port, llp_helpers, poller):
     mine, dest = socket_to_closed_port
     c = llp_helpers.Counters()
     assert mine.sendto(llp_helpers.siw_addr(*dest), b"x") == 0
-    port.poll_until_ready(mine)
+    poller.poll_until_ready(mine)
     assert mine.recvfrom()[0] == -errno.EAGAIN
     assert c["icmp_errors"] == 1
 
 
 def test_icmp_errors_are_not_reported_on_unconnected_sockets(
-    port, llp_helpers, socket_to_closed_port
+    poller, llp_helpers, socket_to_closed_port
 ):
     dest = llp_helpers.siw_addr(*socket_to_closed_port[1])
-    a = port.open_udp()
+    a = poller.open_udp()
     c = llp_helpers.Counters()
     assert [a.sendto(dest, b"x") for _ in range(3)] == [0] * 3
     assert a.recvfrom()[0] == -errno.EAGAIN
@@ -230,26 +233,26 @@ def test_icmp_errors_are_not_reported_on_unconnected_sockets(
 
 
 def test_an_unread_socket_error_queue_does_not_keep_a_udp_socket_ready(
-    port, llp_helpers, socket_to_closed_port
+    poller, llp_helpers, socket_to_closed_port
 ):
     dest = socket_to_closed_port[1]
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
         s.bind(("127.0.0.1", 0))
         s.setsockopt(socket.IPPROTO_IP, 11, 1)  # IP_RECVERR
         s.sendto(b"x", dest)
-        mine = port.adopt_udp(os.dup(s.fileno()))
+        mine = poller.adopt_udp(os.dup(s.fileno()))
     mine.sendto(llp_helpers.siw_addr(*dest), b"x")
     for _ in range(40):
-        for ready in port.poll():
+        for ready in poller.poll():
             assert ready.recvfrom()[0] == -errno.EAGAIN
-    assert port.wait(1000) == 0
+    assert poller.wait(1000) == 0
 
 
 def test_a_send_to_a_destination_without_a_route_fails_and_later_sends_succeed(run_in_namespace):
     run_in_namespace(
         "ip link set lo up",
         """
-p = Port()
+p = Poller()
 c = Counters()
 a = p.open_udp("0.0.0.0")
 assert a.sendto(siw_addr("192.0.2.1", 9), b"x") == -101, "ENETUNREACH"
@@ -283,7 +286,7 @@ ip route add default dev a0 mtu 1400 table 10
 ip rule add from 10.9.1.1 table 11
 ip route add default dev a1 mtu 1300 table 11""",
         """
-p = Port()
+p = Poller()
 mtu = lib.siw_llp_udp_route_mtu
 for host, expected in (("10.9.0.1", 1400), ("10.9.1.1", 1300), ("127.0.0.1", 0)):
     assert mtu(p.open_udp(host).c, siw_addr("192.0.2.1", 9)) == expected
@@ -300,11 +303,13 @@ p.close()
 
 
 @pytest.mark.clause("DGRAM-UD-13")
-def test_datagrams_that_the_kernel_dropped_are_counted_when_the_socket_is_closed(port, llp_helpers):
+def test_datagrams_that_the_kernel_dropped_are_counted_when_the_socket_is_closed(
+    poller, llp_helpers
+):
     c = llp_helpers.Counters()
-    a = port.open_udp()
+    a = poller.open_udp()
     with llp_helpers.temporary_setting("rcvbuf", 4096):
-        b = port.open_udp()
+        b = poller.open_udp()
     for _ in range(100):
         assert a.sendto(b.local_addr(), b"x" * 1000) == 0
     got = 0
@@ -315,31 +320,31 @@ def test_datagrams_that_the_kernel_dropped_are_counted_when_the_socket_is_closed
     assert c["drop_rxq_overflow"] == 100 - got
 
 
-def test_datagrams_that_the_kernel_dropped_are_counted_by_occasional_polls(port, llp_helpers):
+def test_datagrams_that_the_kernel_dropped_are_counted_by_occasional_polls(poller, llp_helpers):
     c = llp_helpers.Counters()
-    a = port.open_udp()
+    a = poller.open_udp()
     with llp_helpers.temporary_setting("rcvbuf", 4096):
-        b = port.open_udp()
+        b = poller.open_udp()
     for _ in range(100):
         a.sendto(b.local_addr(), b"x" * 1000)
     got = b.receive_all() // 1000
     for _ in range(4096 * 33):
         if c["drop_rxq_overflow"]:
             break
-        port.poll()
+        poller.poll()
     assert c["drop_rxq_overflow"] == 100 - got
     b.close()
     assert c["drop_rxq_overflow"] == 100 - got
 
 
-def test_datagrams_dropped_before_a_socket_was_adopted_are_not_counted(port, llp_helpers):
+def test_datagrams_dropped_before_a_socket_was_adopted_are_not_counted(poller, llp_helpers):
     c = llp_helpers.Counters()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
         s.bind(("127.0.0.1", 0))
         s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
         for _ in range(100):
             s.sendto(b"x" * 1000, s.getsockname())
-        port.adopt_udp(os.dup(s.fileno())).close()
+        poller.adopt_udp(os.dup(s.fileno())).close()
     assert c["drop_rxq_overflow"] == 0
 
 
@@ -353,7 +358,7 @@ def test_space_in_a_full_udp_send_buffer_wakes_a_waiting_thread(run_in_namespace
     run_in_namespace(
         SLOW_LOOPBACK,
         f"""
-p, other, c = Port(), Port(), Counters()
+p, other, c = Poller(), Poller(), Counters()
 with temporary_setting("sndbuf", 4096):
     a = p.open_udp()
 b = other.open_udp()
@@ -388,7 +393,7 @@ def test_a_send_that_succeeds_on_a_shared_socket_wakes_blocked_senders(run_in_na
     run_in_namespace(
         SLOW_LOOPBACK,
         f"""
-p, other = Port(), Port()
+p, other = Poller(), Poller()
 with temporary_setting("sndbuf", 4096):
     a = p.open_udp()
 b = other.open_udp()
@@ -413,7 +418,7 @@ def test_enobufs_is_handled_as_eagain_and_the_udp_socket_is_reported_repeatedly(
     run_in_namespace(
         "ip link set lo up mtu 1500",
         """
-p, other, c = Port(), Port(), Counters()
+p, other, c = Poller(), Poller(), Counters()
 with temporary_setting("sndbuf", 4096):
     a = p.open_udp()
 b = other.open_udp()
@@ -436,7 +441,7 @@ def test_datagrams_are_exchanged_between_link_local_addresses_with_a_scope(run_i
     run_in_namespace(
         "ip link set lo up; ip addr add fe80::1/64 dev lo nodad",
         """
-p = Port()
+p = Poller()
 a, b = p.open_udp("fe80::1%lo"), p.open_udp("fe80::1%1")
 assert a.sendto(b.local_addr(), b"hello") == 0
 p.poll_until_ready(b)
@@ -452,9 +457,9 @@ p.close()
 @BOTH_FAMILIES
 @pytest.mark.parametrize(("bits", "marked"), [(0, False), (1, False), (2, False), (3, True)])
 def test_datagrams_are_sent_with_ect_and_a_ce_mark_is_reported_with_its_datagram(
-    port, llp_helpers, family, bits, marked
+    poller, llp_helpers, family, bits, marked
 ):
-    mine = port.open_udp(llp_helpers.loopback[family])
+    mine = poller.open_udp(llp_helpers.loopback[family])
     assert llp_helpers.lib.siw_llp_udp_enable_ecn(mine.c) == 0
     there = (llp_helpers.loopback[family], llp_helpers.port_of(mine.local_addr()))
     v6 = family == "v6"
@@ -465,7 +470,7 @@ def test_datagrams_are_sent_with_ect_and_a_ce_mark_is_reported_with_its_datagram
         s.setsockopt(level, socket.IPV6_RECVTCLASS if v6 else socket.IP_RECVTOS, 1)
         s.settimeout(5)
         s.sendto(b"x", there)
-        port.poll_until_ready(mine)
+        poller.poll_until_ready(mine)
         seg, source = llp_helpers.ffi.new("uint32_t *"), llp_helpers.ffi.new("struct siw_addr *")
         room = llp_helpers.ffi.new("char[]", 100)
         assert llp_helpers.lib.siw_llp_udp_recv_with_gro(mine.c, source, room, 100, seg) == 1

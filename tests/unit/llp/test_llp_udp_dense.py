@@ -20,11 +20,11 @@ ROOM = 65536
 class ReceivingSocket:
     """A socket of the llp layer with a second descriptor for the test, and a sending socket."""
 
-    def __init__(self, port: Any, llp_helpers: SimpleNamespace) -> None:
-        self.llp_helpers, self.port = llp_helpers, port
+    def __init__(self, poller: Any, llp_helpers: SimpleNamespace) -> None:
+        self.llp_helpers, self.poller = llp_helpers, poller
         self.own = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.own.bind(("127.0.0.1", 0))
-        self.sock = port.adopt_udp(os.dup(self.own.fileno()))
+        self.sock = poller.adopt_udp(os.dup(self.own.fileno()))
         self.sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.sender.connect(self.own.getsockname())
         self.source = llp_helpers.ffi.new("struct siw_addr *")
@@ -40,7 +40,7 @@ class ReceivingSocket:
 
     @property
     def has_more_datagrams(self) -> bool:
-        return bool(self.llp_helpers.lib.siw_llp_port_has_more_datagrams(self.port.c))
+        return bool(self.llp_helpers.lib.siw_llp_poller_has_more_datagrams(self.poller.c))
 
     def send_batch(self, *datagrams: bytes) -> None:
         control = [(socket.IPPROTO_UDP, UDP_SEGMENT, struct.pack("=H", len(datagrams[0])))]
@@ -49,7 +49,9 @@ class ReceivingSocket:
 
     def next_datagram(self) -> bytes | int:
         """Return the next datagram, which must be from the address of the sender, or -errno."""
-        n = self.llp_helpers.lib.siw_llp_udp_recv_in_port_buffer(self.sock.c, self.source, self.at)
+        n = self.llp_helpers.lib.siw_llp_udp_recv_in_poller_buffer(
+            self.sock.c, self.source, self.at
+        )
         if n < 0:
             return int(n)
         name = "{}:{}".format(*self.sender.getsockname())
@@ -70,8 +72,8 @@ class ReceivingSocket:
 
 
 @pytest.fixture
-def receiving_socket(port: Any, llp_helpers: SimpleNamespace) -> Iterator[ReceivingSocket]:
-    w = ReceivingSocket(port, llp_helpers)
+def receiving_socket(poller: Any, llp_helpers: SimpleNamespace) -> Iterator[ReceivingSocket]:
+    w = ReceivingSocket(poller, llp_helpers)
     yield w
     w.close()
 

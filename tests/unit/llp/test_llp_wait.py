@@ -15,138 +15,140 @@ from pace import scale_limit
 EACH_SOCKET_STATE = pytest.mark.parametrize("state", ["cold", "hot", "armed"])
 
 
-def bring_socket_to_state(port, sender, sock, state):
-    """Make a socket cold, hot, or hot while the port is armed."""
+def bring_socket_to_state(poller, sender, sock, state):
+    """Make a socket cold, hot, or hot while the poller is armed."""
     if state != "cold":
         sender.sendto(sock.local_addr(), b"x")
-        port.poll_until_ready(sock)
+        poller.poll_until_ready(sock)
         sock.receive_all()
-        assert port.hot_fds() == [sock.fd]
-    port.drain_ready_sockets()
+        assert poller.hot_fds() == [sock.fd]
+    poller.drain_ready_sockets()
     if state == "armed":
-        port.arm()
-    assert port.lib.siw_llp_port_armed(port.c) == (state == "armed")
+        poller.arm()
+    assert poller.lib.siw_llp_poller_is_armed(poller.c) == (state == "armed")
 
 
 @pytest.fixture
-def second_llp_port(llp_helpers):
-    p = llp_helpers.Port()
+def second_poller(llp_helpers):
+    p = llp_helpers.Poller()
     yield p
     p.close()
 
 
 @EACH_SOCKET_STATE
 @pytest.mark.parametrize("ms", [0, 5, 50])
-def test_a_wait_for_sockets_ends_at_its_time_out(port, second_llp_port, state, ms):
-    bring_socket_to_state(port, second_llp_port.open_udp(), port.open_udp(), state)
+def test_a_wait_for_sockets_ends_at_its_time_out(poller, second_poller, state, ms):
+    bring_socket_to_state(poller, second_poller.open_udp(), poller.open_udp(), state)
     start = time.monotonic()
-    assert port.wait(ms * 1000) == 0
+    assert poller.wait(ms * 1000) == 0
     assert ms / 1000 <= time.monotonic() - start < ms / 1000 + scale_limit(1)
 
 
 @EACH_SOCKET_STATE
-def test_a_wait_for_sockets_ends_when_a_datagram_arrives(port, second_llp_port, state):
-    sender, a = second_llp_port.open_udp(), port.open_udp()
-    bring_socket_to_state(port, sender, a, state)
+def test_a_wait_for_sockets_ends_when_a_datagram_arrives(poller, second_poller, state):
+    sender, a = second_poller.open_udp(), poller.open_udp()
+    bring_socket_to_state(poller, sender, a, state)
     t = threading.Timer(0.05, lambda: sender.sendto(a.local_addr(), b"wake up"))
     t.start()
     start = time.monotonic()
-    assert port.wait(10_000_000) == 1
+    assert poller.wait(10_000_000) == 1
     assert time.monotonic() - start < 5
     t.join()
-    port.poll_until_ready(a)
+    poller.poll_until_ready(a)
     assert a.recvfrom()[1] == b"wake up"
 
 
 @EACH_SOCKET_STATE
-def test_a_wait_for_sockets_ends_immediately_if_a_datagram_is_queued(port, second_llp_port, state):
-    sender, a = second_llp_port.open_udp(), port.open_udp()
-    bring_socket_to_state(port, sender, a, state)
+def test_a_wait_for_sockets_ends_immediately_if_a_datagram_is_queued(poller, second_poller, state):
+    sender, a = second_poller.open_udp(), poller.open_udp()
+    bring_socket_to_state(poller, sender, a, state)
     sender.sendto(a.local_addr(), b"x")
-    assert port.wait(-1) == 1
+    assert poller.wait(-1) == 1
 
 
 @EACH_SOCKET_STATE
-def test_a_wait_for_sockets_ends_when_a_connection_request_arrives(port, second_llp_port, state):
-    bring_socket_to_state(port, second_llp_port.open_udp(), port.open_udp(), state)
-    listener = port.listen()
-    asleep = port.fill_waitset()
-    client = second_llp_port.connect(listener.local_addr())
-    assert port.lib.siw_llp_wait(asleep, -1, 5_000_000) == 1
-    port.poll_until_ready(listener)
-    port.accept(listener)
+def test_a_wait_for_sockets_ends_when_a_connection_request_arrives(poller, second_poller, state):
+    bring_socket_to_state(poller, second_poller.open_udp(), poller.open_udp(), state)
+    listener = poller.listen()
+    asleep = poller.fill_waitset()
+    client = second_poller.connect(listener.local_addr())
+    assert poller.lib.siw_llp_wait(asleep, -1, 5_000_000) == 1
+    poller.poll_until_ready(listener)
+    poller.accept(listener)
     client.close()
 
 
-def test_a_wake_call_of_another_thread_ends_a_wait_for_sockets(port):
-    waker = threading.Timer(0.05, port.wake)
+def test_a_wake_call_of_another_thread_ends_a_wait_for_sockets(poller):
+    waker = threading.Timer(0.05, poller.wake)
     waker.start()
     start = time.monotonic()
-    assert port.wait(10_000_000) == 1
+    assert poller.wait(10_000_000) == 1
     waker.join()
     assert 0.03 < time.monotonic() - start < 5
 
 
-def test_a_wake_call_ends_the_next_waits_until_a_poll_clears_the_wake_up(port):
-    port.wake()
-    port.wake()
-    assert port.wait(10_000_000) == 1
-    assert port.wait(10_000_000) == 1, "the wake-up was cleared without a poll"
-    port.poll()
-    assert port.wait(1000) == 0
+def test_a_wake_call_ends_the_next_waits_until_a_poll_clears_the_wake_up(poller):
+    poller.wake()
+    poller.wake()
+    assert poller.wait(10_000_000) == 1
+    assert poller.wait(10_000_000) == 1, "the wake-up was cleared without a poll"
+    poller.poll()
+    assert poller.wait(1000) == 0
 
 
-def test_a_wake_call_ends_a_later_wait_on_a_wait_set_that_was_filled_before_the_call(port):
-    """Check a thread that falls asleep only after another thread has polled the port."""
-    asleep = port.fill_waitset()
-    port.wake()
-    port.poll()
-    assert port.lib.siw_llp_wait(asleep, -1, 10_000_000) == 1
-    assert port.wait(1000) == 0
+def test_a_wake_call_ends_a_later_wait_on_a_wait_set_that_was_filled_before_the_call(poller):
+    """Check a thread that falls asleep only after another thread has polled the poller."""
+    asleep = poller.fill_waitset()
+    poller.wake()
+    poller.poll()
+    assert poller.lib.siw_llp_wait(asleep, -1, 10_000_000) == 1
+    assert poller.wait(1000) == 0
 
 
-def test_a_wake_call_ends_every_wait_in_progress(port):
+def test_a_wake_call_ends_every_wait_in_progress(poller):
     got, begun = [], threading.Barrier(5)
 
     def wait_in_thread(asleep):
         begun.wait()
-        got.append(port.lib.siw_llp_wait(asleep, -1, 10_000_000))
+        got.append(poller.lib.siw_llp_wait(asleep, -1, 10_000_000))
 
     threads = [
-        threading.Thread(target=wait_in_thread, args=(port.fill_waitset(),)) for _ in range(4)
+        threading.Thread(target=wait_in_thread, args=(poller.fill_waitset(),)) for _ in range(4)
     ]
     for t in threads:
         t.start()
     begun.wait()
     time.sleep(0.05)
-    port.wake()
+    poller.wake()
     for _ in range(50):
         # A poll must not consume the wake-up of threads that still wait.
-        port.poll()
+        poller.poll()
     for t in threads:
         t.join()
     assert got == [1] * 4
-    port.poll()
-    assert port.wait(1000) == 0
+    poller.poll()
+    assert poller.wait(1000) == 0
 
 
-def test_an_event_on_an_additional_descriptor_ends_a_wait_for_sockets(port, llp_helpers):
+def test_an_event_on_an_additional_descriptor_ends_a_wait_for_sockets(poller, llp_helpers):
     fd = llp_helpers.lib.siw_llp_event_fd_open()
-    assert port.wait(1000, fd) == 0
+    assert poller.wait(1000, fd) == 0
     llp_helpers.lib.siw_llp_event_fd_set(fd)
     llp_helpers.lib.siw_llp_event_fd_set(fd)
-    assert port.wait(-1, fd) == 1
+    assert poller.wait(-1, fd) == 1
     llp_helpers.lib.siw_llp_event_fd_clear(fd)
     # Clearing an event that is already clear does not block.
     llp_helpers.lib.siw_llp_event_fd_clear(fd)
-    assert port.wait(1000, fd) == 0
+    assert poller.wait(1000, fd) == 0
     assert not os.get_inheritable(fd)
     llp_helpers.lib.siw_llp_event_fd_close(fd)
     with pytest.raises(OSError):
         os.fstat(fd)
 
 
-def test_a_wait_with_an_empty_wait_set_ends_by_time_out_or_additional_descriptor(port, llp_helpers):
+def test_a_wait_with_an_empty_wait_set_ends_by_time_out_or_additional_descriptor(
+    poller, llp_helpers
+):
     nothing, fd = (
         llp_helpers.ffi.new("struct siw_llp_waitset *"),
         llp_helpers.lib.siw_llp_event_fd_open(),
@@ -161,7 +163,7 @@ def test_a_wait_with_an_empty_wait_set_ends_by_time_out_or_additional_descriptor
 
 def test_a_signal_ends_a_wait_for_sockets_with_eintr(run_in_child):
     run_in_child("""
-p = Port()
+p = Poller()
 signal.signal(signal.SIGALRM, lambda *_: None)
 signal.setitimer(signal.ITIMER_REAL, 0.05)
 assert p.wait(10_000_000) == -4, "EINTR"
@@ -170,29 +172,29 @@ p.close()
 
 
 def test_a_poll_after_a_wait_that_a_hot_socket_ended_does_not_call_epoll_wait(
-    port, llp_helpers, second_llp_port
+    poller, llp_helpers, second_poller
 ):
-    sender, a = second_llp_port.open_udp(), port.open_udp()
-    bring_socket_to_state(port, sender, a, "hot")
+    sender, a = second_poller.open_udp(), poller.open_udp()
+    bring_socket_to_state(poller, sender, a, "hot")
     for turn in range(321):
         if turn == 1:
             # The first iteration is not counted: no wait that a socket ended precedes it.
             c = llp_helpers.Counters()
         sender.sendto(a.local_addr(), b"x")
-        assert port.wait(-1) == 1
-        assert port.poll() == [a]
+        assert poller.wait(-1) == 1
+        assert poller.poll() == [a]
         assert a.receive_all() == 1
     assert c["epoll_waits"] == 10, (
         "epoll_wait was called although the hot socket had ended the wait"
     )
 
 
-def test_a_cold_socket_is_reported_soon_after_a_wait_that_the_socket_ended(port, second_llp_port):
-    sender, a, b = second_llp_port.open_udp(), port.open_udp(), port.open_udp()
-    bring_socket_to_state(port, sender, a, "hot")
+def test_a_cold_socket_is_reported_soon_after_a_wait_that_the_socket_ended(poller, second_poller):
+    sender, a, b = second_poller.open_udp(), poller.open_udp(), poller.open_udp()
+    bring_socket_to_state(poller, sender, a, "hot")
     sender.sendto(b.local_addr(), b"x")
     turns = 0
-    while b not in (port.poll() if port.wait(-1) == 1 else []):
+    while b not in (poller.poll() if poller.wait(-1) == 1 else []):
         assert a.receive_all() == 0
         turns += 1
     assert turns <= 2
@@ -203,104 +205,104 @@ def test_a_cold_socket_is_reported_soon_after_a_wait_that_the_socket_ended(port,
 
 
 @EACH_SOCKET_STATE
-def test_arming_or_disarming_a_port_during_a_wait_hides_no_datagram(port, second_llp_port, state):
-    sender, a = second_llp_port.open_udp(), port.open_udp()
-    bring_socket_to_state(port, sender, a, state)
-    asleep = port.fill_waitset()
-    port.disarm()
+def test_arming_or_disarming_a_poller_during_a_wait_hides_no_datagram(poller, second_poller, state):
+    sender, a = second_poller.open_udp(), poller.open_udp()
+    bring_socket_to_state(poller, sender, a, state)
+    asleep = poller.fill_waitset()
+    poller.disarm()
     sender.sendto(a.local_addr(), b"x")
-    assert port.lib.siw_llp_wait(asleep, -1, 5_000_000) == 1
+    assert poller.lib.siw_llp_wait(asleep, -1, 5_000_000) == 1
     a.receive_all()
-    port.drain_ready_sockets()
-    asleep = port.fill_waitset()
-    port.arm()
+    poller.drain_ready_sockets()
+    asleep = poller.fill_waitset()
+    poller.arm()
     sender.sendto(a.local_addr(), b"x")
-    assert port.lib.siw_llp_wait(asleep, -1, 5_000_000) == 1
+    assert poller.lib.siw_llp_wait(asleep, -1, 5_000_000) == 1
 
 
-def test_a_socket_that_becomes_hot_during_a_wait_still_ends_the_wait(port, second_llp_port):
-    sender, a = second_llp_port.open_udp(), port.open_udp()
+def test_a_socket_that_becomes_hot_during_a_wait_still_ends_the_wait(poller, second_poller):
+    sender, a = second_poller.open_udp(), poller.open_udp()
     # A cold socket is watched through epoll.
-    asleep = port.fill_waitset()
+    asleep = poller.fill_waitset()
     sender.sendto(a.local_addr(), b"x")
     # A poll of another thread consumes the event and the epoll edge of the socket.
-    port.poll_until_ready(a)
+    poller.poll_until_ready(a)
     a.receive_all()
     sender.sendto(a.local_addr(), b"y")
-    assert port.lib.siw_llp_wait(asleep, -1, 5_000_000) == 1
+    assert poller.lib.siw_llp_wait(asleep, -1, 5_000_000) == 1
 
 
 @pytest.mark.parametrize("armed", [False, True])
-def test_a_cold_socket_with_an_unread_datagram_ends_all_waits(llp_helpers, second_llp_port, armed):
+def test_a_cold_socket_with_an_unread_datagram_ends_all_waits(llp_helpers, second_poller, armed):
     with llp_helpers.temporary_setting("hot_sockets", 1):
-        port = llp_helpers.Port()
-    sender, hot, a = second_llp_port.open_udp(), port.open_udp(), port.open_udp()
-    bring_socket_to_state(port, sender, hot, "armed" if armed else "hot")
-    asleep = port.fill_waitset()
+        poller = llp_helpers.Poller()
+    sender, hot, a = second_poller.open_udp(), poller.open_udp(), poller.open_udp()
+    bring_socket_to_state(poller, sender, hot, "armed" if armed else "hot")
+    asleep = poller.fill_waitset()
     for _ in range(2):
         sender.sendto(a.local_addr(), b"x")
-    port.poll_until_ready(a)
+    poller.poll_until_ready(a)
     # One datagram is left unread, and the epoll edge of the socket is consumed.
     assert a.recvfrom()[0] == 1
-    assert port.lib.siw_llp_wait(asleep, -1, 5_000_000) == 1, "the earlier wait did not end"
+    assert poller.lib.siw_llp_wait(asleep, -1, 5_000_000) == 1, "the earlier wait did not end"
     for _ in range(3):
-        port.poll()
-        assert port.wait(5_000_000) == 1, "the new wait did not end"
+        poller.poll()
+        assert poller.wait(5_000_000) == 1, "the new wait did not end"
     assert a.receive_all() == 1
-    port.drain_ready_sockets()
-    assert port.wait(1000) == 0
-    port.close()
+    poller.drain_ready_sockets()
+    assert poller.wait(1000) == 0
+    poller.close()
 
 
-def test_a_hot_socket_with_an_unread_datagram_ends_waits_on_an_armed_port(port, second_llp_port):
-    sender, a = second_llp_port.open_udp(), port.open_udp()
-    bring_socket_to_state(port, sender, a, "armed")
+def test_a_hot_socket_with_an_unread_datagram_ends_waits_on_an_armed_poller(poller, second_poller):
+    sender, a = second_poller.open_udp(), poller.open_udp()
+    bring_socket_to_state(poller, sender, a, "armed")
     for _ in range(2):
         sender.sendto(a.local_addr(), b"x")
-    port.poll_until_ready(a)
+    poller.poll_until_ready(a)
     assert a.recvfrom()[0] == 1
     for _ in range(3):
-        port.poll()
-        assert port.wait(5_000_000) == 1
+        poller.poll()
+        assert poller.wait(5_000_000) == 1
     a.receive_all()
-    port.drain_ready_sockets()
-    assert port.wait(1000) == 0
+    poller.drain_ready_sockets()
+    assert poller.wait(1000) == 0
 
 
 @pytest.mark.parametrize("state", ["hot", "armed"])
-def test_a_hot_socket_that_was_not_read_until_eagain_ends_all_waits(port, second_llp_port, state):
-    sender, a = second_llp_port.open_udp(), port.open_udp()
-    bring_socket_to_state(port, sender, a, state)
-    asleep = port.fill_waitset()
+def test_a_hot_socket_that_was_not_read_until_eagain_ends_all_waits(poller, second_poller, state):
+    sender, a = second_poller.open_udp(), poller.open_udp()
+    bring_socket_to_state(poller, sender, a, state)
+    asleep = poller.fill_waitset()
     sender.sendto(a.local_addr(), b"x")
-    port.poll_until_ready(a)
+    poller.poll_until_ready(a)
     # The test reads the last datagram without a further receive that returns EAGAIN.
     assert a.recvfrom()[0] == 1
-    port.wake_threads_for_remaining_work()
-    assert port.lib.siw_llp_wait(asleep, -1, 5_000_000) == 1, "the earlier wait did not end"
-    port.arm()
-    assert port.wait(5_000_000) == 1, "the new wait did not end"
-    port.drain_ready_sockets()
-    asleep = port.fill_waitset()
-    port.wake_threads_for_remaining_work()
-    assert port.lib.siw_llp_wait(asleep, -1, 1000) == 0
-    port.wake_threads_for_remaining_work(more=True)
-    assert port.lib.siw_llp_wait(asleep, -1, 5_000_000) == 1
+    poller.wake_threads_for_remaining_work()
+    assert poller.lib.siw_llp_wait(asleep, -1, 5_000_000) == 1, "the earlier wait did not end"
+    poller.arm()
+    assert poller.wait(5_000_000) == 1, "the new wait did not end"
+    poller.drain_ready_sockets()
+    asleep = poller.fill_waitset()
+    poller.wake_threads_for_remaining_work()
+    assert poller.lib.siw_llp_wait(asleep, -1, 1000) == 0
+    poller.wake_threads_for_remaining_work(more=True)
+    assert poller.lib.siw_llp_wait(asleep, -1, 5_000_000) == 1
 
 
-def test_want_write_wakes_a_thread_that_waits_on_the_hot_sockets(port, second_llp_port):
-    sender, a = second_llp_port.open_udp(), port.open_udp()
-    bring_socket_to_state(port, sender, a, "hot")
-    asleep = port.fill_waitset()
+def test_want_write_wakes_a_thread_that_waits_on_the_hot_sockets(poller, second_poller):
+    sender, a = second_poller.open_udp(), poller.open_udp()
+    bring_socket_to_state(poller, sender, a, "hot")
+    asleep = poller.fill_waitset()
     t = threading.Timer(0.05, lambda: a.want_write(True))
     t.start()
-    assert port.lib.siw_llp_wait(asleep, -1, 5_000_000) == 1
+    assert poller.lib.siw_llp_wait(asleep, -1, 5_000_000) == 1
     t.join()
-    s = port.fill_waitset()
+    s = poller.fill_waitset()
     assert [s.out[i] for i in range(s.n)] == [True, False]
     a.want_write(False)
-    port.poll()
-    s = port.fill_waitset()
+    poller.poll()
+    s = poller.fill_waitset()
     assert [s.out[i] for i in range(s.n)] == [False, False]
 
 
@@ -323,17 +325,17 @@ OPS = st.lists(
 @given(ops=OPS, hot=st.integers(1, 4))
 def test_no_order_of_polls_arming_and_waits_loses_a_datagram(llp_helpers, ops, hot):
     with llp_helpers.temporary_setting("hot_sockets", hot):
-        port = llp_helpers.Port()
-    other = llp_helpers.Port()
+        poller = llp_helpers.Poller()
+    other = llp_helpers.Poller()
     try:
         sender = other.open_udp()
-        socks = [port.open_udp() for _ in range(N)]
+        socks = [poller.open_udp() for _ in range(N)]
         unread = dict.fromkeys(socks, 0)
-        asleep = port.fill_waitset()
+        asleep = poller.fill_waitset()
 
         def receive_from_ready_sockets(room, most):
             """Receive at most `most` datagrams from each ready socket, or all if `most` is 0."""
-            for s in port.poll(room):
+            for s in poller.poll(room):
                 for _ in range(most or 1000):
                     rv = s.recvfrom()[0]
                     if rv == -errno.EAGAIN:
@@ -353,31 +355,31 @@ def test_no_order_of_polls_arming_and_waits_loses_a_datagram(llp_helpers, ops, h
                 for _ in range(x):
                     receive_from_ready_sockets(64, 1)
             elif what == "fill":
-                asleep = port.fill_waitset()
+                asleep = poller.fill_waitset()
             elif what == "again":
                 socks[0].resume()
             else:
-                getattr(port, what)()
+                getattr(poller, what)()
             if any(unread.values()):
                 # A new wait and the wait with the earlier wait set must both end.
-                assert port.wait(2_000_000) == 1
-                assert port.lib.siw_llp_wait(asleep, -1, 2_000_000) == 1
+                assert poller.wait(2_000_000) == 1
+                assert poller.lib.siw_llp_wait(asleep, -1, 2_000_000) == 1
         for _ in range(400):
             receive_from_ready_sockets(64, 0)
         assert not any(unread.values()), "the socket of an unread datagram was not reported"
-        assert port.wait(0) == 0, "the wait ended although no datagram is unread"
+        assert poller.wait(0) == 0, "the wait ended although no datagram is unread"
     finally:
-        port.close()
+        poller.close()
         other.close()
 
 
-class PortThreads:
-    """Threads that poll, wait, wake or request writability on the sockets of one port."""
+class PollerThreads:
+    """Threads that poll, wait, wake or request writability on the sockets of one poller."""
 
-    def __init__(self, port, sockets):
-        self.port = port
+    def __init__(self, poller, sockets):
+        self.poller = poller
         self.lock = threading.Lock()
-        self.socks = [port.open_udp() for _ in range(sockets)]
+        self.socks = [poller.open_udp() for _ in range(sockets)]
         self.addrs = [s.local_addr() for s in self.socks]
         self.got = [0] * sockets
         self.failed = []
@@ -394,7 +396,7 @@ class PortThreads:
         return threading.Thread(target=run_and_save_failure)
 
     def receive_from_ready_sockets(self, most):
-        for s in self.port.poll(16):
+        for s in self.poller.poll(16):
             for _ in range(most):
                 rv = s.recvfrom(64)[0]
                 if rv < 0:
@@ -405,10 +407,10 @@ class PortThreads:
     def wait_until_done(self, armed):
         while not self.done.is_set():
             with self.lock:
-                (self.port.arm if armed else self.port.disarm)()
+                (self.poller.arm if armed else self.poller.disarm)()
                 self.receive_from_ready_sockets(3)
-                asleep = self.port.fill_waitset()
-            rv = self.port.lib.siw_llp_wait(asleep, -1, 5_000_000)
+                asleep = self.poller.fill_waitset()
+            rv = self.poller.lib.siw_llp_wait(asleep, -1, 5_000_000)
             assert rv == 1, "a wait lasted 5 s although datagrams arrived"
 
     def poll_until_done(self):
@@ -431,24 +433,24 @@ class PortThreads:
             for s in self.socks:
                 s.want_write(True)
                 s.want_write(False)
-            self.port.wake()
+            self.poller.wake()
             time.sleep(0.001)
 
     def stop_threads(self, threads):
         self.done.set()
         for t in threads:
             while t.is_alive():
-                self.port.wake()
+                self.poller.wake()
                 t.join(0.01)
 
 
-def test_threads_that_send_poll_wait_and_wake_on_one_port_lose_no_datagram(llp_helpers):
+def test_threads_that_send_poll_wait_and_wake_on_one_poller_lose_no_datagram(llp_helpers):
     """Two threads wait, one polls with pauses, three send, and one requests writability."""
     with llp_helpers.temporary_setting("hot_sockets", 2):
-        port = llp_helpers.Port()
-    outside = llp_helpers.Port()
+        poller = llp_helpers.Poller()
+    outside = llp_helpers.Poller()
     total, n = 1500, 3
-    crowd = PortThreads(port, 8)
+    crowd = PollerThreads(poller, 8)
     senders = [
         crowd.make_thread(crowd.send_round_robin, k, outside.open_udp(), total, n) for k in range(n)
     ]
@@ -464,5 +466,5 @@ def test_threads_that_send_poll_wait_and_wake_on_one_port_lose_no_datagram(llp_h
         crowd.stop_threads(others)
     assert not crowd.failed
     assert sum(crowd.got) == total * n
-    port.close()
+    poller.close()
     outside.close()

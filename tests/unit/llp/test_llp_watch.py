@@ -14,7 +14,7 @@ import subprocess
 def run_ip(text):
     subprocess.run(["ip", *text.split()], check=True)
 
-p = Port()
+p = Poller()
 out = ffi.new("struct siw_llp_watch **")
 assert lib.siw_llp_interface_watch_open(p.c, b"w0", ffi.NULL, out) == 0
 w = out[0]

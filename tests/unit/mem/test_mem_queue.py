@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from unit.ddp.ddp_harness import DdpPort, StreamError, open_ddp_port
+from unit.ddp.ddp_harness import DdpPoller, StreamError, open_ddp_poller
 
 
-def test_an_untagged_queue_returns_buffers_in_posting_order(layer_port: DdpPort) -> None:
-    q = layer_port.create_queue(depth=4)
+def test_an_untagged_queue_returns_buffers_in_posting_order(layer_poller: DdpPoller) -> None:
+    q = layer_poller.create_queue(depth=4)
     for user_data in (7, 2**64 - 1, 0):
         q.post(user_data)
     assert [q.take_buffer(), q.take_buffer(), q.take_buffer(), q.take_buffer()] == [
@@ -22,9 +22,9 @@ def test_an_untagged_queue_returns_buffers_in_posting_order(layer_port: DdpPort)
 
 @pytest.mark.parametrize(("depth", "room"), [(1, 1), (2, 2), (3, 4), (16, 16), (17, 32)])
 def test_the_depth_of_an_untagged_queue_is_rounded_up_to_a_power_of_two(
-    layer_port: DdpPort, depth: int, room: int
+    layer_poller: DdpPoller, depth: int, room: int
 ) -> None:
-    q = layer_port.create_queue(depth=depth)
+    q = layer_poller.create_queue(depth=depth)
     for i in range(room):
         q.post(i)
     with pytest.raises(StreamError, match="ENOMEM"):
@@ -34,24 +34,24 @@ def test_the_depth_of_an_untagged_queue_is_rounded_up_to_a_power_of_two(
     assert [q.take_buffer() for _ in range(room)] == list(range(1, room + 1))
 
 
-def test_a_buffer_with_more_elements_than_max_sge_is_refused(layer_port: DdpPort) -> None:
-    q = layer_port.create_queue(max_sge=2)
-    m = layer_port.register_new_memory(10)
+def test_a_buffer_with_more_elements_than_max_sge_is_refused(layer_poller: DdpPoller) -> None:
+    q = layer_poller.create_queue(max_sge=2)
+    m = layer_poller.register_new_memory(10)
     q.post(1, m.sge(), m.sge())
     with pytest.raises(StreamError, match="EINVAL"):
         q.post(2, m.sge(), m.sge(), m.sge())
     assert [q.take_buffer(), q.take_buffer()] == [1, None]
 
 
-def test_an_untagged_queue_with_max_sge_above_16_is_refused(layer_port: DdpPort) -> None:
+def test_an_untagged_queue_with_max_sge_above_16_is_refused(layer_poller: DdpPoller) -> None:
     with pytest.raises(StreamError, match="EINVAL"):
-        layer_port.create_queue(max_sge=17)
+        layer_poller.create_queue(max_sge=17)
 
 
 @given(st.lists(st.one_of(st.integers(0, 2**64 - 1), st.none()), max_size=200))
 def test_an_untagged_queue_matches_a_list_model(steps: list[int | None]) -> None:
-    with open_ddp_port() as layer_port:
-        q = layer_port.create_queue(depth=8)
+    with open_ddp_poller() as layer_poller:
+        q = layer_poller.create_queue(depth=8)
         model: list[int] = []
         for user_data in steps:
             if user_data is None:
@@ -70,8 +70,8 @@ STEPS = st.one_of(st.integers(0, 2**64 - 1), st.none(), st.integers(-40, -1))
 
 @given(st.lists(STEPS, max_size=200))
 def test_an_untagged_queue_that_is_resized_matches_a_list_model(steps: list[int | None]) -> None:
-    with open_ddp_port() as layer_port:
-        q = layer_port.create_queue(depth=8)
+    with open_ddp_poller() as layer_poller:
+        q = layer_poller.create_queue(depth=8)
         model: list[int] = []
         room = 8
         for step in steps:
@@ -92,6 +92,8 @@ def test_an_untagged_queue_that_is_resized_matches_a_list_model(steps: list[int 
         assert [q.take_buffer() for _ in model] == model
 
 
-def test_resizing_an_untagged_queue_above_the_maximum_depth_is_refused(layer_port: DdpPort) -> None:
+def test_resizing_an_untagged_queue_above_the_maximum_depth_is_refused(
+    layer_poller: DdpPoller,
+) -> None:
     with pytest.raises(StreamError, match="EINVAL"):
-        layer_port.create_queue().resize((1 << 20) + 1)
+        layer_poller.create_queue().resize((1 << 20) + 1)

@@ -1,5 +1,5 @@
 """Fixtures of the tests of mpa/."""
 
-from unit.mpa.mpa_harness import MpaPort, make_port_fixture
+from unit.mpa.mpa_harness import MpaPoller, make_poller_fixture
 
-layer_port = make_port_fixture(MpaPort)
+layer_poller = make_poller_fixture(MpaPoller)

@@ -329,13 +329,13 @@ def recv_startup_frame(sock: socket.socket) -> Any:
     return (MPARequest if octets.startswith(b"MPA ID Req") else MPAReply)(octets)
 
 
-class MpaPort:
-    """An llp port, and the MPA streams and sockets opened on it; close() closes them all."""
+class MpaPoller:
+    """A poller, and the MPA streams and sockets opened on it; close() closes them all."""
 
     def __init__(self) -> None:
-        out = ffi.new("struct siw_llp_port **")
-        check_result(lib.siw_llp_poll_port_open(ffi.NULL, out))
-        self.port = out[0]
+        out = ffi.new("struct siw_llp_poller **")
+        check_result(lib.siw_llp_poller_open(ffi.NULL, out))
+        self.poller = out[0]
         self._streams: list[Stream] = []
         self._sockets: list[socket.socket] = []
         self._listener = ffi.NULL
@@ -360,16 +360,18 @@ class MpaPort:
         """Return a UDP socket of llp, bound to this address or adopted from descriptor fd."""
         out = ffi.new("struct siw_llp_sock **")
         if fd >= 0:
-            check_result(lib.siw_llp_udp_adopt_program_socket(self.port, fd, handler, out))
+            check_result(lib.siw_llp_udp_adopt_program_socket(self.poller, fd, handler, out))
         else:
-            check_result(lib.siw_llp_udp_open(self.port, self.make_siw_addr(0, host), handler, out))
+            check_result(
+                lib.siw_llp_udp_open(self.poller, self.make_siw_addr(0, host), handler, out)
+            )
         return out[0]
 
     def _open_listener(self) -> Any:
         if self._listener == ffi.NULL:
             out = ffi.new("struct siw_llp_sock **")
             check_result(
-                lib.siw_llp_tcp_listen(self.port, self.make_siw_addr(0), 64, ffi.NULL, out)
+                lib.siw_llp_tcp_listen(self.poller, self.make_siw_addr(0), 64, ffi.NULL, out)
             )
             self._listener = out[0]
         return self._listener
@@ -396,7 +398,7 @@ class MpaPort:
         out, local = self._open_listener(), ffi.new("struct siw_addr *")
         check_result(lib.siw_llp_local_addr(out, local))
         one, two = ffi.new("struct siw_mpa_stream **"), ffi.new("struct siw_mpa_stream **")
-        check_result(lib.siw_mpa_connect(self.port, local, ffi.NULL, p, ffi.NULL, one))
+        check_result(lib.siw_mpa_connect(self.poller, local, ffi.NULL, p, ffi.NULL, one))
         wait_until(lambda: lib.siw_mpa_accept_connection(out, ffi.NULL, two) == 0)
         peer = ffi.new("struct siw_mpa_params *")
 
@@ -424,7 +426,7 @@ class MpaPort:
             listener.listen(1)
             out = ffi.new("struct siw_mpa_stream **")
             dest = self.make_siw_addr(listener.getsockname()[1])
-            check_result(lib.siw_mpa_connect(self.port, dest, ffi.NULL, p, ffi.NULL, out))
+            check_result(lib.siw_mpa_connect(self.poller, dest, ffi.NULL, p, ffi.NULL, out))
             listener.settimeout(PATIENCE)
             sock, _ = listener.accept()
         return self._add_stream(out[0], sock)
@@ -489,7 +491,7 @@ class MpaPort:
             sock.close()
         if self._listener != ffi.NULL:
             lib.siw_llp_close(self._listener)
-        lib.siw_llp_poll_port_close(self.port)
+        lib.siw_llp_poller_close(self.poller)
 
 
 W = TypeVar("W", bound="Closing")
@@ -503,30 +505,30 @@ class Closing(Protocol):
 
 
 @contextmanager
-def open_layer_port(make: Callable[[], W]) -> Iterator[W]:
+def open_layer_poller(make: Callable[[], W]) -> Iterator[W]:
     """Provide the object that make() returns; close the object at the end of the with block."""
-    layer_port = make()
+    layer_poller = make()
     try:
-        yield layer_port
+        yield layer_poller
     finally:
-        layer_port.close()
+        layer_poller.close()
 
 
-def make_port_fixture(make: Callable[[], W]) -> Any:
-    """Return the fixture that a directory's conftest.py binds to the name `layer_port`."""
+def make_poller_fixture(make: Callable[[], W]) -> Any:
+    """Return the fixture that a directory's conftest.py binds to the name `layer_poller`."""
 
-    @pytest.fixture(name="layer_port")
-    def layer_port() -> Iterator[W]:
-        """Provide a port on loopback, which is closed after the test with all objects on it."""
-        with open_layer_port(make) as made:
+    @pytest.fixture(name="layer_poller")
+    def layer_poller() -> Iterator[W]:
+        """Provide a poller on loopback, which is closed after the test with all objects on it."""
+        with open_layer_poller(make) as made:
             yield made
 
-    return layer_port
+    return layer_poller
 
 
-def open_mpa_port() -> AbstractContextManager[MpaPort]:
-    """Provide an MpaPort that is closed at the end of a with block."""
-    return open_layer_port(MpaPort)
+def open_mpa_poller() -> AbstractContextManager[MpaPoller]:
+    """Provide an MpaPoller that is closed at the end of a with block."""
+    return open_layer_poller(MpaPoller)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from _siwarp_layers import lib
 from scapy.utils import rdpcap
-from unit.mpa.mpa_harness import MpaPort, make_enhanced_mpa_params, recv_startup_frame
+from unit.mpa.mpa_harness import MpaPoller, make_enhanced_mpa_params, recv_startup_frame
 
 from siwarp.inspect import split_stream, tcp_streams
 
@@ -43,12 +43,12 @@ def start_sending_octets(stream, octets: bytes, step: int) -> threading.Thread: 
 @pytest.mark.parametrize("step", [97, 1448, 65536])
 @pytest.mark.parametrize("name", ALL)
 def test_recorded_fpdus_of_a_linux_siw_client_are_received(
-    layer_port: MpaPort, name: str, step: int
+    layer_poller: MpaPoller, name: str, step: int
 ) -> None:
     octets, server = client_and_server_octets(name)
     startup = split_stream(octets).startup
     assert startup is not None
-    stream, peer = layer_port.create_responder_with_request(bytes(startup))
+    stream, peer = layer_poller.create_responder_with_request(bytes(startup))
     reply = split_stream(server).startup
     assert reply is not None
     assert (peer.ird, peer.ord, peer.p2p) == (startup.ird, startup.ord, startup.a)
@@ -66,14 +66,14 @@ def test_recorded_fpdus_of_a_linux_siw_client_are_received(
 @pytest.mark.parametrize("step", [97, 1448, 65536])
 @pytest.mark.parametrize("name", ALL)
 def test_recorded_fpdus_of_a_linux_siw_server_are_received(
-    layer_port: MpaPort, name: str, step: int
+    layer_poller: MpaPoller, name: str, step: int
 ) -> None:
     client, octets = client_and_server_octets(name)
     request, reply = split_stream(client).startup, split_stream(octets).startup
     assert request is not None
     assert reply is not None
     rtr = request.b | request.c_rtr << 1 | request.d_rtr << 2 if request.a else 0
-    stream = layer_port.create_initiator_awaiting_reply(
+    stream = layer_poller.create_initiator_awaiting_reply(
         make_enhanced_mpa_params(
             crc=request.c, ird=request.ird, ord=request.ord, p2p=request.a, rtr=rtr
         )

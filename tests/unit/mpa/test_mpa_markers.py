@@ -14,12 +14,12 @@ from unit.mpa.mpa_harness import (
     LLP_LAYER,
     MAX_ULPDU,
     MPA_TYPE,
-    MpaPort,
+    MpaPoller,
     StreamError,
     build_fpdu,
     make_mpa_params,
     octet_pattern,
-    open_mpa_port,
+    open_mpa_poller,
     recv_exactly,
     recv_startup_frame,
     wait_until,
@@ -71,23 +71,23 @@ sizes_of = st.lists(st.integers(0, 40) | st.integers(0, 1100) | st.integers(0, M
 @given(sizes_of, st.booleans())
 def test_fpdus_of_any_sizes_are_sent_with_markers(sizes: list[int], crc: bool) -> None:
     ulpdus = [octet_pattern(n, i) for i, n in enumerate(sizes[:8])]
-    with open_mpa_port() as layer_port:
-        got = send_ulpdus(layer_port.create_sender(crc=crc, markers=True), ulpdus)
+    with open_mpa_poller() as layer_poller:
+        got = send_ulpdus(layer_poller.create_sender(crc=crc, markers=True), ulpdus)
     assert got == build_fpdus_with_markers(ulpdus, crc=crc)
 
 
-def test_fpdus_of_every_size_are_sent_with_markers(layer_port: MpaPort) -> None:
+def test_fpdus_of_every_size_are_sent_with_markers(layer_poller: MpaPoller) -> None:
     ulpdus = [octet_pattern(n, n) for n in [*range(1060), *range(MAX_ULPDU - 5, MAX_ULPDU + 1)]]
-    assert send_ulpdus(layer_port.create_sender(markers=True), ulpdus) == build_fpdus_with_markers(
-        ulpdus
-    )
+    assert send_ulpdus(
+        layer_poller.create_sender(markers=True), ulpdus
+    ) == build_fpdus_with_markers(ulpdus)
 
 
 @pytest.mark.parametrize("size", [200, 1400, 60_000])
 def test_a_batch_with_markers_is_bounded_and_continues_after_a_flush(
-    layer_port: MpaPort, size: int
+    layer_poller: MpaPoller, size: int
 ) -> None:
-    stream = layer_port.create_sender(markers=True)
+    stream = layer_poller.create_sender(markers=True)
     count, at = 0, 0
     for _ in range(3):
         before = count
@@ -106,8 +106,8 @@ def test_a_batch_with_markers_is_bounded_and_continues_after_a_flush(
         at += len(want)
 
 
-def test_payload_may_change_after_it_was_framed_with_markers(layer_port: MpaPort) -> None:
-    stream = layer_port.create_sender(markers=True)
+def test_payload_may_change_after_it_was_framed_with_markers(layer_poller: MpaPoller) -> None:
+    stream = layer_poller.create_sender(markers=True)
     payload = bytearray(octet_pattern(30_000))
     assert stream.frame_fpdu(b"head", [payload]) == 1
     payload[:] = bytes(30_000)
@@ -124,8 +124,8 @@ def test_fpdus_of_any_sizes_with_markers_are_received(
     sizes: list[int], crc: bool, pieces: int, skip: int
 ) -> None:
     ulpdus = [octet_pattern(n, i) for i, n in enumerate(sizes[:8])]
-    with open_mpa_port() as layer_port:
-        stream = layer_port.create_receiver(crc=crc, markers=True)
+    with open_mpa_poller() as layer_poller:
+        stream = layer_poller.create_receiver(crc=crc, markers=True)
         octets = build_fpdus_with_markers(ulpdus, crc=crc)
         sender = threading.Thread(target=stream.sock.sendall, args=(octets,))
         sender.start()
@@ -134,9 +134,9 @@ def test_fpdus_of_any_sizes_with_markers_are_received(
     assert got == ulpdus
 
 
-def test_fpdus_of_every_size_with_markers_are_received(layer_port: MpaPort) -> None:
+def test_fpdus_of_every_size_with_markers_are_received(layer_poller: MpaPoller) -> None:
     ulpdus = [octet_pattern(n, n) for n in [*range(1060), *range(MAX_ULPDU - 5, MAX_ULPDU + 1)]]
-    stream = layer_port.create_receiver(markers=True)
+    stream = layer_poller.create_receiver(markers=True)
     octets = build_fpdus_with_markers(ulpdus)
     sender = threading.Thread(target=stream.sock.sendall, args=(octets,))
     sender.start()
@@ -147,10 +147,10 @@ def test_fpdus_of_every_size_with_markers_are_received(layer_port: MpaPort) -> N
 
 @pytest.mark.parametrize("sizes", [(500, 30), (470, 3), (10, 480, 0, 0), (2, 1030)])
 def test_a_stream_with_markers_split_at_any_octet_gives_the_same_ulpdus(
-    layer_port: MpaPort, sizes: tuple[int, ...]
+    layer_poller: MpaPoller, sizes: tuple[int, ...]
 ) -> None:
     """Each round sends the same FPDUs on one stream, split at another octet."""
-    stream = layer_port.create_receiver(markers=True)
+    stream = layer_poller.create_receiver(markers=True)
     ulpdus = [octet_pattern(n, n) for n in sizes]
     at = 0
     for cut in range(1, len(build_fpdus_with_markers(ulpdus))):
@@ -166,8 +166,8 @@ def test_a_stream_with_markers_split_at_any_octet_gives_the_same_ulpdus(
 def test_a_stream_with_markers_in_any_pieces_gives_the_same_ulpdus(steps: list[int]) -> None:
     ulpdus = [octet_pattern(n, n) for n in (0, 509, 3, 1500, 64, 65, 66)]
     octets = build_fpdus_with_markers(ulpdus)
-    with open_mpa_port() as layer_port:
-        stream = layer_port.create_receiver(markers=True)
+    with open_mpa_poller() as layer_poller:
+        stream = layer_poller.create_receiver(markers=True)
         at = turn = 0
         while at < len(octets):
             step = steps[turn % len(steps)] if turn < 64 else len(octets)
@@ -179,9 +179,9 @@ def test_a_stream_with_markers_in_any_pieces_gives_the_same_ulpdus(steps: list[i
 
 @pytest.mark.parametrize("at", [8, 12, 60, 64, 68, 500])
 def test_the_first_64_octets_of_a_ulpdu_are_contiguous_although_a_marker_divides_them(
-    layer_port: MpaPort, at: int
+    layer_poller: MpaPoller, at: int
 ) -> None:
-    stream = layer_port.create_receiver(markers=True)
+    stream = layer_poller.create_receiver(markers=True)
     before = 512 - at - 4 - 8  # a Marker, then an FPDU that ends `at` octets before the next Marker
     stream.sock.sendall(build_fpdus_with_markers([octet_pattern(before), octet_pattern(100, 2)]))
     assert stream.receive_ulpdu() == octet_pattern(before)
@@ -192,8 +192,10 @@ def test_the_first_64_octets_of_a_ulpdu_are_contiguous_although_a_marker_divides
     assert stream.receive_ulpdu(64) == octet_pattern(100, 2)
 
 
-def test_after_a_discarded_fpdu_with_markers_the_next_fpdu_is_found(layer_port: MpaPort) -> None:
-    stream = layer_port.create_receiver(markers=True)
+def test_after_a_discarded_fpdu_with_markers_the_next_fpdu_is_found(
+    layer_poller: MpaPoller,
+) -> None:
+    stream = layer_poller.create_receiver(markers=True)
     stream.sock.sendall(build_fpdus_with_markers([octet_pattern(3000), b"next"]))
     wait_until(stream.peek_fpdu)
     stream.place_payload(18)
@@ -201,11 +203,11 @@ def test_after_a_discarded_fpdu_with_markers_the_next_fpdu_is_found(layer_port: 
 
 
 def test_fpdus_with_markers_that_arrived_with_the_mpa_request_are_received(
-    layer_port: MpaPort,
+    layer_poller: MpaPoller,
 ) -> None:
     """FPDUs buffered before Markers are negotiated need a larger buffer afterwards."""
     ulpdus = [octet_pattern(MAX_ULPDU, 5), octet_pattern(9), octet_pattern(MAX_ULPDU, 7)]
-    stream, _ = layer_port.create_responder_with_request(MPARequest(rev=2))
+    stream, _ = layer_poller.create_responder_with_request(MPARequest(rev=2))
     octets = build_fpdus_with_markers(ulpdus)
     sender = threading.Thread(target=stream.sock.sendall, args=(octets,))
     sender.start()
@@ -243,9 +245,9 @@ def replace_marker(
 )
 @pytest.mark.parametrize("crc", [True, False])
 def test_a_marker_with_a_wrong_fpdu_pointer_ends_the_stream(
-    layer_port: MpaPort, at: int, pointer: int, crc: bool
+    layer_poller: MpaPoller, at: int, pointer: int, crc: bool
 ) -> None:
-    stream = layer_port.create_receiver(crc=crc, markers=True)
+    stream = layer_poller.create_receiver(crc=crc, markers=True)
     assert (
         send_and_get_error(
             stream, replace_marker(build_fpdus_with_markers([octet_pattern(1200)]), at, pointer)
@@ -254,8 +256,8 @@ def test_a_marker_with_a_wrong_fpdu_pointer_ends_the_stream(
     )
 
 
-def test_a_crc_error_takes_precedence_over_a_wrong_marker(layer_port: MpaPort) -> None:
-    stream = layer_port.create_receiver(markers=True)
+def test_a_crc_error_takes_precedence_over_a_wrong_marker(layer_poller: MpaPoller) -> None:
+    stream = layer_poller.create_receiver(markers=True)
     assert (
         send_and_get_error(
             stream,
@@ -268,9 +270,9 @@ def test_a_crc_error_takes_precedence_over_a_wrong_marker(layer_port: MpaPort) -
 @pytest.mark.parametrize("reserved", [1, 0xFFFF])
 @pytest.mark.parametrize("low", [1, 2, 3])
 def test_reserved_bits_of_a_marker_are_ignored(
-    layer_port: MpaPort, reserved: int, low: int
+    layer_poller: MpaPoller, reserved: int, low: int
 ) -> None:
-    stream = layer_port.create_receiver(markers=True)
+    stream = layer_poller.create_receiver(markers=True)
     octets = replace_marker(
         build_fpdus_with_markers([octet_pattern(600)]), 512, 508 | low, reserved=reserved
     )
@@ -278,11 +280,11 @@ def test_reserved_bits_of_a_marker_are_ignored(
     assert stream.receive_ulpdu() == octet_pattern(600)
 
 
-def test_a_changed_octet_in_a_marker_is_a_crc_error(layer_port: MpaPort) -> None:
+def test_a_changed_octet_in_a_marker_is_a_crc_error(layer_poller: MpaPoller) -> None:
     for at in (0, 1, 512, 513):
         octets = bytearray(build_fpdus_with_markers([octet_pattern(600)]))
         octets[at] ^= 1
-        assert send_and_get_error(layer_port.create_receiver(markers=True), bytes(octets)) == CRC
+        assert send_and_get_error(layer_poller.create_receiver(markers=True), bytes(octets)) == CRC
 
 
 @given(st.data())
@@ -294,8 +296,8 @@ def test_any_changed_octet_in_a_stream_with_markers_is_detected_in_its_fpdu(
     at = data.draw(st.integers(0, len(octets) - 1))
     octets[at] ^= data.draw(st.integers(1, 255))
     sound = sum(len(build_fpdus_with_markers(ulpdus[: i + 1])) <= at for i in range(len(ulpdus)))
-    with open_mpa_port() as layer_port:
-        stream = layer_port.create_receiver(markers=True)
+    with open_mpa_poller() as layer_poller:
+        stream = layer_poller.create_receiver(markers=True)
         # Zero octets follow, enough for any ULPDU length that the changed octet may give.
         sender = threading.Thread(target=stream.sock.sendall, args=(bytes(octets) + bytes(70_000),))
         sender.start()
@@ -308,9 +310,9 @@ def test_any_changed_octet_in_a_stream_with_markers_is_detected_in_its_fpdu(
 
 
 def test_a_ulpdu_length_beyond_the_range_of_a_marker_pointer_ends_the_stream(
-    layer_port: MpaPort,
+    layer_poller: MpaPoller,
 ) -> None:
-    stream = layer_port.create_receiver(crc=False, markers=True)
+    stream = layer_poller.create_receiver(crc=False, markers=True)
     octets = build_fpdus_with_markers([octet_pattern(65535)[:65535]], crc=False)
     sender = threading.Thread(target=stream.sock.sendall, args=(octets,))
     sender.start()
@@ -320,20 +322,20 @@ def test_a_ulpdu_length_beyond_the_range_of_a_marker_pointer_ends_the_stream(
     assert stream.error == MARKER
 
 
-def test_missing_markers_end_the_stream(layer_port: MpaPort) -> None:
-    stream = layer_port.create_receiver(markers=True)
+def test_missing_markers_end_the_stream(layer_poller: MpaPoller) -> None:
+    stream = layer_poller.create_receiver(markers=True)
     assert send_and_get_error(stream, build_fpdu(b"no marker") * 4000) in (CRC, MARKER)
 
 
 def test_markers_continue_when_stream_positions_wrap_around_in_both_directions() -> None:
     ulpdus = [octet_pattern(n, n) for n in (500, 3000, 20)]
     start = 2**32 - 2048
-    with open_mpa_port() as layer_port:
-        stream = layer_port.create_receiver(markers=True)
+    with open_mpa_poller() as layer_poller:
+        stream = layer_poller.create_receiver(markers=True)
         lib.siw_mpa_set_position_for_tests(stream.handle, start)
         stream.sock.sendall(build_fpdus_with_markers(ulpdus))
         assert [stream.receive_ulpdu() for _ in ulpdus] == ulpdus
-        stream = layer_port.create_sender(markers=True)
+        stream = layer_poller.create_sender(markers=True)
         lib.siw_mpa_set_position_for_tests(stream.handle, start)
         assert send_ulpdus(stream, ulpdus) == build_fpdus_with_markers(ulpdus)
     assert unmark(build_fpdus_with_markers(ulpdus))[1][0] == (0, 0)

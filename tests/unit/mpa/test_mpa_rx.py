@@ -17,11 +17,11 @@ from unit.mpa.mpa_harness import (
     MPA_TYPE,
     WHOLE_OCTETS,
     Iov,
-    MpaPort,
+    MpaPoller,
     StreamError,
     build_fpdu,
     octet_pattern,
-    open_mpa_port,
+    open_mpa_poller,
     temporary_setting,
     wait_until,
 )
@@ -40,10 +40,12 @@ def wait_until_loopback_has_delivered() -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 2, 3, 41])
-def test_a_stream_split_at_any_octet_gives_the_same_ulpdus(layer_port: MpaPort, size: int) -> None:
+def test_a_stream_split_at_any_octet_gives_the_same_ulpdus(
+    layer_poller: MpaPoller, size: int
+) -> None:
     ulpdus = [octet_pattern(size, 1), octet_pattern(size + 1, 2)]
     octets = b"".join(build_fpdu(u) for u in ulpdus)
-    stream = layer_port.create_receiver()
+    stream = layer_poller.create_receiver()
     for at in range(len(octets) + 1):
         stream.sock.sendall(octets[:at])
         got = []
@@ -58,11 +60,11 @@ def test_a_stream_split_at_any_octet_gives_the_same_ulpdus(layer_port: MpaPort, 
 
 @pytest.mark.parametrize("short", [0, 1, 43, 44, 46])
 def test_an_fpdu_counts_as_staged_once_it_has_been_read_completely(
-    layer_port: MpaPort, short: int
+    layer_poller: MpaPoller, short: int
 ) -> None:
     first, second = octet_pattern(41, 1), octet_pattern(40, 2)
     octets = build_fpdu(first) + build_fpdu(second)
-    stream = layer_port.create_receiver()
+    stream = layer_poller.create_receiver()
     assert stream.staged_ulpdu() is None
     stream.sock.sendall(octets[: len(octets) - short])
     wait_until(stream.peek_fpdu)
@@ -76,11 +78,13 @@ def test_an_fpdu_counts_as_staged_once_it_has_been_read_completely(
 
 @pytest.mark.parametrize("at", [*range(1, 90), *range(LARGE - 10, LARGE + 9), 8192, 4096, 10_000])
 @pytest.mark.fast_path
-def test_a_large_fpdu_split_at_any_octet_is_placed_completely(layer_port: MpaPort, at: int) -> None:
+def test_a_large_fpdu_split_at_any_octet_is_placed_completely(
+    layer_poller: MpaPoller, at: int
+) -> None:
     ulpdu = octet_pattern(LARGE)
     first = build_fpdu(ulpdu)
     octets = first + build_fpdu(b"next")
-    stream = layer_port.create_receiver()
+    stream = layer_poller.create_receiver()
     stream.sock.sendall(octets[:at])
     wait_until_loopback_has_delivered()
     iov = Iov([dest := bytearray(LARGE - 14)])
@@ -111,8 +115,8 @@ def test_fpdus_of_any_sizes_in_any_pieces_are_received_in_order(
 ) -> None:
     ulpdus = [octet_pattern(n, i) for i, n in enumerate(sizes)]
     octets = b"".join(build_fpdu(u) for u in ulpdus)
-    with temporary_setting("crc_first", int(strict)), open_mpa_port() as layer_port:
-        stream = layer_port.create_receiver(crc=crc)
+    with temporary_setting("crc_first", int(strict)), open_mpa_poller() as layer_poller:
+        stream = layer_poller.create_receiver(crc=crc)
 
         def send_in_pieces() -> None:
             at = i = 0
@@ -134,8 +138,8 @@ def test_fpdus_of_every_size_around_the_limits_are_received(strict: int) -> None
     sizes = [*range(1100), *range(WHOLE_OCTETS - 80, WHOLE_OCTETS + 80), 16_384, 32_768, 57_344]
     sizes += [*range(65_450 - 64, 65_490), *range(MAX_ULPDU - 3, MAX_ULPDU + 1)]
     source = octet_pattern(70_000)
-    with temporary_setting("crc_first", strict), open_mpa_port() as layer_port:
-        stream = layer_port.create_receiver(crc=False)
+    with temporary_setting("crc_first", strict), open_mpa_poller() as layer_poller:
+        stream = layer_poller.create_receiver(crc=False)
 
         def send_fpdus() -> None:
             for n in sizes:
@@ -151,8 +155,8 @@ def test_fpdus_of_every_size_around_the_limits_are_received(strict: int) -> None
 # ---- delivered FPDUs
 
 
-def test_a_small_fpdu_is_reported_completely_until_it_is_consumed(layer_port: MpaPort) -> None:
-    stream = layer_port.create_receiver()
+def test_a_small_fpdu_is_reported_completely_until_it_is_consumed(layer_poller: MpaPoller) -> None:
+    stream = layer_poller.create_receiver()
     stream.sock.sendall(build_fpdu(b"first") + build_fpdu(b"second"))
     assert wait_until(stream.peek_fpdu) == (b"first", 5, True)
     assert stream.peek_fpdu() == (b"first", 5, True)
@@ -160,8 +164,8 @@ def test_a_small_fpdu_is_reported_completely_until_it_is_consumed(layer_port: Mp
     assert wait_until(stream.peek_fpdu) == (b"second", 6, True)
 
 
-def test_an_empty_fpdu_is_reported_as_a_complete_ulpdu_of_length_0(layer_port: MpaPort) -> None:
-    stream = layer_port.create_receiver()
+def test_an_empty_fpdu_is_reported_as_a_complete_ulpdu_of_length_0(layer_poller: MpaPoller) -> None:
+    stream = layer_poller.create_receiver()
     stream.sock.sendall(build_fpdu(b"") + build_fpdu(b"x"))
     assert wait_until(stream.peek_fpdu) == (b"", 0, True)
     stream.place_payload(0)
@@ -170,10 +174,10 @@ def test_an_empty_fpdu_is_reported_as_a_complete_ulpdu_of_length_0(layer_port: M
 
 @pytest.mark.fast_path
 def test_a_large_fpdu_is_reported_once_64_octets_of_its_ulpdu_have_arrived(
-    layer_port: MpaPort,
+    layer_poller: MpaPoller,
 ) -> None:
     ulpdu = octet_pattern(LARGE)
-    stream = layer_port.create_receiver()
+    stream = layer_poller.create_receiver()
     octets = build_fpdu(ulpdu)
     stream.sock.sendall(octets[:65])
     wait_until_loopback_has_delivered()
@@ -184,8 +188,10 @@ def test_a_large_fpdu_is_reported_once_64_octets_of_its_ulpdu_have_arrived(
 
 
 @pytest.mark.fast_path
-def test_the_next_fpdu_cannot_be_examined_while_one_is_being_placed(layer_port: MpaPort) -> None:
-    stream = layer_port.create_receiver()
+def test_the_next_fpdu_cannot_be_examined_while_one_is_being_placed(
+    layer_poller: MpaPoller,
+) -> None:
+    stream = layer_poller.create_receiver()
     stream.sock.sendall(build_fpdu(octet_pattern(LARGE))[:15_000])
     wait_until(stream.peek_fpdu)
     assert stream.place_payload_once(14, Iov([bytearray(LARGE - 14)])) == 0
@@ -197,13 +203,13 @@ def test_the_next_fpdu_cannot_be_examined_while_one_is_being_placed(layer_port: 
 @pytest.mark.parametrize("size", [100, LARGE])
 @pytest.mark.parametrize("skip", [0, 14, 64])
 def test_payload_is_scattered_over_the_pieces_of_its_destination(
-    layer_port: MpaPort, size: int, skip: int
+    layer_poller: MpaPoller, size: int, skip: int
 ) -> None:
     ulpdu = octet_pattern(size)
     rest = size - skip
     sizes = [1, 0, 7, rest // 3, 0]
     sizes.append(rest - sum(sizes))
-    stream = layer_port.create_receiver()
+    stream = layer_poller.create_receiver()
     stream.sock.sendall(build_fpdu(ulpdu))
     wait_until(stream.peek_fpdu)
     buffers = [bytearray(n) for n in sizes]
@@ -212,11 +218,11 @@ def test_payload_is_scattered_over_the_pieces_of_its_destination(
 
 
 @pytest.mark.fast_path
-def test_a_destination_of_200_pieces_is_filled(layer_port: MpaPort) -> None:
+def test_a_destination_of_200_pieces_is_filled(layer_poller: MpaPoller) -> None:
     ulpdu = octet_pattern(60_000)
     buffers = [bytearray(299 + i % 3) for i in range(199)]
     buffers.append(bytearray(60_000 - sum(map(len, buffers))))
-    stream = layer_port.create_receiver()
+    stream = layer_poller.create_receiver()
     octets = build_fpdu(ulpdu)
     stream.sock.sendall(octets[:100])
     wait_until(stream.peek_fpdu)
@@ -227,9 +233,9 @@ def test_a_destination_of_200_pieces_is_filled(layer_port: MpaPort) -> None:
 
 @pytest.mark.parametrize("size", [100, LARGE, 60_000])
 def test_payload_without_a_destination_is_discarded_and_its_crc_is_checked(
-    layer_port: MpaPort, size: int
+    layer_poller: MpaPoller, size: int
 ) -> None:
-    stream = layer_port.create_receiver()
+    stream = layer_poller.create_receiver()
     stream.sock.sendall(build_fpdu(octet_pattern(size)) + build_fpdu(b"next"))
     wait_until(stream.peek_fpdu)
     stream.place_payload(14)
@@ -244,9 +250,9 @@ def test_payload_without_a_destination_is_discarded_and_its_crc_is_checked(
 @pytest.mark.parametrize("size", [100, LARGE])
 @pytest.mark.parametrize("off", [-1, 1])
 def test_a_destination_of_another_length_than_the_payload_is_refused(
-    layer_port: MpaPort, size: int, off: int
+    layer_poller: MpaPoller, size: int, off: int
 ) -> None:
-    stream = layer_port.create_receiver()
+    stream = layer_poller.create_receiver()
     stream.sock.sendall(build_fpdu(octet_pattern(size)))
     wait_until(stream.peek_fpdu)
     with pytest.raises(StreamError) as e:
@@ -267,8 +273,8 @@ def test_no_octet_outside_the_destination_is_written(strict: int, size: int) -> 
     octets = build_fpdu(octet_pattern(size, 1)) + build_fpdu(octet_pattern(size, 2))
     memory = bytearray(b"\xa5" * (size + 200))
     view = memoryview(memory)[100 : 100 + size - 14]
-    with temporary_setting("crc_first", strict), open_mpa_port() as layer_port:
-        stream = layer_port.create_receiver()
+    with temporary_setting("crc_first", strict), open_mpa_poller() as layer_poller:
+        stream = layer_poller.create_receiver()
         stream.sock.sendall(octets[:90])
         wait_until_loopback_has_delivered()
         stream.peek_fpdu()
@@ -284,8 +290,8 @@ def test_with_setting_crc_first_nothing_is_written_before_the_crc_is_checked() -
     octets = bytearray(build_fpdu(octet_pattern(LARGE)))
     octets[-1] ^= 1
     dest = bytearray(LARGE - 14)
-    with temporary_setting("crc_first", 1), open_mpa_port() as layer_port:
-        stream = layer_port.create_receiver()
+    with temporary_setting("crc_first", 1), open_mpa_poller() as layer_poller:
+        stream = layer_poller.create_receiver()
         stream.sock.sendall(octets[:-1])
         wait_until_loopback_has_delivered()
         assert stream.peek_fpdu() is None
@@ -299,8 +305,8 @@ def test_with_setting_crc_first_nothing_is_written_before_the_crc_is_checked() -
 
 
 @pytest.mark.fast_path
-def test_placing_into_read_only_memory_fails_with_efault(layer_port: MpaPort) -> None:
-    stream = layer_port.create_receiver()
+def test_placing_into_read_only_memory_fails_with_efault(layer_poller: MpaPoller) -> None:
+    stream = layer_poller.create_receiver()
     octets = build_fpdu(octet_pattern(LARGE))
     stream.sock.sendall(octets[:66])
     wait_until(stream.peek_fpdu)
@@ -325,9 +331,9 @@ def test_placing_into_read_only_memory_fails_with_efault(layer_port: MpaPort) ->
 
 
 def test_an_end_of_stream_between_fpdus_is_permanently_reported_as_enotconn(
-    layer_port: MpaPort,
+    layer_poller: MpaPoller,
 ) -> None:
-    stream = layer_port.create_receiver()
+    stream = layer_poller.create_receiver()
     stream.sock.sendall(build_fpdu(b"last"))
     stream.sock.close()
     assert stream.receive_ulpdu(0) == b"last"
@@ -340,9 +346,9 @@ def test_an_end_of_stream_between_fpdus_is_permanently_reported_as_enotconn(
 
 @pytest.mark.parametrize("at", [1, 2, 3, 66, 5000, LARGE, LARGE + 4])
 def test_an_end_of_stream_inside_an_fpdu_is_reported_as_econnreset(
-    layer_port: MpaPort, at: int
+    layer_poller: MpaPoller, at: int
 ) -> None:
-    stream = layer_port.create_receiver()
+    stream = layer_poller.create_receiver()
     stream.sock.sendall(build_fpdu(octet_pattern(LARGE))[:at])
     stream.sock.close()
     with pytest.raises(StreamError) as e:
@@ -352,9 +358,9 @@ def test_an_end_of_stream_inside_an_fpdu_is_reported_as_econnreset(
 
 
 def test_drain_discards_all_received_octets_and_reports_the_end_of_stream(
-    layer_port: MpaPort,
+    layer_poller: MpaPoller,
 ) -> None:
-    stream = layer_port.create_receiver()
+    stream = layer_poller.create_receiver()
     stream.sock.sendall(build_fpdu(b"read") + build_fpdu(octet_pattern(LARGE))[:-1])
     wait_until(stream.peek_fpdu)
     sender = threading.Thread(target=lambda: stream.sock.sendall(bytes(20 << 20)))
@@ -368,8 +374,8 @@ def test_drain_discards_all_received_octets_and_reports_the_end_of_stream(
     assert wait_until(lambda: lib.siw_mpa_read_and_discard(stream.handle)) == 1
 
 
-def test_an_aborted_stream_resets_its_peer(layer_port: MpaPort) -> None:
-    stream = layer_port.create_receiver()
+def test_an_aborted_stream_resets_its_peer(layer_poller: MpaPoller) -> None:
+    stream = layer_poller.create_receiver()
     stream.close(abort=True)
     with pytest.raises(ConnectionResetError):
         stream.sock.recv(1)

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from unit.mpa.mpa_harness import (
     LLP_LAYER,
     MPA_TYPE,
-    MpaPort,
+    MpaPoller,
     Stream,
     StreamError,
     build_fpdu,
@@ -29,7 +29,7 @@ from unit.mpa.mpa_harness import (
     make_enhanced_mpa_params,
     make_mpa_params,
     octet_pattern,
-    open_mpa_port,
+    open_mpa_poller,
     private_data_of,
     recv_exactly,
     recv_startup_frame,
@@ -47,8 +47,8 @@ REPLY = bytes(MPAReply(rev=2, c=0, s=1, a=1, c_rtr=1, ird=7, ord=9, private_data
 
 
 @pytest.mark.parametrize("at", range(1, len(REQUEST)))
-def test_an_mpa_request_split_at_any_octet_is_parsed(layer_port: MpaPort, at: int) -> None:
-    stream = layer_port.create_responder()
+def test_an_mpa_request_split_at_any_octet_is_parsed(layer_poller: MpaPoller, at: int) -> None:
+    stream = layer_poller.create_responder()
     stream.sock.sendall(REQUEST[:at])
     for _ in range(3):
         assert stream.continue_startup()[0] == lib.SIW_MPA_STARTING
@@ -61,8 +61,8 @@ def test_an_mpa_request_split_at_any_octet_is_parsed(layer_port: MpaPort, at: in
 
 
 @pytest.mark.parametrize("at", range(1, len(REPLY)))
-def test_an_mpa_reply_split_at_any_octet_is_parsed(layer_port: MpaPort, at: int) -> None:
-    stream = layer_port.create_initiator_awaiting_reply(
+def test_an_mpa_reply_split_at_any_octet_is_parsed(layer_poller: MpaPoller, at: int) -> None:
+    stream = layer_poller.create_initiator_awaiting_reply(
         make_enhanced_mpa_params(p2p=1, rtr=lib.SIW_MPA_RTR_WRITE)
     )
     recv_startup_frame(stream.sock)
@@ -80,14 +80,16 @@ def test_an_mpa_reply_split_at_any_octet_is_parsed(layer_port: MpaPort, at: int)
 @pytest.mark.parametrize("length", [0, 1, 2, 3, 4, 5, 507, 508, 509, 511, 512])
 @pytest.mark.parametrize("rev", [1, 2])
 def test_private_data_of_each_legal_length_arrives_in_both_directions(
-    layer_port: MpaPort, rev: int, length: int
+    layer_poller: MpaPoller, rev: int, length: int
 ) -> None:
     there, back = bytes(i % 251 for i in range(length)), bytes(i % 241 for i in range(length))
-    stream, peer = layer_port.create_responder_with_request(MPARequest(rev=rev, private_data=there))
+    stream, peer = layer_poller.create_responder_with_request(
+        MPARequest(rev=rev, private_data=there)
+    )
     assert private_data_of(peer) == there
     stream.send_reply(make_mpa_params(rev=rev, pdata=back))
     assert recv_startup_frame(stream.sock).private_data == back
-    stream = layer_port.create_initiator_awaiting_reply(make_mpa_params(rev=rev, pdata=there))
+    stream = layer_poller.create_initiator_awaiting_reply(make_mpa_params(rev=rev, pdata=there))
     assert recv_startup_frame(stream.sock).private_data == there
     stream.sock.sendall(bytes(MPAReply(rev=rev, private_data=back)))
     code, peer = stream.complete_startup()
@@ -114,21 +116,21 @@ def test_private_data_of_each_legal_length_arrives_in_both_directions(
     ids=lambda p: repr(bytes(ffi.buffer(p))[:8]),
 )
 def test_invalid_parameters_of_an_mpa_request_are_refused_before_anything_is_sent(
-    layer_port: MpaPort, p: Any
+    layer_poller: MpaPoller, p: Any
 ) -> None:
     with pytest.raises(StreamError) as e:
-        layer_port.create_initiator(p)
+        layer_poller.create_initiator(p)
     assert e.value.errno == errno.EINVAL
 
 
 def test_an_enhanced_mpa_request_has_at_most_508_octets_of_private_data(
-    layer_port: MpaPort,
+    layer_poller: MpaPoller,
 ) -> None:
     p = make_enhanced_mpa_params(pdata=bytes(508))
-    assert recv_startup_frame(layer_port.create_initiator_awaiting_reply(p).sock).pd_length == 512
+    assert recv_startup_frame(layer_poller.create_initiator_awaiting_reply(p).sock).pd_length == 512
     p.pdata_len = 509
     with pytest.raises(StreamError) as e:
-        layer_port.create_initiator(p)
+        layer_poller.create_initiator(p)
     assert e.value.errno == errno.EINVAL
 
 
@@ -136,9 +138,9 @@ def test_an_enhanced_mpa_request_has_at_most_508_octets_of_private_data(
     "p", [make_mpa_params(), make_mpa_params(pdata_len=513), make_mpa_params(rtr=1, p2p=1)]
 )
 def test_an_mpa_reply_is_sent_once_and_only_with_valid_parameters(
-    layer_port: MpaPort, p: Any
+    layer_poller: MpaPoller, p: Any
 ) -> None:
-    stream, _ = layer_port.create_responder_with_request(
+    stream, _ = layer_poller.create_responder_with_request(
         MPARequest(rev=2, s=1, a=1, b=1, ird=1, ord=1)
     )
     if p.rtr == 0:
@@ -154,14 +156,16 @@ def test_an_mpa_reply_is_sent_once_and_only_with_valid_parameters(
 
 
 def test_connecting_to_a_port_without_a_listener_fails_with_econnrefused(
-    layer_port: MpaPort,
+    layer_poller: MpaPoller,
 ) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         out = ffi.new("struct siw_mpa_stream **")
-        dest = layer_port.make_siw_addr(free.getsockname()[1])
+        dest = layer_poller.make_siw_addr(free.getsockname()[1])
         assert (
-            lib.siw_mpa_connect(layer_port.port, dest, ffi.NULL, make_mpa_params(), ffi.NULL, out)
+            lib.siw_mpa_connect(
+                layer_poller.poller, dest, ffi.NULL, make_mpa_params(), ffi.NULL, out
+            )
             == 0
         )
         peer = ffi.new("struct siw_mpa_params *")
@@ -173,9 +177,9 @@ def test_connecting_to_a_port_without_a_listener_fails_with_econnrefused(
 
 @pytest.mark.parametrize("sent", [0, 1, 16, 19, 20, 24, len(REQUEST) - 1])
 def test_a_peer_that_closes_within_its_mpa_request_is_reported_as_econnreset(
-    layer_port: MpaPort, sent: int
+    layer_poller: MpaPoller, sent: int
 ) -> None:
-    stream = layer_port.create_responder()
+    stream = layer_poller.create_responder()
     stream.sock.sendall(REQUEST[:sent])
     stream.sock.close()
     with pytest.raises(StreamError) as e:
@@ -184,8 +188,8 @@ def test_a_peer_that_closes_within_its_mpa_request_is_reported_as_econnreset(
     assert stream.error == (LLP_LAYER, MPA_TYPE, lib.SIW_MPA_CLOSED)
 
 
-def test_a_disconnect_while_the_mpa_request_is_pending_is_reported(layer_port: MpaPort) -> None:
-    stream, _ = layer_port.create_responder_with_request(REQUEST)
+def test_a_disconnect_while_the_mpa_request_is_pending_is_reported(layer_poller: MpaPoller) -> None:
+    stream, _ = layer_poller.create_responder_with_request(REQUEST)
     assert stream.continue_startup()[0] == lib.SIW_MPA_STARTING
     stream.sock.close()
     with pytest.raises(StreamError) as e:
@@ -198,9 +202,9 @@ def test_a_disconnect_while_the_mpa_request_is_pending_is_reported(layer_port: M
 
 @pytest.mark.clause("RFC5044-7.1-01")
 def test_fpdus_that_arrived_with_the_mpa_request_are_received_after_the_reply(
-    layer_port: MpaPort,
+    layer_poller: MpaPoller,
 ) -> None:
-    stream, _ = layer_port.create_responder_with_request(
+    stream, _ = layer_poller.create_responder_with_request(
         bytes(MPARequest(rev=2)) + build_fpdu(b"early") + build_fpdu(b"bird")
     )
     wait_until(lambda: stream.continue_startup() and time.sleep(0.001) is None)
@@ -218,11 +222,11 @@ def unread_octet_count(sock: socket.socket) -> int:
 @pytest.mark.clause("RFC5044-7.1.2-06#c", "RFC5044-7.1.2-11")
 @pytest.mark.parametrize("piecemeal", [False, True])
 def test_up_to_4_kib_that_arrive_before_the_mpa_reply_are_read_and_kept(
-    layer_port: MpaPort, piecemeal: bool
+    layer_poller: MpaPoller, piecemeal: bool
 ) -> None:
     ulpdus = [octet_pattern(1000, i) for i in range(20)]
     octets = b"".join(build_fpdu(ulpdu) for ulpdu in ulpdus)
-    stream, _ = layer_port.create_responder_with_request(MPARequest(rev=2))
+    stream, _ = layer_poller.create_responder_with_request(MPARequest(rev=2))
     handlers = ffi.new("struct siw_io_handler *[]", 8)
     with find_socket_of_stream(stream.sock) as ours:
         if piecemeal:
@@ -236,8 +240,8 @@ def test_up_to_4_kib_that_arrive_before_the_mpa_reply_are_read_and_kept(
             assert stream.continue_startup()[0] == lib.SIW_MPA_STARTING
         assert unread_octet_count(ours) == len(octets) - EARLY
         # A full socket of a peer that waits for the MPA Reply must not keep the poller busy.
-        wait_until(lambda: lib.siw_llp_port_poll(layer_port.port, handlers, 8) == 0)
-        assert [lib.siw_llp_port_poll(layer_port.port, handlers, 8) for _ in range(100)] == [
+        wait_until(lambda: lib.siw_llp_poller_poll(layer_poller.poller, handlers, 8) == 0)
+        assert [lib.siw_llp_poller_poll(layer_poller.poller, handlers, 8) for _ in range(100)] == [
             0
         ] * 100
     stream.send_reply(make_mpa_params())
@@ -246,8 +250,8 @@ def test_up_to_4_kib_that_arrive_before_the_mpa_reply_are_read_and_kept(
 
 
 @pytest.mark.clause("RFC5044-7.1-01")
-def test_fpdus_that_arrived_with_the_mpa_reply_are_received(layer_port: MpaPort) -> None:
-    stream, _ = layer_port.create_initiator_with_reply(
+def test_fpdus_that_arrived_with_the_mpa_reply_are_received(layer_poller: MpaPoller) -> None:
+    stream, _ = layer_poller.create_initiator_with_reply(
         make_mpa_params(), bytes(MPAReply(rev=2)) + build_fpdu(b"early") + build_fpdu(b"bird")
     )
     assert stream.receive_ulpdu(0) == b"early"
@@ -255,9 +259,9 @@ def test_fpdus_that_arrived_with_the_mpa_reply_are_received(layer_port: MpaPort)
 
 
 def test_a_rejecting_mpa_reply_delivers_its_private_data_and_ends_the_stream(
-    layer_port: MpaPort,
+    layer_poller: MpaPoller,
 ) -> None:
-    stream = layer_port.create_initiator_awaiting_reply(make_mpa_params())
+    stream = layer_poller.create_initiator_awaiting_reply(make_mpa_params())
     stream.sock.sendall(bytes(MPAReply(rev=2, r=1, private_data=b"not today")))
     code, peer = stream.complete_startup()
     assert code == lib.SIW_MPA_REJECTED
@@ -270,9 +274,9 @@ def test_a_rejecting_mpa_reply_delivers_its_private_data_and_ends_the_stream(
 
 
 def test_a_sent_rejection_has_private_data_and_is_followed_by_the_end_of_stream(
-    layer_port: MpaPort,
+    layer_poller: MpaPoller,
 ) -> None:
-    stream, _ = layer_port.create_responder_with_request(MPARequest(rev=1))
+    stream, _ = layer_poller.create_responder_with_request(MPARequest(rev=1))
     stream.send_reply(make_mpa_params(rejected=1, pdata=b"not today"))
     assert stream.state == lib.SIW_MPA_ST_REJECTED
     stream.close()
@@ -280,8 +284,8 @@ def test_a_sent_rejection_has_private_data_and_is_followed_by_the_end_of_stream(
     assert (reply.r, reply.private_data) == (1, b"not today")
 
 
-def test_siw_mpa_addrs_returns_the_addresses_of_the_tcp_socket(layer_port: MpaPort) -> None:
-    stream = layer_port.create_responder()
+def test_siw_mpa_addrs_returns_the_addresses_of_the_tcp_socket(layer_poller: MpaPoller) -> None:
+    stream = layer_poller.create_responder()
     local, peer = ffi.new("struct siw_addr *"), ffi.new("struct siw_addr *")
     assert lib.siw_mpa_addrs(stream.handle, local, peer) == 0
     assert socket.ntohs(peer.port_be) == stream.sock.getsockname()[1]
@@ -290,9 +294,9 @@ def test_siw_mpa_addrs_returns_the_addresses_of_the_tcp_socket(layer_port: MpaPo
 
 @pytest.mark.fast_path
 def test_an_idle_stream_holds_no_buffers_after_start_up_and_after_traffic(
-    layer_port: MpaPort,
+    layer_poller: MpaPoller,
 ) -> None:
-    stream = layer_port.create_sender()
+    stream = layer_poller.create_sender()
 
     def allocated_buffer_octets() -> int:
         return int(lib.siw_mpa_memory_octets_for_tests(stream.handle))
@@ -312,8 +316,8 @@ def test_an_idle_stream_holds_no_buffers_after_start_up_and_after_traffic(
 
 
 @pytest.mark.skipif("SANITIZER" in os.environ, reason="its malloc is another one")
-def test_buffers_shared_by_streams_are_freed_with_the_last_stream(layer_port: MpaPort) -> None:
-    streams = [layer_port.create_sender() for _ in range(2)]
+def test_buffers_shared_by_streams_are_freed_with_the_last_stream(layer_poller: MpaPoller) -> None:
+    streams = [layer_poller.create_sender() for _ in range(2)]
     for stream in streams:
         assert stream.frame_fpdu(b"y") > 0
     for stream in streams:
@@ -332,9 +336,12 @@ def holds_partial_fpdu(stream: Stream) -> bool:
 
 
 def test_a_partly_received_fpdu_is_kept_while_other_streams_are_used_and_closed(
-    layer_port: MpaPort,
+    layer_poller: MpaPoller,
 ) -> None:
-    stream, others = layer_port.create_receiver(), [layer_port.create_receiver() for _ in range(20)]
+    stream, others = (
+        layer_poller.create_receiver(),
+        [layer_poller.create_receiver() for _ in range(20)],
+    )
     octets = build_fpdu(octet_pattern(1000))
     stream.sock.sendall(octets[:500])
     wait_until(partial(holds_partial_fpdu, stream))
@@ -351,11 +358,11 @@ def test_a_partly_received_fpdu_is_kept_while_other_streams_are_used_and_closed(
 
 
 def test_framing_and_receiving_fpdus_is_refused_before_start_up_has_ended(
-    layer_port: MpaPort,
+    layer_poller: MpaPoller,
 ) -> None:
     for stream, why in (
-        (layer_port.create_responder(), errno.EINVAL),
-        (layer_port.create_initiator(make_mpa_params()), errno.EINVAL),
+        (layer_poller.create_responder(), errno.EINVAL),
+        (layer_poller.create_initiator(make_mpa_params()), errno.EINVAL),
     ):
         with pytest.raises(StreamError) as e:
             stream.peek_fpdu()
@@ -384,8 +391,10 @@ def fill_socket_send_buffer(stream: Stream) -> int:
     return sent
 
 
-def test_an_mpa_reply_that_does_not_fit_into_tcps_buffer_is_sent_later(layer_port: MpaPort) -> None:
-    stream, _ = layer_port.create_responder_with_request(MPARequest(rev=2))
+def test_an_mpa_reply_that_does_not_fit_into_tcps_buffer_is_sent_later(
+    layer_poller: MpaPoller,
+) -> None:
+    stream, _ = layer_poller.create_responder_with_request(MPARequest(rev=2))
     before = fill_socket_send_buffer(stream)
     stream.send_reply(make_mpa_params(pdata=b"late"))
     assert stream.state == lib.SIW_MPA_ST_ACCEPTING
@@ -404,9 +413,9 @@ def test_an_mpa_reply_that_does_not_fit_into_tcps_buffer_is_sent_later(layer_por
 
 @pytest.mark.parametrize("rejected", [0, 1])
 def test_a_shutdown_waits_for_an_mpa_reply_that_tcp_has_not_accepted(
-    layer_port: MpaPort, rejected: int
+    layer_poller: MpaPoller, rejected: int
 ) -> None:
-    stream, _ = layer_port.create_responder_with_request(MPARequest(rev=2))
+    stream, _ = layer_poller.create_responder_with_request(MPARequest(rev=2))
     before = fill_socket_send_buffer(stream)
     stream.send_reply(make_mpa_params(rejected=rejected, pdata=b"late"))
     assert lib.siw_mpa_shutdown(stream.handle) == 0
@@ -417,9 +426,9 @@ def test_a_shutdown_waits_for_an_mpa_reply_that_tcp_has_not_accepted(
 
 
 def test_an_mpa_request_that_does_not_fit_into_tcps_buffer_is_sent_later(
-    layer_port: MpaPort,
+    layer_poller: MpaPoller,
 ) -> None:
-    stream = layer_port.create_initiator(make_mpa_params(pdata=b"late"))
+    stream = layer_poller.create_initiator(make_mpa_params(pdata=b"late"))
     before = fill_socket_send_buffer(stream)
     for _ in range(3):
         assert stream.continue_startup()[0] == lib.SIW_MPA_STARTING
@@ -430,9 +439,9 @@ def test_an_mpa_request_that_does_not_fit_into_tcps_buffer_is_sent_later(
 
 
 def test_a_peer_that_closes_before_it_has_read_the_mpa_reply_is_detected(
-    layer_port: MpaPort,
+    layer_poller: MpaPoller,
 ) -> None:
-    stream, _ = layer_port.create_responder_with_request(MPARequest(rev=2))
+    stream, _ = layer_poller.create_responder_with_request(MPARequest(rev=2))
     fill_socket_send_buffer(stream)
     stream.send_reply(make_mpa_params())
     stream.sock.close()  # closes with unread input, so the connection is reset
@@ -480,8 +489,8 @@ def test_any_octets_sent_to_a_responder_have_the_result_that_their_fields_requir
         want = "EPROTO"
     else:
         want = lib.SIW_MPA_REQUEST
-    with open_mpa_port() as layer_port:
-        stream = layer_port.create_responder()
+    with open_mpa_poller() as layer_poller:
+        stream = layer_poller.create_responder()
         stream.sock.sendall(octets)
         assert close_sending_and_get_startup_result(stream) == want
 
@@ -507,8 +516,8 @@ def test_any_octets_sent_to_an_initiator_have_the_result_that_their_fields_requi
         want = "EPROTO"
     else:
         want = lib.SIW_MPA_REPLY
-    with open_mpa_port() as layer_port:
-        stream = layer_port.create_initiator_awaiting_reply(
+    with open_mpa_poller() as layer_poller:
+        stream = layer_poller.create_initiator_awaiting_reply(
             make_enhanced_mpa_params() if s else make_mpa_params()
         )
         stream.sock.sendall(octets)
@@ -516,7 +525,7 @@ def test_any_octets_sent_to_an_initiator_have_the_result_that_their_fields_requi
 
 
 def test_memory_is_returned_to_the_system_after_1024_streams_were_closed(
-    layer_port: MpaPort,
+    layer_poller: MpaPoller,
 ) -> None:
     crowd = 1024  # the value of TRIM_MIN_OBJECTS in base/trim.c
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -526,9 +535,11 @@ def test_memory_is_returned_to_the_system_after_1024_streams_were_closed(
     streams = []
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
-        dest = layer_port.make_siw_addr(nobody.getsockname()[1])
+        dest = layer_poller.make_siw_addr(nobody.getsockname()[1])
         for _ in range(crowd):
-            assert not lib.siw_mpa_connect(layer_port.port, dest, ffi.NULL, asked, ffi.NULL, out)
+            assert not lib.siw_mpa_connect(
+                layer_poller.poller, dest, ffi.NULL, asked, ffi.NULL, out
+            )
             streams.append(out[0])
     assert not lib.siw_trim_free_memory()
     for stream in streams:

@@ -17,11 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from unit.mpa.mpa_harness import (
     MAX_ULPDU,
-    MpaPort,
+    MpaPoller,
     StreamError,
     build_fpdu,
     octet_pattern,
-    open_mpa_port,
+    open_mpa_poller,
     recv_exactly,
     split_fpdus,
     temporary_setting,
@@ -71,8 +71,8 @@ pieces_of = st.lists(
 def test_a_header_and_any_pieces_of_payload_are_sent_as_one_fpdu(
     shapes: list[tuple[int, list[int]]], crc: bool
 ) -> None:
-    with open_mpa_port() as layer_port:
-        stream = layer_port.create_sender(crc=crc)
+    with open_mpa_poller() as layer_poller:
+        stream = layer_poller.create_sender(crc=crc)
         reader = Reader(stream.sock)
         frames = [
             (octet_pattern(head, i), [octet_pattern(n, i + j + 2) for j, n in enumerate(sizes)])
@@ -83,10 +83,10 @@ def test_a_header_and_any_pieces_of_payload_are_sent_as_one_fpdu(
     assert got == [head + b"".join(pieces) for head, pieces in frames]
 
 
-def test_fpdus_of_every_small_size_and_around_each_limit_are_sent(layer_port: MpaPort) -> None:
+def test_fpdus_of_every_small_size_and_around_each_limit_are_sent(layer_poller: MpaPoller) -> None:
     sizes = [*range(300), *range(2020, 2060), *range(4080, 4100), *range(8160, 8200)]
     sizes += range(MAX_ULPDU - 18 - 9, MAX_ULPDU - 18 + 1)
-    stream = layer_port.create_sender()
+    stream = layer_poller.create_sender()
     reader = Reader(stream.sock)
     source = octet_pattern(MAX_ULPDU)
     frame_all_fpdus(stream, [(HEAD, [source[:n]]) for n in sizes])
@@ -121,9 +121,9 @@ def count_sent_data_segments(sock: socket.socket) -> int:
 @pytest.mark.clause("RFC5044-5.1-04")
 @pytest.mark.parametrize("size", [0, 1, 64, 300, 1500, 2000])
 def test_one_small_fpdu_or_eight_are_sent_in_one_tcp_segment(
-    layer_port: MpaPort, size: int
+    layer_poller: MpaPoller, size: int
 ) -> None:
-    stream = layer_port.create_sender()
+    stream = layer_poller.create_sender()
     with find_socket_of_stack(stream.sock) as sender:
         for count in (1, 8):
             before = count_sent_data_segments(sender)
@@ -134,8 +134,8 @@ def test_one_small_fpdu_or_eight_are_sent_in_one_tcp_segment(
             assert count_sent_data_segments(sender) - before == 1
 
 
-def test_no_framed_fpdu_is_sent_before_the_flush(layer_port: MpaPort) -> None:
-    stream = layer_port.create_sender()
+def test_no_framed_fpdu_is_sent_before_the_flush(layer_poller: MpaPoller) -> None:
+    stream = layer_poller.create_sender()
     assert stream.frame_fpdu(HEAD) == 1
     stream.sock.settimeout(0.05)
     with pytest.raises(TimeoutError):
@@ -145,12 +145,12 @@ def test_no_framed_fpdu_is_sent_before_the_flush(layer_port: MpaPort) -> None:
     assert (stream.framed_fpdu_count, stream.tcp_accepted_fpdu_count) == (1, 1)
 
 
-def test_a_flush_with_nothing_framed_completes_immediately(layer_port: MpaPort) -> None:
-    assert layer_port.create_sender().flush_once() == 1
+def test_a_flush_with_nothing_framed_completes_immediately(layer_poller: MpaPoller) -> None:
+    assert layer_poller.create_sender().flush_once() == 1
 
 
-def test_a_batch_of_large_fpdus_is_full_at_about_256_kib(layer_port: MpaPort) -> None:
-    stream = layer_port.create_sender()
+def test_a_batch_of_large_fpdus_is_full_at_about_256_kib(layer_poller: MpaPoller) -> None:
+    stream = layer_poller.create_sender()
     payload = octet_pattern(64000)
     count = 0
     while stream.frame_fpdu(HEAD, [payload]):
@@ -161,9 +161,9 @@ def test_a_batch_of_large_fpdus_is_full_at_about_256_kib(layer_port: MpaPort) ->
 
 @pytest.mark.parametrize("size", [0, 46, 1400])
 def test_a_batch_of_small_fpdus_is_bounded_and_continues_after_a_flush(
-    layer_port: MpaPort, size: int
+    layer_poller: MpaPoller, size: int
 ) -> None:
-    stream = layer_port.create_sender()
+    stream = layer_poller.create_sender()
     reader = Reader(stream.sock)
     for _ in range(3):
         while stream.frame_fpdu(HEAD, [octet_pattern(size)]):
@@ -176,10 +176,10 @@ def test_a_batch_of_small_fpdus_is_bounded_and_continues_after_a_flush(
 
 
 def test_the_accepted_count_has_only_fpdus_that_tcp_has_accepted_completely(
-    layer_port: MpaPort,
+    layer_poller: MpaPoller,
 ) -> None:
     """The peer reads nothing at first, so TCP accepts a batch only partly."""
-    stream = layer_port.create_sender(rcvbuf=4096)
+    stream = layer_poller.create_sender(rcvbuf=4096)
     payload = octet_pattern(60000)
     one = len(build_fpdu(HEAD + payload))
     while stream.tcp_accepted_fpdu_count == stream.framed_fpdu_count:
@@ -206,8 +206,8 @@ def test_the_accepted_count_has_only_fpdus_that_tcp_has_accepted_completely(
     assert split_fpdus(bytes(got)) == [HEAD + payload] * framed
 
 
-def test_a_stream_that_the_peer_reads_in_odd_pieces_is_complete(layer_port: MpaPort) -> None:
-    stream = layer_port.create_sender(rcvbuf=4096)
+def test_a_stream_that_the_peer_reads_in_odd_pieces_is_complete(layer_poller: MpaPoller) -> None:
+    stream = layer_poller.create_sender(rcvbuf=4096)
     sizes = [(i * 7919) % 9000 for i in range(400)]
     want = [HEAD + octet_pattern(n, n) for n in sizes]
     todo = list(reversed(sizes))
@@ -228,9 +228,9 @@ def test_a_stream_that_the_peer_reads_in_odd_pieces_is_complete(layer_port: MpaP
     assert stream.tcp_accepted_fpdu_count == len(want)
 
 
-def test_large_payload_is_sent_by_reference_and_not_copied(layer_port: MpaPort) -> None:
+def test_large_payload_is_sent_by_reference_and_not_copied(layer_poller: MpaPoller) -> None:
     """Payload changed between framing and flush is sent changed, with the CRC of the original."""
-    stream = layer_port.create_sender()
+    stream = layer_poller.create_sender()
     payload = bytearray(octet_pattern(10_000))
     assert stream.frame_fpdu(HEAD, [payload]) == 1
     payload[5000] ^= 0xFF
@@ -241,8 +241,8 @@ def test_large_payload_is_sent_by_reference_and_not_copied(layer_port: MpaPort) 
         split_fpdus(octets)
 
 
-def test_small_payload_may_change_after_it_was_framed(layer_port: MpaPort) -> None:
-    stream = layer_port.create_sender()
+def test_small_payload_may_change_after_it_was_framed(layer_poller: MpaPoller) -> None:
+    stream = layer_poller.create_sender()
     payload = bytearray(octet_pattern(2048))
     assert stream.frame_fpdu(HEAD, [payload]) == 1
     payload[:] = bytes(2048)
@@ -253,8 +253,10 @@ def test_small_payload_may_change_after_it_was_framed(layer_port: MpaPort) -> No
 
 @pytest.mark.clause("RFC5044-3-06#a")
 @pytest.mark.parametrize("size", [1, 2, 128, 1460, MAX_ULPDU - 1, MAX_ULPDU])
-def test_a_ulpdu_of_any_size_up_to_the_limit_is_accepted(layer_port: MpaPort, size: int) -> None:
-    stream = layer_port.create_sender()
+def test_a_ulpdu_of_any_size_up_to_the_limit_is_accepted(
+    layer_poller: MpaPoller, size: int
+) -> None:
+    stream = layer_poller.create_sender()
     head, rest = octet_pattern(size)[:18], octet_pattern(size)[18:]
     assert stream.frame_fpdu(head, [rest] if rest else []) == 1
     stream.flush()
@@ -266,9 +268,9 @@ def test_a_ulpdu_of_any_size_up_to_the_limit_is_accepted(layer_port: MpaPort, si
 @pytest.mark.clause("RFC5044-3-06#b")
 @pytest.mark.parametrize(("head", "size"), [(65, 0), (18, MAX_ULPDU - 17), (0, 1 << 20)])
 def test_a_ulpdu_or_header_beyond_the_limit_is_refused(
-    layer_port: MpaPort, head: int, size: int
+    layer_poller: MpaPoller, head: int, size: int
 ) -> None:
-    stream = layer_port.create_sender()
+    stream = layer_poller.create_sender()
     with pytest.raises(StreamError) as e:
         stream.frame_fpdu(bytes(head), [bytes(size)])
     assert e.value.errno == errno.EMSGSIZE
@@ -277,10 +279,10 @@ def test_a_ulpdu_or_header_beyond_the_limit_is_refused(
 
 @pytest.mark.clause("RFC5041-3-03")
 def test_a_smaller_mulpdu_does_not_change_fpdus_that_are_already_framed(
-    layer_port: MpaPort,
+    layer_poller: MpaPoller,
 ) -> None:
     with temporary_setting("mulpdu", 30_000):
-        stream = layer_port.create_sender(rcvbuf=4096)
+        stream = layer_poller.create_sender(rcvbuf=4096)
         size = lib.siw_mpa_mulpdu(stream.handle) - len(HEAD)
         assert size > 1000
         sizes: list[int] = []
@@ -306,17 +308,17 @@ def test_a_smaller_mulpdu_does_not_change_fpdus_that_are_already_framed(
 
 
 @pytest.mark.parametrize("limit", [128, 1000, 30_000])
-def test_the_mulpdu_is_limited_by_the_setting(layer_port: MpaPort, limit: int) -> None:
+def test_the_mulpdu_is_limited_by_the_setting(layer_poller: MpaPoller, limit: int) -> None:
     with temporary_setting("mulpdu", limit):
-        assert lib.siw_mpa_mulpdu(layer_port.create_sender().handle) == limit
+        assert lib.siw_mpa_mulpdu(layer_poller.create_sender().handle) == limit
 
 
 @pytest.mark.clause("RFC5041-3-02")
 def test_the_mulpdu_follows_the_growing_segment_size_of_a_new_connection(
-    layer_port: MpaPort,
+    layer_poller: MpaPoller,
 ) -> None:
     """Linux starts a loopback connection with segments of half the first window, 32 KiB."""
-    stream = layer_port.create_sender()
+    stream = layer_poller.create_sender()
     reader = Reader(stream.sock)
     assert lib.siw_mpa_mulpdu(stream.handle) < MAX_ULPDU
     payload = octet_pattern(30_000)
@@ -329,8 +331,8 @@ def test_the_mulpdu_follows_the_growing_segment_size_of_a_new_connection(
     flush_and_shut_down(stream, reader)
 
 
-def test_sending_fails_after_the_peer_resets_the_connection(layer_port: MpaPort) -> None:
-    stream = layer_port.create_sender()
+def test_sending_fails_after_the_peer_resets_the_connection(layer_poller: MpaPoller) -> None:
+    stream = layer_poller.create_sender()
     now = struct.pack("ii", 1, 0)
     stream.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, now)
     stream.sock.close()

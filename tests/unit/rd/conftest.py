@@ -1,4 +1,4 @@
-"""Fixtures of the RD tests: llp ports, and endpoints that are closed at the end of a test."""
+"""Fixtures of the RD tests: pollers, and endpoints that are closed at the end of a test."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 import net
 import pytest
-from unit.llp.conftest import llp_helpers, llp_port, run_in_namespace
+from unit.llp.conftest import llp_helpers, llp_poller, run_in_namespace
 from unit.rd.rd_kit import Endpoint, ScapyRdPeer
 
-__all__ = ["llp_helpers", "llp_port", "make_endpoint", "run_in_namespace"]
+__all__ = ["llp_helpers", "llp_poller", "make_endpoint", "run_in_namespace"]
 
 
 @pytest.fixture

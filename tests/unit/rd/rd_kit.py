@@ -47,12 +47,12 @@ HELLO = OFFER.ljust(HELLO_LEAST, b"\0")
 
 
 class Endpoint:
-    """An RD endpoint (siw_rd) on its own llp port; received segments are stored per peer."""
+    """An RD endpoint (siw_rd) on its own poller; received segments are stored per peer."""
 
     def __init__(self, where: str = net.HERE, port: int = 0, **attrs: Any) -> None:
-        out = ffi.new("struct siw_llp_port **")
-        assert lib.siw_llp_poll_port_open(ffi.NULL, out) == 0
-        self.port = out[0]
+        out = ffi.new("struct siw_llp_poller **")
+        assert lib.siw_llp_poller_open(ffi.NULL, out) == 0
+        self.poller = out[0]
         attr = ffi.new("struct siw_rd_attr *")
         attr.local = siw_addr(where, port)[0]
         attr.fd = -1
@@ -63,9 +63,9 @@ class Endpoint:
         for name, value in attrs.items():
             setattr(attr, name, value)
         rd = ffi.new("struct siw_rd **")
-        rv = lib.siw_rd_open(self.port, attr, rd)
+        rv = lib.siw_rd_open(self.poller, attr, rd)
         if rv:
-            lib.siw_llp_poll_port_close(self.port)
+            lib.siw_llp_poller_close(self.poller)
             raise OSError(-rv, "siw_rd_open")
         self.c = rd[0]
         self.got: dict[str, list[bytes]] = {}
@@ -84,7 +84,7 @@ class Endpoint:
 
     def close(self) -> None:
         lib.siw_rd_close(self.c)
-        lib.siw_llp_poll_port_close(self.port)
+        lib.siw_llp_poller_close(self.poller)
 
     def get_peer(self, other: Any) -> Any:
         out = ffi.new("struct siw_rd_peer **")
@@ -120,11 +120,11 @@ class Endpoint:
         return True
 
     def poll_once(self) -> int:
-        """Poll the endpoint's port once and handle all resulting events; return their number."""
+        """Poll the endpoint's poller once and handle all resulting events; return their number."""
         n = 0
         if net.SIMULATED:  # deliver the datagrams that are due at the current virtual time
             lib.siw_sim_step_world(lib.siw_sim_now())
-        if lib.siw_llp_port_poll(self.port, self.handlers, 4):
+        if lib.siw_llp_poller_poll(self.poller, self.handlers, 4):
             while n < 10000 and self.handle_event():
                 n += 1
         return n
@@ -146,7 +146,7 @@ def pause_briefly(*ends: Endpoint) -> None:
     now = int(lib.siw_sim_now())
     until = now + 1_000_000
     for end in ends:
-        lib.siw_llp_waitset_fill(end.port, end.waits)
+        lib.siw_llp_waitset_fill(end.poller, end.waits)
         if end.waits.due_ns:
             until = min(until, max(end.waits.due_ns - lib.SIW_SIM_MONOTONIC, now))
     lib.siw_sim_step_world(until)

@@ -1,6 +1,6 @@
 """Fixtures of the tests of rdmap/."""
 
-from unit.mpa.mpa_harness import make_port_fixture
-from unit.rdmap.rdmap_harness import RdmapPort
+from unit.mpa.mpa_harness import make_poller_fixture
+from unit.rdmap.rdmap_harness import RdmapPoller
 
-layer_port = make_port_fixture(RdmapPort)
+layer_poller = make_poller_fixture(RdmapPoller)

@@ -18,7 +18,7 @@ from unit.ddp.ddp_harness import (
     CANARY,
     PATIENCE,
     PD,
-    DdpStackPort,
+    DdpStackPoller,
     Memory,
     PeerDgram,
     PeerStream,
@@ -40,7 +40,7 @@ from unit.ddp.ddp_harness import (
 )
 from unit.ddp.ddp_harness import Queue as RecvQueue
 from unit.mpa.mpa_harness import Stream as MpaStream
-from unit.mpa.mpa_harness import open_layer_port, recv_to_end
+from unit.mpa.mpa_harness import open_layer_poller, recv_to_end
 
 from siwarp.inspect import (
     AtomicRequest,
@@ -61,7 +61,7 @@ __all__ = [
     "Dgram",
     "Event",
     "Memory",
-    "RdmapPort",
+    "RdmapPoller",
     "Stream",
     "StreamError",
     "UDDatagram",
@@ -79,7 +79,7 @@ __all__ = [
     "counter_value",
     "crc32c",
     "octet_pattern",
-    "open_rdmap_port",
+    "open_rdmap_poller",
     "parse_segment",
     "recv_exactly",
     "recv_to_end",
@@ -427,8 +427,8 @@ class Dgram(PeerDgram):
         return got
 
 
-class RdmapPort(DdpStackPort):
-    """An llp port, and the objects of the RDMAP layer opened on the port."""
+class RdmapPoller(DdpStackPoller):
+    """A poller, and the objects of the RDMAP layer opened on the poller."""
 
     def assign_stag(self, memory: Memory, rights: int = ALL, *, pd: int = PD) -> int:
         """Assign an STag whose tagged offsets are the memory's addresses."""
@@ -486,6 +486,6 @@ class RdmapPort(DdpStackPort):
         return dgram
 
 
-def open_rdmap_port() -> AbstractContextManager[RdmapPort]:
-    """Return a context manager that provides an RdmapPort and closes it at the end."""
-    return open_layer_port(RdmapPort)
+def open_rdmap_poller() -> AbstractContextManager[RdmapPoller]:
+    """Return a context manager that provides an RdmapPoller and closes it at the end."""
+    return open_layer_poller(RdmapPoller)

@@ -15,7 +15,7 @@ from unit.rdmap.rdmap_harness import (
     PD,
     Event,
     Memory,
-    RdmapPort,
+    RdmapPoller,
     RecvQueue,
     StreamError,
     build_operation,
@@ -78,15 +78,15 @@ kept: list[Any] = []
 
 
 def connect_and_start_endpoints(
-    layer_port: RdmapPort, *, ird: int = 8, rtr: int = 0
+    layer_poller: RdmapPoller, *, ird: int = 8, rtr: int = 0
 ) -> tuple[RdmapEndpoint, RdmapEndpoint]:
     """Return an initiator and a responder, connected to each other and started."""
     mine = make_mpa_params(enhanced=1, ird=ird, ord=ird, p2p=int(bool(rtr)), rtr=rtr)
-    two, one = layer_port.mpa.create_connected_streams(mine)
+    two, one = layer_poller.mpa.create_connected_streams(mine)
     ends = []
     for mpa, initiator in ((one, True), (two, False)):
-        handle = layer_port.open_stream(mpa).handle
-        end = RdmapEndpoint(handle, layer_port.create_queue(depth=256))
+        handle = layer_poller.open_stream(mpa).handle
+        end = RdmapEndpoint(handle, layer_poller.create_queue(depth=256))
         how = ffi.new(
             "struct siw_rdmap_start *",
             {
@@ -153,21 +153,21 @@ def run_in_threads(*works: Callable[[], None]) -> None:
 )
 @pytest.mark.parametrize("mulpdu", [500, 64768])
 def test_writes_reads_and_sends_run_concurrently_in_both_directions(
-    layer_port: RdmapPort, rtr: int, mulpdu: int
+    layer_poller: RdmapPoller, rtr: int, mulpdu: int
 ) -> None:
     rounds, size = 40, 30_000
     with temporary_setting("mulpdu", mulpdu):
-        a, b = connect_and_start_endpoints(layer_port, rtr=rtr)
+        a, b = connect_and_start_endpoints(layer_poller, rtr=rtr)
         if not rtr:  # without an RTR the responder must not send first
             a.send_operation(SEND)
             b.recvs.post(FIRST)
         source = {
-            end: layer_port.register_new_memory(size, octet_pattern(size, i))
+            end: layer_poller.register_new_memory(size, octet_pattern(size, i))
             for i, end in enumerate((id(a), id(b)))
         }
         into: dict[int, list[Memory]] = {}
         for end in (a, b):
-            into[id(end)] = [layer_port.register_new_memory(size) for _ in range(3)]
+            into[id(end)] = [layer_poller.register_new_memory(size) for _ in range(3)]
             for user_data in range(rounds):
                 end.recvs.post(user_data, into[id(end)][0].sge())
 
@@ -212,11 +212,11 @@ def test_writes_reads_and_sends_run_concurrently_in_both_directions(
             assert end.accepted[0] >= end.last.end
 
 
-def test_a_remote_access_error_is_reported_at_both_ends(layer_port: RdmapPort) -> None:
-    a, b = connect_and_start_endpoints(layer_port, rtr=lib.SIW_MPA_RTR_FPDU)
+def test_a_remote_access_error_is_reported_at_both_ends(layer_poller: RdmapPoller) -> None:
+    a, b = connect_and_start_endpoints(layer_poller, rtr=lib.SIW_MPA_RTR_FPDU)
     m, n = (
-        layer_port.register_new_memory(100_000),
-        layer_port.register_new_memory(100_000, rights=0),
+        layer_poller.register_new_memory(100_000),
+        layer_poller.register_new_memory(100_000, rights=0),
     )
     with Progress(a, b):
         wait_until(lambda: b.events_of_kind("STARTED"))
@@ -233,19 +233,21 @@ def test_a_remote_access_error_is_reported_at_both_ends(layer_port: RdmapPort) -
 
 
 @pytest.mark.parametrize("turn", range(10))
-def test_a_region_may_be_freed_while_the_peer_reads_it(layer_port: RdmapPort, turn: int) -> None:
+def test_a_region_may_be_freed_while_the_peer_reads_it(
+    layer_poller: RdmapPoller, turn: int
+) -> None:
     size = 4 << 20
-    a, b = connect_and_start_endpoints(layer_port, rtr=lib.SIW_MPA_RTR_FPDU)
+    a, b = connect_and_start_endpoints(layer_poller, rtr=lib.SIW_MPA_RTR_FPDU)
     sink, source = (
-        layer_port.register_new_memory(size),
-        layer_port.register_new_memory(size, octet_pattern(size, turn)),
+        layer_poller.register_new_memory(size),
+        layer_poller.register_new_memory(size, octet_pattern(size, turn)),
     )
 
     def flush_response() -> bool:
         return b.flush() in (1, -errno.EACCES)
 
     def free_stag_of_read_source() -> None:
-        assert layer_port.free_stag(source.stag) == 0
+        assert layer_poller.free_stag(source.stag) == 0
 
     with Progress(a, b):
         wait_until(lambda: b.events_of_kind("STARTED"))

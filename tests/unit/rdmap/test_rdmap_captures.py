@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from _siwarp_layers import lib
 from scapy.utils import rdpcap
-from unit.rdmap.rdmap_harness import RdmapPort, Stream
+from unit.rdmap.rdmap_harness import RdmapPoller, Stream
 
 from siwarp.inspect import DDP, DDPUntagged, Opcode, split_stream, tcp_streams
 
@@ -47,8 +47,8 @@ def replace_header_fields(segment: bytes, **fields: Any) -> bytes:
     return octets
 
 
-def post_receives(layer_port: RdmapPort, stream: Stream) -> list[Any]:
-    received = [layer_port.register_new_memory(16) for _ in range(2 * ROUNDS)]
+def post_receives(layer_poller: RdmapPoller, stream: Stream) -> list[Any]:
+    received = [layer_poller.register_new_memory(16) for _ in range(2 * ROUNDS)]
     for i, m in enumerate(received):
         stream.recvs.post(i, m.sge())
     return received
@@ -56,13 +56,13 @@ def post_receives(layer_port: RdmapPort, stream: Stream) -> list[Any]:
 
 @pytest.mark.parametrize("name", ALL)
 def test_recorded_segments_of_a_linux_siw_client_are_processed_without_error(
-    layer_port: RdmapPort, name: str
+    layer_poller: RdmapPoller, name: str
 ) -> None:
     client, server = client_and_server_segments(name)
     rtr = lib.SIW_MPA_RTR_WRITE if "p2p" in name else 0
-    stream = layer_port.create_responder(rtr=rtr, ird=1, ord=1, crc="crc" in name)
-    received = post_receives(layer_port, stream)
-    sink = layer_port.register_new_memory(READ)
+    stream = layer_poller.create_responder(rtr=rtr, ird=1, ord=1, crc="crc" in name)
+    received = post_receives(layer_poller, stream)
+    sink = layer_poller.register_new_memory(READ)
     requests = [s for s in server if DDP(s).opcode == Opcode.RDMA_READ_REQUEST]
     asked, got, kinds, reading = 0, 0, [], b""
     for segment in client:
@@ -98,14 +98,14 @@ def test_recorded_segments_of_a_linux_siw_client_are_processed_without_error(
 
 @pytest.mark.parametrize("name", ALL)
 def test_recorded_segments_of_a_linux_siw_server_are_processed_without_error(
-    layer_port: RdmapPort, name: str
+    layer_poller: RdmapPoller, name: str
 ) -> None:
     _, server = client_and_server_segments(name)
-    stream = layer_port.create_initiator(ird=1, ord=1, crc="crc" in name)
-    received = post_receives(layer_port, stream)
+    stream = layer_poller.create_initiator(ird=1, ord=1, crc="crc" in name)
+    received = post_receives(layer_poller, stream)
     source, target = (
-        layer_port.register_new_memory(READ, bytes(range(200)) * 15),
-        layer_port.register_new_memory(READ),
+        layer_poller.register_new_memory(READ, bytes(range(200)) * 15),
+        layer_poller.register_new_memory(READ),
     )
     got, kinds, written, base = 0, [], b"", None
     for segment in server:

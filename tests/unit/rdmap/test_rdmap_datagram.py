@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from unit.rdmap.rdmap_harness import (
     PD,
-    RdmapPort,
+    RdmapPoller,
     StreamError,
     UDDatagram,
     check_result,
     counter_value,
     octet_pattern,
-    open_rdmap_port,
+    open_rdmap_poller,
     wait_until,
 )
 
@@ -29,9 +29,9 @@ QKEY = 0x11
 @pytest.mark.clause("DGRAM-UD-2", "DGRAM-UD-3")
 @given(size=st.integers(0, 65485), solicited=st.booleans(), qkey=st.integers(0, 2**32 - 1))
 def test_a_ud_send_is_one_datagram_with_the_q_key(size: int, solicited: bool, qkey: int) -> None:
-    with open_rdmap_port() as layer_port:
-        d = layer_port.create_dgram_endpoint()
-        m = layer_port.register_new_memory(size, octet_pattern(size))
+    with open_rdmap_poller() as layer_poller:
+        d = layer_poller.create_dgram_endpoint()
+        m = layer_poller.register_new_memory(size, octet_pattern(size))
         d.transmit([m.sge()], qkey=qkey, solicited=solicited)
         got = d.sock.recv(1 << 17)
         head = UDDatagram(got).segment
@@ -43,10 +43,10 @@ def test_a_ud_send_is_one_datagram_with_the_q_key(size: int, solicited: bool, qk
 @pytest.mark.clause("DGRAM-UD-2", "DGRAM-UD-7", "DGRAM-UD-14")
 @pytest.mark.parametrize(("opcode", "solicited"), [(3, False), (5, True)])
 def test_a_ud_message_is_reported_with_its_source(
-    layer_port: RdmapPort, opcode: int, solicited: bool
+    layer_poller: RdmapPoller, opcode: int, solicited: bool
 ) -> None:
-    d = layer_port.create_dgram_endpoint(qkey=QKEY)
-    m = layer_port.register_new_memory(10)
+    d = layer_poller.create_dgram_endpoint(qkey=QKEY)
+    m = layer_poller.register_new_memory(10)
     d.recvs.post(8, m.sge())
     d.inject_datagram(b"abc", opcode=opcode, q_key=QKEY, qn=ud_qn(0, 0, 5), msn=77)
     e = d.next_event()
@@ -82,10 +82,10 @@ def test_a_ud_message_is_reported_with_its_source(
     ],
 )
 def test_an_invalid_ud_datagram_is_dropped_without_consuming_a_receive(
-    layer_port: RdmapPort, fields: dict[str, int], name: str
+    layer_poller: RdmapPoller, fields: dict[str, int], name: str
 ) -> None:
-    d = layer_port.create_dgram_endpoint(qkey=QKEY)
-    m = layer_port.register_new_memory(10)
+    d = layer_poller.create_dgram_endpoint(qkey=QKEY)
+    m = layer_poller.register_new_memory(10)
     d.recvs.post(1, m.sge())
     before = counter_value(name)
     d.inject_datagram(b"bad", **{"opcode": 3, "q_key": QKEY, **fields})
@@ -110,10 +110,10 @@ OPCODE, NOT_WHOLE, TOO_LONG = (0, 2, 6), (1, 2, 4), (1, 2, 5)
     ],
 )
 def test_ud_protocol_errors_with_a_valid_q_key_are_reported_without_consuming_a_receive(
-    layer_port: RdmapPort, fields: dict[str, int], name: str, err: tuple[int, int, int]
+    layer_poller: RdmapPoller, fields: dict[str, int], name: str, err: tuple[int, int, int]
 ) -> None:
-    d = layer_port.create_dgram_endpoint(qkey=QKEY)
-    m = layer_port.register_new_memory(10)
+    d = layer_poller.create_dgram_endpoint(qkey=QKEY)
+    m = layer_poller.register_new_memory(10)
     d.recvs.post(1, m.sge())
     before = counter_value(name)
     d.inject_datagram(b"bad", **{"opcode": 3, "q_key": QKEY, "msn": 77, **fields})
@@ -128,10 +128,10 @@ def test_ud_protocol_errors_with_a_valid_q_key_are_reported_without_consuming_a_
 
 
 def test_a_ud_message_without_a_receive_is_dropped_and_the_next_one_is_received(
-    layer_port: RdmapPort,
+    layer_poller: RdmapPoller,
 ) -> None:
-    d = layer_port.create_dgram_endpoint(qkey=QKEY)
-    m = layer_port.register_new_memory(10)
+    d = layer_poller.create_dgram_endpoint(qkey=QKEY)
+    m = layer_poller.register_new_memory(10)
     before = counter_value("drop_no_buffer")
     d.inject_datagram(b"lost", q_key=QKEY)
     wait_until(lambda: d.poll_event() or counter_value("drop_no_buffer") == before + 1)
@@ -142,10 +142,10 @@ def test_a_ud_message_without_a_receive_is_dropped_and_the_next_one_is_received(
 
 
 def test_a_ud_message_longer_than_its_receive_completes_the_receive_in_error(
-    layer_port: RdmapPort,
+    layer_poller: RdmapPoller,
 ) -> None:
-    d = layer_port.create_dgram_endpoint(qkey=QKEY)
-    m = layer_port.register_new_memory(3)
+    d = layer_poller.create_dgram_endpoint(qkey=QKEY)
+    m = layer_poller.register_new_memory(3)
     d.recvs.post(1, m.sge())
     d.inject_datagram(b"long", q_key=QKEY)
     e = d.next_event()
@@ -155,10 +155,10 @@ def test_a_ud_message_longer_than_its_receive_completes_the_receive_in_error(
 
 
 def test_a_receive_with_a_key_of_another_protection_domain_completes_in_error(
-    layer_port: RdmapPort,
+    layer_poller: RdmapPoller,
 ) -> None:
-    d = layer_port.create_dgram_endpoint(qkey=QKEY)
-    m = layer_port.register_new_memory(10, pd=PD + 1)
+    d = layer_poller.create_dgram_endpoint(qkey=QKEY)
+    m = layer_poller.register_new_memory(10, pd=PD + 1)
     d.recvs.post(1, m.sge())
     d.inject_datagram(b"abc", q_key=QKEY)
     e = d.next_event()
@@ -167,9 +167,9 @@ def test_a_receive_with_a_key_of_another_protection_domain_completes_in_error(
 
 
 def test_one_receive_call_processes_only_a_part_of_a_flood_of_invalid_datagrams(
-    layer_port: RdmapPort,
+    layer_poller: RdmapPoller,
 ) -> None:
-    d = layer_port.create_dgram_endpoint(qkey=QKEY)
+    d = layer_poller.create_dgram_endpoint(qkey=QKEY)
     before = counter_value("drop_qkey")
     for _ in range(200):
         d.inject_datagram(b"x", q_key=QKEY + 1)
@@ -180,23 +180,23 @@ def test_one_receive_call_processes_only_a_part_of_a_flood_of_invalid_datagrams(
     wait_until(lambda: d.poll_event() or counter_value("drop_qkey") - before == 200)
 
 
-def test_the_poller_returns_the_handler_of_a_socket_with_data(layer_port: RdmapPort) -> None:
+def test_the_poller_returns_the_handler_of_a_socket_with_data(layer_poller: RdmapPoller) -> None:
     handler = ffi.cast("struct siw_io_handler *", 7)
-    handle, llp = layer_port.open_rdmap_dgram(handler=handler)
+    handle, llp = layer_poller.open_rdmap_dgram(handler=handler)
     addr = ffi.new("struct siw_addr *")
     check_result(lib.siw_llp_local_addr(llp, addr))
-    other = layer_port.create_dgram_endpoint()
+    other = layer_poller.create_dgram_endpoint()
     other.peer = addr
     handlers = ffi.new("struct siw_io_handler *[8]")
     event = ffi.new("struct siw_rdmap_event *")
     wait_until(
         lambda: (
-            lib.siw_llp_port_poll(layer_port.port, handlers, 8) == 0
+            lib.siw_llp_poller_poll(layer_poller.poller, handlers, 8) == 0
             or not receive_one_event(handle, event)
         )
     )
     other.transmit([], qkey=0)
-    n = wait_until(lambda: lib.siw_llp_port_poll(layer_port.port, handlers, 8))
+    n = wait_until(lambda: lib.siw_llp_poller_poll(layer_poller.poller, handlers, 8))
     assert handler in [handlers[i] for i in range(n)]
 
 
@@ -206,15 +206,15 @@ def receive_one_event(handle: object, event: object) -> int:
 
 
 def test_a_ud_send_from_a_region_of_another_protection_domain_is_refused(
-    layer_port: RdmapPort,
+    layer_poller: RdmapPoller,
 ) -> None:
-    d = layer_port.create_dgram_endpoint()
-    m = layer_port.register_new_memory(10, pd=PD + 1)
+    d = layer_poller.create_dgram_endpoint()
+    m = layer_poller.register_new_memory(10, pd=PD + 1)
     with pytest.raises(StreamError, match="EACCES"):
         d.transmit([m.sge()])
 
 
-def test_network_interfaces_are_listed_and_an_event_ends_a_wait(layer_port: RdmapPort) -> None:
+def test_network_interfaces_are_listed_and_an_event_ends_a_wait(layer_poller: RdmapPoller) -> None:
     found = ffi.new("struct siw_llp_interface[32]")
     n = check_result(lib.siw_llp_list_interfaces(found, 32))
     names = [ffi.string(found[i].name).decode() for i in range(n)]
@@ -223,7 +223,7 @@ def test_network_interfaces_are_listed_and_an_event_ends_a_wait(layer_port: Rdma
     assert bytes(lo.addrs[0].v4) == b"\x7f\0\0\1"
     fd = check_result(lib.siw_llp_event_fd_open())
     waitset = ffi.new("struct siw_llp_waitset *")
-    lib.siw_llp_waitset_fill(layer_port.port, waitset)
+    lib.siw_llp_waitset_fill(layer_poller.poller, waitset)
     assert lib.siw_llp_wait(waitset, fd, 1000) == 0
     lib.siw_llp_event_fd_set(fd)
     assert lib.siw_llp_wait(waitset, fd, 10_000_000) == 1
@@ -232,17 +232,17 @@ def test_network_interfaces_are_listed_and_an_event_ends_a_wait(layer_port: Rdma
     lib.siw_llp_event_fd_close(fd)
 
 
-def test_a_wake_ends_a_wait_on_a_port_which_can_be_armed_and_disarmed(
-    layer_port: RdmapPort,
+def test_a_wake_ends_a_wait_on_a_poller_which_can_be_armed_and_disarmed(
+    layer_poller: RdmapPoller,
 ) -> None:
-    d = layer_port.create_dgram_endpoint()
+    d = layer_poller.create_dgram_endpoint()
     assert d.poll_event() is None
-    assert not lib.siw_llp_port_armed(layer_port.port)
-    check_result(lib.siw_llp_port_arm(layer_port.port))
-    assert lib.siw_llp_port_armed(layer_port.port)
+    assert not lib.siw_llp_poller_is_armed(layer_poller.poller)
+    check_result(lib.siw_llp_poller_arm_for_sleep(layer_poller.poller))
+    assert lib.siw_llp_poller_is_armed(layer_poller.poller)
     waitset = ffi.new("struct siw_llp_waitset *")
-    lib.siw_llp_waitset_fill(layer_port.port, waitset)
-    lib.siw_llp_port_wake(layer_port.port)
+    lib.siw_llp_waitset_fill(layer_poller.poller, waitset)
+    lib.siw_llp_poller_wake(layer_poller.poller)
     assert lib.siw_llp_wait(waitset, -1, 10_000_000) == 1
-    lib.siw_llp_port_disarm(layer_port.port)
-    assert not lib.siw_llp_port_armed(layer_port.port)
+    lib.siw_llp_poller_disarm(layer_poller.poller)
+    assert not lib.siw_llp_poller_is_armed(layer_poller.poller)

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from scapy.packet import Raw
 from unit.rdmap.rdmap_harness import (
     Dgram,
-    RdmapPort,
+    RdmapPoller,
     UDDatagram,
     check_result,
     counter_value,
-    open_rdmap_port,
+    open_rdmap_poller,
 )
 
 from siwarp.inspect import DDPDatagram, QuotedTagged, QuotedUntagged, Terminate
@@ -62,8 +62,8 @@ def is_complete_terminate(octets: bytes) -> bool:
 )
 @example(b"\x12\x05\xe0" + bytes(22))  # a Read Request's header is announced, but truncated
 def test_any_octets_are_parsed_as_an_error_message_or_dropped(octets: bytes) -> None:
-    with open_rdmap_port() as layer_port:
-        d = layer_port.create_dgram_endpoint(qkey=QKEY)
+    with open_rdmap_poller() as layer_poller:
+        d = layer_poller.create_dgram_endpoint(qkey=QKEY)
         event = inject_error_message(d, octets)
         assert (event is not None) == is_complete_terminate(octets)
         if event is None:
@@ -84,8 +84,10 @@ def test_any_octets_are_parsed_as_an_error_message_or_dropped(octets: bytes) -> 
 
 
 @pytest.mark.clause("DGRAM-ERR-12")
-def test_every_truncated_and_every_too_long_error_message_is_dropped(layer_port: RdmapPort) -> None:
-    d = layer_port.create_dgram_endpoint(qkey=QKEY)
+def test_every_truncated_and_every_too_long_error_message_is_dropped(
+    layer_poller: RdmapPoller,
+) -> None:
+    d = layer_poller.create_dgram_endpoint(qkey=QKEY)
     whole = build_terminate_body(QuotedUntagged(msn=7), layer=1, etype=2, code=5, ddp_seg_len=30)
     assert inject_error_message(d, whole).quoted_msn == 7
     for n in range(len(whole)):
@@ -106,9 +108,9 @@ def user_data_of_reported_message(d: Dgram, event: Any) -> int | None:
 @pytest.mark.clause("DGRAM-ERR-9", "DGRAM-ERR-10")
 @pytest.mark.parametrize("before", [0, 1, 255, 256, 257, 1000])
 def test_only_the_last_256_messages_are_found_by_their_msn_and_each_only_once(
-    layer_port: RdmapPort, before: int
+    layer_poller: RdmapPoller, before: int
 ) -> None:
-    d = layer_port.create_dgram_endpoint()
+    d = layer_poller.create_dgram_endpoint()
     for i in range(before):
         d.transmit([], qkey=QKEY, user_data=10_000 + i)
         d.sock.recv(100)
@@ -139,8 +141,8 @@ def test_an_error_message_quotes_the_header_and_is_never_sent_to_a_group(
     host: str, port: int, layer: int, etype: int, code: int, seg_len: int, head: bytes, qn: int,
     qkey: int,
 ) -> None:  # fmt: skip
-    with open_rdmap_port() as layer_port:
-        d = layer_port.create_dgram_endpoint(qkey=QKEY)
+    with open_rdmap_poller() as layer_poller:
+        d = layer_poller.create_dgram_endpoint(qkey=QKEY)
         port = d.sock.getsockname()[1] if host == "127.0.0.1" and port else port
         event = ffi.new("struct siw_rdmap_event *", {"ulp_word": qkey, "quoted_qn": qn})
         check_result(lib.siw_addr_parse(host.encode(), port, ffi.addressof(event, "source")))
@@ -168,12 +170,12 @@ def test_an_error_message_quotes_the_header_and_is_never_sent_to_a_group(
 
 
 def test_an_error_message_is_sent_over_ipv6_to_the_source_of_the_invalid_message(
-    layer_port: RdmapPort,
+    layer_poller: RdmapPoller,
 ) -> None:
     with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as s:
         s.bind(("::1", 0))
         s.settimeout(10)
-        handle, _ = layer_port.open_rdmap_dgram(host="::1")
+        handle, _ = layer_poller.open_rdmap_dgram(host="::1")
         event = ffi.new("struct siw_rdmap_event *")
         port = s.getsockname()[1]
         check_result(lib.siw_addr_parse(b"::1", port, ffi.addressof(event, "source")))

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from unit.rdmap.rdmap_harness import (
     LOCAL_WRITE,
     PD,
-    RdmapPort,
+    RdmapPoller,
     Stream,
     StreamError,
     build_read_request,
@@ -24,7 +24,7 @@ from unit.rdmap.rdmap_harness import (
     build_send,
     build_write,
     octet_pattern,
-    open_rdmap_port,
+    open_rdmap_poller,
     recv_exactly,
     temporary_setting,
     wait_until,
@@ -41,9 +41,11 @@ WRITE, READ = lib.SIW_RDMAP_WRITE, lib.SIW_RDMAP_READ_REQUEST
 
 @pytest.mark.parametrize("size", [0, 1, 64, 5000, 70_000, 1 << 20])
 @pytest.mark.parametrize("crc", [True, False])
-def test_a_send_of_any_size_arrives_unchanged(layer_port: RdmapPort, size: int, crc: bool) -> None:
-    stream = layer_port.create_initiator(crc=crc)
-    m = layer_port.register_new_memory(size, octet_pattern(size))
+def test_a_send_of_any_size_arrives_unchanged(
+    layer_poller: RdmapPoller, size: int, crc: bool
+) -> None:
+    stream = layer_poller.create_initiator(crc=crc)
+    m = layer_poller.register_new_memory(size, octet_pattern(size))
     stream.send_operation(SEND, [m.sge()])
     head, octets = stream.read_sent_message()
     assert (head.opcode, head.qn, head.msn, head.inv_stag) == (Opcode.SEND, 0, 1, 0)
@@ -52,9 +54,11 @@ def test_a_send_of_any_size_arrives_unchanged(layer_port: RdmapPort, size: int, 
 
 
 @pytest.mark.parametrize("size", [0, 1, 64, 5000, 60_000])
-def test_a_send_from_the_peer_fills_the_oldest_receive(layer_port: RdmapPort, size: int) -> None:
-    stream = layer_port.create_initiator()
-    m = layer_port.register_new_memory(size + 3)
+def test_a_send_from_the_peer_fills_the_oldest_receive(
+    layer_poller: RdmapPoller, size: int
+) -> None:
+    stream = layer_poller.create_initiator()
+    m = layer_poller.register_new_memory(size + 3)
     stream.recvs.post(17, m.sge())
     stream.inject_segments(build_send(octet_pattern(size)))
     e = stream.next_event()
@@ -65,9 +69,9 @@ def test_a_send_from_the_peer_fills_the_oldest_receive(layer_port: RdmapPort, si
 
 @pytest.mark.parametrize(("opcode", "solicited"), [(SEND, False), (SEND_SE, True)])
 def test_the_solicited_event_flag_is_sent_and_received(
-    layer_port: RdmapPort, opcode: int, solicited: bool
+    layer_poller: RdmapPoller, opcode: int, solicited: bool
 ) -> None:
-    stream = layer_port.create_initiator()
+    stream = layer_poller.create_initiator()
     stream.recvs.post(1)
     stream.send_operation(opcode)
     assert stream.read_sent_segment()[0].opcode == opcode
@@ -76,10 +80,10 @@ def test_the_solicited_event_flag_is_sent_and_received(
 
 
 def test_sends_in_several_segments_from_the_peer_are_received_one_by_one(
-    layer_port: RdmapPort,
+    layer_poller: RdmapPoller,
 ) -> None:
-    stream = layer_port.create_initiator()
-    m = layer_port.register_new_memory(300)
+    stream = layer_poller.create_initiator()
+    m = layer_poller.register_new_memory(300)
     stream.recvs.post(1, m.sge(0, 100))
     stream.recvs.post(2, m.sge(100, 200))
     stream.inject_segments(
@@ -97,15 +101,15 @@ def test_sends_in_several_segments_from_the_peer_are_received_one_by_one(
     assert m.octets() == octet_pattern(100) + octet_pattern(200, 2)
 
 
-def test_inline_data_needs_no_key(layer_port: RdmapPort) -> None:
-    stream = layer_port.create_initiator()
-    m = layer_port.register_new_memory(10, octet_pattern(10))
+def test_inline_data_needs_no_key(layer_poller: RdmapPoller) -> None:
+    stream = layer_poller.create_initiator()
+    m = layer_poller.register_new_memory(10, octet_pattern(10))
     stream.send_operation(SEND, [m.sge(key=0)], internal=True)
     assert stream.read_sent_segment()[1] == octet_pattern(10)
 
 
-def test_posting_opcodes_that_are_no_operation_is_refused(layer_port: RdmapPort) -> None:
-    stream = layer_port.create_initiator()
+def test_posting_opcodes_that_are_no_operation_is_refused(layer_poller: RdmapPoller) -> None:
+    stream = layer_poller.create_initiator()
     for opcode in (2, 7, 8, 15):
         with pytest.raises(StreamError, match="EINVAL"):
             stream.begin_operation(opcode)
@@ -115,9 +119,9 @@ def test_posting_opcodes_that_are_no_operation_is_refused(layer_port: RdmapPort)
 # ---- Write
 
 
-def test_a_write_carries_the_peers_stag_and_offset(layer_port: RdmapPort) -> None:
-    stream = layer_port.create_initiator()
-    m = layer_port.register_new_memory(100, octet_pattern(100))
+def test_a_write_carries_the_peers_stag_and_offset(layer_poller: RdmapPoller) -> None:
+    stream = layer_poller.create_initiator()
+    m = layer_poller.register_new_memory(100, octet_pattern(100))
     stream.send_operation(WRITE, [m.sge(0, 30), m.sge(50, 50)], rkey=0xABCD, remote_to=2**63 + 5)
     head, octets = stream.read_sent_message()
     assert (head.t, head.opcode, head.stag, head.to) == (1, 0, 0xABCD, 2**63 + 5)
@@ -126,9 +130,9 @@ def test_a_write_carries_the_peers_stag_and_offset(layer_port: RdmapPort) -> Non
 
 @given(st.lists(st.tuples(st.integers(0, 999), st.integers(0, 1000)), max_size=10))
 def test_writes_from_the_peer_are_placed_at_their_offsets(writes: list[tuple[int, int]]) -> None:
-    with open_rdmap_port() as layer_port:
-        stream = layer_port.create_initiator()
-        m = layer_port.register_new_memory(1000)
+    with open_rdmap_poller() as layer_poller:
+        stream = layer_poller.create_initiator()
+        m = layer_poller.register_new_memory(1000)
         model = bytearray([0xA5]) * 1000
         for i, (at, n) in enumerate(writes):
             n = min(n, 1000 - at)
@@ -142,11 +146,11 @@ def test_writes_from_the_peer_are_placed_at_their_offsets(writes: list[tuple[int
 
 
 @pytest.mark.parametrize("size", [0, 1, 64, 5000, 200_000])
-def test_a_read_places_the_response_in_its_sink(layer_port: RdmapPort, size: int) -> None:
-    stream = layer_port.create_initiator()
+def test_a_read_places_the_response_in_its_sink(layer_poller: RdmapPoller, size: int) -> None:
+    stream = layer_poller.create_initiator()
     a, b = (
-        layer_port.register_new_memory(size // 3, rights=LOCAL_WRITE),
-        layer_port.register_new_memory(size - size // 3, rights=LOCAL_WRITE),
+        layer_poller.register_new_memory(size // 3, rights=LOCAL_WRITE),
+        layer_poller.register_new_memory(size - size // 3, rights=LOCAL_WRITE),
     )
     stream.send_operation(READ, [a.sge(), b.sge()], user_data=99, rkey=0x77, remote_to=0x1234)
     _, request = stream.read_sent_read_request()
@@ -167,9 +171,9 @@ def test_a_read_places_the_response_in_its_sink(layer_port: RdmapPort, size: int
     assert a.octets() + b.octets() == octets
 
 
-def test_a_read_is_refused_if_its_sink_has_no_local_write_access(layer_port: RdmapPort) -> None:
-    stream = layer_port.create_initiator()
-    m = layer_port.register_new_memory(10, rights=0)
+def test_a_read_is_refused_if_its_sink_has_no_local_write_access(layer_poller: RdmapPoller) -> None:
+    stream = layer_poller.create_initiator()
+    m = layer_poller.register_new_memory(10, rights=0)
     with pytest.raises(StreamError, match="EACCES"):
         stream.begin_operation(READ, [m.sge()])
     assert lib.siw_rdmap_sent_request_count(stream.handle) == 0, (
@@ -177,20 +181,22 @@ def test_a_read_is_refused_if_its_sink_has_no_local_write_access(layer_port: Rdm
     )
 
 
-def test_the_sink_stag_of_a_read_is_freed_when_the_read_completes(layer_port: RdmapPort) -> None:
-    stream = layer_port.create_initiator()
-    m = layer_port.register_new_memory(10)
+def test_the_sink_stag_of_a_read_is_freed_when_the_read_completes(
+    layer_poller: RdmapPoller,
+) -> None:
+    stream = layer_poller.create_initiator()
+    m = layer_poller.register_new_memory(10)
     stream.send_operation(READ, [m.sge()], user_data=1)
     _, request = stream.read_sent_read_request()
     stream.inject_segments(build_read_response(b"0123456789", stag=request.sink_stag))
     assert stream.next_event().kind == "READ_DONE"
-    assert layer_port.free_stag(request.sink_stag) < 0
+    assert layer_poller.free_stag(request.sink_stag) < 0
 
 
 @pytest.mark.parametrize("size", [0, 1, 64, 5000, 70_000, 3 << 20])
-def test_a_read_request_from_the_peer_is_answered(layer_port: RdmapPort, size: int) -> None:
-    stream = layer_port.create_initiator()
-    m = layer_port.register_new_memory(size, octet_pattern(size))
+def test_a_read_request_from_the_peer_is_answered(layer_poller: RdmapPoller, size: int) -> None:
+    stream = layer_poller.create_initiator()
+    m = layer_poller.register_new_memory(size, octet_pattern(size))
     stream.inject_segments(
         build_read_request(
             size=size, src_stag=m.stag, src_to=m.addr, sink_stag=0xBEEF, sink_to=2**40
@@ -219,10 +225,10 @@ def test_a_read_request_from_the_peer_is_answered(layer_port: RdmapPort, size: i
 
 
 def test_the_peer_may_send_any_number_of_reads_with_at_most_ird_outstanding(
-    layer_port: RdmapPort,
+    layer_poller: RdmapPoller,
 ) -> None:
-    stream = layer_port.create_initiator(ird=2)
-    m = layer_port.register_new_memory(100, octet_pattern(100))
+    stream = layer_poller.create_initiator(ird=2)
+    m = layer_poller.register_new_memory(100, octet_pattern(100))
     for round_ in range(20):
         stream.inject_segments(
             *[
@@ -240,10 +246,10 @@ def test_the_peer_may_send_any_number_of_reads_with_at_most_ird_outstanding(
 
 
 def test_any_number_of_reads_may_be_posted_with_at_most_ord_outstanding(
-    layer_port: RdmapPort,
+    layer_poller: RdmapPoller,
 ) -> None:
-    stream = layer_port.create_initiator(ord=3)
-    m = layer_port.register_new_memory(300)
+    stream = layer_poller.create_initiator(ord=3)
+    m = layer_poller.register_new_memory(300)
     user_data = 0
     for round_ in range(20):
         for i in range(3):
@@ -263,9 +269,9 @@ def test_any_number_of_reads_may_be_posted_with_at_most_ord_outstanding(
         user_data += 3
 
 
-def test_closing_a_stream_frees_the_sinks_of_outstanding_reads(layer_port: RdmapPort) -> None:
-    stream = layer_port.create_initiator()
-    m = layer_port.register_new_memory(30)
+def test_closing_a_stream_frees_the_sinks_of_outstanding_reads(layer_poller: RdmapPoller) -> None:
+    stream = layer_poller.create_initiator()
+    m = layer_poller.register_new_memory(30)
     for user_data in (5, 6, 7):
         stream.send_operation(READ, [m.sge(0, 10)], user_data=user_data)
     sinks = [stream.read_sent_read_request()[1].sink_stag for _ in range(3)]
@@ -274,7 +280,7 @@ def test_closing_a_stream_frees_the_sinks_of_outstanding_reads(layer_port: Rdmap
     stream.sock.close()
     assert stream.next_event().kind == "CLOSED"
     stream.close()
-    assert [layer_port.free_stag(sink) for sink in sinks] == [
+    assert [layer_poller.free_stag(sink) for sink in sinks] == [
         -2,
         -2,
         -2,
@@ -299,10 +305,10 @@ def start_reading_messages(
     return thread
 
 
-def test_read_responses_and_sends_are_transmitted_alternately(layer_port: RdmapPort) -> None:
-    stream = layer_port.create_initiator(ird=8)
+def test_read_responses_and_sends_are_transmitted_alternately(layer_poller: RdmapPoller) -> None:
+    stream = layer_poller.create_initiator(ird=8)
     size = 2 << 20
-    m = layer_port.register_new_memory(size)
+    m = layer_poller.register_new_memory(size)
     for i in range(8):
         stream.inject_segments(
             build_read_request(size=size, src_stag=m.stag, src_to=m.addr, msn=i + 1)
@@ -332,9 +338,9 @@ def test_read_responses_and_sends_are_transmitted_alternately(layer_port: RdmapP
     assert max(len(gap) for gap in gaps[:-1]) <= 2, opcodes
 
 
-def test_one_flush_transmits_a_bounded_amount_of_read_responses(layer_port: RdmapPort) -> None:
-    stream = layer_port.create_initiator(ird=64, ord=1)
-    m = layer_port.register_new_memory(100_000)
+def test_one_flush_transmits_a_bounded_amount_of_read_responses(layer_poller: RdmapPoller) -> None:
+    stream = layer_poller.create_initiator(ird=64, ord=1)
+    m = layer_poller.register_new_memory(100_000)
     for i in range(64):
         stream.inject_segments(
             build_read_request(size=100_000, src_stag=m.stag, src_to=m.addr, msn=i + 1)
@@ -351,9 +357,9 @@ def test_one_flush_transmits_a_bounded_amount_of_read_responses(layer_port: Rdma
     assert got == [(Opcode.RDMA_READ_RESPONSE, 100_000)] * 64
 
 
-def test_the_accepted_count_does_not_include_read_responses(layer_port: RdmapPort) -> None:
-    stream = layer_port.create_initiator()
-    m = layer_port.register_new_memory(10)
+def test_the_accepted_count_does_not_include_read_responses(layer_poller: RdmapPoller) -> None:
+    stream = layer_poller.create_initiator()
+    m = layer_poller.register_new_memory(10)
     stream.inject_segments(build_read_request(size=10, src_stag=m.stag, src_to=m.addr))
     stream.next_event()
     stream.begin_operation(SEND, [m.sge()])
@@ -369,10 +375,10 @@ def test_the_accepted_count_does_not_include_read_responses(layer_port: RdmapPor
 
 @pytest.mark.parametrize("crc", [True, False])
 def test_the_stamp_of_an_operation_identifies_memory_that_tcp_could_not_read(
-    layer_port: RdmapPort, crc: bool
+    layer_poller: RdmapPoller, crc: bool
 ) -> None:
-    stream = layer_port.create_initiator(crc=crc)
-    m = layer_port.register_new_memory(10)
+    stream = layer_poller.create_initiator(crc=crc)
+    m = layer_poller.register_new_memory(10)
     gone = RemovableMemory(1 << 16, "unmapped")
     stream.send_operation(SEND, [m.sge()])
     stream.begin_operation(WRITE, [(gone.addr, 60_000, 0)], internal=True, rkey=1)
@@ -387,9 +393,11 @@ def test_the_stamp_of_an_operation_identifies_memory_that_tcp_could_not_read(
 
 
 @pytest.mark.parametrize("size", [10, 4 << 20])
-def test_a_write_and_its_immediate_data_have_one_stamp(layer_port: RdmapPort, size: int) -> None:
-    stream = layer_port.create_initiator()
-    m = layer_port.register_new_memory(size)
+def test_a_write_and_its_immediate_data_have_one_stamp(
+    layer_poller: RdmapPoller, size: int
+) -> None:
+    stream = layer_poller.create_initiator()
+    m = layer_poller.register_new_memory(size)
     imm = {"imm_opcode": lib.SIW_RDMAP_IMMEDIATE}
     stream.begin_operation(WRITE, [m.sge()], rkey=1, **imm)
     (stamp,) = stream.stamps
@@ -404,10 +412,12 @@ def test_a_write_and_its_immediate_data_have_one_stamp(layer_port: RdmapPort, si
     assert got == [(Opcode.RDMA_WRITE, size), (Opcode.IMMEDIATE, 8)]
 
 
-def test_other_operations_are_refused_until_a_long_message_is_framed(layer_port: RdmapPort) -> None:
-    stream = layer_port.create_initiator()
+def test_other_operations_are_refused_until_a_long_message_is_framed(
+    layer_poller: RdmapPoller,
+) -> None:
+    stream = layer_poller.create_initiator()
     size = 8 << 20
-    m = layer_port.register_new_memory(size)
+    m = layer_poller.register_new_memory(size)
     stream.begin_operation(SEND, [m.sge()])
     with pytest.raises(StreamError, match="EAGAIN"):
         stream.begin_operation(SEND, [m.sge(0, 1)])
@@ -419,8 +429,8 @@ def test_other_operations_are_refused_until_a_long_message_is_framed(layer_port:
     assert got == [(Opcode.SEND, size), (Opcode.SEND, 1)]
 
 
-def test_the_number_of_operations_in_flight_is_bounded(layer_port: RdmapPort) -> None:
-    stream = layer_port.create_initiator(rcvbuf=4096)
+def test_the_number_of_operations_in_flight_is_bounded(layer_poller: RdmapPoller) -> None:
+    stream = layer_poller.create_initiator(rcvbuf=4096)
     sent = 0
     while True:
         try:
@@ -442,11 +452,11 @@ def test_the_number_of_operations_in_flight_is_bounded(layer_port: RdmapPort) ->
 
 
 def test_a_read_response_is_sent_completely_with_a_mulpdu_of_128_octets(
-    layer_port: RdmapPort,
+    layer_poller: RdmapPoller,
 ) -> None:
     with temporary_setting("mulpdu", 128):
-        stream = layer_port.create_initiator()
-        m = layer_port.register_new_memory(1000, octet_pattern(1000))
+        stream = layer_poller.create_initiator()
+        m = layer_poller.register_new_memory(1000, octet_pattern(1000))
         stream.inject_segments(
             build_read_request(size=1000, src_stag=m.stag, src_to=m.addr, sink_to=7)
         )
@@ -458,9 +468,9 @@ def test_a_read_response_is_sent_completely_with_a_mulpdu_of_128_octets(
 # ---- the end of a stream
 
 
-def test_flushed_messages_are_sent_before_the_end_of_stream(layer_port: RdmapPort) -> None:
-    stream = layer_port.create_initiator()
-    m = layer_port.register_new_memory(100, octet_pattern(100))
+def test_flushed_messages_are_sent_before_the_end_of_stream(layer_poller: RdmapPoller) -> None:
+    stream = layer_poller.create_initiator()
+    m = layer_poller.register_new_memory(100, octet_pattern(100))
     stream.send_operation(SEND, [m.sge()])
     stream.mpa.shutdown()
     assert stream.read_sent_segment()[1] == octet_pattern(100)
@@ -470,9 +480,9 @@ def test_flushed_messages_are_sent_before_the_end_of_stream(layer_port: RdmapPor
     wait_until(stream.mpa.drain)
 
 
-def test_a_stream_may_send_after_the_peers_end_of_stream(layer_port: RdmapPort) -> None:
-    stream = layer_port.create_initiator()
-    m = layer_port.register_new_memory(10, octet_pattern(10))
+def test_a_stream_may_send_after_the_peers_end_of_stream(layer_poller: RdmapPoller) -> None:
+    stream = layer_poller.create_initiator()
+    m = layer_poller.register_new_memory(10, octet_pattern(10))
     stream.sock.shutdown(1)
     e = stream.next_event()
     assert (e.kind, e.status) == ("CLOSED", 0)
@@ -481,9 +491,9 @@ def test_a_stream_may_send_after_the_peers_end_of_stream(layer_port: RdmapPort) 
     assert stream.read_sent_segment()[1] == octet_pattern(10)
 
 
-def test_the_receive_of_an_incomplete_send_can_be_reclaimed(layer_port: RdmapPort) -> None:
-    stream = layer_port.create_initiator()
-    m = layer_port.register_new_memory(10)
+def test_the_receive_of_an_incomplete_send_can_be_reclaimed(layer_poller: RdmapPoller) -> None:
+    stream = layer_poller.create_initiator()
+    m = layer_poller.register_new_memory(10)
     stream.recvs.post(1, m.sge())
     stream.recvs.post(2, m.sge())
     stream.inject_segments(build_send(b"abc", l=0))
@@ -502,13 +512,13 @@ def test_the_receive_of_an_incomplete_send_can_be_reclaimed(layer_port: RdmapPor
 
 
 def test_freeing_the_key_of_a_long_send_ends_the_stream_with_a_terminate(
-    layer_port: RdmapPort,
+    layer_poller: RdmapPoller,
 ) -> None:
-    stream = layer_port.create_initiator()
+    stream = layer_poller.create_initiator()
     size = 8 << 20
-    m = layer_port.register_new_memory(size)
+    m = layer_poller.register_new_memory(size)
     stream.begin_operation(SEND, [m.sge()])
-    layer_port.free_stag(m.stag)
+    layer_poller.free_stag(m.stag)
     with pytest.raises(StreamError, match="EACCES"):
         stream.flush_once()
     with pytest.raises(StreamError, match="EPIPE"):
@@ -533,10 +543,10 @@ def test_freeing_the_key_of_a_long_send_ends_the_stream_with_a_terminate(
 
 
 def test_sending_from_a_region_of_another_protection_domain_is_refused(
-    layer_port: RdmapPort,
+    layer_poller: RdmapPoller,
 ) -> None:
-    stream = layer_port.create_initiator()
-    m = layer_port.register_new_memory(10, pd=PD + 1)
+    stream = layer_poller.create_initiator()
+    m = layer_poller.register_new_memory(10, pd=PD + 1)
     with pytest.raises(StreamError, match="EACCES"):
         stream.begin_operation(SEND, [m.sge()])
     stream.send_operation(SEND)

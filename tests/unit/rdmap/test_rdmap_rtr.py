@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from _siwarp_layers import ffi, lib
 from unit.rdmap.rdmap_harness import (
-    RdmapPort,
+    RdmapPoller,
     StreamError,
     build_read_request,
     build_read_response,
@@ -30,14 +30,14 @@ def build_rtr_segment(kind: int) -> bytes:
 # ---- initiator
 
 
-def test_an_initiator_sends_an_empty_fpdu_as_the_negotiated_rtr(layer_port: RdmapPort) -> None:
-    stream = layer_port.create_initiator(rtr=FPDU)
+def test_an_initiator_sends_an_empty_fpdu_as_the_negotiated_rtr(layer_poller: RdmapPoller) -> None:
+    stream = layer_poller.create_initiator(rtr=FPDU)
     assert stream.read_sent_segment() == (None, b"")
     assert (stream.begun_operation_count, stream.tcp_accepted_operation_count) == (0, 0)
 
 
-def test_an_initiator_sends_an_empty_write_as_the_negotiated_rtr(layer_port: RdmapPort) -> None:
-    stream = layer_port.create_initiator(rtr=WRITE)
+def test_an_initiator_sends_an_empty_write_as_the_negotiated_rtr(layer_poller: RdmapPoller) -> None:
+    stream = layer_poller.create_initiator(rtr=WRITE)
     head, octets = stream.read_sent_segment()
     assert (head.t, head.l, head.opcode, head.to, octets) == (1, 1, 0, 0, b"")
     assert head.stag != 0, "some implementations refuse STag 0"
@@ -45,9 +45,9 @@ def test_an_initiator_sends_an_empty_write_as_the_negotiated_rtr(layer_port: Rdm
 
 @pytest.mark.parametrize("ord_", [0, 1, 4])
 def test_an_initiator_sends_an_empty_read_as_the_negotiated_rtr(
-    layer_port: RdmapPort, ord_: int
+    layer_poller: RdmapPoller, ord_: int
 ) -> None:
-    stream = layer_port.create_initiator(rtr=READ, ord=ord_)
+    stream = layer_poller.create_initiator(rtr=READ, ord=ord_)
     _, request = stream.read_sent_read_request()
     assert request.size == 0
     assert request.sink_stag != 0, "some implementations refuse STag 0"
@@ -57,10 +57,10 @@ def test_an_initiator_sends_an_empty_read_as_the_negotiated_rtr(
 
 
 def test_the_response_to_an_rtr_read_completes_no_read_of_the_program(
-    layer_port: RdmapPort,
+    layer_poller: RdmapPoller,
 ) -> None:
-    stream = layer_port.create_initiator(rtr=READ)
-    m = layer_port.register_new_memory(10)
+    stream = layer_poller.create_initiator(rtr=READ)
+    m = layer_poller.register_new_memory(10)
     stream.send_operation(lib.SIW_RDMAP_READ_REQUEST, [m.sge()], user_data=4)
     rtr, read = (stream.read_sent_read_request()[1] for _ in range(2))
     stream.inject_segments(
@@ -78,10 +78,10 @@ def test_the_response_to_an_rtr_read_completes_no_read_of_the_program(
 
 @pytest.mark.parametrize("kind", [FPDU, WRITE, READ])
 def test_the_negotiated_rtr_starts_the_stream_and_consumes_no_receive(
-    layer_port: RdmapPort, kind: int
+    layer_poller: RdmapPoller, kind: int
 ) -> None:
-    stream = layer_port.create_responder(rtr=kind, ird=0)
-    m = layer_port.register_new_memory(10)
+    stream = layer_poller.create_responder(rtr=kind, ird=0)
+    m = layer_poller.register_new_memory(10)
     stream.recvs.post(1, m.sge())
     stream.inject_segments(build_rtr_segment(kind), build_send(b"abc"))
     assert stream.next_event(progress=True).kind == "STARTED"
@@ -103,10 +103,10 @@ def test_the_negotiated_rtr_starts_the_stream_and_consumes_no_receive(
     ],
 )
 def test_a_first_message_other_than_the_negotiated_rtr_ends_the_stream(
-    layer_port: RdmapPort, agreed: int, sent: str
+    layer_poller: RdmapPoller, agreed: int, sent: str
 ) -> None:
-    stream = layer_port.create_responder(rtr=agreed)
-    m = layer_port.register_new_memory(10)
+    stream = layer_poller.create_responder(rtr=agreed)
+    m = layer_poller.register_new_memory(10)
     stream.recvs.post(1, m.sge())
     stream.inject_segments(
         {
@@ -127,10 +127,10 @@ def test_a_first_message_other_than_the_negotiated_rtr_ends_the_stream(
 @pytest.mark.parametrize("agreed", [FPDU | WRITE, FPDU | READ, WRITE | READ, FPDU | WRITE | READ])
 @pytest.mark.clause("RFC6581-9.2-05", "RFC6581-9.2-03")
 def test_any_negotiated_kind_of_rtr_starts_the_stream_and_other_kinds_end_it(
-    layer_port: RdmapPort, agreed: int, sent: int
+    layer_poller: RdmapPoller, agreed: int, sent: int
 ) -> None:
-    stream = layer_port.create_responder(rtr=agreed)
-    m = layer_port.register_new_memory(10)
+    stream = layer_poller.create_responder(rtr=agreed)
+    m = layer_poller.register_new_memory(10)
     stream.recvs.post(1, m.sge())
     stream.inject_segments(build_rtr_segment(sent), build_send(b"", msn=1))
     if not agreed & sent:
@@ -143,22 +143,22 @@ def test_any_negotiated_kind_of_rtr_starts_the_stream_and_other_kinds_end_it(
 
 @pytest.mark.parametrize("agreed", [FPDU | WRITE, FPDU | READ, FPDU | WRITE | READ])
 def test_with_several_negotiated_kinds_of_rtr_an_empty_first_send_consumes_no_receive(
-    layer_port: RdmapPort, agreed: int
+    layer_poller: RdmapPoller, agreed: int
 ) -> None:
-    stream = layer_port.create_responder(rtr=agreed)
+    stream = layer_poller.create_responder(rtr=agreed)
     stream.inject_segments(build_send(b""))
     assert stream.next_event(progress=True).kind == "STARTED"
-    stream.recvs.post(1, layer_port.register_new_memory(10).sge())
+    stream.recvs.post(1, layer_poller.register_new_memory(10).sge())
     stream.inject_segments(build_send(b"abc", msn=2))
     e = stream.next_event()
     assert (e.kind, e.user_data, e.length) == ("RECV", 1, 3)
 
 
 def test_without_rtr_the_first_message_starts_the_stream_and_is_received(
-    layer_port: RdmapPort,
+    layer_poller: RdmapPoller,
 ) -> None:
-    stream = layer_port.create_responder()
-    m = layer_port.register_new_memory(10)
+    stream = layer_poller.create_responder()
+    m = layer_poller.register_new_memory(10)
     stream.recvs.post(1, m.sge())
     stream.inject_segments(build_send(b"abc"))
     assert stream.next_event(progress=True).kind == "STARTED"
@@ -167,15 +167,17 @@ def test_without_rtr_the_first_message_starts_the_stream_and_is_received(
     assert m.octets()[:3] == b"abc"
 
 
-def test_without_a_negotiated_rtr_an_empty_fpdu_starts_the_stream(layer_port: RdmapPort) -> None:
-    stream = layer_port.create_responder()
+def test_without_a_negotiated_rtr_an_empty_fpdu_starts_the_stream(
+    layer_poller: RdmapPoller,
+) -> None:
+    stream = layer_poller.create_responder()
     stream.inject_segments(b"")
     assert stream.next_event(progress=True).kind == "STARTED"
 
 
-def test_a_responder_sends_nothing_before_the_peers_first_fpdu(layer_port: RdmapPort) -> None:
-    stream = layer_port.create_responder()
-    m = layer_port.register_new_memory(10, octet_pattern(10))
+def test_a_responder_sends_nothing_before_the_peers_first_fpdu(layer_poller: RdmapPoller) -> None:
+    stream = layer_poller.create_responder()
+    m = layer_poller.register_new_memory(10, octet_pattern(10))
     stream.begin_operation(lib.SIW_RDMAP_SEND, [m.sge()])
     assert stream.flush_once() == 0
     stream.sock.setblocking(False)
@@ -188,9 +190,9 @@ def test_a_responder_sends_nothing_before_the_peers_first_fpdu(layer_port: Rdmap
     assert stream.read_sent_segment()[1] == octet_pattern(10)
 
 
-def test_empty_fpdus_after_the_first_one_are_ignored(layer_port: RdmapPort) -> None:
-    stream = layer_port.create_responder()
-    m = layer_port.register_new_memory(10)
+def test_empty_fpdus_after_the_first_one_are_ignored(layer_poller: RdmapPoller) -> None:
+    stream = layer_poller.create_responder()
+    m = layer_poller.register_new_memory(10)
     stream.recvs.post(1, m.sge())
     stream.inject_segments(b"", b"", b"", build_send(b"abc"))
     kinds = [stream.next_event(progress=True).kind for _ in range(4)]
@@ -204,24 +206,24 @@ def test_empty_fpdus_after_the_first_one_are_ignored(layer_port: RdmapPort) -> N
     "how", [{"rtr": 3}, {"rtr": 8}, {"ird": 129}, {"ord": 129}], ids=lambda how: str(how)
 )
 def test_starting_a_stream_with_an_invalid_rtr_ird_or_ord_is_refused(
-    layer_port: RdmapPort, how: dict[str, int]
+    layer_poller: RdmapPoller, how: dict[str, int]
 ) -> None:
     with pytest.raises(StreamError, match="EINVAL"):
-        layer_port.create_initiator(**how)
+        layer_poller.create_initiator(**how)
 
 
-def test_starting_a_stream_twice_is_refused(layer_port: RdmapPort) -> None:
-    stream = layer_port.create_initiator()
+def test_starting_a_stream_twice_is_refused(layer_poller: RdmapPoller) -> None:
+    stream = layer_poller.create_initiator()
     with pytest.raises(StreamError, match="EINVAL"):
         stream.start(initiator=True)
 
 
 @pytest.mark.parametrize("ird", [0, 1, 3, 128])
 def test_the_peer_may_have_as_many_outstanding_reads_as_the_ird_and_no_more(
-    layer_port: RdmapPort, ird: int
+    layer_poller: RdmapPoller, ird: int
 ) -> None:
-    stream = layer_port.create_initiator(ird=ird)
-    m = layer_port.register_new_memory(10)
+    stream = layer_poller.create_initiator(ird=ird)
+    m = layer_poller.register_new_memory(10)
     for i in range(ird + 1):
         stream.inject_segments(
             build_read_request(size=1, src_stag=m.stag, src_to=m.addr, msn=i + 1)
@@ -235,9 +237,9 @@ def test_the_peer_may_have_as_many_outstanding_reads_as_the_ird_and_no_more(
 
 
 def test_an_initiator_may_refuse_a_connection_with_a_terminate_instead_of_starting_it(
-    layer_port: RdmapPort,
+    layer_poller: RdmapPoller,
 ) -> None:
-    stream = layer_port.create_initiator(start=False)
+    stream = layer_poller.create_initiator(start=False)
     err = ffi.new(
         "struct siw_wire_err *", {"layer": 2, "type": 0, "code": lib.SIW_MPA_INSUFFICIENT_IRD}
     )
@@ -250,21 +252,25 @@ def test_an_initiator_may_refuse_a_connection_with_a_terminate_instead_of_starti
         stream.begin_operation(lib.SIW_RDMAP_SEND)
 
 
-def test_nothing_is_sent_or_received_before_the_stream_is_started(layer_port: RdmapPort) -> None:
-    stream = layer_port.create_initiator(start=False)
+def test_nothing_is_sent_or_received_before_the_stream_is_started(
+    layer_poller: RdmapPoller,
+) -> None:
+    stream = layer_poller.create_initiator(start=False)
     stream.inject_segments(build_send(b"abc"))
     assert stream.poll_event() is None
     with pytest.raises(StreamError, match="EPIPE"):
         stream.begin_operation(lib.SIW_RDMAP_SEND)
-    m = layer_port.register_new_memory(3)
+    m = layer_poller.register_new_memory(3)
     stream.recvs.post(1, m.sge())
     stream.start(initiator=True)
     assert stream.next_event().kind == "RECV"
 
 
-def test_a_full_tcp_buffer_is_distinguished_from_the_end_of_a_flush(layer_port: RdmapPort) -> None:
-    stream = layer_port.create_initiator(rcvbuf=4096)
-    m = layer_port.register_new_memory(64 << 20)
+def test_a_full_tcp_buffer_is_distinguished_from_the_end_of_a_flush(
+    layer_poller: RdmapPoller,
+) -> None:
+    stream = layer_poller.create_initiator(rcvbuf=4096)
+    m = layer_poller.register_new_memory(64 << 20)
     stream.begin_operation(lib.SIW_RDMAP_SEND, [m.sge()])
     assert not lib.siw_ddp_is_tx_blocked(stream.ddp)
     turns = 0

@@ -11,14 +11,14 @@ from _siwarp_layers import lib
 from hypothesis import given
 from hypothesis import strategies as st
 from unit.rdmap.rdmap_harness import (
-    RdmapPort,
+    RdmapPoller,
     StreamError,
     build_send,
     build_terminate,
     build_write,
     counter_value,
     octet_pattern,
-    open_rdmap_port,
+    open_rdmap_poller,
 )
 
 from siwarp.inspect import QuotedReadRequest, QuotedTagged, QuotedUntagged, Terminate
@@ -45,9 +45,9 @@ def convert_to_linux_siw_layout(octets: bytes) -> bytes:
 @pytest.mark.parametrize("error", ERRORS)
 @pytest.mark.parametrize("layout", [bytes, convert_to_linux_siw_layout])
 def test_every_error_code_is_parsed_from_a_terminate_without_quoted_headers(
-    layer_port: RdmapPort, error: tuple[int, int, int], layout: type
+    layer_poller: RdmapPoller, error: tuple[int, int, int], layout: type
 ) -> None:
-    stream = layer_port.create_initiator()
+    stream = layer_poller.create_initiator()
     body = bytes(Terminate(layer=error[0], etype=error[1], code=error[2]))
     before = counter_value("terminate_rx")
     stream.inject_segments(build_terminate(layout(body)))
@@ -63,9 +63,9 @@ def test_every_error_code_is_parsed_from_a_terminate_without_quoted_headers(
 
 @pytest.mark.parametrize("layout", [bytes, convert_to_linux_siw_layout])
 def test_a_quoted_untagged_header_of_a_terminate_is_parsed(
-    layer_port: RdmapPort, layout: type
+    layer_poller: RdmapPoller, layout: type
 ) -> None:
-    stream = layer_port.create_initiator()
+    stream = layer_poller.create_initiator()
     body = Terminate(
         layer=1, etype=2, code=2, m=1, d=1, ddp_seg_len=40, quoted_ddp=QuotedUntagged(qn=0, msn=9)
     )
@@ -77,9 +77,9 @@ def test_a_quoted_untagged_header_of_a_terminate_is_parsed(
 
 @pytest.mark.parametrize("layout", [bytes, convert_to_linux_siw_layout])
 def test_a_quoted_tagged_header_of_a_terminate_is_parsed(
-    layer_port: RdmapPort, layout: type
+    layer_poller: RdmapPoller, layout: type
 ) -> None:
-    stream = layer_port.create_initiator()
+    stream = layer_poller.create_initiator()
     body = Terminate(
         layer=0, etype=1, code=2, m=1, d=1, ddp_seg_len=40, quoted_ddp=QuotedTagged(stag=7)
     )
@@ -91,9 +91,9 @@ def test_a_quoted_tagged_header_of_a_terminate_is_parsed(
 
 @pytest.mark.parametrize("layout", [bytes, convert_to_linux_siw_layout])
 def test_a_quoted_read_request_of_a_terminate_is_parsed(
-    layer_port: RdmapPort, layout: type
+    layer_poller: RdmapPoller, layout: type
 ) -> None:
-    stream = layer_port.create_initiator()
+    stream = layer_poller.create_initiator()
     body = Terminate(
         layer=0,
         etype=1,
@@ -114,8 +114,8 @@ def test_a_quoted_read_request_of_a_terminate_is_parsed(
 
 @given(st.binary(max_size=256))
 def test_any_octets_are_parsed_as_a_terminate(body: bytes) -> None:
-    with open_rdmap_port() as layer_port:
-        stream = layer_port.create_initiator()
+    with open_rdmap_poller() as layer_poller:
+        stream = layer_poller.create_initiator()
         stream.inject_segments(build_terminate(body))
         e = stream.next_event()
         assert e.kind == "TERMINATED"
@@ -125,23 +125,23 @@ def test_any_octets_are_parsed_as_a_terminate(body: bytes) -> None:
         assert not e.quoted or len(body) >= 4 + 2 + 14
 
 
-def test_a_terminate_in_two_segments_is_parsed(layer_port: RdmapPort) -> None:
-    stream = layer_port.create_initiator()
+def test_a_terminate_in_two_segments_is_parsed(layer_poller: RdmapPoller) -> None:
+    stream = layer_poller.create_initiator()
     octets = bytes(Terminate(layer=1, etype=1, code=3))
     stream.inject_segments(build_terminate(octets[:1], l=0), build_terminate(octets[1:], mo=1))
     e = stream.next_event()
     assert (e.kind, e.err) == ("TERMINATED", (1, 1, 3))
 
 
-def test_a_terminate_longer_than_256_octets_is_an_error(layer_port: RdmapPort) -> None:
-    stream = layer_port.create_initiator()
+def test_a_terminate_longer_than_256_octets_is_an_error(layer_poller: RdmapPoller) -> None:
+    stream = layer_poller.create_initiator()
     stream.inject_segments(build_terminate(bytes(257)))
     assert stream.receive_until_error().err == (1, 2, lib.SIW_DDP_TOO_LONG)
 
 
-def test_after_a_terminate_nothing_is_sent_or_received(layer_port: RdmapPort) -> None:
-    stream = layer_port.create_initiator()
-    m = layer_port.register_new_memory(10)
+def test_after_a_terminate_nothing_is_sent_or_received(layer_poller: RdmapPoller) -> None:
+    stream = layer_poller.create_initiator()
+    m = layer_poller.register_new_memory(10)
     stream.recvs.post(1)
     stream.inject_segments(
         build_terminate(Terminate(layer=1, etype=1, code=0)),
@@ -158,14 +158,16 @@ def test_after_a_terminate_nothing_is_sent_or_received(layer_port: RdmapPort) ->
     assert stream.recvs.take_buffer() == 1
 
 
-def test_sending_a_terminate_on_a_stream_without_an_error_is_refused(layer_port: RdmapPort) -> None:
-    stream = layer_port.create_initiator()
+def test_sending_a_terminate_on_a_stream_without_an_error_is_refused(
+    layer_poller: RdmapPoller,
+) -> None:
+    stream = layer_poller.create_initiator()
     with pytest.raises(StreamError, match="EINVAL"):
         stream.send_terminate()
 
 
-def test_a_terminate_is_sent_only_once(layer_port: RdmapPort) -> None:
-    stream = layer_port.create_initiator()
+def test_a_terminate_is_sent_only_once(layer_poller: RdmapPoller) -> None:
+    stream = layer_poller.create_initiator()
     before = counter_value("terminate_tx")
     stream.inject_segments(build_write(b"x", stag=1))
     stream.assert_terminates_with((1, 1, 0))
@@ -176,9 +178,9 @@ def test_a_terminate_is_sent_only_once(layer_port: RdmapPort) -> None:
 
 
 def test_sending_a_terminate_fails_after_the_peer_reset_the_connection(
-    layer_port: RdmapPort,
+    layer_poller: RdmapPoller,
 ) -> None:
-    stream = layer_port.create_initiator()
+    stream = layer_poller.create_initiator()
     stream.inject_segments(build_write(octet_pattern(100), stag=1))
     stream.receive_until_error()
     stream.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

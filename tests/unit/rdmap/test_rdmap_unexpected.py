@@ -10,7 +10,7 @@ from _siwarp_layers import ffi, lib
 from unit.rdmap.rdmap_harness import (
     CANARY,
     LOCAL_WRITE,
-    RdmapPort,
+    RdmapPoller,
     Stream,
     StreamError,
     build_fpdu,
@@ -57,12 +57,12 @@ def sizes_of_read_responses(stream: Stream) -> list[int]:
         stream.sock.settimeout(10)
 
 
-def test_an_unexpected_send_is_received_when_a_receive_is_posted(layer_port: RdmapPort) -> None:
-    stream = layer_port.create_initiator(unexpected_octets=ROOM)
+def test_an_unexpected_send_is_received_when_a_receive_is_posted(layer_poller: RdmapPoller) -> None:
+    stream = layer_poller.create_initiator(unexpected_octets=ROOM)
     stream.inject_segments(build_send(octet_pattern(100), opcode=Opcode.SEND_SE))
     assert stream.next_event().kind == "PARKED"
     assert has_only_progress_events(stream) and waiting_send_msn(stream) == 1
-    m = layer_port.register_new_memory(100)
+    m = layer_poller.register_new_memory(100)
     stream.recvs.post(17, m.sge())
     e = stream.next_event()
     assert (e.kind, e.user_data, e.length, e.msn, e.solicited) == ("RECV", 17, 100, 1, True)
@@ -71,10 +71,10 @@ def test_an_unexpected_send_is_received_when_a_receive_is_posted(layer_port: Rdm
 
 
 def test_writes_reads_and_a_terminate_after_an_unexpected_send_are_processed(
-    layer_port: RdmapPort,
+    layer_poller: RdmapPoller,
 ) -> None:
-    stream = layer_port.create_initiator(unexpected_octets=ROOM)
-    m = layer_port.register_new_memory(64)
+    stream = layer_poller.create_initiator(unexpected_octets=ROOM)
+    m = layer_poller.register_new_memory(64)
     stream.inject_segments(
         build_send(b"early"),
         build_write(b"written!", stag=m.stag, to=m.addr),
@@ -94,10 +94,10 @@ def test_writes_reads_and_a_terminate_after_an_unexpected_send_are_processed(
 
 
 def test_unexpected_sends_are_received_in_order_each_by_the_next_receive(
-    layer_port: RdmapPort,
+    layer_poller: RdmapPoller,
 ) -> None:
-    stream = layer_port.create_initiator(unexpected_octets=ROOM)
-    m = layer_port.register_new_memory(1000)
+    stream = layer_poller.create_initiator(unexpected_octets=ROOM)
+    m = layer_poller.register_new_memory(1000)
     for i in range(1, 6):
         stream.inject_segments(build_send(octet_pattern(i * 10, i), msn=i))
     assert stream.next_event().kind == "PARKED"
@@ -114,12 +114,12 @@ def test_unexpected_sends_are_received_in_order_each_by_the_next_receive(
 
 @pytest.mark.parametrize("cut", range(1, 4))
 def test_a_partly_stored_unexpected_send_is_completed_in_its_receive_buffer(
-    layer_port: RdmapPort, cut: int
+    layer_poller: RdmapPoller, cut: int
 ) -> None:
-    stream = layer_port.create_initiator(unexpected_octets=ROOM)
+    stream = layer_poller.create_initiator(unexpected_octets=ROOM)
     data = octet_pattern(400)
     pieces = [build_send(data[i * 100 :][:100], mo=i * 100, l=int(i == 3)) for i in range(4)]
-    m = layer_port.register_new_memory(400)
+    m = layer_poller.register_new_memory(400)
     stream.inject_segments(*pieces[:cut])
     assert stream.next_event().kind == "PARKED"
     assert has_only_progress_events(stream)
@@ -133,9 +133,11 @@ def test_a_partly_stored_unexpected_send_is_completed_in_its_receive_buffer(
 
 
 @pytest.mark.parametrize("size", [0, 1, 20_000])
-def test_an_unexpected_segment_may_arrive_in_small_pieces(layer_port: RdmapPort, size: int) -> None:
-    stream = layer_port.create_initiator(unexpected_octets=ROOM)
-    m = layer_port.register_new_memory(max(size, 1))
+def test_an_unexpected_segment_may_arrive_in_small_pieces(
+    layer_poller: RdmapPoller, size: int
+) -> None:
+    stream = layer_poller.create_initiator(unexpected_octets=ROOM)
+    m = layer_poller.register_new_memory(max(size, 1))
     octets = build_fpdu(build_send(octet_pattern(size)))
     step = max(1, len(octets) // 40)
     for at in range(0, len(octets) - step, step):
@@ -149,10 +151,10 @@ def test_an_unexpected_segment_may_arrive_in_small_pieces(layer_port: RdmapPort,
 
 
 def test_a_read_of_length_0_is_answered_after_the_preceding_send_was_received(
-    layer_port: RdmapPort,
+    layer_poller: RdmapPoller,
 ) -> None:
-    stream = layer_port.create_initiator(unexpected_octets=ROOM)
-    m = layer_port.register_new_memory(64)
+    stream = layer_poller.create_initiator(unexpected_octets=ROOM)
+    m = layer_poller.register_new_memory(64)
     stream.inject_segments(
         build_read_request(size=0, src_stag=1, src_to=0),
         build_send(b"one"),
@@ -178,9 +180,9 @@ def test_a_read_of_length_0_is_answered_after_the_preceding_send_was_received(
 
 
 def test_full_storage_for_unexpected_sends_stops_reading_and_loses_nothing(
-    layer_port: RdmapPort,
+    layer_poller: RdmapPoller,
 ) -> None:
-    stream = layer_port.create_initiator(unexpected_octets=ROOM)
+    stream = layer_poller.create_initiator(unexpected_octets=ROOM)
     sizes = [random.Random(5).randrange(0, 4000) for _ in range(300)]
     octets = b"".join(
         build_fpdu(build_send(octet_pattern(n, i), msn=i + 1)) for i, n in enumerate(sizes)
@@ -200,7 +202,7 @@ def test_full_storage_for_unexpected_sends_stops_reading_and_loses_nothing(
     while stream.poll_event():
         pass
     assert waiting_send_msn(stream) == 1
-    m = layer_port.register_new_memory(4000)
+    m = layer_poller.register_new_memory(4000)
     for i, n in enumerate(sizes):
         stream.recvs.post(i, m.sge())
         stream.sock.setblocking(False)
@@ -212,9 +214,9 @@ def test_full_storage_for_unexpected_sends_stops_reading_and_loses_nothing(
 
 @pytest.mark.parametrize("size", [0, 1, 1000])
 def test_unexpected_sends_of_a_peer_occupy_at_most_the_limit_of_memory(
-    layer_port: RdmapPort, size: int
+    layer_poller: RdmapPoller, size: int
 ) -> None:
-    stream = layer_port.create_initiator(unexpected_octets=ROOM)
+    stream = layer_poller.create_initiator(unexpected_octets=ROOM)
     rounds, each = 60, 40
     stream.sock.setblocking(False)
     sent = 0
@@ -239,19 +241,19 @@ def test_unexpected_sends_of_a_peer_occupy_at_most_the_limit_of_memory(
     ("fields", "code"), [({"msn": 1}, 3), ({"msn": 3}, 3), ({"msn": 2, "mo": 4}, 4)]
 )
 def test_msn_and_offset_are_checked_in_sends_after_an_unexpected_send(
-    layer_port: RdmapPort, fields: dict[str, int], code: int
+    layer_poller: RdmapPoller, fields: dict[str, int], code: int
 ) -> None:
-    stream = layer_port.create_initiator(unexpected_octets=ROOM)
+    stream = layer_poller.create_initiator(unexpected_octets=ROOM)
     stream.inject_segments(build_send(b"early"), build_send(b"bad", **fields))
     assert stream.next_event().kind == "PARKED"
     assert stream.assert_terminates_with((1, 2, code)).quoted_ddp.msn == fields["msn"]
 
 
 def test_an_unexpected_send_longer_than_its_receive_causes_a_terminate_that_quotes_it(
-    layer_port: RdmapPort,
+    layer_poller: RdmapPoller,
 ) -> None:
-    stream = layer_port.create_initiator(unexpected_octets=ROOM)
-    m = layer_port.register_new_memory(64)
+    stream = layer_poller.create_initiator(unexpected_octets=ROOM)
+    m = layer_poller.register_new_memory(64)
     stream.inject_segments(build_send(b"8 octets", msn=1), build_send(b"9 octets!", msn=2))
     assert stream.next_event().kind == "PARKED"
     assert has_only_progress_events(stream)
@@ -265,23 +267,23 @@ def test_an_unexpected_send_longer_than_its_receive_causes_a_terminate_that_quot
 
 
 def test_a_receive_with_a_freed_key_for_an_unexpected_send_is_a_local_error(
-    layer_port: RdmapPort,
+    layer_poller: RdmapPoller,
 ) -> None:
-    stream = layer_port.create_initiator(unexpected_octets=ROOM)
-    m = layer_port.register_new_memory(8, rights=LOCAL_WRITE)
+    stream = layer_poller.create_initiator(unexpected_octets=ROOM)
+    m = layer_poller.register_new_memory(8, rights=LOCAL_WRITE)
     stream.inject_segments(build_send(b"8 octets"))
     assert stream.next_event().kind == "PARKED"
-    layer_port.free_stag(m.stag)
+    layer_poller.free_stag(m.stag)
     stream.recvs.post(1, m.sge())
     stream.assert_terminates_with((1, 0, 0))
     assert m.is_untouched()
 
 
 def test_the_terminate_after_the_rnr_time_out_quotes_the_waiting_send(
-    layer_port: RdmapPort,
+    layer_poller: RdmapPoller,
 ) -> None:
-    stream = layer_port.create_initiator(unexpected_octets=ROOM)
-    m = layer_port.register_new_memory(64)
+    stream = layer_poller.create_initiator(unexpected_octets=ROOM)
+    m = layer_poller.register_new_memory(64)
     for i in range(1, 4):
         stream.inject_segments(build_send(octet_pattern(10), msn=i))
     assert stream.next_event().kind == "PARKED"
@@ -301,15 +303,15 @@ def test_the_terminate_after_the_rnr_time_out_quotes_the_waiting_send(
 
 @pytest.mark.clause("RFC5040-7.1-03")
 def test_an_rnr_time_out_after_a_local_error_does_not_change_the_reported_error(
-    layer_port: RdmapPort,
+    layer_poller: RdmapPoller,
 ) -> None:
-    stream = layer_port.create_initiator(unexpected_octets=ROOM)
+    stream = layer_poller.create_initiator(unexpected_octets=ROOM)
     stream.inject_segments(build_send(b"early"))
     assert stream.next_event().kind == "PARKED"
     wait_until(lambda: has_only_progress_events(stream) and waiting_send_msn(stream) == 1)
-    m = layer_port.register_new_memory(4 << 20)
+    m = layer_poller.register_new_memory(4 << 20)
     stream.begin_operation(lib.SIW_RDMAP_SEND, [m.sge()])
-    layer_port.free_stag(m.stag)
+    layer_poller.free_stag(m.stag)
     with pytest.raises(StreamError, match="EACCES"):
         stream.flush_once()
     lib.siw_rdmap_fail_waiting_send_for_no_buffer(stream.handle)
@@ -318,18 +320,18 @@ def test_an_rnr_time_out_after_a_local_error_does_not_change_the_reported_error(
 
 
 def test_without_storage_for_unexpected_sends_a_send_without_a_receive_is_an_error(
-    layer_port: RdmapPort,
+    layer_poller: RdmapPoller,
 ) -> None:
-    stream = layer_port.create_initiator()
+    stream = layer_poller.create_initiator()
     stream.inject_segments(build_send(b"early"))
     assert stream.assert_terminates_with(NO_BUFFER).quoted_ddp.msn == 1
 
 
 def test_a_confirming_read_counts_against_the_ord_and_confirms_earlier_requests(
-    layer_port: RdmapPort,
+    layer_poller: RdmapPoller,
 ) -> None:
-    stream = layer_port.create_initiator(ord=1)
-    m = layer_port.register_new_memory(64)
+    stream = layer_poller.create_initiator(ord=1)
+    m = layer_poller.register_new_memory(64)
     for _ in range(3):
         stream.begin_operation(lib.SIW_RDMAP_SEND, [m.sge()])
     assert lib.siw_rdmap_send_confirming_read(stream.handle, 3) == 0
@@ -346,10 +348,10 @@ def test_a_confirming_read_counts_against_the_ord_and_confirms_earlier_requests(
 
 @pytest.mark.parametrize("size", [1, 16, 20_000])
 def test_payload_in_the_response_to_a_confirming_read_is_discarded(
-    layer_port: RdmapPort, size: int
+    layer_poller: RdmapPoller, size: int
 ) -> None:
-    stream = layer_port.create_initiator()
-    m = layer_port.register_new_memory(64)
+    stream = layer_poller.create_initiator()
+    m = layer_poller.register_new_memory(64)
     assert lib.siw_rdmap_send_confirming_read(stream.handle, 3) == 0
     stream.flush()
     _, request = stream.read_sent_read_request()
@@ -366,10 +368,10 @@ def test_payload_in_the_response_to_a_confirming_read_is_discarded(
 
 
 def test_a_response_to_a_confirming_read_for_another_stag_is_an_error(
-    layer_port: RdmapPort,
+    layer_poller: RdmapPoller,
 ) -> None:
-    stream = layer_port.create_initiator()
-    m = layer_port.register_new_memory(64)
+    stream = layer_poller.create_initiator()
+    m = layer_poller.register_new_memory(64)
     assert lib.siw_rdmap_send_confirming_read(stream.handle, 3) == 0
     stream.flush()
     stream.read_sent_read_request()

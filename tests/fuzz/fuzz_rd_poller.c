@@ -44,10 +44,10 @@ ssize_t __wrap_getrandom(void *buf, size_t len, unsigned int flags)
 
 /* ---- the poller ------------------------------------------------------------------------------ */
 
-int siw_llp_poll_port_open(const struct siw_llp_port *sibling, struct siw_llp_port **out)
+int siw_llp_poller_open(const struct siw_llp_poller *sibling, struct siw_llp_poller **out)
 {
 	(void)sibling;
-	CHECK(!posix_memalign((void **)out, _Alignof(struct siw_llp_port), sizeof(**out)));
+	CHECK(!posix_memalign((void **)out, _Alignof(struct siw_llp_poller), sizeof(**out)));
 	memset(*out, 0, sizeof(**out));
 	(*out)->owner = getpid();
 	(*out)->room = malloc(SIW_LLP_ROOM);
@@ -55,15 +55,15 @@ int siw_llp_poll_port_open(const struct siw_llp_port *sibling, struct siw_llp_po
 	return 0;
 }
 
-void siw_llp_poll_port_close(struct siw_llp_port *port)
+void siw_llp_poller_close(struct siw_llp_poller *poller)
 {
 	for (int i = 0; i < ENDS; i++)
-		CHECK(!net.end[i].sock || net.end[i].sock->port != port);
-	free(port->room);
-	free(port);
+		CHECK(!net.end[i].sock || net.end[i].sock->poller != poller);
+	free(poller->room);
+	free(poller);
 }
 
-int siw_llp_port_poll(struct siw_llp_port *port, struct siw_io_handler **handlers, int n)
+int siw_llp_poller_poll(struct siw_llp_poller *poller, struct siw_io_handler **handlers, int n)
 {
 	int found = 0;
 
@@ -71,7 +71,7 @@ int siw_llp_port_poll(struct siw_llp_port *port, struct siw_io_handler **handler
 		struct siw_llp_sock *sock = net.end[i].sock;
 		bool due = sock && atomic_load(&sock->due_ns) <= net.now;
 
-		if (!sock || sock->port != port || (!net.end[i].up && !due))
+		if (!sock || sock->poller != poller || (!net.end[i].up && !due))
 			continue;
 		net.end[i].up = false;
 		if (due)
@@ -81,59 +81,59 @@ int siw_llp_port_poll(struct siw_llp_port *port, struct siw_io_handler **handler
 	return found;
 }
 
-uint64_t siw_llp_port_clock(const struct siw_llp_port *port)
+uint64_t siw_llp_poller_recent_time_ns(const struct siw_llp_poller *poller)
 {
-	(void)port;
+	(void)poller;
 	return net.now;
 }
 
-int siw_llp_port_arm(struct siw_llp_port *port)
+int siw_llp_poller_arm_for_sleep(struct siw_llp_poller *poller)
 {
-	(void)port;
+	(void)poller;
 	return 0;
 }
 
-void siw_llp_port_disarm(struct siw_llp_port *port)
+void siw_llp_poller_disarm(struct siw_llp_poller *poller)
 {
-	(void)port;
+	(void)poller;
 }
 
-bool siw_llp_port_armed(const struct siw_llp_port *port)
+bool siw_llp_poller_is_armed(const struct siw_llp_poller *poller)
 {
-	(void)port;
+	(void)poller;
 	return false;
 }
 
-void siw_llp_port_wake(struct siw_llp_port *port)
+void siw_llp_poller_wake(struct siw_llp_poller *poller)
 {
-	(void)port;
+	(void)poller;
 }
 
-void siw_llp_port_wake_if_work_left(struct siw_llp_port *port, bool more)
+void siw_llp_poller_wake_if_work_left(struct siw_llp_poller *poller, bool more)
 {
-	(void)port, (void)more;
+	(void)poller, (void)more;
 }
 
-uint8_t *siw_llp_port_rx_buffer(struct siw_llp_port *port)
+uint8_t *siw_llp_poller_rx_buffer(struct siw_llp_poller *poller)
 {
-	return port->room;
+	return poller->room;
 }
 
-uint8_t *siw_llp_batch_buffer_acquire(struct siw_llp_port *port)
+uint8_t *siw_llp_batch_buffer_acquire(struct siw_llp_poller *poller)
 {
-	(void)port;
+	(void)poller;
 	return NULL;
 }
 
-void siw_llp_batch_buffer_return(struct siw_llp_port *port, uint8_t *batch)
+void siw_llp_batch_buffer_return(struct siw_llp_poller *poller, uint8_t *batch)
 {
-	(void)port, (void)batch;
+	(void)poller, (void)batch;
 }
 
-void siw_llp_waitset_fill(struct siw_llp_port *port, struct siw_llp_waitset *set)
+void siw_llp_waitset_fill(struct siw_llp_poller *poller, struct siw_llp_waitset *set)
 {
 	memset(set, 0, sizeof(*set));
-	set->port = port;
+	set->poller = poller;
 }
 
 /* Advances the simulated time instead of sleeping. */
@@ -205,10 +205,10 @@ int siw_llp_list_interfaces(struct siw_llp_interface *out, int max)
 	return 1;
 }
 
-int siw_llp_interface_watch_open(struct siw_llp_port *port, const char *name,
+int siw_llp_interface_watch_open(struct siw_llp_poller *poller, const char *name,
 				 struct siw_io_handler *handler, struct siw_llp_watch **out)
 {
-	(void)port, (void)name, (void)handler;
+	(void)poller, (void)name, (void)handler;
 	*out = NULL;
 	return 0;
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Threads that wait for several ports of llp at once, as the threads of a device with several lanes
- * do. The argument selects what happens meanwhile: "wake" (one of the ports is woken), "move"
- * (streams move between the ports while octets arrive), "cancel" (waiting threads are cancelled).
- * A lost event shows itself as a wait that lasts LIMIT_US.
+ * Threads that wait for several pollers of llp at once, as the threads of a device with several
+ * lanes do. The argument selects what happens meanwhile: "wake" (one of the pollers is woken),
+ * "move" (streams move between the pollers while octets arrive), "cancel" (waiting threads are
+ * cancelled). A lost event shows itself as a wait that lasts LIMIT_US.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -18,7 +18,7 @@
 #include "base/list.h"
 #include "llp/llp.h"
 
-#define PORTS	 3
+#define POLLERS	 3
 #define WAITERS	 4
 #define WAKES	 10000
 #define STREAMS	 4
@@ -34,11 +34,11 @@
 		}                                                                               \
 	} while (0)
 
-/* A port with its progress lock, as a lane has it. */
+/* A poller with its progress lock, as a lane has it. */
 static struct lane {
 	pthread_mutex_t lock;
-	struct siw_llp_port *port;
-} lanes[PORTS];
+	struct siw_llp_poller *poller;
+} lanes[POLLERS];
 
 static _Atomic bool over; /* the threads have to end */
 
@@ -49,10 +49,10 @@ static int make_progress_round_and_fill_wait_set(struct lane *lane, struct siw_l
 	int n, moved = 0;
 
 	pthread_mutex_lock(&lane->lock);
-	n = siw_llp_port_poll(lane->port, handlers, STREAMS);
+	n = siw_llp_poller_poll(lane->poller, handlers, STREAMS);
 	for (int i = 0; i < n; i++)
 		moved += handlers[i]->serve(handlers[i]);
-	siw_llp_waitset_fill(lane->port, set);
+	siw_llp_waitset_fill(lane->poller, set);
 	pthread_mutex_unlock(&lane->lock);
 	return moved;
 }
@@ -66,8 +66,8 @@ static void start_threads(pthread_t *threads, int n, void *(*run)(void *arg))
 static void wake_and_join_threads(const pthread_t *threads, int n)
 {
 	over = true;
-	for (int i = 0; i < PORTS; i++)
-		siw_llp_port_wake(lanes[i].port);
+	for (int i = 0; i < POLLERS; i++)
+		siw_llp_poller_wake(lanes[i].poller);
 	for (int i = 0; i < n; i++)
 		must(!pthread_join(threads[i], NULL));
 }
@@ -79,17 +79,17 @@ static _Atomic unsigned int news, seen[WAITERS];
 static void *wait_for_socket_or_wake_up(void *arg)
 {
 	_Atomic unsigned int *mine = &seen[(intptr_t)arg];
-	struct siw_llp_waitset sets[PORTS];
+	struct siw_llp_waitset sets[POLLERS];
 
 	while (!over) {
 		unsigned int now;
 
-		for (int i = 0; i < PORTS; i++)
+		for (int i = 0; i < POLLERS; i++)
 			make_progress_round_and_fill_wait_set(&lanes[i], &sets[i]);
 		now = news; /* read after the polls, which clear a wake-up */
 		if (*mine == now && !over) {
 			sched_yield(); /* to the threads for which the wake-up is still pending */
-			must(siw_llp_wait_any(sets, PORTS, -1, LIMIT_US) == 1);
+			must(siw_llp_wait_any(sets, POLLERS, -1, LIMIT_US) == 1);
 		}
 		*mine = now;
 	}
@@ -103,7 +103,7 @@ static void run_wake_test(void)
 	start_threads(threads, WAITERS, wait_for_socket_or_wake_up);
 	for (unsigned int i = 0; i < WAKES; i++) {
 		news = i + 1;
-		siw_llp_port_wake(lanes[i % PORTS].port);
+		siw_llp_poller_wake(lanes[i % POLLERS].poller);
 		for (int j = 0; j < WAITERS; j++)
 			while (seen[j] != i + 1)
 				sched_yield();
@@ -122,7 +122,8 @@ static struct stream {
 	_Atomic size_t received;
 } streams[STREAMS];
 
-static struct siw_llp_port *outside; /* the port of the peers, which only the main thread uses */
+/* the poller of the peers, which only the main thread uses */
+static struct siw_llp_poller *outside;
 
 static int receive_from_stream(struct siw_io_handler *self)
 {
@@ -158,8 +159,8 @@ static void connect_stream(struct siw_llp_sock *listener, const struct siw_addr 
 	while ((rv = siw_llp_tcp_accept(listener, &stream->handler, &stream->sock)) == -EAGAIN)
 		sched_yield();
 	must(!rv);
-	siw_llp_leave_port(stream->sock);
-	must(!siw_llp_join_port(stream->sock, lanes[0].port));
+	siw_llp_leave_poller(stream->sock);
+	must(!siw_llp_join_poller(stream->sock, lanes[0].poller));
 }
 
 static void open_streams(void)
@@ -167,7 +168,7 @@ static void open_streams(void)
 	struct siw_llp_sock *listener;
 	struct siw_addr at;
 
-	must(!siw_llp_poll_port_open(NULL, &outside));
+	must(!siw_llp_poller_open(NULL, &outside));
 	must(!siw_addr_parse("127.0.0.1", 0, &at));
 	must(!siw_llp_tcp_listen(outside, &at, STREAMS, &peer_handler, &listener));
 	must(!siw_llp_local_addr(listener, &at));
@@ -176,15 +177,15 @@ static void open_streams(void)
 	siw_llp_close(listener);
 }
 
-/* Serves one lane, or, as thread number PORTS, all of them. */
+/* Serves one lane, or, as thread number POLLERS, all of them. */
 static void *make_progress_on_lanes_until_over(void *arg)
 {
 	int first = (int)(intptr_t)arg, n = 1;
-	struct siw_llp_waitset sets[PORTS];
+	struct siw_llp_waitset sets[POLLERS];
 
-	if (first == PORTS) {
+	if (first == POLLERS) {
 		first = 0;
-		n = PORTS;
+		n = POLLERS;
 	}
 	while (!over) {
 		int moved = 0;
@@ -206,8 +207,8 @@ static void move_stream_to_lane(struct stream *stream, unsigned int to)
 
 	pthread_mutex_lock(&first->lock);
 	pthread_mutex_lock(&second->lock);
-	siw_llp_leave_port(stream->sock);
-	must(!siw_llp_join_port(stream->sock, lanes[to].port));
+	siw_llp_leave_poller(stream->sock);
+	must(!siw_llp_join_poller(stream->sock, lanes[to].poller));
 	stream->lane = to;
 	pthread_mutex_unlock(&second->lock);
 	pthread_mutex_unlock(&first->lock);
@@ -215,13 +216,13 @@ static void move_stream_to_lane(struct stream *stream, unsigned int to)
 
 static void run_test_of_moving_streams(void)
 {
-	pthread_t threads[PORTS + 1];
+	pthread_t threads[POLLERS + 1];
 	char octets[64] = { 0 };
 	struct iovec iov = { octets, sizeof(octets) };
 
 	open_streams();
 	/* Thread i serves lane i. The additional thread serves all lanes. */
-	start_threads(threads, PORTS + 1, make_progress_on_lanes_until_over);
+	start_threads(threads, POLLERS + 1, make_progress_on_lanes_until_over);
 	for (unsigned int i = 0; i < SENDS; i++) {
 		struct stream *stream = &streams[i % STREAMS];
 		ssize_t sent = siw_llp_tcp_sendv(stream->peer, &iov, 1);
@@ -229,7 +230,8 @@ static void run_test_of_moving_streams(void)
 		must(sent > 0);
 		stream->sent += (size_t)sent;
 		if (i % 3 == 0)
-			move_stream_to_lane(stream, (stream->lane + 1 + i % (PORTS - 1)) % PORTS);
+			move_stream_to_lane(stream,
+					    (stream->lane + 1 + i % (POLLERS - 1)) % POLLERS);
 		/* In half of the turns, the threads are given time to go to sleep. */
 		while (i % 2 && stream->received != stream->sent)
 			sched_yield();
@@ -237,12 +239,12 @@ static void run_test_of_moving_streams(void)
 	for (int i = 0; i < STREAMS; i++)
 		while (streams[i].received != streams[i].sent)
 			sched_yield();
-	wake_and_join_threads(threads, PORTS + 1);
+	wake_and_join_threads(threads, POLLERS + 1);
 	for (int i = 0; i < STREAMS; i++) {
 		siw_llp_close(streams[i].sock);
 		siw_llp_close(streams[i].peer);
 	}
-	siw_llp_poll_port_close(outside);
+	siw_llp_poller_close(outside);
 }
 
 /* ---- cancel ---------------------------------------------------------------------------------- */
@@ -251,13 +253,13 @@ static _Atomic bool about_to_wait;
 
 static void *wait_until_cancelled(void *unused)
 {
-	struct siw_llp_waitset sets[PORTS];
+	struct siw_llp_waitset sets[POLLERS];
 
 	(void)unused;
-	for (int i = 0; i < PORTS; i++)
-		siw_llp_waitset_fill(lanes[i].port, &sets[i]);
+	for (int i = 0; i < POLLERS; i++)
+		siw_llp_waitset_fill(lanes[i].poller, &sets[i]);
 	about_to_wait = true;
-	siw_llp_wait_any_cancellable(sets, PORTS, -1, -1);
+	siw_llp_wait_any_cancellable(sets, POLLERS, -1, -1);
 	return NULL;
 }
 
@@ -276,11 +278,11 @@ static void run_cancel_test(void)
 		must(!pthread_cancel(thread));
 		must(!pthread_join(thread, &end) && end == PTHREAD_CANCELED);
 	}
-	/* A port whose count of sleeping threads is wrong would never clear the wake-up. */
-	for (int i = 0; i < PORTS; i++) {
+	/* A poller whose count of sleeping threads is wrong would never clear the wake-up. */
+	for (int i = 0; i < POLLERS; i++) {
 		struct siw_llp_waitset set;
 
-		siw_llp_port_wake(lanes[i].port);
+		siw_llp_poller_wake(lanes[i].poller);
 		make_progress_round_and_fill_wait_set(&lanes[i], &set);
 		must(siw_llp_wait(&set, -1, 0) == 0);
 	}
@@ -289,9 +291,9 @@ static void run_cancel_test(void)
 int main(int argc, char **argv)
 {
 	must(argc == 2);
-	for (int i = 0; i < PORTS; i++) {
+	for (int i = 0; i < POLLERS; i++) {
 		must(!pthread_mutex_init(&lanes[i].lock, NULL));
-		must(!siw_llp_poll_port_open(i ? lanes[0].port : NULL, &lanes[i].port));
+		must(!siw_llp_poller_open(i ? lanes[0].poller : NULL, &lanes[i].poller));
 	}
 	if (!strcmp(argv[1], "wake"))
 		run_wake_test();
@@ -299,7 +301,7 @@ int main(int argc, char **argv)
 		run_test_of_moving_streams();
 	else
 		run_cancel_test();
-	for (int i = 0; i < PORTS; i++)
-		siw_llp_poll_port_close(lanes[i].port);
+	for (int i = 0; i < POLLERS; i++)
+		siw_llp_poller_close(lanes[i].poller);
 	return 0;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * sim/sim_port.c - the functions of llp.h except those of UDP and TCP: ports, sockets and their
+ * sim/sim_poller.c - the functions of llp.h except those of UDP and TCP: pollers, sockets and their
  * addresses, waiting, event descriptors and interfaces.
  */
 #include <fcntl.h>
@@ -21,18 +21,18 @@ static uint64_t simulated_time_of_monotonic(uint64_t ns)
 	return ns == SIM_NEVER ? SIM_NEVER : ns > SIW_SIM_MONOTONIC ? ns - SIW_SIM_MONOTONIC : 0;
 }
 
-/* ---- scheduling of a port -------------------------------------------------------------------- */
+/* ---- scheduling of a poller ------------------------------------------------------------------ */
 
-void sim_port_request_schedule_update(struct siw_llp_port *port)
+void sim_poller_request_schedule_update(struct siw_llp_poller *poller)
 {
-	if (siw_link_empty(&port->due))
-		siw_link_add(&sim.due, &port->due);
+	if (siw_link_empty(&poller->due))
+		siw_link_add(&sim.due, &poller->due);
 }
 
-/* A descriptor for an event loop: an event descriptor, set while the port has work. */
+/* A descriptor for an event loop: an event descriptor, set while the poller has work. */
 struct siw_llp_event_loop_fd {
-	struct siw_llp_port *port;
-	struct siw_link of_port;
+	struct siw_llp_poller *poller;
+	struct siw_link of_poller;
 	int fd;
 	bool set; /* by siw_llp_event_loop_fd_set() */
 	bool readable;
@@ -40,7 +40,7 @@ struct siw_llp_event_loop_fd {
 
 static void event_loop_fd_update(struct siw_llp_event_loop_fd *loop)
 {
-	bool work = loop->port->n_ring || loop->port->woken, readable = work || loop->set;
+	bool work = loop->poller->n_ring || loop->poller->woken, readable = work || loop->set;
 
 	if (readable == loop->readable)
 		return;
@@ -49,122 +49,122 @@ static void event_loop_fd_update(struct siw_llp_event_loop_fd *loop)
 		siw_llp_event_fd_set(loop->fd);
 	else
 		siw_llp_event_fd_clear(loop->fd);
-	/* The progress thread of a real device naps once before it serves the port. */
-	if (work && loop->port->nap_until <= sim.now)
-		loop->port->nap_until = sim.now + (uint64_t)siw_settings()->nap_us * 1000;
+	/* The progress thread of a real device naps once before it serves the poller. */
+	if (work && loop->poller->nap_until <= sim.now)
+		loop->poller->nap_until = sim.now + (uint64_t)siw_settings()->nap_us * 1000;
 }
 
-static void port_update_loop_fds(struct siw_llp_port *port)
+static void poller_update_event_loop_fds(struct siw_llp_poller *poller)
 {
-	for (struct siw_link *l = port->loops.next; l != &port->loops; l = l->next)
-		event_loop_fd_update(siw_container(l, struct siw_llp_event_loop_fd, of_port));
+	for (struct siw_link *l = poller->loops.next; l != &poller->loops; l = l->next)
+		event_loop_fd_update(siw_container(l, struct siw_llp_event_loop_fd, of_poller));
 }
 
-void sim_port_wake(struct siw_llp_port *port)
+void sim_poller_wake(struct siw_llp_poller *poller)
 {
-	port_update_loop_fds(port);
-	sim_wake_all(&port->waiters);
-	sim_port_request_schedule_update(port);
+	poller_update_event_loop_fds(poller);
+	sim_wake_all(&poller->waiters);
+	sim_poller_request_schedule_update(poller);
 }
 
-static void port_timer_fire(struct sim_timer *timer)
+static void poller_timer_fire(struct sim_timer *timer)
 {
-	struct siw_llp_port *port = siw_container(timer, struct siw_llp_port, timer);
+	struct siw_llp_poller *poller = siw_container(timer, struct siw_llp_poller, timer);
 
-	port->nap_over |= port->nap_until == timer->at;
-	sim_port_request_schedule_update(port);
+	poller->nap_over |= poller->nap_until == timer->at;
+	sim_poller_request_schedule_update(poller);
 }
 
-static void port_schedule_progress_round(struct siw_llp_port *port)
+static void poller_schedule_progress_round(struct siw_llp_poller *poller)
 {
-	if (port->has_work)
+	if (poller->has_work)
 		return;
-	port->has_work = true;
-	sim.work =
-		sim_grow_array(sim.work, sim.n_work, &sim.work_room, sizeof(struct siw_llp_port *));
-	sim.work[sim.n_work++] = port;
+	poller->has_work = true;
+	sim.work = sim_grow_array(sim.work, sim.n_work, &sim.work_room,
+				  sizeof(struct siw_llp_poller *));
+	sim.work[sim.n_work++] = poller;
 }
 
-void sim_port_update_schedule(struct siw_llp_port *port)
+void sim_poller_update_schedule(struct siw_llp_poller *poller)
 {
 	uint64_t due, tick;
 
-	if (!port->served)
+	if (!poller->served)
 		return;
-	due = simulated_time_of_monotonic(port->timed_due);
-	tick = simulated_time_of_monotonic(sim_device_next_tick_ns(port));
+	due = simulated_time_of_monotonic(poller->timed_due);
+	tick = simulated_time_of_monotonic(sim_device_next_tick_ns(poller));
 	if (tick < due)
 		due = tick;
-	if (due <= sim.now || port->nap_over ||
-	    ((port->n_ring || port->woken) && siw_link_empty(&port->waiters) &&
-	     sim.now >= port->nap_until)) {
-		port_schedule_progress_round(port);
+	if (due <= sim.now || poller->nap_over ||
+	    ((poller->n_ring || poller->woken) && siw_link_empty(&poller->waiters) &&
+	     sim.now >= poller->nap_until)) {
+		poller_schedule_progress_round(poller);
 		return;
 	}
-	if (sim.now < port->nap_until && port->nap_until < due)
-		due = port->nap_until;
-	sim_timer_set(&port->timer, due);
+	if (sim.now < poller->nap_until && poller->nap_until < due)
+		due = poller->nap_until;
+	sim_timer_set(&poller->timer, due);
 	if (due == SIM_NEVER)
-		sim_timer_stop(&port->timer);
+		sim_timer_stop(&poller->timer);
 }
 
-int siw_llp_poll_port_open(const struct siw_llp_port *sibling, struct siw_llp_port **out)
+int siw_llp_poller_open(const struct siw_llp_poller *sibling, struct siw_llp_poller **out)
 {
-	struct siw_llp_port *port;
+	struct siw_llp_poller *poller;
 
 	if (!sim.open)
 		return -ENODEV;
-	port = sim_alloc(sizeof(*port));
-	port->room = sim_alloc(SIW_LLP_ROOM);
-	port->owner = getpid();
-	port->timed_due = SIM_NEVER;
-	port->timer.fire = port_timer_fire;
+	poller = sim_alloc(sizeof(*poller));
+	poller->room = sim_alloc(SIW_LLP_ROOM);
+	poller->owner = getpid();
+	poller->timed_due = SIM_NEVER;
+	poller->timer.fire = poller_timer_fire;
 	/* A connect from the wildcard address has to know its host. */
-	port->host = sibling ? sibling->host : NULL;
-	siw_link_init(&port->ring);
-	siw_link_init(&port->socks);
-	siw_link_init(&port->timed);
-	siw_link_init(&port->waiters);
-	siw_link_init(&port->loops);
-	siw_link_init(&port->due);
-	siw_link_add(&sim.ports, &port->all);
-	sim.n_ports++;
-	*out = port;
+	poller->host = sibling ? sibling->host : NULL;
+	siw_link_init(&poller->ring);
+	siw_link_init(&poller->socks);
+	siw_link_init(&poller->timed);
+	siw_link_init(&poller->waiters);
+	siw_link_init(&poller->loops);
+	siw_link_init(&poller->due);
+	siw_link_add(&sim.pollers, &poller->all);
+	sim.n_pollers++;
+	*out = poller;
 	return 0;
 }
 
-void siw_llp_poll_port_close(struct siw_llp_port *port)
+void siw_llp_poller_close(struct siw_llp_poller *poller)
 {
-	if (!port)
+	if (!poller)
 		return;
-	sim_wake_all(&port->waiters);
-	sim_timer_stop(&port->timer);
-	siw_link_del(&port->due);
-	siw_link_del(&port->all);
+	sim_wake_all(&poller->waiters);
+	sim_timer_stop(&poller->timer);
+	siw_link_del(&poller->due);
+	siw_link_del(&poller->all);
 	for (uint32_t i = 0; i < sim.n_work; i++)
-		if (sim.work[i] == port)
+		if (sim.work[i] == poller)
 			sim.work[i--] = sim.work[--sim.n_work];
-	sim.n_ports--;
-	free(port->room);
-	free(port);
+	sim.n_pollers--;
+	free(poller->room);
+	free(poller);
 }
 
-bool siw_llp_port_opened_by_this_process(const struct siw_llp_port *port)
+bool siw_llp_poller_opened_by_this_process(const struct siw_llp_poller *poller)
 {
-	return getpid() == port->owner;
+	return getpid() == poller->owner;
 }
 
-static void port_set_expired_socks_ready(struct siw_llp_port *port)
+static void poller_set_expired_socks_ready(struct siw_llp_poller *poller)
 {
-	if (sim_monotonic_ns() < port->timed_due)
+	if (sim_monotonic_ns() < poller->timed_due)
 		return;
-	port->timed_due = SIM_NEVER;
-	for (struct siw_link *l = port->timed.next; l != &port->timed; l = l->next) {
+	poller->timed_due = SIM_NEVER;
+	for (struct siw_link *l = poller->timed.next; l != &poller->timed; l = l->next) {
 		struct siw_llp_sock *sock = siw_container(l, struct siw_llp_sock, in_timed);
 
 		if (sock->due_ns > sim_monotonic_ns()) {
-			if (sock->due_ns < port->timed_due)
-				port->timed_due = sock->due_ns;
+			if (sock->due_ns < poller->timed_due)
+				poller->timed_due = sock->due_ns;
 			continue;
 		}
 		sock->due_ns = SIM_NEVER;
@@ -172,106 +172,106 @@ static void port_set_expired_socks_ready(struct siw_llp_port *port)
 	}
 }
 
-int siw_llp_port_poll(struct siw_llp_port *port, struct siw_io_handler **handlers, int n)
+int siw_llp_poller_poll(struct siw_llp_poller *poller, struct siw_io_handler **handlers, int n)
 {
 	int found = 0;
 
-	port->woken = false;
-	port_set_expired_socks_ready(port);
+	poller->woken = false;
+	poller_set_expired_socks_ready(poller);
 	if (!sim.in_round)
-		port->nap_until = sim.now + (uint64_t)siw_settings()->nap_us * 1000;
-	for (uint32_t left = port->n_ring; left && found < n; left--) {
-		struct siw_link *l = port->ring.next;
+		poller->nap_until = sim.now + (uint64_t)siw_settings()->nap_us * 1000;
+	for (uint32_t left = poller->n_ring; left && found < n; left--) {
+		struct siw_link *l = poller->ring.next;
 
 		siw_link_del(l);
-		siw_link_add(&port->ring, l);
+		siw_link_add(&poller->ring, l);
 		handlers[found++] = siw_container(l, struct siw_llp_sock, ring)->handler;
 	}
 	sim.handed += (uint64_t)found;
-	port_update_loop_fds(port);
-	sim_port_request_schedule_update(port);
+	poller_update_event_loop_fds(poller);
+	sim_poller_request_schedule_update(poller);
 	return found;
 }
 
-void siw_llp_port_wake_if_work_left(struct siw_llp_port *port, bool more)
+void siw_llp_poller_wake_if_work_left(struct siw_llp_poller *poller, bool more)
 {
-	if (more || port->n_ring) {
-		port->changes++;
-		port->nap_over |= more;
-		sim_port_wake(port);
+	if (more || poller->n_ring) {
+		poller->changes++;
+		poller->nap_over |= more;
+		sim_poller_wake(poller);
 	}
 }
 
-uint64_t siw_llp_port_clock(const struct siw_llp_port *port)
+uint64_t siw_llp_poller_recent_time_ns(const struct siw_llp_poller *poller)
 {
-	(void)port;
+	(void)poller;
 	return sim_monotonic_ns();
 }
 
-int siw_llp_port_arm(struct siw_llp_port *port)
+int siw_llp_poller_arm_for_sleep(struct siw_llp_poller *poller)
 {
-	(void)port;
+	(void)poller;
 	return 0;
 }
 
-void siw_llp_port_disarm(struct siw_llp_port *port)
+void siw_llp_poller_disarm(struct siw_llp_poller *poller)
 {
-	(void)port;
+	(void)poller;
 }
 
 /*
- * Returns whether an event of the port's sockets starts a progress round, as it would wake the
+ * Returns whether an event of the poller's sockets starts a progress round, as it would wake the
  * progress thread of a real device. It does not within nap_us after a poll by another thread.
  */
-bool siw_llp_port_armed(const struct siw_llp_port *port)
+bool siw_llp_poller_is_armed(const struct siw_llp_poller *poller)
 {
-	return port->served && sim.now >= port->nap_until;
+	return poller->served && sim.now >= poller->nap_until;
 }
 
-void siw_llp_port_wake(struct siw_llp_port *port)
+void siw_llp_poller_wake(struct siw_llp_poller *poller)
 {
-	port->woken = true;
-	port->changes++;
-	sim_port_wake(port);
+	poller->woken = true;
+	poller->changes++;
+	sim_poller_wake(poller);
 }
 
-uint8_t *siw_llp_port_rx_buffer(struct siw_llp_port *port)
+uint8_t *siw_llp_poller_rx_buffer(struct siw_llp_poller *poller)
 {
-	return port->room;
+	return poller->room;
 }
 
-uint8_t *siw_llp_batch_buffer_acquire(struct siw_llp_port *port)
+uint8_t *siw_llp_batch_buffer_acquire(struct siw_llp_poller *poller)
 {
-	(void)port;
+	(void)poller;
 	return malloc(SIW_LLP_ROOM);
 }
 
-void siw_llp_batch_buffer_return(struct siw_llp_port *port, uint8_t *batch)
+void siw_llp_batch_buffer_return(struct siw_llp_poller *poller, uint8_t *batch)
 {
-	(void)port;
+	(void)poller;
 	free(batch);
 }
 
-bool siw_llp_port_has_more_datagrams(const struct siw_llp_port *port)
+bool siw_llp_poller_has_more_datagrams(const struct siw_llp_poller *poller)
 {
-	return port->room_at < port->room_end;
+	return poller->room_at < poller->room_end;
 }
 
 /* ---- waiting --------------------------------------------------------------------------------- */
 
-void siw_llp_waitset_fill(struct siw_llp_port *port, struct siw_llp_waitset *set)
+void siw_llp_waitset_fill(struct siw_llp_poller *poller, struct siw_llp_waitset *set)
 {
 	memset(set, 0, sizeof(*set));
-	set->port = port;
-	set->changes = port->changes;
-	set->due_ns = port->timed_due == SIM_NEVER ? 0 : port->timed_due;
+	set->poller = poller;
+	set->changes = poller->changes;
+	set->due_ns = poller->timed_due == SIM_NEVER ? 0 : poller->timed_due;
 }
 
 static bool waitset_has_event(const struct siw_llp_waitset *set)
 {
-	const struct siw_llp_port *port = set->port;
+	const struct siw_llp_poller *poller = set->poller;
 
-	return port && (port->woken || port->n_ring || port->changes != set->changes);
+	return poller && (poller->woken || poller->n_ring || poller->changes != set->changes);
 }
 
 int siw_llp_wait_any_cancellable(const struct siw_llp_waitset *sets, int n, int extra_fd,
@@ -297,8 +297,8 @@ int siw_llp_wait_any_cancellable(const struct siw_llp_waitset *sets, int n, int 
 		return 1;
 	}
 	for (int i = 0; i < n; i++)
-		if (sets[i].port)
-			sim_add_current_task_to_waiters(&sets[i].port->waiters);
+		if (sets[i].poller)
+			sim_add_current_task_to_waiters(&sets[i].poller->waiters);
 	if (extra)
 		sim_add_current_task_to_waiters(&extra->waiters);
 	woken = sim_block_task(due < until ? due : until);
@@ -453,7 +453,7 @@ void siw_llp_event_fd_close(int fd)
 
 /* ---- descriptors for event loops ------------------------------------------------------------- */
 
-int siw_llp_event_loop_fd_open(struct siw_llp_port *port, struct siw_llp_event_loop_fd **out)
+int siw_llp_event_loop_fd_open(struct siw_llp_poller *poller, struct siw_llp_event_loop_fd **out)
 {
 	struct siw_llp_event_loop_fd *loop;
 	int fd = siw_llp_event_fd_open();
@@ -461,9 +461,9 @@ int siw_llp_event_loop_fd_open(struct siw_llp_port *port, struct siw_llp_event_l
 	if (fd < 0)
 		return fd;
 	loop = sim_alloc(sizeof(*loop));
-	loop->port = port;
+	loop->poller = poller;
 	loop->fd = fd;
-	siw_link_add(&port->loops, &loop->of_port);
+	siw_link_add(&poller->loops, &loop->of_poller);
 	atomic_fetch_add(&siw_counters_event_loops, 1);
 	event_loop_fd_update(loop);
 	*out = loop;
@@ -474,7 +474,7 @@ void siw_llp_event_loop_fd_close(struct siw_llp_event_loop_fd *loop)
 {
 	if (!loop)
 		return;
-	siw_link_del(&loop->of_port);
+	siw_link_del(&loop->of_poller);
 	atomic_fetch_sub(&siw_counters_event_loops, 1);
 	siw_llp_event_fd_close(loop->fd);
 	free(loop);
@@ -504,11 +504,11 @@ void siw_llp_event_loop_fd_set_timer(struct siw_llp_event_loop_fd *loop, uint64_
 	(void)due_ns;
 }
 
-uint64_t siw_llp_port_due_ns(const struct siw_llp_port *port)
+uint64_t siw_llp_poller_next_due_ns(const struct siw_llp_poller *poller)
 {
-	if (port->n_ring)
+	if (poller->n_ring)
 		return SIW_LLP_DUE_NOW;
-	return port->timed_due == SIM_NEVER ? 0 : port->timed_due;
+	return poller->timed_due == SIM_NEVER ? 0 : poller->timed_due;
 }
 
 int siw_sim_poll_fds(const int *which, int n, uint64_t until, uint8_t *ready)
@@ -671,12 +671,12 @@ static void sock_send_space_timer_fire(struct sim_timer *timer)
 		siw_llp_sock_mark_ready(sock);
 }
 
-int sim_sock_init(struct siw_llp_sock *sock, struct siw_llp_port *port, enum sim_kind kind,
+int sim_sock_init(struct siw_llp_sock *sock, struct siw_llp_poller *poller, enum sim_kind kind,
 		  struct siw_io_handler *handler)
 {
 	memset(sock, 0, sizeof(*sock));
 	sock->kind = kind;
-	sock->port = port;
+	sock->poller = poller;
 	sock->handler = handler;
 	sock->due_ns = SIM_NEVER;
 	sock->ttl = 1;
@@ -686,7 +686,7 @@ int sim_sock_init(struct siw_llp_sock *sock, struct siw_llp_port *port, enum sim
 	siw_link_init(&sock->in_timed);
 	siw_link_init(&sock->inbox);
 	siw_link_init(&sock->refusals);
-	siw_link_add(&port->socks, &sock->of_port);
+	siw_link_add(&poller->socks, &sock->of_poller);
 	return 0;
 }
 
@@ -696,28 +696,28 @@ void sim_sock_fini(struct siw_llp_sock *sock)
 	sim_net_detach_sock(sock);
 	sim_sock_unbind(sock);
 	siw_link_del(&sock->in_timed);
-	siw_link_del(&sock->of_port);
+	siw_link_del(&sock->of_poller);
 }
 
-void siw_llp_leave_port(struct siw_llp_sock *sock)
+void siw_llp_leave_poller(struct siw_llp_sock *sock)
 {
 	bool ready = sock->ready;
 
 	sim_sock_clear_ready(sock);
 	siw_link_del(&sock->in_timed);
-	siw_link_del(&sock->of_port);
-	sock->port = NULL;
-	sock->ready = ready; /* remembered for siw_llp_join_port(), like later events */
+	siw_link_del(&sock->of_poller);
+	sock->poller = NULL;
+	sock->ready = ready; /* remembered for siw_llp_join_poller(), like later events */
 }
 
-int siw_llp_join_port(struct siw_llp_sock *sock, struct siw_llp_port *port)
+int siw_llp_join_poller(struct siw_llp_sock *sock, struct siw_llp_poller *poller)
 {
 	bool ready = sock->ready;
 
-	sock->port = port;
-	siw_link_add(&port->socks, &sock->of_port);
-	if (!port->host)
-		port->host = sock->host;
+	sock->poller = poller;
+	siw_link_add(&poller->socks, &sock->of_poller);
+	if (!poller->host)
+		poller->host = sock->host;
 	sock->ready = false;
 	if (ready)
 		siw_llp_sock_mark_ready(sock);
@@ -845,7 +845,7 @@ int sim_sock_bind(struct siw_llp_sock *sock, struct siw_addr *local, bool shares
 	if (local->family != AF_INET && local->family != AF_INET6)
 		return -EAFNOSUPPORT;
 	if (!host)
-		host = sim_addr_is_any(local) ? sock->port->host : sim_host_by_addr(local);
+		host = sim_addr_is_any(local) ? sock->poller->host : sim_host_by_addr(local);
 	if (!host || host->dead)
 		return -EADDRNOTAVAIL;
 	local->scope = 0;
@@ -860,8 +860,8 @@ int sim_sock_bind(struct siw_llp_sock *sock, struct siw_addr *local, bool shares
 	sock->host = host;
 	sock->local = *local;
 	sock->open = true;
-	if (!sock->port->host)
-		sock->port->host = host;
+	if (!sock->poller->host)
+		sock->poller->host = host;
 	bucket = sock_hash_bucket(local, host);
 	sock->next = sim.socks[bucket];
 	sim.socks[bucket] = sock;
@@ -890,11 +890,11 @@ void sim_sock_clear_ready(struct siw_llp_sock *sock)
 	if (!sock->ready)
 		return;
 	sock->ready = false;
-	if (!sock->port)
+	if (!sock->poller)
 		return;
 	siw_link_del(&sock->ring);
-	sock->port->n_ring--;
-	port_update_loop_fds(sock->port);
+	sock->poller->n_ring--;
+	poller_update_event_loop_fds(sock->poller);
 }
 
 void siw_llp_sock_mark_ready(struct siw_llp_sock *sock)
@@ -902,11 +902,11 @@ void siw_llp_sock_mark_ready(struct siw_llp_sock *sock)
 	if (sock->ready)
 		return;
 	sock->ready = true;
-	if (!sock->port)
+	if (!sock->poller)
 		return;
-	siw_link_add(&sock->port->ring, &sock->ring);
-	sock->port->n_ring++;
-	sim_port_wake(sock->port);
+	siw_link_add(&sock->poller->ring, &sock->ring);
+	sock->poller->n_ring++;
+	sim_poller_wake(sock->poller);
 }
 
 void siw_llp_sock_note_all_handled(struct siw_llp_sock *sock)
@@ -940,20 +940,20 @@ void siw_llp_sock_enable_timer(struct siw_llp_sock *sock)
 {
 	sock->has_timer = true;
 	if (siw_link_empty(&sock->in_timed))
-		siw_link_add(&sock->port->timed, &sock->in_timed);
+		siw_link_add(&sock->poller->timed, &sock->in_timed);
 }
 
 void siw_llp_sock_set_timer(struct siw_llp_sock *sock, uint64_t at)
 {
-	struct siw_llp_port *port = sock->port;
+	struct siw_llp_poller *poller = sock->poller;
 
 	if (at < sock->due_ns)
 		sock->due_ns = at;
-	if (at >= port->timed_due)
+	if (at >= poller->timed_due)
 		return;
-	port->timed_due = at;
-	port->changes++;
-	sim_port_wake(port);
+	poller->timed_due = at;
+	poller->changes++;
+	sim_poller_wake(poller);
 }
 
 bool siw_llp_sock_timer_is_pending(const struct siw_llp_sock *sock)
@@ -999,7 +999,7 @@ static struct sim_host *host_of_netdev(const char *name)
 	return NULL;
 }
 
-int siw_llp_interface_watch_open(struct siw_llp_port *port, const char *name,
+int siw_llp_interface_watch_open(struct siw_llp_poller *poller, const char *name,
 				 struct siw_io_handler *handler, struct siw_llp_watch **out)
 {
 	struct sim_host *host = host_of_netdev(name);
@@ -1008,8 +1008,8 @@ int siw_llp_interface_watch_open(struct siw_llp_port *port, const char *name,
 	if (!host || host->dead)
 		return -ENODEV;
 	watch = sim_alloc(sizeof(*watch));
-	sim_sock_init(&watch->sock, port, SIM_WATCH, handler);
-	port->host = host;
+	sim_sock_init(&watch->sock, poller, SIM_WATCH, handler);
+	poller->host = host;
 	siw_link_add(&host->watches, &watch->of_host);
 	*out = watch;
 	return 0;

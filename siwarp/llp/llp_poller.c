@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * llp/llp_port.c - the poller, which finds the sockets that have work. llp.h defines hot and cold
+ * llp/llp_poller.c - the poller, which finds the sockets that have work. llp.h defines hot and cold
  * sockets.
  */
 #include <stdlib.h>
@@ -32,24 +32,24 @@
 
 /* ---- the wake descriptor --------------------------------------------------------------------- */
 
-static void set_wake_descriptor(struct siw_llp_port *port)
+static void set_wake_descriptor(struct siw_llp_poller *poller)
 {
 	/*
 	 * One write is enough while woken is set. reset_wake_descriptor() stores 0 only after it
 	 * has read the descriptor, so no wake-up is lost.
 	 */
-	if (!atomic_exchange_explicit(&port->woken, 1, memory_order_seq_cst))
-		siw_llp_event_fd_set(port->wake_fd);
+	if (!atomic_exchange_explicit(&poller->woken, 1, memory_order_seq_cst))
+		siw_llp_event_fd_set(poller->wake_fd);
 }
 
-void siw_llp_port_wake(struct siw_llp_port *port)
+void siw_llp_poller_wake(struct siw_llp_poller *poller)
 {
 	/*
 	 * A thread that has filled a wait set may not have begun to sleep, and before it does, a
 	 * poll of another thread may reset the descriptor.
 	 */
-	atomic_fetch_add_explicit(&port->changes, 1, memory_order_seq_cst);
-	set_wake_descriptor(port);
+	atomic_fetch_add_explicit(&poller->changes, 1, memory_order_seq_cst);
+	set_wake_descriptor(poller);
 }
 
 /*
@@ -57,40 +57,40 @@ void siw_llp_port_wake(struct siw_llp_port *port)
  * all sleeping threads. The descriptor is read before 0 is stored: a wake-up before the store is
  * handled by this poll, and a wake-up after the store writes to the descriptor again.
  */
-static void reset_wake_descriptor(struct siw_llp_port *port)
+static void reset_wake_descriptor(struct siw_llp_poller *poller)
 {
-	if (atomic_load_explicit(&port->sleepers, memory_order_seq_cst))
+	if (atomic_load_explicit(&poller->sleepers, memory_order_seq_cst))
 		return;
-	siw_llp_event_fd_clear(port->wake_fd);
-	atomic_store_explicit(&port->woken, 0, memory_order_seq_cst);
+	siw_llp_event_fd_clear(poller->wake_fd);
+	atomic_store_explicit(&poller->woken, 0, memory_order_seq_cst);
 	/*
 	 * A thread may have started to sleep meanwhile, and a wake-up for that thread may have
 	 * found woken set, so wake again.
 	 */
-	if (atomic_load_explicit(&port->sleepers, memory_order_seq_cst))
-		set_wake_descriptor(port);
+	if (atomic_load_explicit(&poller->sleepers, memory_order_seq_cst))
+		set_wake_descriptor(poller);
 }
 
-void siw_llp_port_invalidate_wait_sets(struct siw_llp_port *port)
+void siw_llp_poller_invalidate_wait_sets(struct siw_llp_poller *poller)
 {
 	/* Pairs with siw_llp_wait_any(), which increments sleepers and then loads changes. */
-	atomic_fetch_add_explicit(&port->changes, 1, memory_order_seq_cst);
-	if (atomic_load_explicit(&port->sleepers, memory_order_seq_cst))
-		set_wake_descriptor(port);
+	atomic_fetch_add_explicit(&poller->changes, 1, memory_order_seq_cst);
+	if (atomic_load_explicit(&poller->sleepers, memory_order_seq_cst))
+		set_wake_descriptor(poller);
 }
 
 /* ---- ready ring ------------------------------------------------------------------------------ */
 
 static void append_to_ready_ring(struct siw_llp_sock *sock)
 {
-	siw_link_add(&sock->port->ring, &sock->ring);
-	sock->port->n_ring++;
+	siw_link_add(&sock->poller->ring, &sock->ring);
+	sock->poller->n_ring++;
 }
 
 static void remove_from_ready_ring(struct siw_llp_sock *sock)
 {
 	siw_link_del(&sock->ring);
-	sock->port->n_ring--;
+	sock->poller->n_ring--;
 }
 
 void siw_llp_sock_mark_ready(struct siw_llp_sock *sock)
@@ -100,7 +100,7 @@ void siw_llp_sock_mark_ready(struct siw_llp_sock *sock)
 	sock->ready = true;
 	if (sock->hot < 0)
 		append_to_ready_ring(sock);
-	siw_llp_port_invalidate_wait_sets(sock->port);
+	siw_llp_poller_invalidate_wait_sets(sock->poller);
 }
 
 void siw_llp_sock_note_empty(struct siw_llp_sock *sock)
@@ -145,7 +145,7 @@ int siw_llp_sock_register(struct siw_llp_sock *sock)
 	struct epoll_event ev = { .events = wanted_epoll_events(sock), .data.ptr = sock };
 	uint32_t now;
 
-	if (epoll_ctl(sock->port->epfd, EPOLL_CTL_ADD, sock->fd, &ev))
+	if (epoll_ctl(sock->poller->epfd, EPOLL_CTL_ADD, sock->fd, &ev))
 		return -errno;
 	atomic_store_explicit(&sock->registered, 1, memory_order_seq_cst);
 	/*
@@ -155,7 +155,7 @@ int siw_llp_sock_register(struct siw_llp_sock *sock)
 	now = wanted_epoll_events(sock) | ev.events;
 	if (now != ev.events) {
 		ev.events = now;
-		epoll_ctl(sock->port->epfd, EPOLL_CTL_MOD, sock->fd, &ev);
+		epoll_ctl(sock->poller->epfd, EPOLL_CTL_MOD, sock->fd, &ev);
 	}
 	return 0;
 }
@@ -166,17 +166,17 @@ static void remove_sock_from_epoll(struct siw_llp_sock *sock)
 
 	if (!atomic_exchange_explicit(&sock->registered, 0, memory_order_seq_cst))
 		return;
-	epoll_ctl(sock->port->epfd, EPOLL_CTL_DEL, sock->fd, &unused);
+	epoll_ctl(sock->poller->epfd, EPOLL_CTL_DEL, sock->fd, &unused);
 }
 
 /* ---- hot set --------------------------------------------------------------------------------- */
 
 static void remove_from_hot_set(struct siw_llp_sock *sock)
 {
-	struct siw_llp_port *port = sock->port;
-	struct siw_llp_sock *last = port->hot[--port->n_hot];
+	struct siw_llp_poller *poller = sock->poller;
+	struct siw_llp_sock *last = poller->hot[--poller->n_hot];
 
-	port->hot[sock->hot] = last;
+	poller->hot[sock->hot] = last;
 	last->hot = sock->hot;
 	sock->hot = -1;
 	if (sock->ready)
@@ -198,35 +198,35 @@ static int sock_move_from_hot_set_to_epoll(struct siw_llp_sock *sock)
 	return rv;
 }
 
-static bool make_room_in_hot_set(struct siw_llp_port *port)
+static bool make_room_in_hot_set(struct siw_llp_poller *poller)
 {
-	struct siw_llp_sock *idlest = port->hot[0];
+	struct siw_llp_sock *idlest = poller->hot[0];
 
-	if (port->n_hot < port->max_hot)
+	if (poller->n_hot < poller->max_hot)
 		return true;
-	for (int i = 1; i < port->n_hot; i++)
-		if (port->hot[i]->active < idlest->active)
-			idlest = port->hot[i];
-	return port->polls - idlest->active >= STALE_POLLS &&
+	for (int i = 1; i < poller->n_hot; i++)
+		if (poller->hot[i]->active < idlest->active)
+			idlest = poller->hot[i];
+	return poller->polls - idlest->active >= STALE_POLLS &&
 	       sock_move_from_hot_set_to_epoll(idlest) == 0;
 }
 
 /* Makes a cold socket hot. Returns false if the hot set is full. */
 static bool sock_move_from_epoll_to_hot_set(struct siw_llp_sock *sock)
 {
-	struct siw_llp_port *port = sock->port;
+	struct siw_llp_poller *poller = sock->poller;
 
-	if (!make_room_in_hot_set(port))
+	if (!make_room_in_hot_set(poller))
 		return false;
 	if (sock->ready)
 		remove_from_ready_ring(sock);
 	sock->ready = true; /* epoll will not report the consumed event again */
-	if (!atomic_load_explicit(&port->armed, memory_order_relaxed))
+	if (!atomic_load_explicit(&poller->armed, memory_order_relaxed))
 		remove_sock_from_epoll(sock);
-	sock->hot = (int8_t)port->n_hot;
-	sock->active = port->polls;
-	port->hot[port->n_hot++] = sock;
-	siw_llp_port_invalidate_wait_sets(port);
+	sock->hot = (int8_t)poller->n_hot;
+	sock->active = poller->polls;
+	poller->hot[poller->n_hot++] = sock;
+	siw_llp_poller_invalidate_wait_sets(poller);
 	return true;
 }
 
@@ -251,11 +251,11 @@ void siw_llp_sock_detach(struct siw_llp_sock *sock)
 {
 	siw_llp_sock_note_empty(sock);
 	if (sock->stalled)
-		sock->port->n_stalled--;
+		sock->poller->n_stalled--;
 	if (sock->hot >= 0)
 		remove_from_hot_set(sock);
 	/* A forked child must not change the epoll set, which it shares with the parent. */
-	if (getpid() != sock->port->owner)
+	if (getpid() != sock->poller->owner)
 		return;
 	remove_sock_from_epoll(sock);
 	/*
@@ -263,7 +263,7 @@ void siw_llp_sock_detach(struct siw_llp_sock *sock)
 	 * not end the connection of a closed socket before that thread wakes up.
 	 */
 	if (sock->in_wait_set)
-		siw_llp_port_invalidate_wait_sets(sock->port);
+		siw_llp_poller_invalidate_wait_sets(sock->poller);
 	sock->in_wait_set = false;
 }
 
@@ -271,36 +271,36 @@ void siw_llp_sock_detach(struct siw_llp_sock *sock)
  * Turns hot sockets cold that had no data for long while other sockets had data, because each hot
  * socket costs every poll a system call.
  */
-static void move_idle_sockets_to_epoll(struct siw_llp_port *port)
+static void move_idle_sockets_to_epoll(struct siw_llp_poller *poller)
 {
-	for (int i = port->n_hot - 1; i >= 0; i--)
-		if (port->active >= port->hot[i]->active + COOL_POLLS)
-			sock_move_from_hot_set_to_epoll(port->hot[i]);
+	for (int i = poller->n_hot - 1; i >= 0; i--)
+		if (poller->active >= poller->hot[i]->active + COOL_POLLS)
+			sock_move_from_hot_set_to_epoll(poller->hot[i]);
 }
 
 /* ---- periodic work --------------------------------------------------------------------------- */
 
 void siw_llp_listener_pause_after_accept_error(struct siw_llp_sock *sock)
 {
-	struct siw_llp_port *port = sock->port;
+	struct siw_llp_poller *poller = sock->poller;
 
 	siw_llp_sock_note_empty(sock);
 	if (sock->stalled)
 		return;
 	sock->stalled = true;
-	if (port->n_stalled++ == 0)
-		port->stalled_until = siw_now_ns() + STALL_NS;
+	if (poller->n_stalled++ == 0)
+		poller->stalled_until = siw_now_ns() + STALL_NS;
 	siw_log(llp, warn,
 		"no file descriptor for a pending connection; the listener retries in %d ms",
 		(int)(STALL_NS / 1000000));
 }
 
-static void resume_stalled_listeners(struct siw_llp_port *port)
+static void resume_stalled_listeners(struct siw_llp_poller *poller)
 {
-	if (siw_now_ns() < port->stalled_until)
+	if (siw_now_ns() < poller->stalled_until)
 		return;
-	port->n_stalled = 0;
-	for (struct siw_link *l = port->all.next; l != &port->all; l = l->next) {
+	poller->n_stalled = 0;
+	for (struct siw_link *l = poller->all.next; l != &poller->all; l = l->next) {
 		struct siw_llp_sock *sock = SIW_LLP_OF(l, all);
 
 		if (sock->stalled) {
@@ -314,7 +314,7 @@ void siw_llp_sock_enable_timer(struct siw_llp_sock *sock)
 {
 	sock->has_timer = true;
 	if (siw_link_empty(&sock->timed))
-		siw_link_add(&sock->port->timed, &sock->timed);
+		siw_link_add(&sock->poller->timed, &sock->timed);
 }
 
 void siw_llp_sock_set_timer(struct siw_llp_sock *sock, uint64_t at)
@@ -324,30 +324,30 @@ void siw_llp_sock_set_timer(struct siw_llp_sock *sock, uint64_t at)
 	 * reads the sockets' times.
 	 */
 	siw_llp_set_earlier_due_time(&sock->due_ns, at);
-	if (!siw_llp_set_earlier_due_time(&sock->port->timed_due, at))
+	if (!siw_llp_set_earlier_due_time(&sock->poller->timed_due, at))
 		return;
 	/* A sleeping thread must wake up earlier. Event loops are not counted as sleepers. */
-	if (atomic_load_explicit(&sock->port->loops, memory_order_seq_cst))
-		siw_llp_port_wake(sock->port);
+	if (atomic_load_explicit(&sock->poller->loops, memory_order_seq_cst))
+		siw_llp_poller_wake(sock->poller);
 	else
-		siw_llp_port_invalidate_wait_sets(sock->port);
+		siw_llp_poller_invalidate_wait_sets(sock->poller);
 }
 
-static void mark_sockets_with_expired_timers_ready(struct siw_llp_port *port)
+static void mark_sockets_with_expired_timers_ready(struct siw_llp_poller *poller)
 {
 	uint64_t now = siw_now_ns(), due;
 
-	port->clock_ns = now;
-	port->clock_poll = port->polls;
-	if (now < atomic_load_explicit(&port->timed_due, memory_order_relaxed))
+	poller->clock_ns = now;
+	poller->clock_poll = poller->polls;
+	if (now < atomic_load_explicit(&poller->timed_due, memory_order_relaxed))
 		return;
-	atomic_store_explicit(&port->timed_due, UINT64_MAX, memory_order_seq_cst);
-	for (struct siw_link *l = port->timed.next; l != &port->timed; l = l->next) {
+	atomic_store_explicit(&poller->timed_due, UINT64_MAX, memory_order_seq_cst);
+	for (struct siw_link *l = poller->timed.next; l != &poller->timed; l = l->next) {
 		struct siw_llp_sock *sock = SIW_LLP_OF(l, timed);
 
 		due = atomic_load_explicit(&sock->due_ns, memory_order_seq_cst);
 		if (due > now) {
-			siw_llp_set_earlier_due_time(&port->timed_due, due);
+			siw_llp_set_earlier_due_time(&poller->timed_due, due);
 			continue;
 		}
 		atomic_store_explicit(&sock->due_ns, UINT64_MAX, memory_order_seq_cst);
@@ -356,13 +356,13 @@ static void mark_sockets_with_expired_timers_ready(struct siw_llp_port *port)
 }
 
 /* Reads the drop counters of eight sockets per call, in turn. */
-static void read_drop_counters(struct siw_llp_port *port)
+static void read_drop_counters(struct siw_llp_poller *poller)
 {
-	for (int i = 0; i < 8 && port->all.next != &port->all; i++) {
-		struct siw_link *l = port->all.next;
+	for (int i = 0; i < 8 && poller->all.next != &poller->all; i++) {
+		struct siw_link *l = poller->all.next;
 
 		siw_link_del(l);
-		siw_link_add(&port->all, l);
+		siw_link_add(&poller->all, l);
 		if (SIW_LLP_OF(l, all)->udp)
 			siw_llp_udp_count_drops(SIW_LLP_OF(l, all));
 	}
@@ -389,44 +389,44 @@ static void handle_epoll_event(struct siw_llp_sock *sock, uint32_t events)
 		return;
 	if (data && sock->hot < 0 && !sock->held && !sock->stopped &&
 	    !(events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) &&
-	    !atomic_load_explicit(&sock->port->loops, memory_order_relaxed) &&
+	    !atomic_load_explicit(&sock->poller->loops, memory_order_relaxed) &&
 	    sock_move_from_epoll_to_hot_set(sock))
 		return;
 	siw_llp_sock_mark_ready(sock);
 }
 
-static void poll_epoll_events(struct siw_llp_port *port)
+static void poll_epoll_events(struct siw_llp_poller *poller)
 {
 	struct epoll_event events[BATCH];
-	int n = (int)syscall(SYS_epoll_pwait, port->epfd, events, BATCH, 0, NULL, 0);
+	int n = (int)syscall(SYS_epoll_pwait, poller->epfd, events, BATCH, 0, NULL, 0);
 
 	siw_count(SIW_COUNTER_epoll_waits, 1);
-	port->ask = n == BATCH;
+	poller->ask = n == BATCH;
 	for (int i = 0; i < n; i++) {
 		if (events[i].data.ptr)
 			handle_epoll_event(events[i].data.ptr, events[i].events);
 		else
-			reset_wake_descriptor(port);
+			reset_wake_descriptor(poller);
 	}
 	if (n > 0)
-		port->ask_ns = EPOLL_INTERVAL_NS;
-	else if (port->ask_ns < MAX_EPOLL_INTERVAL_NS)
-		port->ask_ns *= 2;
-	if (n <= 0 && ++port->quiet_rounds % DROPS_EVERY == 0)
-		read_drop_counters(port);
-	move_idle_sockets_to_epoll(port);
+		poller->ask_ns = EPOLL_INTERVAL_NS;
+	else if (poller->ask_ns < MAX_EPOLL_INTERVAL_NS)
+		poller->ask_ns *= 2;
+	if (n <= 0 && ++poller->quiet_rounds % DROPS_EVERY == 0)
+		read_drop_counters(poller);
+	move_idle_sockets_to_epoll(poller);
 }
 
 /*
  * Returns whether this poll follows a sleep and no hot socket had data. After a sleep the hot
  * sockets are polled first, and epoll_wait is called only if none of them had data.
  */
-static bool is_first_poll_after_sleep_without_hot_data(struct siw_llp_port *port)
+static bool is_first_poll_after_sleep_without_hot_data(struct siw_llp_poller *poller)
 {
-	bool cold = port->active < port->slept;
+	bool cold = poller->active < poller->slept;
 
-	port->after_sleep = false;
-	port->slept = port->polls;
+	poller->after_sleep = false;
+	poller->slept = poller->polls;
 	return cold;
 }
 
@@ -435,186 +435,187 @@ static bool is_first_poll_after_sleep_without_hot_data(struct siw_llp_port *port
  * or the program may be busy between two polls. So if there are cold sockets, the time since the
  * last epoll_wait call counts, too.
  */
-static inline bool is_epoll_due_by_time(struct siw_llp_port *port)
+static inline bool is_epoll_due_by_time(struct siw_llp_poller *poller)
 {
 	uint64_t now;
 
-	if (port->n_data == (uint32_t)port->n_hot)
+	if (poller->n_data == (uint32_t)poller->n_hot)
 		return false;
 	now = siw_now_ns();
-	if (now - port->asked_ns < port->ask_ns)
+	if (now - poller->asked_ns < poller->ask_ns)
 		return false;
-	port->asked_ns = now;
+	poller->asked_ns = now;
 	return true;
 }
 
-static inline bool is_epoll_due(struct siw_llp_port *port)
+static inline bool is_epoll_due(struct siw_llp_poller *poller)
 {
-	return port->n_hot == 0 || port->polls % EPOLL_EVERY_POLLS == 0 || port->ask ||
-	       is_epoll_due_by_time(port) ||
-	       atomic_load_explicit(&port->armed, memory_order_relaxed) ||
-	       (port->after_sleep && is_first_poll_after_sleep_without_hot_data(port));
+	return poller->n_hot == 0 || poller->polls % EPOLL_EVERY_POLLS == 0 || poller->ask ||
+	       is_epoll_due_by_time(poller) ||
+	       atomic_load_explicit(&poller->armed, memory_order_relaxed) ||
+	       (poller->after_sleep && is_first_poll_after_sleep_without_hot_data(poller));
 }
 
 /* Returns up to `room` hot sockets: all of them, or the next ones in turn. */
-static int collect_hot_handlers(struct siw_llp_port *port, struct siw_io_handler **handlers,
+static int collect_hot_handlers(struct siw_llp_poller *poller, struct siw_io_handler **handlers,
 				int room)
 {
-	int n = port->n_hot < room ? port->n_hot : room;
+	int n = poller->n_hot < room ? poller->n_hot : room;
 	unsigned int next = 0;
 
-	if (__builtin_expect(n < port->n_hot, 0)) {
-		next = port->hot_turn;
-		port->hot_turn += (unsigned int)n;
+	if (__builtin_expect(n < poller->n_hot, 0)) {
+		next = poller->hot_turn;
+		poller->hot_turn += (unsigned int)n;
 	}
 	for (int i = 0; i < n; i++, next++) {
 		struct siw_llp_sock *sock =
-			port->hot[n < port->n_hot ? next % (unsigned int)port->n_hot : next];
+			poller->hot[n < poller->n_hot ? next % (unsigned int)poller->n_hot : next];
 
 		if (atomic_load_explicit(&sock->want_write, memory_order_relaxed))
-			sock->active = port->polls;
+			sock->active = poller->polls;
 		handlers[i] = sock->handler;
 	}
 	return n;
 }
 
-static int collect_ready_handlers(struct siw_llp_port *port, struct siw_io_handler **handlers,
+static int collect_ready_handlers(struct siw_llp_poller *poller, struct siw_io_handler **handlers,
 				  int room)
 {
-	int n = port->n_ring < room ? port->n_ring : room;
+	int n = poller->n_ring < room ? poller->n_ring : room;
 
 	for (int i = 0; i < n; i++) {
-		struct siw_link *l = port->ring.next;
+		struct siw_link *l = poller->ring.next;
 
 		siw_link_del(l);
-		siw_link_add(&port->ring, l);
+		siw_link_add(&poller->ring, l);
 		handlers[i] = SIW_LLP_OF(l, ring)->handler;
 	}
 	return n;
 }
 
-int siw_llp_port_poll(struct siw_llp_port *port, struct siw_io_handler **handlers, int n)
+int siw_llp_poller_poll(struct siw_llp_poller *poller, struct siw_io_handler **handlers, int n)
 {
 	int share, done;
 
-	port->polls++;
-	if (atomic_load_explicit(&port->woken, memory_order_relaxed))
-		reset_wake_descriptor(port);
-	if (port->n_stalled)
-		resume_stalled_listeners(port);
-	if (__builtin_expect(
-		    atomic_load_explicit(&port->fault_due, memory_order_relaxed) != UINT64_MAX, 0))
-		siw_llp_fault_release_due_packets(port);
-	if (atomic_load_explicit(&port->timed_due, memory_order_relaxed) != UINT64_MAX)
-		mark_sockets_with_expired_timers_ready(port);
-	if (is_epoll_due(port))
-		poll_epoll_events(port);
-	if (port->n_ring == 0)
-		return collect_hot_handlers(port, handlers, n);
+	poller->polls++;
+	if (atomic_load_explicit(&poller->woken, memory_order_relaxed))
+		reset_wake_descriptor(poller);
+	if (poller->n_stalled)
+		resume_stalled_listeners(poller);
+	if (__builtin_expect(atomic_load_explicit(&poller->fault_due, memory_order_relaxed) !=
+				     UINT64_MAX,
+			     0))
+		siw_llp_fault_release_due_packets(poller);
+	if (atomic_load_explicit(&poller->timed_due, memory_order_relaxed) != UINT64_MAX)
+		mark_sockets_with_expired_timers_ready(poller);
+	if (is_epoll_due(poller))
+		poll_epoll_events(poller);
+	if (poller->n_ring == 0)
+		return collect_hot_handlers(poller, handlers, n);
 	/*
 	 * The ready ring gets up to half of the array's entries. If the array has one entry, the
 	 * ring gets it in every other poll.
 	 */
-	share = n > 1 ? n / 2 : (int)(port->polls & 1);
-	if (share > port->n_ring)
-		share = port->n_ring;
-	done = collect_hot_handlers(port, handlers, n - share);
-	return done + collect_ready_handlers(port, handlers + done, n - done);
+	share = n > 1 ? n / 2 : (int)(poller->polls & 1);
+	if (share > poller->n_ring)
+		share = poller->n_ring;
+	done = collect_hot_handlers(poller, handlers, n - share);
+	return done + collect_ready_handlers(poller, handlers + done, n - done);
 }
 
-uint64_t siw_llp_port_clock(const struct siw_llp_port *port)
+uint64_t siw_llp_poller_recent_time_ns(const struct siw_llp_poller *poller)
 {
-	return port->clock_poll == port->polls ? port->clock_ns : siw_now_ns();
+	return poller->clock_poll == poller->polls ? poller->clock_ns : siw_now_ns();
 }
 
 /* ---- arm, disarm ----------------------------------------------------------------------------- */
 
-int siw_llp_port_arm(struct siw_llp_port *port)
+int siw_llp_poller_arm_for_sleep(struct siw_llp_poller *poller)
 {
-	if (atomic_load_explicit(&port->armed, memory_order_relaxed))
+	if (atomic_load_explicit(&poller->armed, memory_order_relaxed))
 		return 0;
-	for (int i = 0; i < port->n_hot; i++) {
-		int rv = siw_llp_sock_register(port->hot[i]);
+	for (int i = 0; i < poller->n_hot; i++) {
+		int rv = siw_llp_sock_register(poller->hot[i]);
 
 		if (rv < 0) {
 			while (i-- > 0)
-				remove_sock_from_epoll(port->hot[i]);
+				remove_sock_from_epoll(poller->hot[i]);
 			return rv;
 		}
 	}
-	atomic_store_explicit(&port->armed, 1, memory_order_seq_cst);
+	atomic_store_explicit(&poller->armed, 1, memory_order_seq_cst);
 	return 0;
 }
 
-void siw_llp_port_disarm(struct siw_llp_port *port)
+void siw_llp_poller_disarm(struct siw_llp_poller *poller)
 {
-	if (!atomic_load_explicit(&port->armed, memory_order_relaxed))
+	if (!atomic_load_explicit(&poller->armed, memory_order_relaxed))
 		return;
-	atomic_store_explicit(&port->armed, 0, memory_order_seq_cst);
-	for (int i = 0; i < port->n_hot; i++)
-		remove_sock_from_epoll(port->hot[i]);
-	if (port->n_hot)
+	atomic_store_explicit(&poller->armed, 0, memory_order_seq_cst);
+	for (int i = 0; i < poller->n_hot; i++)
+		remove_sock_from_epoll(poller->hot[i]);
+	if (poller->n_hot)
 		/* a thread that sleeps on the epoll set alone would miss the hot sockets' data */
-		siw_llp_port_invalidate_wait_sets(port);
+		siw_llp_poller_invalidate_wait_sets(poller);
 }
 
-bool siw_llp_port_armed(const struct siw_llp_port *port)
+bool siw_llp_poller_is_armed(const struct siw_llp_poller *poller)
 {
-	return atomic_load_explicit(&port->armed, memory_order_seq_cst);
+	return atomic_load_explicit(&poller->armed, memory_order_seq_cst);
 }
 
 /* ---- open, close ----------------------------------------------------------------------------- */
 
-int siw_llp_poll_port_open(const struct siw_llp_port *sibling, struct siw_llp_port **out)
+int siw_llp_poller_open(const struct siw_llp_poller *sibling, struct siw_llp_poller **out)
 {
-	struct siw_llp_port *port = aligned_alloc(SIW_LLP_LINE, sizeof(*port));
+	struct siw_llp_poller *poller = aligned_alloc(SIW_LLP_LINE, sizeof(*poller));
 	struct epoll_event ev = { .events = EPOLLIN };
 	int rv = -ENOMEM;
 
 	(void)sibling;
-	if (!port)
+	if (!poller)
 		return rv;
-	memset(port, 0, sizeof(*port));
-	port->ask_ns = EPOLL_INTERVAL_NS;
-	siw_link_init(&port->ring);
-	siw_link_init(&port->all);
-	siw_lock_init(&port->wish_lock);
-	atomic_init(&port->fault_due, UINT64_MAX);
-	siw_link_init(&port->timed);
-	atomic_init(&port->timed_due, UINT64_MAX);
-	port->clock_poll = UINT64_MAX;
-	port->max_hot = (int)siw_settings()->hot_sockets;
-	port->owner = getpid();
-	port->room = malloc(SIW_LLP_ROOM);
-	if (!port->room)
+	memset(poller, 0, sizeof(*poller));
+	poller->ask_ns = EPOLL_INTERVAL_NS;
+	siw_link_init(&poller->ring);
+	siw_link_init(&poller->all);
+	siw_lock_init(&poller->wish_lock);
+	atomic_init(&poller->fault_due, UINT64_MAX);
+	siw_link_init(&poller->timed);
+	atomic_init(&poller->timed_due, UINT64_MAX);
+	poller->clock_poll = UINT64_MAX;
+	poller->max_hot = (int)siw_settings()->hot_sockets;
+	poller->owner = getpid();
+	poller->room = malloc(SIW_LLP_ROOM);
+	if (!poller->room)
 		goto free;
-	port->wake_fd = siw_llp_event_fd_open();
-	rv = port->wake_fd;
+	poller->wake_fd = siw_llp_event_fd_open();
+	rv = poller->wake_fd;
 	if (rv < 0)
 		goto free;
 	siw_llp_fd_creation_begin();
-	rv = port->epfd = siw_llp_fd_creation_done(epoll_create1(EPOLL_CLOEXEC));
+	rv = poller->epfd = siw_llp_fd_creation_done(epoll_create1(EPOLL_CLOEXEC));
 	if (rv < 0)
 		goto close_wake;
-	if (epoll_ctl(port->epfd, EPOLL_CTL_ADD, port->wake_fd, &ev)) {
+	if (epoll_ctl(poller->epfd, EPOLL_CTL_ADD, poller->wake_fd, &ev)) {
 		rv = -errno;
 		goto close_epoll;
 	}
-	*out = port;
+	*out = poller;
 	return 0;
 close_epoll:
-	siw_llp_fd_close(port->epfd);
+	siw_llp_fd_close(poller->epfd);
 close_wake:
-	siw_llp_fd_close(port->wake_fd);
+	siw_llp_fd_close(poller->wake_fd);
 free:
-	free(port->room);
-	free(port);
+	free(poller->room);
+	free(poller);
 	return rv;
 }
 
-bool siw_llp_port_opened_by_this_process(const struct siw_llp_port *port)
+bool siw_llp_poller_opened_by_this_process(const struct siw_llp_poller *poller)
 {
-	return getpid() == port->owner;
+	return getpid() == poller->owner;
 }
 
 bool siw_llp_sock_timer_is_pending(const struct siw_llp_sock *sock)
@@ -622,31 +623,31 @@ bool siw_llp_sock_timer_is_pending(const struct siw_llp_sock *sock)
 	return atomic_load_explicit(&sock->due_ns, memory_order_relaxed) != UINT64_MAX;
 }
 
-void siw_llp_poll_port_close(struct siw_llp_port *port)
+void siw_llp_poller_close(struct siw_llp_poller *poller)
 {
-	if (!port)
+	if (!poller)
 		return;
-	siw_llp_fd_close(port->epfd);
-	siw_llp_fd_close(port->wake_fd);
-	free(atomic_load_explicit(&port->batch, memory_order_relaxed));
-	free(port->room);
-	free(port);
+	siw_llp_fd_close(poller->epfd);
+	siw_llp_fd_close(poller->wake_fd);
+	free(atomic_load_explicit(&poller->batch, memory_order_relaxed));
+	free(poller->room);
+	free(poller);
 }
 
-uint8_t *siw_llp_port_rx_buffer(struct siw_llp_port *port)
+uint8_t *siw_llp_poller_rx_buffer(struct siw_llp_poller *poller)
 {
-	return port->room;
+	return poller->room;
 }
 
 /* Pairs with siw_llp_batch_buffer_return(), which publishes the octets written to the batch. */
-uint8_t *siw_llp_batch_buffer_acquire(struct siw_llp_port *port)
+uint8_t *siw_llp_batch_buffer_acquire(struct siw_llp_poller *poller)
 {
-	uint8_t *batch = atomic_exchange_explicit(&port->batch, NULL, memory_order_acquire);
+	uint8_t *batch = atomic_exchange_explicit(&poller->batch, NULL, memory_order_acquire);
 
 	return batch ? batch : malloc(SIW_LLP_ROOM);
 }
 
-void siw_llp_batch_buffer_return(struct siw_llp_port *port, uint8_t *batch)
+void siw_llp_batch_buffer_return(struct siw_llp_poller *poller, uint8_t *batch)
 {
-	free(atomic_exchange_explicit(&port->batch, batch, memory_order_acq_rel));
+	free(atomic_exchange_explicit(&poller->batch, batch, memory_order_acq_rel));
 }
