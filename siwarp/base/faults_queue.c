@@ -20,9 +20,15 @@ void siw_fault_backlog_init(struct siw_fault_backlog *backlog)
 void siw_fault_backlog_add(struct siw_fault_backlog *backlog, struct siw_fault_waiting *waiting,
 			   uint64_t depart_ns, size_t octets)
 {
+	struct siw_link *behind = &backlog->waiting;
+
+	/* After a change of the plan a packet may depart before packets that wait already. */
+	while (behind->prev != &backlog->waiting &&
+	       siw_container(behind->prev, struct siw_fault_waiting, link)->depart_ns > depart_ns)
+		behind = behind->prev;
 	waiting->depart_ns = depart_ns;
 	waiting->octets = octets;
-	siw_link_add(&backlog->waiting, &waiting->link);
+	siw_link_add(behind, &waiting->link);
 	backlog->n++;
 	backlog->octets += octets;
 }

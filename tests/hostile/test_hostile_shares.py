@@ -254,7 +254,7 @@ def test_spoofed_ud_queries_to_a_slow_program_delay_no_honest_client(rate: int) 
         time.sleep(2.0)
         for _ in range(3):
             began = time.monotonic()
-            ends.send_request()
+            ends.send_sidr_query()
             assert ends.next_query_result().type == CMEventType.ESTABLISHED
             assert time.monotonic() - began < scale_limit(SERVED)
     finally:
