@@ -32,8 +32,8 @@ struct siw_fault_waiting {
 };
 
 /*
- * The packets that wait for a rate limit, in the order of the decisions. The rule limit= bounds the
- * backlog.
+ * The packets that wait for a rate limit, in the order of their departure. The rule limit= bounds
+ * the backlog.
  */
 struct siw_fault_backlog {
 	struct siw_link waiting; /* list of struct siw_fault_waiting */

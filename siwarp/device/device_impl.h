@@ -123,6 +123,14 @@ void siw_device_watchdogs_note_one_sided_messages(struct siw_context *ctx);
 /* Ends the watchdog threads. Called after the progress thread has ended. */
 void siw_device_watchdogs_stop(struct siw_context *ctx);
 
+/* ---- device_wait.c --------------------------------------------------------------------------- */
+/*
+ * Returns whether this thread is inside siw_device_wait() with this descriptor, and does not sleep:
+ * it calls ready() before it sleeps, so an event that it causes need not make the descriptor
+ * readable.
+ */
+bool siw_device_wait_serves_fd(int fd);
+
 /* ---- device_channel.c; all for a CQ that has a channel --------------------------------------- */
 /* Queues a completion event: a completion was added to the CQ while the CQ was armed. */
 void siw_device_comp_channel_raise_cq_event(struct siw_cq *cq);

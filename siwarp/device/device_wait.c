@@ -12,6 +12,14 @@
 
 #define MOST_SKIPPED 63 /* maximum number of waits without a spin */
 
+/* The descriptor of the event for which this thread makes progress; -1: it makes none, or sleeps. */
+static __thread int served_fd = -1;
+
+bool siw_device_wait_serves_fd(int fd)
+{
+	return fd == served_fd;
+}
+
 /* A wait for an event, during which the waiting thread makes progress on a set of lanes. */
 struct wait {
 	struct siw_context *ctx;
@@ -113,7 +121,7 @@ static int wait_loop(struct wait *wait)
 	uint64_t spin_until = begin_wait_spin(ctx), now;
 	struct siw_llp_waitset sets[SIW_MAX_LANES];
 	int64_t timeout_us;
-	int moved, r;
+	int moved, r, served = served_fd;
 
 	for (;;) {
 		if (wait->counted != lanes_served_by_wait(wait))
@@ -147,6 +155,8 @@ static int wait_loop(struct wait *wait)
 		if (moved)
 			continue;
 		siw_trim_free_memory();
+		/* In a simulated process, the task that sleeps makes the rounds of other devices. */
+		served_fd = -1;
 		/*
 		 * Only rounds that moved no message have found every socket empty. A lane that is
 		 * added to the set from now on ends the sleep
@@ -156,6 +166,7 @@ static int wait_loop(struct wait *wait)
 		    siw_llp_wait_any_cancellable(sets, __builtin_popcount(wait->counted), wait->fd,
 						 timeout_us) == -EINTR)
 			return siw_refuse(INTERRUPTED);
+		served_fd = served;
 	}
 }
 
@@ -212,9 +223,14 @@ int siw_device_wait(struct siw_context *ctx, const _Atomic uint32_t *lanes, int 
 		    void *arg, int fd, int timeout_ms)
 {
 	struct wait wait = { ctx, lanes, 0, ready, arg, fd, 0 };
-	int r = begin_wait(ctx, ready, arg, fd, timeout_ms, &wait.deadline);
+	int r;
 
-	return r ? r : wait_with_progress(&wait);
+	served_fd = fd;
+	r = begin_wait(ctx, ready, arg, fd, timeout_ms, &wait.deadline);
+	if (!r)
+		r = wait_with_progress(&wait);
+	served_fd = -1;
+	return r;
 }
 
 static int wait_on_descriptor(struct siw_context *ctx, int (*ready)(void *arg), void *arg, int fd,

@@ -177,3 +177,24 @@ def test_a_large_send_buffer_lets_the_queue_of_a_slow_interface_overflow(
     world.spawn(post_datagrams, sender, receiver, 100)
     world.run_for("1s")
     assert world.stats.lost > 0
+
+
+def test_datagrams_of_a_faster_plan_leave_the_send_buffer_before_those_of_a_slower_one(
+    world: World, create_rdma_endpoint: MakeEnd
+) -> None:
+    sender, receiver = (
+        move_to_rts_and_post_receives(
+            create_rdma_endpoint(world.device(f"10.0.0.{i}"), QPType.UD), 30
+        )
+        for i in (1, 2)
+    )
+    with temporary_send_buffer_size(4096):
+        world.faults("rate=10kbit")
+        start = world.now_ns
+        post_datagrams(sender, receiver, 2)  # the second departs after 1.6 s
+        world.faults("delay=10us;rate=10Mbit")
+        # The send buffer has space for two datagrams beside the first two. While the task waits,
+        # rounds that the simulator makes for the device send the next ones, and must wake the task.
+        for _ in range(20):
+            post_datagrams(sender, receiver, 1)
+    assert world.now_ns - start < 25 * DATAGRAM_NS

@@ -474,7 +474,7 @@ class FinalChecks:
             return
         end, peer = pair
         run.post_receives_everywhere()
-        run.world.faults("delay=2ms")
+        run.world.faults("rate=10Mbit,limit=200")
         # With their headers, four Sends do not fit into the window: the fourth is partly framed.
         sent = [run.post_plain_send(end, LONGEST_SEND, dest=peer.address) for _ in range(4)]
         self._require_region_in_use(end.slots[0].memory, f"a partly framed Send of {end!r}")
