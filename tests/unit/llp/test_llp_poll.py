@@ -285,7 +285,7 @@ def test_200_quiet_sockets_are_reported_beside_a_socket_with_constant_traffic(
     waiting, polls, served = set(quiet), 0, 0
     for s in quiet:
         plain_sender.sendto(s.local_addr(), b"hello")
-    # epoll is called at least in every 32nd poll, and reports up to 64 of the 200 sockets in a call.
+    # epoll is called at least in every 32nd poll, and reports up to 64 of the 200 sockets a call.
     # At least half of the handlers that a poll returns are those of sockets that epoll reported.
     bound = ASK_EVERY + 200 // 64 + 1 + -(-200 // (room // 2)) * 2
     while waiting and polls <= bound:
