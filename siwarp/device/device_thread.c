@@ -22,7 +22,7 @@
 #define MAX_NO_DELAY_NS 10000000000ull
 #define MOST_SKIPPED	255 /* maximum number of wake-ups without a spin */
 #define STREAM		2   /* minimum rounds with messages per wake-up for a stream */
-/* a wake-up with at most this many rounds with messages handled one or a few short messages */
+/* a wake-up that handled one or a few short messages had at most this many rounds with messages */
 #define FEW 16
 
 /* Returns whether the program posts so densely that posts may be delayed for a batch. */

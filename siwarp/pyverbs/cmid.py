@@ -64,7 +64,7 @@ _RETRIES, _RNR_TIMER = 7, 0
 _ACK_TIMEOUT = 14
 _OPTION_TOS, _OPTION_REUSEADDR, _OPTION_AFONLY = 0, 1, 2
 _OPTION_ACK_TIMEOUT = ce.RDMA_OPTION_ID_ACK_TIMEOUT
-#: Events of ``resolve_addrinfo``, by the event that the id posts to its channel.
+#: The events of ``resolve_addrinfo``, by the event of address resolution that siwarp.cm raises.
 _OF_ADDRINFO = {
     int(cm.CMEventType.ADDR_RESOLVED): int(ce.RDMA_CM_EVENT_ADDRINFO_RESOLVED),
     int(cm.CMEventType.ADDR_ERROR): int(ce.RDMA_CM_EVENT_ADDRINFO_ERROR),

@@ -131,7 +131,7 @@ int siw_qp_flow_send_requests(struct siw_base_qp *base, struct siw_flow *flow)
  * successfully. On RD, later requests do complete; and a request that the network refused counts as
  * lost.
  */
-static bool request_fails_whole_flow(const struct siw_base_qp *base, const struct siw_wqe *wqe)
+static bool request_failure_fails_later_requests(const struct siw_base_qp *base, const struct siw_wqe *wqe)
 {
 	return wqe->status != SIW_WC_SUCCESS && wqe->status != SIW_WC_GENERAL_ERR &&
 	       !siw_class_of(base)->many_flows;
@@ -165,7 +165,7 @@ void siw_qp_flow_reap_finished_requests(struct siw_base_qp *base, struct siw_flo
 		if (wqe->state == SIW_WQE_BEGUN &&
 		    (siw_qp_awaits_response(wqe) || wqe->op.stamp.end > flow->accepted))
 			return;
-		if (request_fails_whole_flow(base, wqe)) {
+		if (request_failure_fails_later_requests(base, wqe)) {
 			if (siw_teardown_of(base) == SIW_FAILING)
 				flow_fail_oldest(base, flow);
 			/* in other teardown states, the flush of the QP completes the request */

@@ -233,7 +233,8 @@ struct siw_qp_class {
 	bool has_errors;       /* supports siw_poll_err(); RC reports errors by ending its stream */
 	bool shares_socket;    /* several QPs may share one socket */
 	bool binds;	       /* supports window binds by work requests, and LOCAL_INV */
-	bool lazy_slots;       /* most requests need no slot of the send queue */
+	/* the send queue is allocated at first use, because most requests are sent when posted */
+	bool lazy_slots;
 	bool many_flows;       /* the QP has one flow per peer */
 	bool has_rights;       /* peers can have access rights to the memory of the QP */
 	int type;	       /* enum siw_qp_type */
@@ -552,8 +553,8 @@ struct siw_breaker {
 	struct siw_ddp_uc_report last;
 	uint64_t last_ns;
 	uint32_t sent;	   /* PSN of the next datagram at the beginning of the interval */
-	uint32_t kbits;	   /* while open: the rate limit in kbit/s */
-	uint64_t until_ns; /* while open: the time at which the rate limit ends */
+	uint32_t kbits;	   /* while the circuit breaker is open: the rate limit in kbit/s */
+	uint64_t until_ns; /* while the circuit breaker is open: when the rate limit ends */
 };
 
 struct siw_uc_qp {

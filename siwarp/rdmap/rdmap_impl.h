@@ -513,7 +513,7 @@ struct siw_rdmap_stream {
 		reads_done; /* position in `reads`; stored under the progress lock */
 	_Atomic uint32_t
 		requests_released; /* position in `requests`; stored under the progress lock */
-	/* TO of the delivery count to report; stored under the progress lock */
+	/* the delivery count to report, sent as the TO of a Write; stored under the progress lock */
 	_Atomic uint64_t deliverable;
 
 	_Alignas(64) struct siw_rdmap_rx rx;

@@ -303,7 +303,7 @@ def encode_whole_message(message: Any) -> bytes:
 
 
 def test_the_peer_cannot_read_memory_other_than_that_of_its_messages() -> None:
-    async def read_memory_of_other_comm() -> None:
+    async def read_memory_of_other_dask_comm() -> None:
         accepted: asyncio.Queue[Any] = asyncio.Queue()
         async with listen(LOOPBACK, accepted.put) as listener:
             honest = await connect(listener.contact_address)
@@ -320,7 +320,7 @@ def test_the_peer_cannot_read_memory_other_than_that_of_its_messages() -> None:
             honest.abort()
             await stranger.close()
 
-    run(read_memory_of_other_comm)
+    run(read_memory_of_other_dask_comm)
 
 
 # ---- clusters

@@ -232,7 +232,7 @@ def test_invalid_numbers_of_ranks_and_connections_are_refused() -> None:
     assert done.returncode == 2 and "0 is not in the range 1<=x<=256" in done.stderr
 
 
-def _simulate_channel_results(channel: str, ranks: int, size: int, limit: int) -> dict[str, Any]:
+def _fake_results_of_mpi_channel(channel: str, ranks: int, size: int, limit: int) -> dict[str, Any]:
     """Simulate a run in which RC uses four times as much memory as UD."""
     octets = {"ud": 1000, "rc": 4000, "hybrid": 2000}[channel] * ranks
     memory = {"pss": octets, "held": octets, "udp": 0, "tcp": 0, "kernel": 0}
@@ -248,7 +248,7 @@ def test_rows_have_spreads_and_saved_memory_and_failed_runs_have_reasons() -> No
         turns.append(channel)
         if channel == "rc" and numbers[0] == 8:
             raise BenchError("no rain")
-        return _simulate_channel_results(channel, *numbers)
+        return _fake_results_of_mpi_channel(channel, *numbers)
 
     steps: list[tuple[int, int]] = []
     found = hybrid.measure_message_channels(

@@ -74,80 +74,80 @@ static int start_poll(struct ibv_cq_ex *cq, struct ibv_poll_cq_attr *attr)
 	return r;
 }
 
-static enum ibv_wc_opcode read_opcode(struct ibv_cq_ex *cq)
+static enum ibv_wc_opcode wc_read_opcode(struct ibv_cq_ex *cq)
 {
 	return cq_of_cq_ex(cq)->wc.opcode;
 }
 
-static uint32_t read_vendor_err(struct ibv_cq_ex *cq)
+static uint32_t wc_read_vendor_err(struct ibv_cq_ex *cq)
 {
 	return cq_of_cq_ex(cq)->wc.vendor_err;
 }
 
-static uint32_t read_byte_len(struct ibv_cq_ex *cq)
+static uint32_t wc_read_byte_len(struct ibv_cq_ex *cq)
 {
 	return cq_of_cq_ex(cq)->wc.byte_len;
 }
 
-static __be32 read_imm_data(struct ibv_cq_ex *cq)
+static __be32 wc_read_imm_data(struct ibv_cq_ex *cq)
 {
 	return cq_of_cq_ex(cq)->wc.imm_data;
 }
 
-static uint32_t read_qp_num(struct ibv_cq_ex *cq)
+static uint32_t wc_read_qp_num(struct ibv_cq_ex *cq)
 {
 	return cq_of_cq_ex(cq)->wc.qp_num;
 }
 
-static uint32_t read_src_qp(struct ibv_cq_ex *cq)
+static uint32_t wc_read_src_qp(struct ibv_cq_ex *cq)
 {
 	return cq_of_cq_ex(cq)->wc.src_qp;
 }
 
-static unsigned int read_wc_flags(struct ibv_cq_ex *cq)
+static unsigned int wc_read_wc_flags(struct ibv_cq_ex *cq)
 {
 	return cq_of_cq_ex(cq)->wc.wc_flags;
 }
 
-static uint32_t read_slid(struct ibv_cq_ex *cq)
+static uint32_t wc_read_slid(struct ibv_cq_ex *cq)
 {
 	return cq_of_cq_ex(cq)->wc.slid;
 }
 
-static uint8_t read_sl(struct ibv_cq_ex *cq)
+static uint8_t wc_read_sl(struct ibv_cq_ex *cq)
 {
 	return cq_of_cq_ex(cq)->wc.sl;
 }
 
-static uint8_t read_dlid_path_bits(struct ibv_cq_ex *cq)
+static uint8_t wc_read_dlid_path_bits(struct ibv_cq_ex *cq)
 {
 	return cq_of_cq_ex(cq)->wc.dlid_path_bits;
 }
 
-static uint64_t read_completion_ts(struct ibv_cq_ex *cq)
+static uint64_t wc_read_completion_ts(struct ibv_cq_ex *cq)
 {
 	return cq_of_cq_ex(cq)->monotonic_ns;
 }
 
-static uint64_t read_wallclock_ns(struct ibv_cq_ex *cq)
+static uint64_t wc_read_wallclock_ns(struct ibv_cq_ex *cq)
 {
 	return cq_of_cq_ex(cq)->wallclock_ns;
 }
 
 /* VLANs, flow tags and tag matching are not supported, so that their values are always 0. */
-static uint16_t read_cvlan(struct ibv_cq_ex *cq)
+static uint16_t wc_read_cvlan(struct ibv_cq_ex *cq)
 {
 	(void)cq;
 	return 0;
 }
 
-static uint32_t read_flow_tag(struct ibv_cq_ex *cq)
+static uint32_t wc_read_flow_tag(struct ibv_cq_ex *cq)
 {
 	(void)cq;
 	return 0;
 }
 
-static void read_tm_info(struct ibv_cq_ex *cq, struct ibv_wc_tm_info *tm_info)
+static void wc_read_tm_info(struct ibv_cq_ex *cq, struct ibv_wc_tm_info *tm_info)
 {
 	(void)cq;
 	memset(tm_info, 0, sizeof(*tm_info));
@@ -161,21 +161,21 @@ void abi_cq_set_read_functions(struct abi_cq *cq, uint64_t wc_flags)
 	ibv->start_poll = start_poll;
 	ibv->next_poll = next_poll;
 	ibv->end_poll = end_poll;
-	ibv->read_opcode = read_opcode;
-	ibv->read_vendor_err = read_vendor_err;
-	ibv->read_byte_len = read_byte_len;
-	ibv->read_imm_data = read_imm_data;
-	ibv->read_qp_num = read_qp_num;
-	ibv->read_src_qp = read_src_qp;
-	ibv->read_wc_flags = read_wc_flags;
-	ibv->read_slid = read_slid;
-	ibv->read_sl = read_sl;
-	ibv->read_dlid_path_bits = read_dlid_path_bits;
-	ibv->read_completion_ts = read_completion_ts;
-	ibv->read_completion_wallclock_ns = read_wallclock_ns;
-	ibv->read_cvlan = read_cvlan;
-	ibv->read_flow_tag = read_flow_tag;
-	ibv->read_tm_info = read_tm_info;
+	ibv->read_opcode = wc_read_opcode;
+	ibv->read_vendor_err = wc_read_vendor_err;
+	ibv->read_byte_len = wc_read_byte_len;
+	ibv->read_imm_data = wc_read_imm_data;
+	ibv->read_qp_num = wc_read_qp_num;
+	ibv->read_src_qp = wc_read_src_qp;
+	ibv->read_wc_flags = wc_read_wc_flags;
+	ibv->read_slid = wc_read_slid;
+	ibv->read_sl = wc_read_sl;
+	ibv->read_dlid_path_bits = wc_read_dlid_path_bits;
+	ibv->read_completion_ts = wc_read_completion_ts;
+	ibv->read_completion_wallclock_ns = wc_read_wallclock_ns;
+	ibv->read_cvlan = wc_read_cvlan;
+	ibv->read_flow_tag = wc_read_flow_tag;
+	ibv->read_tm_info = wc_read_tm_info;
 }
 
 static int start_poll_of_dead_cq(struct ibv_cq_ex *cq, struct ibv_poll_cq_attr *attr)

@@ -27,7 +27,16 @@ from siwarp.sim.workloads.model import (
 )
 from siwarp.sim.workloads.program import temporarily_change_settings
 from siwarp.sim.workloads.rc import RNR_NS, UNLIMITED_RETRIES
-from siwarp.verbs import AccessFlag, Error, EventType, QPAttr, QPState, QPType, WCStatus
+from siwarp.verbs import (
+    AccessFlag,
+    Error,
+    EventType,
+    Persona,
+    QPAttr,
+    QPState,
+    QPType,
+    WCStatus,
+)
 
 if TYPE_CHECKING:
     from siwarp.sim.workloads.execution import Execution
@@ -361,7 +370,7 @@ class FinalChecks:
         """Check that short UD Sends do not overtake long ones that wait for space in the socket."""
         run = self.run
         with temporarily_change_settings({"sndbuf": 4096}):
-            pair = self._create_pair_of_datagram_type(QPType.UD)
+            pair = self._create_pair(QPType.UD)
         if pair is None:
             return
         end, peer = pair
@@ -380,7 +389,7 @@ class FinalChecks:
     def check_drain_after_loss_of_peer(self) -> None:
         """Check that an RD queue pair in SQD drains if its peer is lost, and can find it again."""
         run = self.run
-        pair = self._create_pair_of_datagram_type(QPType.RD)
+        pair = self._create_pair(QPType.RD)
         if pair is None:
             return
         end, peer = pair
@@ -403,7 +412,7 @@ class FinalChecks:
     def check_datagrams_from_before_a_reset(self) -> None:
         """Check that RD drops delayed datagrams from before their sender was reset."""
         run = self.run
-        pair = self._create_pair_of_datagram_type(QPType.RD)
+        pair = self._create_pair(QPType.RD)
         if pair is None:
             return
         end, peer = pair
@@ -426,7 +435,7 @@ class FinalChecks:
     def check_destroyed_rd_receiver(self) -> None:
         """Check that an RD Send succeeds if its receiver is destroyed before it acknowledges it."""
         run = self.run
-        pair = self._create_pair_of_datagram_type(QPType.RD)
+        pair = self._create_pair(QPType.RD)
         if pair is None or not run.program.settings["linger_ms"]:
             return
         end, peer = pair
@@ -447,7 +456,7 @@ class FinalChecks:
     def check_destroyed_rd_sender(self) -> None:
         """Check that an RD message arrives although it was lost before its sender was destroyed."""
         run = self.run
-        pair = self._create_pair_of_datagram_type(QPType.RD)
+        pair = self._create_pair(QPType.RD)
         if pair is None or not run.program.settings["linger_ms"]:
             return
         end, peer = pair
@@ -469,7 +478,7 @@ class FinalChecks:
         """Check that a region is not deregistered while an RD Send or Read is using it."""
         run = self.run
         with temporarily_change_settings({"rd_window": 65536}):
-            pair = self._create_pair_of_datagram_type(QPType.RD)
+            pair = self._create_pair(QPType.RD)
         if pair is None:
             return
         end, peer = pair
@@ -497,15 +506,21 @@ class FinalChecks:
         else:
             raise Violation(f"the memory of {what} was deregistered")
 
-    def _create_pair_of_datagram_type(self, kind: QPType) -> tuple[End, End] | None:
+    def _create_pair(self, kind: QPType, persona: Persona | None = None) -> tuple[End, End] | None:
         """Create two queue pairs that have exchanged a message; None if there are no two hosts."""
         run = self.run
         up = [host for host in run.hosts if host.up and not host.mutates_datagrams]
         if kind.name not in run.program.kinds or len(up) < 2:
             return None
-        source, host = self.rng.sample(up, 2)
-        end = run.create_queue_pair(source, kind, plain=True)
-        peer = run.create_queue_pair(host, kind, plain=True)
+        hosts, rc = self.rng.sample(up, 2), kind == QPType.RC
+        end, peer = (
+            run.create_queue_pair(host, kind, by_qpn=rc, private=rc, plain=True, persona=persona)
+            for host in hosts
+        )
+        if rc:
+            retries = UNLIMITED_RETRIES, UNLIMITED_RETRIES
+            run.rc.connect_new_pair(end, peer, self.rng, retries, depth=16)
+            run.world.run_for(0.1)
         self._require_success_of_first_send(end, peer)
         return end, peer
 
@@ -526,39 +541,40 @@ class FinalChecks:
     # ---- orderly close of a connection
 
     def check_orderly_close(self) -> None:
-        """Check that messages that completed before their queue pair was closed still arrive."""
-        if not self.run.program.settings["linger_ms"]:
-            return
-        self.run.world.faults("delay=2ms,rate=10Mbit")
-        for end in self.run.list_open_queue_pairs():
-            pair, peer = end.pair, end.peer
-            if pair is None or peer is None or pair.causes:
-                continue
-            if end.qp.qp_state == peer.qp.qp_state == QPState.RTS:
-                self._close_while_sending(end, peer)
-                break
-        self.run.world.faults("")
+        """Check that messages that completed before their queue pair was closed still arrive.
 
-    def _close_while_sending(self, end: End, peer: End) -> None:
+        The first transmission of the messages is lost, so the closed connection has to retransmit
+        them, although data of the peer arrives meanwhile.
+        """
         run = self.run
+        # With persona iwarp a Send completes when TCP has accepted its octets.
+        pair = self._create_pair(QPType.RC, Persona.IWARP)
+        if pair is None or not run.program.settings["linger_ms"]:
+            return
+        end, peer = pair
         run.post_receives_everywhere()
-        sent = [run.post_plain_send(end, LONG_SEND) for _ in range(8)]
-        for _ in sent:  # data that arrives after one end has closed must not reset the connection
-            run.post_plain_send(peer, LONG_SEND)
-        requests = [request for request in sent if request is not None]
-        if not all(self.poll_until_done(request, 60) for request in requests):
-            return  # another check reports the missing completions
-        messages = [request.message for request in requests if request.message is not None]
-        run.destroy_queue_pair(end)
-        for _ in range(200):
+        run.world.faults("delay=2ms")
+        with self._partition(end, peer, one_way=True):
+            sent = [run.post_plain_send(end, LONG_SEND) for _ in range(4)]
+            run.poll_completions(end.host, end.host.completions[0], 64)
+            for _ in sent:  # these messages arrive after the close
+                run.post_plain_send(peer, LONG_SEND)
+            if self.rng.random() < 0.5:
+                run.destroy_queue_pair(end)
+            else:
+                run.move_queue_pair_to_err(end)
+            run.world.run_for(0.01)
+        for _ in range(300):
             run.poll_all_hosts()
             run.world.run_for(0.005)
-        for message in messages:
+        for request in sent:
+            message = request.message if request is not None else None
             require(
-                bool(message.arrivals) or message.status != WCStatus.SUCCESS,
-                f"message {message.number} of {end!r} completed before the queue pair was "
-                f"closed, but did not arrive at {peer!r}",
+                message is None or message.status != WCStatus.SUCCESS or bool(message.arrivals),
+                f"a message of {end!r} completed before the queue pair was closed, but did not "
+                f"arrive at {peer!r}: {message!r}",
             )
+        run.world.faults("")
 
     # ---- deregistration
 

@@ -345,6 +345,7 @@ class Execution:
         by_qpn: bool = False,
         private: bool = False,
         plain: bool = False,
+        persona: Persona | None = None,
         shares: bool | None = None,
     ) -> End:
         """Create a queue pair, and move a UD or RD queue pair to RTS.
@@ -357,13 +358,16 @@ class Execution:
             by_qpn: RC: pair by GID and QPN instead of by the connection manager.
             private: RC: allow immediate data.
             plain: use persona roce, a receive queue of its own, and no RNR retry limit.
+            persona: RC: the persona; None: ``plain`` or the queue pair's number decides.
             shares: use the host's shared receive queue; None: the queue pair's number decides.
 
         """
         number = self.next_number()
         end = End(number, host, kind)
         end.by_qpn, end.private = by_qpn, private
-        end.persona = Persona.ROCE if plain or number % 5 < 3 else Persona.IWARP
+        if persona is None:
+            persona = Persona.ROCE if plain or number % 5 < 3 else Persona.IWARP
+        end.persona = persona
         completions = self._create_completion_queue(host, 6) if small else host.completions[0]
         end.send = end.recv = completions
         end.may_be_in_error = small or bool(self.program.liars)
@@ -1434,9 +1438,12 @@ class Execution:
         """Move a queue pair to ERR, which flushes its posted requests."""
         end = self.pick_queue_pair(op)
         if end is not None:
-            end.may_be_in_error = end.lost = True
-            end.disturbance.begin_fault("error")
-            end.qp.modify(QPAttr(qp_state=QPState.ERR))
+            self.move_queue_pair_to_err(end)
+
+    def move_queue_pair_to_err(self, end: End) -> None:
+        end.may_be_in_error = end.lost = True
+        end.disturbance.begin_fault("error")
+        end.qp.modify(QPAttr(qp_state=QPState.ERR))
 
     def do_reset_qp(self, op: Operation) -> None:
         """Move a queue pair to RESET and, in 80% of the cases, back to RTS."""

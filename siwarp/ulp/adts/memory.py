@@ -249,7 +249,8 @@ class Pool(Units):
             try:
                 region = self._add_region()
             except OSError:
-                return None  # as if the pool were smaller: units in use return
+                # Memory cannot be registered now. The caller waits for a unit that is in use.
+                return None
         self._idle.pop(region, None)
         self._used += 1
         return region.free.pop()
