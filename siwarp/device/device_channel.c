@@ -8,6 +8,12 @@
 
 #define STEP_NS 200000
 
+/*
+ * The channel for whose event this thread waits while it makes progress. The channel's events need
+ * not set the descriptor, because this thread will find them.
+ */
+static __thread struct siw_comp_channel *collecting;
+
 static void comp_channel_destroy_by_force(struct siw_child *child)
 {
 	struct siw_comp_channel *ch = siw_container(child, struct siw_comp_channel, child);
@@ -79,8 +85,7 @@ void siw_device_comp_channel_raise_cq_event(struct siw_cq *cq)
 	siw_lock(&ch->lock);
 	if (!cq->events++)
 		siw_link_add(&ch->cqs, &cq->in_channel);
-	/* A thread that serves the descriptor will find the event itself. */
-	if (!ch->fd_set && !siw_device_wait_serves_fd(ch->fd)) {
+	if (!ch->fd_set && (collecting != ch || siw_device_wait_is_asleep())) {
 		ch->fd_set = true;
 		siw_llp_event_fd_set(ch->fd);
 	}
@@ -140,8 +145,10 @@ int siw_get_cq_event(struct siw_comp_channel *ch, struct siw_cq **cq, void **cq_
 		return err;
 	if (!cq)
 		return siw_refuse_null("cq");
+	collecting = ch;
 	r = siw_device_wait(ch->ctx, &ch->lanes, comp_channel_read_event, &want, ch->fd,
 			    timeout_ms);
+	collecting = NULL;
 	if (r < 0)
 		return siw_refused(r);
 	*cq = want.cq;

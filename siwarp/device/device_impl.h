@@ -125,11 +125,11 @@ void siw_device_watchdogs_stop(struct siw_context *ctx);
 
 /* ---- device_wait.c --------------------------------------------------------------------------- */
 /*
- * Returns whether this thread is inside siw_device_wait() with this descriptor, and does not sleep:
- * it calls ready() before it sleeps, so an event that it causes need not make the descriptor
- * readable.
+ * Returns whether this thread sleeps inside siw_device_wait(). Only a simulated process calls this
+ * then: the task that sleeps makes the progress rounds of other devices there, and finds the events
+ * that these cause only after its sleep.
  */
-bool siw_device_wait_serves_fd(int fd);
+bool siw_device_wait_is_asleep(void);
 
 /* ---- device_channel.c; all for a CQ that has a channel --------------------------------------- */
 /* Queues a completion event: a completion was added to the CQ while the CQ was armed. */

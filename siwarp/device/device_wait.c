@@ -12,12 +12,11 @@
 
 #define MOST_SKIPPED 63 /* maximum number of waits without a spin */
 
-/* The descriptor of the event for which this thread makes progress; -1: it makes none, or sleeps. */
-static __thread int served_fd = -1;
+static __thread bool asleep;
 
-bool siw_device_wait_serves_fd(int fd)
+bool siw_device_wait_is_asleep(void)
 {
-	return fd == served_fd;
+	return asleep;
 }
 
 /* A wait for an event, during which the waiting thread makes progress on a set of lanes. */
@@ -85,6 +84,19 @@ static void count_waiter_in_lanes(struct wait *wait, uint32_t lanes)
 		siw_llp_event_fd_set(wait->ctx->sleep_fd);
 }
 
+/* Sleeps until a socket of the sets, or fd, is readable. Returns 0 or -EINTR. */
+static int sleep_on_sockets(const struct siw_llp_waitset *sets, const struct wait *wait,
+			    int64_t timeout_us)
+{
+	int r;
+
+	asleep = true;
+	r = siw_llp_wait_any_cancellable(sets, __builtin_popcount(wait->counted), wait->fd,
+					 timeout_us);
+	asleep = false;
+	return r;
+}
+
 /*
  * Makes a round on each lane of the set, and fills its wait set. Returns the number of messages
  * moved, or -ESTALE if the device was closed by force meanwhile. *timeout_us: the longest sleep in
@@ -121,7 +133,7 @@ static int wait_loop(struct wait *wait)
 	uint64_t spin_until = begin_wait_spin(ctx), now;
 	struct siw_llp_waitset sets[SIW_MAX_LANES];
 	int64_t timeout_us;
-	int moved, r, served = served_fd;
+	int moved, r;
 
 	for (;;) {
 		if (wait->counted != lanes_served_by_wait(wait))
@@ -155,18 +167,14 @@ static int wait_loop(struct wait *wait)
 		if (moved)
 			continue;
 		siw_trim_free_memory();
-		/* In a simulated process, the task that sleeps makes the rounds of other devices. */
-		served_fd = -1;
 		/*
 		 * Only rounds that moved no message have found every socket empty. A lane that is
 		 * added to the set from now on ends the sleep
 		 * (siw_device_comp_channel_change_lanes).
 		 */
 		if (wait->counted == lanes_served_by_wait(wait) &&
-		    siw_llp_wait_any_cancellable(sets, __builtin_popcount(wait->counted), wait->fd,
-						 timeout_us) == -EINTR)
+		    sleep_on_sockets(sets, wait, timeout_us) == -EINTR)
 			return siw_refuse(INTERRUPTED);
-		served_fd = served;
 	}
 }
 
@@ -223,14 +231,9 @@ int siw_device_wait(struct siw_context *ctx, const _Atomic uint32_t *lanes, int 
 		    void *arg, int fd, int timeout_ms)
 {
 	struct wait wait = { ctx, lanes, 0, ready, arg, fd, 0 };
-	int r;
+	int r = begin_wait(ctx, ready, arg, fd, timeout_ms, &wait.deadline);
 
-	served_fd = fd;
-	r = begin_wait(ctx, ready, arg, fd, timeout_ms, &wait.deadline);
-	if (!r)
-		r = wait_with_progress(&wait);
-	served_fd = -1;
-	return r;
+	return r ? r : wait_with_progress(&wait);
 }
 
 static int wait_on_descriptor(struct siw_context *ctx, int (*ready)(void *arg), void *arg, int fd,
