@@ -131,7 +131,8 @@ int siw_qp_flow_send_requests(struct siw_base_qp *base, struct siw_flow *flow)
  * successfully. On RD, later requests do complete; and a request that the network refused counts as
  * lost.
  */
-static bool request_failure_fails_later_requests(const struct siw_base_qp *base, const struct siw_wqe *wqe)
+static bool request_failure_fails_later_requests(const struct siw_base_qp *base,
+						 const struct siw_wqe *wqe)
 {
 	return wqe->status != SIW_WC_SUCCESS && wqe->status != SIW_WC_GENERAL_ERR &&
 	       !siw_class_of(base)->many_flows;

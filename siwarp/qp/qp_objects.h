@@ -235,10 +235,10 @@ struct siw_qp_class {
 	bool binds;	       /* supports window binds by work requests, and LOCAL_INV */
 	/* the send queue is allocated at first use, because most requests are sent when posted */
 	bool lazy_slots;
-	bool many_flows;       /* the QP has one flow per peer */
-	bool has_rights;       /* peers can have access rights to the memory of the QP */
-	int type;	       /* enum siw_qp_type */
-	uint32_t opcodes;      /* supported opcodes: a set of 1 << enum siw_wr_opcode */
+	bool many_flows;  /* the QP has one flow per peer */
+	bool has_rights;  /* peers can have access rights to the memory of the QP */
+	int type;	  /* enum siw_qp_type */
+	uint32_t opcodes; /* supported opcodes: a set of 1 << enum siw_wr_opcode */
 	/*
 	 * maximum total octets of the requests that one turn begins; a turn ends once the total
 	 * reaches the maximum
