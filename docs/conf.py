@@ -15,6 +15,8 @@ include_patterns = ["*.md", "docs/**.md", "spec/*.md"]
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 4
 primary_domain = "py"
+# Code blocks without a language are pictures and output.
+highlight_language = "none"
 
 smartquotes = False  # keeps the two hyphens at the start of an option
 # Docstrings have single backticks around code.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 __all__ = ["Declaration", "header_doc_page", "parse_header"]
@@ -133,29 +133,12 @@ def header_doc_page(header: Header, names: dict[str, str]) -> str:
     """Return the Markdown page of a header; ``names`` has the kind of each name of all headers."""
     lines = [f"# `<siwarp/{header.name}>`", "", _comment_markdown(header.intro, names), ""]
     section = ""
-    for found in _merge_forward_declarations(header.declarations):
+    for found in header.declarations:
         if found.section != section:
             section = found.section
             lines += [f"## {section[0].upper()}{section[1:]}", ""]
         lines += [*_declaration_directive(found, names), ""]
     return "\n".join(lines)
-
-
-def _merge_forward_declarations(declarations: list[Declaration]) -> Iterator[Declaration]:
-    """Yield declarations, with consecutive forward declarations of types merged into one."""
-    group: Declaration | None = None
-    for found in declarations:
-        opaque = found.kind == "struct" and "{" not in found.code
-        if opaque and group and not found.comment:
-            group.name += f"\n{found.name}"
-            continue
-        if group:
-            yield group
-        group = replace(found) if opaque else None
-        if not opaque:
-            yield found
-    if group:
-        yield group
 
 
 def _declaration_directive(found: Declaration, names: dict[str, str]) -> list[str]:
