@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from cli.cli_harness import environment_without_sanitizer
+from harness.siwarp_process import SiwarpProcess
 from pace import scale_limit
 
 #: Addresses from the documentation ranges (RFC 5737, RFC 3849), so that they cannot collide with
@@ -124,8 +125,10 @@ class Namespace:
 
     def start_python(self, code: str, *args: str, **env: str) -> subprocess.Popen[str]:
         """Start a Python program in this namespace; ``env`` adds environment variables."""
-        return subprocess.Popen(
-            self.command_line_inside(sys.executable, "-c", code, *args),
+        command = [sys.executable, "-c", code, *args]
+        return SiwarpProcess(
+            self.command_line_inside(*command) if self._user else command,
+            network=None if self._user else self.pid,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -14,6 +14,7 @@ import net
 from harness.heap_harness import heap_octets_in_use
 from harness.lanes_harness import LANES, LaneRig
 from harness.pair_harness import End, has_connection
+from harness.siwarp_process import SiwarpProcess
 from harness.verbs_harness import LIMIT
 from pace import limit_exceeded
 
@@ -161,7 +162,7 @@ def run_connections_to_many_processes(messages: int) -> None:
     with contextlib.ExitStack() as stack:
         processes = [
             stack.enter_context(
-                subprocess.Popen(
+                SiwarpProcess(
                     [sys.executable, "-c", ECHO],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
