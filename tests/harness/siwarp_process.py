@@ -20,6 +20,7 @@ import importlib
 import io
 import os
 import pickle
+import runpy
 import select
 import signal
 import socket
@@ -103,16 +104,17 @@ def _get_or_start_server(at_start: Variables, imports: Sequence[str]) -> _Server
 
 
 def _is_python_program(args: Sequence[Any]) -> bool:
-    """Return whether a command line is the command, or a file or code for this Python."""
-    return list(args[: len(COMMAND)]) == COMMAND or (
-        len(args) > 1
-        and args[0] == sys.executable
-        and (args[1] == "-c" or not os.fspath(args[1]).startswith("-"))
+    """Return whether a command line has a module, code or a file for this Python, and no option."""
+    first = [os.fspath(word) for word in args[:2]]
+    return (
+        len(first) == 2
+        and first[0] == sys.executable
+        and (first[1] in ("-m", "-c") or not first[1].startswith("-"))
     )
 
 
 class SiwarpProcess(subprocess.Popen[AnyStr]):
-    """A ``subprocess.Popen`` for ``[*COMMAND, ...]``, or for a file or code for this Python.
+    """A ``subprocess.Popen`` for ``[*COMMAND, ...]`` or another program of this Python.
 
     Any other program, and one with another option of ``subprocess.Popen`` than ``stdin``,
     ``stdout``, ``stderr``, ``text``, ``cwd`` and ``env``, is started by ``subprocess.Popen``.
@@ -306,27 +308,23 @@ def _become_program(request: dict[str, Any], descriptors: list[int]) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def _run_program(arguments: list[str]) -> int | None:
-    """Run the program, given the arguments of the interpreter; return what it returns."""
+def _run_program(arguments: list[str]) -> None:
+    """Run the program, given the arguments of the interpreter."""
     what, *rest = arguments
     if what == "-m":
-        command = importlib.import_module(rest[0])
-        sys.argv = [str(command.__path__[0]), *rest[1:]]
-        sys.path[0] = os.getcwd()  # noqa: PTH109
-        from siwarp.cli.main import main
-
-        return main()
-    main_module = sys.modules["__main__"] = types.ModuleType("__main__")
+        sys.argv, sys.path[0] = rest, os.getcwd()  # noqa: PTH109
+        runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
+        return
+    main = sys.modules["__main__"] = types.ModuleType("__main__")
     if what == "-c":
         sys.argv, sys.path[0] = ["-c", *rest[1:]], ""
         code = compile(rest[0], "<string>", "exec")
     else:
         sys.argv, sys.path[0] = arguments, os.path.dirname(what)  # noqa: PTH120
-        main_module.__file__ = what
+        main.__file__ = what
         with open(what, "rb") as file:  # noqa: PTH123
             code = compile(file.read(), what, "exec")
-    exec(code, main_module.__dict__)
-    return 0
+    exec(code, main.__dict__)
 
 
 def _exit(status: int) -> None:
@@ -360,8 +358,9 @@ def _main() -> int:
     if found is None:
         return 0
     _become_program(*found)
+    status: int | None = 0
     try:
-        status = _run_program(found[0]["arguments"])
+        _run_program(found[0]["arguments"])
     except SystemExit as e:
         if not isinstance(e.code, int | None):
             raise

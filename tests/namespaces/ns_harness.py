@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -123,12 +123,21 @@ class Namespace:
                     return f"{a['local']}%{self.link}"
         return None
 
+    def start_program(
+        self, command: Sequence[Any], *, imports: Sequence[str] = (), **options: Any
+    ) -> subprocess.Popen[Any]:
+        """Start a program in this namespace, by a fork if it is one of this Python.
+
+        The parameters are those of ``SiwarpProcess``.
+        """
+        if self._user:
+            return subprocess.Popen(self.command_line_inside(*map(str, command)), **options)
+        return SiwarpProcess(command, network=self.pid, imports=imports, **options)
+
     def start_python(self, code: str, *args: str, **env: str) -> subprocess.Popen[str]:
         """Start a Python program in this namespace; ``env`` adds environment variables."""
-        command = [sys.executable, "-c", code, *args]
-        return SiwarpProcess(
-            self.command_line_inside(*command) if self._user else command,
-            network=None if self._user else self.pid,
+        return self.start_program(
+            [sys.executable, "-c", code, *args],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
