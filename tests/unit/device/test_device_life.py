@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from harness.descriptors import count_open_descriptors
 from harness.rc_harness import SEND, WRITE, End, ListenerAndConnector
 from harness.siwarp_process import SiwarpProcess
 from harness.verbs_harness import Rig, poll, wait_until
@@ -42,10 +43,6 @@ from siwarp.verbs import (
 )
 
 SANITIZED = "SANITIZER" in os.environ
-
-
-def count_open_descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def thread_ids() -> set[int]:
