@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pace
+from harness.siwarp_process import SiwarpProcess
 
 #: Code that precedes the code to run. `with failing("socket", errno.EMFILE): ...` makes the `nth`
 #: call of socket() in the block, and `times` calls in all, fail with EMFILE.
@@ -32,6 +33,9 @@ def failing(name, error, nth=1, times=1):
     assert calls >= nth, f"{name} was called {calls} times, and none failed"
 """
 
+#: The modules that most of the code uses.
+IMPORTS = ("_siwarp_layers", "unit.llp.llp_harness", "harness.uc_harness", "siwarp.verbs")
+
 
 def run_with_failing_calls(build_dir: Path, code: str, **env: str) -> str:
     """Run Python code with failing system calls; return the output. The code must succeed."""
@@ -52,6 +56,8 @@ def run_with_failing_calls(build_dir: Path, code: str, **env: str) -> str:
         text=True,
         seconds=60,
         check=False,
+        start=SiwarpProcess,
+        imports=IMPORTS,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

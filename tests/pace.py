@@ -12,7 +12,7 @@ import os
 import statistics
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import net
@@ -78,7 +78,7 @@ def run_command(
     seconds: float,
     capture_output: bool = False,
     check: bool = False,
-    start: type[subprocess.Popen[Any]] = subprocess.Popen,
+    start: Callable[..., subprocess.Popen[Any]] = subprocess.Popen,
     **options: Any,
 ) -> subprocess.CompletedProcess[Any]:
     """Run a command like subprocess.run, with a limit in seconds that applies to an idle machine.
@@ -86,7 +86,7 @@ def run_command(
     The machine is measured only after the limit has passed: a measurement takes half as long as
     starting a command, and the suite starts a thousand commands.
 
-    `start`: the class that starts the command.
+    `start`: what starts the command, a subprocess.Popen by default.
 
     Raises:
         subprocess.TimeoutExpired: the command did not end within the scaled limit and was killed.

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -13,27 +16,45 @@ from siwarp import _paths
 
 
 class Programs(dict[str, Path]):
-    """The C programs of tests/abi/programs; each is compiled when a test first needs it."""
+    """The C programs of tests/abi/programs; each is compiled when a test first needs it.
+
+    A program is kept in the build directory until its sources, the headers, the libraries or the
+    command change, so that neither the next run nor another pytest process compiles it again.
+    """
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
         self._folder = folder
+        folder.mkdir(exist_ok=True)
+        folders = _paths.rdma_core_abi_dir(), _paths.library_path().parent
+        libraries = [str(folders[0] / lib) for lib in (_paths.RDMACM, _paths.VERBS)]
+        self._link = ["-Wl,--as-needed", *libraries, f"-Wl,-rpath-link,{folders[1]}"]
+        headers = [*PROGRAMS.glob("*.h"), *_paths.include_dir().rglob("*.h")]
+        self._inputs = hashlib.sha256(repr([*CC, *self._link]).encode())
+        for file in [*sorted(headers), *libraries, _paths.library_path()]:
+            self._inputs.update(Path(file).read_bytes())
 
     def __missing__(self, name: str) -> Path:
         """Compile a program and link it with --as-needed, as distributions link programs."""
-        libraries = [str(_paths.rdma_core_abi_dir() / lib) for lib in (_paths.RDMACM, _paths.VERBS)]
-        rpath = f"-Wl,-rpath-link,{_paths.library_path().parent}"
-        source, program = PROGRAMS / f"{name}.c", self._folder / name
-        subprocess.run(
-            [*CC, str(source), "-o", str(program), "-Wl,--as-needed", *libraries, rpath],
-            check=True,
-            env=environment_without_sanitizer(),
-        )
+        source, inputs = PROGRAMS / f"{name}.c", self._inputs.copy()
+        inputs.update(source.read_bytes())
+        program = self._folder / f"{name}-{inputs.hexdigest()[:16]}" / name
+        if not program.exists():
+            for old in {*self._folder.glob(f"{name}-*")} - {program.parent}:
+                shutil.rmtree(old, ignore_errors=True)
+            program.parent.mkdir(exist_ok=True)
+            made = program.with_name(f"{name}.{os.getpid()}")
+            subprocess.run(
+                [*CC, str(source), "-o", str(made), *self._link],
+                check=True,
+                env=environment_without_sanitizer(),
+            )
+            made.replace(program)
         self[name] = program
         return program
 
 
 @pytest.fixture(scope="session")
-def compiled_programs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def compiled_programs(build_dir: Path) -> dict[str, Path]:
     """Return the paths of the compiled C programs of tests/abi/programs, by name."""
-    return Programs(tmp_path_factory.mktemp("abi"))
+    return Programs(build_dir / "tests/abi")

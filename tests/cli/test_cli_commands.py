@@ -52,6 +52,17 @@ def test_help_names_every_command() -> None:
         assert re.search(rf"\b{name}\b", done.stdout)
 
 
+def test_commands_that_other_tests_fork_also_run_in_a_new_interpreter() -> None:
+    """The other commands are started by a shell or a new interpreter in tests of their own."""
+    started = [
+        subprocess.Popen([*COMMAND, name, "--json"], stdout=subprocess.PIPE, text=True, cwd="/")
+        for name in ("devices", "doctor", "counters")
+    ]
+    for process in started:
+        out, _ = process.communicate(timeout=60)
+        assert isinstance(json.loads(out), list)
+
+
 def test_the_version_options_print_the_version_of_the_library() -> None:
     done = run_siwarp("--version")
     assert re.fullmatch(r"siwarp \d+\.\d+\.\d+\n", done.stdout)

@@ -99,13 +99,20 @@ def kill_after_octets(process: subprocess.Popen[str], root: Path, octets: int) -
     process.wait()
 
 
+@pytest.fixture(scope="module")
+def large_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a file of 48 MiB named ``large``."""
+    path = tmp_path_factory.mktemp("source") / "large"
+    path.write_bytes(random.Random(4).randbytes(48 << 20))
+    return path
+
+
 @pytest.mark.parametrize("channel", CHANNELS)
 @pytest.mark.parametrize("killed", ["server", "client"])
 def test_after_kill_9_of_either_end_the_same_command_completes_the_file(
-    tmp_path: Path, channel: str, killed: str
+    large_file: Path, tmp_path: Path, channel: str, killed: str
 ) -> None:
-    source, root = tmp_path / "large", tmp_path / "root"
-    source.write_bytes(random.Random(4).randbytes(48 << 20))
+    source, root = large_file, tmp_path / "root"
     draw = random.Random(f"{channel} {killed}")
     key = "7" * 64
     for _ in range(2):

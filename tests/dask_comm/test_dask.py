@@ -335,7 +335,7 @@ def test_the_documented_cluster_prints_the_documented_output(tmp_path: Path) -> 
     assert done.stdout == read_doc_block("docs/guides/dask.md", "cluster-output")
 
 
-def test_a_cluster_of_processes_computes_over_siwarp() -> None:
+def test_a_cluster_computes_over_siwarp_also_after_one_of_two_workers_was_killed() -> None:
     with (
         dask.config.set({"distributed.admin.log-format": "%(message)s"}),
         LocalCluster(
@@ -355,20 +355,6 @@ def test_a_cluster_of_processes_computes_over_siwarp() -> None:
         total = (array + array.T.rechunk(array.chunks)).sum().compute()
         assert total == EDGE**2 * (EDGE**2 - 1)
         assert client.gather(client.map(lambda x: x + 1, range(100))) == list(range(1, 101))
-
-
-def test_after_a_worker_was_killed_the_others_finish_its_tasks() -> None:
-    with (
-        LocalCluster(
-            n_workers=2,
-            threads_per_worker=1,
-            processes=True,
-            protocol="siw",
-            host="127.0.0.1",
-            dashboard_address=None,
-        ) as cluster,
-        Client(cluster) as client,
-    ):
         pids = client.run(os.getpid)
         killed = min(pids)
         # The killed worker has some of the results, which the other workers compute again.

@@ -10,8 +10,10 @@ import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
+import pace
 import pytest
 from cli.cli_harness import environment_without_sanitizer
+from harness.siwarp_process import SiwarpProcess
 
 from siwarp import verbs
 
@@ -53,15 +55,15 @@ def run_server_and_client(
 ) -> tuple[str, str]:
     """Run the program as server and as client; return the output of each, without the port."""
     options = {"text": True, "cwd": "/", "env": {**os.environ, "PYTHONUNBUFFERED": "1"}}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, **options) as server:
+    with SiwarpProcess(command, stdout=subprocess.PIPE, **options) as server:
         try:
             assert server.stdout is not None
             port = server.stdout.readline().strip().rpartition(":")[2]
-            client = subprocess.run(
+            client = pace.run_command(
                 [*command, host, port, *arguments],
                 capture_output=True,
-                timeout=60,
-                check=False,
+                seconds=60,
+                start=SiwarpProcess,
                 **options,
             )
             assert client.returncode == 0, client.stderr
@@ -106,7 +108,7 @@ def test_ud_pingpong_in_c_completes_the_requested_round_trips(build_example) -> 
 def run_two_peers(command: Sequence[str]) -> None:
     """Run the program twice and pass to each process the first line that the other printed."""
     options = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": "/"}
-    ends = [subprocess.Popen(command, **options) for _ in range(2)]
+    ends = [SiwarpProcess(command, **options) for _ in range(2)]
     try:
         lines = [end.stdout.readline() for end in ends]
         out = []
@@ -174,11 +176,12 @@ def test_ud_errors_in_c_reports_an_error_at_both_ends_and_continues(build_exampl
 
 
 def test_ud_errors_in_python_reports_an_error_at_both_ends_and_continues(root: Path) -> None:
-    done = subprocess.run(
+    done = pace.run_command(
         python_example_command(root, "ud_errors.py"),
         capture_output=True,
         text=True,
-        timeout=60,
+        seconds=60,
+        start=SiwarpProcess,
         cwd="/",
     )
     assert (done.returncode, done.stderr) == (0, "")
@@ -243,11 +246,12 @@ WRONG = {
 
 @pytest.mark.parametrize("name", WRONG)
 def test_an_example_with_wrong_arguments_prints_its_usage(root: Path, name: str) -> None:
-    done = subprocess.run(
+    done = pace.run_command(
         [*python_example_command(root, name), *WRONG[name]],
         capture_output=True,
         text=True,
-        timeout=60,
+        seconds=60,
+        start=SiwarpProcess,
         cwd="/",
     )
     assert done.returncode == 1
@@ -257,12 +261,13 @@ def test_an_example_with_wrong_arguments_prints_its_usage(root: Path, name: str)
 
 @pytest.mark.parametrize("line", ["", "127.0.0.1", "127.0.0.1 port"])
 def test_rc_by_qpn_reports_an_invalid_line_of_the_peer(root: Path, line: str) -> None:
-    done = subprocess.run(
+    done = pace.run_command(
         [*python_example_command(root, "rc_by_qpn.py"), "127.0.0.1"],
         input=line,
         capture_output=True,
         text=True,
-        timeout=60,
+        seconds=60,
+        start=SiwarpProcess,
         cwd="/",
     )
     assert done.returncode == 1
@@ -308,14 +313,18 @@ def test_the_pyverbs_cm_client_receives_an_answer(root: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
     command = python_example_command(root, "pyverbs_cm.py")
-    with subprocess.Popen(
+    with SiwarpProcess(
         [*command, "server", "127.0.0.1", port], stdout=subprocess.PIPE, text=True
     ) as server:
         try:
             assert server.stdout is not None
             assert server.stdout.readline() == "listens\n"
-            client = subprocess.run(
-                [*command, "client", "127.0.0.1", port], capture_output=True, text=True, timeout=60
+            client = pace.run_command(
+                [*command, "client", "127.0.0.1", port],
+                capture_output=True,
+                text=True,
+                seconds=60,
+                start=SiwarpProcess,
             )
             assert (client.returncode, client.stdout) == (0, "hello yourself\n"), client.stderr
             printed, _ = server.communicate(timeout=30)

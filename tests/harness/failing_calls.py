@@ -14,8 +14,8 @@ import ctypes
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
+from harness.descriptors import count_open_descriptors
 from harness.pair_harness import End as PairEnd
 from harness.pair_harness import connect_pair_by_qpn
 from harness.rc_harness import READ, SEND, WRITE, End, ListenerAndConnector
@@ -171,11 +171,6 @@ SCENARIOS: dict[str, Callable[[Rig], None]] = {
     "refused": connect_before_listening,
     "pairing": connect_by_gid_and_qpn,
 }
-
-
-def count_open_descriptors() -> int:
-    """Return the number of open file descriptors of this process."""
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def run_scenario(scenario: Callable[[Rig], None]) -> str:

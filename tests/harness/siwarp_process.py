@@ -1,11 +1,11 @@
-"""The command ``siwarp`` as a process that starts fast: a fork of a process that has its modules.
+"""Programs of this Python as processes that start fast: forks of a process that has the modules.
 
 A new interpreter needs a tenth of a second of CPU time until it has imported typer and siwarp, and
-the suite runs the command hundreds of times. ``SiwarpProcess`` therefore sends the command to a
-server, which has imported the modules but has opened no device and started no thread. The server
-forks a process, which gets the arguments, the environment, the directory and the standard
-descriptors of the command, and ends like an interpreter does. The server is the parent of the
-process and reports the exit status.
+the suite starts hundreds: the command ``siwarp``, and Python code of tests. ``SiwarpProcess``
+therefore sends the program to a server, which has imported the modules but has opened no device and
+started no thread. The server forks a process, which gets the arguments, the environment, the
+directory and the standard descriptors of the program, and ends like an interpreter does. The server
+is the parent of the process and reports the exit status.
 
 This file is the server's program, too, and imports nothing else of the tests.
 """
@@ -17,42 +17,68 @@ import contextlib
 import ctypes
 import gc
 import importlib
+import io
 import os
 import pickle
+import runpy
 import select
 import signal
 import socket
 import subprocess
 import sys
 import threading
+import types
 from collections.abc import Sequence
 from typing import IO, Any, AnyStr
 
 COMMAND = [sys.executable, "-m", "siwarp.cli"]
 
 #: Variables whose names begin like this are read when an interpreter or a library is loaded. A
-#: command for which one of them differs from the server's environment gets a new interpreter.
+#: program for which one of them differs from the server's environment gets a new interpreter.
 _READ_AT_START = ("GLIBC_", "LANG", "LC_", "LD_", "MALLOC_", "PYTHON", "SIWARP_SIM", "TZ")
-#: Runs in which every command gets a new interpreter: sanitizers and branch counts write files at
+#: A variable of these that a forked process can follow.
+_UNBUFFERED = "PYTHONUNBUFFERED"
+#: Runs in which every program gets a new interpreter: sanitizers and branch counts write files at
 #: the end of a process, and a simulated process chooses its library at its start.
 _ALWAYS_NEW = ("COVERAGE", "SANITIZER", "SIWARP_SIM")
 #: The largest request in octets. A request contains the environment.
 _REQUEST = 1 << 20
+#: The flag of setns(2) for a network namespace.
+_CLONE_NEWNET = 0x40000000
+
+Variables = tuple[tuple[str, str], ...]
+
+
+def _variables_read_at_process_start(environment: dict[str, str]) -> Variables:
+    return tuple(
+        sorted(
+            (k, v)
+            for k, v in environment.items()
+            if k.startswith(_READ_AT_START) and k != _UNBUFFERED
+        )
+    )
 
 
 class _Server:
-    """A server process, and the socket over which it receives requests."""
+    """A server process, and the socket over which it receives requests.
 
-    def __init__(self) -> None:
-        self.environment = {k: v for k, v in os.environ.items() if not k.startswith("SIWARP_")}
+    ``imports``: the modules that it imports; none for those of the commands.
+    """
+
+    def __init__(self, at_start: Variables, imports: Sequence[str]) -> None:
+        kept = {
+            k: v
+            for k, v in os.environ.items()
+            if not k.startswith(("SIWARP_", *_READ_AT_START)) or k == _UNBUFFERED
+        }
         self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         for end in (self.socket, theirs):
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _REQUEST)
         with theirs:
             self.process = subprocess.Popen(
-                [sys.executable, __file__, str(theirs.fileno())],
+                [sys.executable, __file__, str(theirs.fileno()), *imports],
                 pass_fds=[theirs.fileno()],
-                env=self.environment,
+                env=kept | dict(at_start),
                 cwd="/",
                 stdin=subprocess.DEVNULL,
             )
@@ -64,56 +90,83 @@ class _Server:
         self.process.wait()
 
 
-#: The server of this process, if it has started one; protected by the lock.
-_servers: list[_Server] = []
+#: The servers of this process, by variables and imports; protected by the lock.
+_servers: dict[tuple[Variables, tuple[str, ...]], _Server] = {}
 _lock = threading.Lock()
 
 
-def _get_or_start_server() -> _Server:
+def _get_or_start_server(at_start: Variables, imports: Sequence[str]) -> _Server:
     with _lock:
-        if not _servers:
-            _servers.append(_Server())
-        return _servers[0]
+        key = at_start, tuple(imports)
+        if key not in _servers:
+            _servers[key] = _Server(*key)
+        return _servers[key]
 
 
-def _variables_read_at_process_start(environment: dict[str, str]) -> dict[str, str]:
-    return {k: v for k, v in environment.items() if k.startswith(_READ_AT_START)}
+def _is_python_program(args: Sequence[Any]) -> bool:
+    """Return whether a command line has a module, code or a file for this Python, and no option."""
+    first = [os.fspath(word) for word in args[:2]]
+    return (
+        len(first) == 2
+        and first[0] == sys.executable
+        and (first[1] in ("-m", "-c") or not first[1].startswith("-"))
+    )
 
 
 class SiwarpProcess(subprocess.Popen[AnyStr]):
-    """A ``subprocess.Popen`` for ``[*COMMAND, ...]``.
+    """A ``subprocess.Popen`` for ``[*COMMAND, ...]`` or another program of this Python.
 
-    Any other command, and a command with another option than ``stdin``, ``stdout``, ``stderr``,
-    ``text``, ``cwd`` and ``env``, is started by ``subprocess.Popen``.
+    Any other program, and one with another option of ``subprocess.Popen`` than ``stdin``,
+    ``stdout``, ``stderr``, ``text``, ``cwd`` and ``env``, is started by ``subprocess.Popen``.
+
+    Args:
+        args: the command line.
+        network: a process whose network namespace the program runs in; needs root.
+        imports: the modules that the server has. Such a server is used for programs whose
+            environment has the same variables that are read at the start of a process; without
+            ``imports`` a program with other such variables than this process is not forked.
+        options: the options of ``subprocess.Popen``.
+
     """
 
-    #: The end of a pipe that tells the exit status, unless subprocess.Popen started the command.
+    #: The end of a pipe that tells the exit status, unless subprocess.Popen started the program.
     _status: IO[bytes] | None = None
+    _server: _Server | None = None
 
-    def __init__(self, args: Sequence[Any], **options: Any) -> None:
-        self._plain = (
-            list(args[: len(COMMAND)]) == COMMAND
+    def __init__(
+        self,
+        args: Sequence[Any],
+        *,
+        network: str | None = None,
+        imports: Sequence[str] = (),
+        **options: Any,
+    ) -> None:
+        wanted = _variables_read_at_process_start(dict(options.get("env") or os.environ))
+        if (
+            _is_python_program(args)
             and not set(_ALWAYS_NEW) & os.environ.keys()
             and options.keys() <= {"stdin", "stdout", "stderr", "text", "cwd", "env"}
-        )
+            and (imports or wanted == _variables_read_at_process_start(dict(os.environ)))
+        ):
+            self._server = _get_or_start_server(wanted, imports)
+        elif network is not None:
+            args = ["nsenter", "-t", network, "-n", *args]
+        self._network = network
         self._status_lock = threading.Lock()
         super().__init__(args, **options)
 
     def _execute_child(self, args: Any, *rest: Any) -> None:
-        """Start the command: the method by which subprocess.Popen starts a program."""
-        cwd, env = rest[4:6]
-        child_input, _, _, child_output, _, child_errors = pipes = rest[9:15]
-        environment = dict(os.environ if env is None else env)
-        wanted = _variables_read_at_process_start(environment)
-        if not self._plain or wanted != _variables_read_at_process_start(
-            _get_or_start_server().environment
-        ):
+        """Start the program: the method by which subprocess.Popen starts a program."""
+        if self._server is None:
             super()._execute_child(args, *rest)  # type: ignore[misc]
             return
+        cwd, env = rest[4:6]
+        child_input, _, _, child_output, _, child_errors = pipes = rest[9:15]
         request = {
-            "arguments": [os.fsdecode(word) for word in args[len(COMMAND) :]],
-            "environment": environment,
+            "arguments": [os.fsdecode(word) for word in args[1:]],
+            "environment": dict(os.environ if env is None else env),
             "cwd": os.fsdecode(cwd or os.getcwd()),  # noqa: PTH109
+            "network": self._network,
         }
         reader, writer = os.pipe()
         self._status = os.fdopen(reader, "rb", buffering=0)
@@ -122,9 +175,7 @@ class SiwarpProcess(subprocess.Popen[AnyStr]):
             for own, given in enumerate((child_input, child_output, child_errors))
         ]
         try:
-            socket.send_fds(
-                _get_or_start_server().socket, [pickle.dumps(request)], [*standard, writer]
-            )
+            socket.send_fds(self._server.socket, [pickle.dumps(request)], [*standard, writer])
         finally:
             os.close(writer)
         told = self._status.read(4)
@@ -233,25 +284,47 @@ def _serve_fork_requests(requests: socket.socket) -> tuple[dict[str, Any], list[
                 os.close(descriptor)
 
 
-def _become_command(request: dict[str, Any], descriptors: list[int]) -> None:
-    """Make this process like a new interpreter that runs the command."""
+def _become_program(request: dict[str, Any], descriptors: list[int]) -> None:
+    """Make this process like a new interpreter that begins to run the program."""
     from siwarp.base import system
 
     for standard, descriptor in enumerate(descriptors):
         os.dup2(descriptor, standard)
         os.close(descriptor)
+    unbuffered = bool(request["environment"].get(_UNBUFFERED))
+    output = os.fdopen(1, "wb", 0 if unbuffered else -1, closefd=False)
     sys.stdin = sys.__stdin__ = os.fdopen(0, closefd=False)
-    sys.stdout = sys.__stdout__ = os.fdopen(1, "w", closefd=False)
+    sys.stdout = sys.__stdout__ = io.TextIOWrapper(output, write_through=unbuffered)
     sys.stderr = sys.__stderr__ = os.fdopen(
         2, "w", buffering=1, errors="backslashreplace", closefd=False
     )
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["environment"])
-    sys.argv = [str(importlib.import_module("siwarp.cli").__path__[0]), *request["arguments"]]
-    sys.path[0] = request["cwd"]
+    if request["network"] is not None:
+        with open(f"/proc/{request['network']}/ns/net") as namespace:  # noqa: PTH123
+            assert ctypes.CDLL(None).setns(namespace.fileno(), _CLONE_NEWNET) == 0
     system._QKEY = system._make_random_qkey()
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _run_program(arguments: list[str]) -> None:
+    """Run the program, given the arguments of the interpreter."""
+    what, *rest = arguments
+    if what == "-m":
+        sys.argv, sys.path[0] = rest, os.getcwd()  # noqa: PTH109
+        runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
+        return
+    main = sys.modules["__main__"] = types.ModuleType("__main__")
+    if what == "-c":
+        sys.argv, sys.path[0] = ["-c", *rest[1:]], ""
+        code = compile(rest[0], "<string>", "exec")
+    else:
+        sys.argv, sys.path[0] = arguments, os.path.dirname(what)  # noqa: PTH120
+        main.__file__ = what
+        with open(what, "rb") as file:  # noqa: PTH123
+            code = compile(file.read(), what, "exec")
+    exec(code, main.__dict__)
 
 
 def _exit(status: int) -> None:
@@ -273,24 +346,27 @@ def _main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends pytest, which ends the server
     del sys.path[0]
     sys.path.insert(0, "/")
-    _import_commands()
+    descriptor, *imports = sys.argv[1:]
+    for module in imports:
+        importlib.import_module(module)
+    if not imports:
+        _import_commands()
     gc.collect()
     gc.freeze()
-    with socket.socket(fileno=int(sys.argv[1])) as requests:
+    with socket.socket(fileno=int(descriptor)) as requests:
         found = _serve_fork_requests(requests)
     if found is None:
         return 0
-    _become_command(*found)
-    from siwarp.cli.main import main
-
+    _become_program(*found)
+    status: int | None = 0
     try:
-        status = main()
+        _run_program(found[0]["arguments"])
     except SystemExit as e:
         if not isinstance(e.code, int | None):
             raise
-        status = e.code or 0
-    _exit(status)
-    return status
+        status = e.code
+    _exit(status or 0)
+    return status or 0
 
 
 if __name__ == "__main__":

@@ -108,9 +108,12 @@ def wait_until(ready: Callable[[], Any], limit: float = LIMIT) -> Any:
             return value
         assert not limit_exceeded(began, limit), f"the condition was not met within {limit} s"
         turns += 1
-        # At first without a pause, because most conditions are met soon.
-        if net.SIMULATED or turns > 100:
+        # At first without a pause, because most conditions are met soon. Later the pauses are a
+        # twentieth of the time waited, so that long waits need little CPU time.
+        if net.SIMULATED:
             net.sleep(1e-5)
+        elif turns > 100:
+            net.sleep(min((net.now() - began) / 20, 0.002))
 
 
 def poll(cq: CQ, n: int = 1, limit: float = LIMIT) -> list[WC]:

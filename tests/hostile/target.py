@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import mmap
+import os
 import sys
-from pathlib import Path
 
 from harness.rc_harness import READ, SEND, End, ListenerAndConnector
 from harness.verbs_harness import ALL_ACCESS, Rig, octet_pattern, poll, wait_until
@@ -40,7 +40,8 @@ RECV = 200
 
 
 def count_open_files() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
+    """Return the number of open descriptors, of which garbage of earlier tests may hold some."""
+    return sum(1 for _ in os.scandir("/proc/self/fd"))
 
 
 class Target:
@@ -163,7 +164,7 @@ class HostileSession:
         self.end.close()
         for q in (self.end.scq, self.end.rcq, self.end.events):
             q.close()
-        wait_until(lambda: self.target.good.scq.poll(1) == [] and count_open_files() == self.files)
+        wait_until(lambda: self.target.good.scq.poll(1) == [] and count_open_files() <= self.files)
         self.target.check_memory_and_good_peer_unharmed()
 
     # ---- a segment, compared with the oracle

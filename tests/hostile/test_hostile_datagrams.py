@@ -165,7 +165,7 @@ class UdTarget:
         assert poll(self.good.scq)[0].ok
         (wc,) = poll(self.qp.rcq)
         assert (wc.wr_id, wc.status, wc.byte_len) == (5, WCStatus.SUCCESS, self.grh + 4)
-        assert self.mr.read(4, 100 + self.grh) == b"good" and count_open_files() == self.files
+        assert self.mr.read(4, 100 + self.grh) == b"good" and count_open_files() <= self.files
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["plain", "grh, every address"])

@@ -9,12 +9,13 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cli.cli_harness import environment_without_sanitizer
+from harness.siwarp_process import SiwarpProcess
 from pace import scale_limit
 
 #: Addresses from the documentation ranges (RFC 5737, RFC 3849), so that they cannot collide with
@@ -122,10 +123,21 @@ class Namespace:
                     return f"{a['local']}%{self.link}"
         return None
 
+    def start_program(
+        self, command: Sequence[Any], *, imports: Sequence[str] = (), **options: Any
+    ) -> subprocess.Popen[Any]:
+        """Start a program in this namespace, by a fork if it is one of this Python.
+
+        The parameters are those of ``SiwarpProcess``.
+        """
+        if self._user:
+            return subprocess.Popen(self.command_line_inside(*map(str, command)), **options)
+        return SiwarpProcess(command, network=self.pid, imports=imports, **options)
+
     def start_python(self, code: str, *args: str, **env: str) -> subprocess.Popen[str]:
         """Start a Python program in this namespace; ``env`` adds environment variables."""
-        return subprocess.Popen(
-            self.command_line_inside(sys.executable, "-c", code, *args),
+        return self.start_program(
+            [sys.executable, "-c", code, *args],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

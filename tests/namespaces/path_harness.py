@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from cli.cli_harness import environment_without_sanitizer
+from harness.siwarp_process import SiwarpProcess
 
 # Addresses from the documentation ranges (RFC 5737, RFC 3849).
 V4 = {"a": "198.51.100.1", "b": "203.0.113.1"}
@@ -163,7 +164,7 @@ class RoutedPath:
         self.run_shell("r", shlex.join([sys.executable, "-c", code, message.hex()]))
 
     def start_remote_end(self, where: str, **env: str) -> RemoteEnd:
-        return RemoteEnd(self._command_prefix(where), env)
+        return RemoteEnd(self.pids[where], self._enter, env)
 
     def close(self) -> None:
         for pid in self.pids.values():
@@ -176,16 +177,23 @@ class RoutedPath:
 class RemoteEnd:
     """A process in a namespace that executes functions of path_end.py by name."""
 
-    def __init__(self, enter: list[str], env: dict[str, str]) -> None:
+    def __init__(self, pid: str, user: list[str], env: dict[str, str]) -> None:
         preload = os.environ.get("LD_PRELOAD", "")
-        self._process = subprocess.Popen(
-            [*enter, "sh", "-c", 'LD_PRELOAD="$KEPT_PRELOAD" exec "$0" "$@"',
-             sys.executable, str(Path(__file__).with_name("path_end.py"))],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**environment_without_sanitizer(), "KEPT_PRELOAD": preload, **env},
-        )  # fmt: skip
+        program = [sys.executable, str(Path(__file__).with_name("path_end.py"))]
+        options: dict[str, Any] = {
+            "stdin": subprocess.PIPE,
+            "stdout": subprocess.PIPE,
+            "text": True,
+        }
+        if user or preload:
+            # A sanitizer's run-time library is preloaded into the Python process only.
+            script = 'LD_PRELOAD="$KEPT_PRELOAD" exec "$0" "$@"'
+            options["env"] = {**environment_without_sanitizer(), "KEPT_PRELOAD": preload, **env}
+            enter = ["nsenter", "-t", pid, *user, "-n"]
+            self._process = subprocess.Popen([*enter, "sh", "-c", script, *program], **options)
+        else:
+            options["env"] = {**os.environ, **env}
+            self._process = SiwarpProcess(program, network=pid, **options)
 
     def start_call(self, function: str, *args: Any) -> None:
         """Start a function in the process; ``wait_for_result`` returns its result."""

@@ -23,14 +23,13 @@ def test_bench_measures_every_type_of_queue_pair_between_two_hosts(
         _,
     ):
         done = pace.run_command(
-            here.command_line_inside(
-                *COMMAND, "bench", kind, address, "-p", str(port), "--json",
-                "--qp", "rc,ud,uc,rd", "-s", "1K", "-n", "60",
-            ),
+            [*COMMAND, "bench", kind, address, "-p", str(port), "--json",
+             "--qp", "rc,ud,uc,rd", "-s", "1K", "-n", "60"],
             capture_output=True,
             text=True,
             seconds=60,
             cwd="/",
+            start=here.start_program,
         )  # fmt: skip
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)["points"]

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from harness.siwarp_process import SiwarpProcess
 from peer.link import BAD, Address, EmulatedLink, Faults, open_udp_socket, run_until
 from peer.ours import SEED, close_emulated_link_at_exit, seeded_octets
 from peer.rd import RdPeer
@@ -23,7 +24,7 @@ PING = [sys.executable, "-c", SIWARP, "ping", f"--qkey={QKEY}"]
 def run_ping_server(kind: str) -> Iterator[Address]:
     """Run a `siwarp ping` server, and yield its address."""
     command = [*PING, "--server", f"--qp={kind}", "--addr=127.0.0.1", "--port=0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with SiwarpProcess(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             found = re.search(r"port (\d+)", process.stdout.readline())
@@ -80,7 +81,7 @@ def test_an_rd_ping_client_receives_answers_of_the_independent_peer(faults: Faul
             peer.arrivals.clear()
 
         command = [*PING, "--qp=rd", "-n", "30", "-s", "3000", "-p", str(link.far[1]), "127.0.0.1"]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        with SiwarpProcess(command, stdout=subprocess.PIPE, text=True) as process:
             steps = [answer_pings, link.forward_datagrams]
             run_until(lambda: process.poll() is not None, steps, [sock, *link.sockets()], 30)
             assert process.stdout is not None

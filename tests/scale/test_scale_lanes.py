@@ -8,14 +8,13 @@ import os
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
-import net
+from harness.descriptors import count_open_descriptors
 from harness.heap_harness import heap_octets_in_use
 from harness.lanes_harness import LANES, LaneRig
 from harness.pair_harness import End, has_connection
-from harness.verbs_harness import LIMIT
-from pace import limit_exceeded
+from harness.siwarp_process import SiwarpProcess
+from harness.verbs_harness import LIMIT, wait_until
 
 from siwarp.verbs import WC, QPState, WCStatus
 
@@ -98,9 +97,6 @@ class Connection:
             assert wc.status == WCStatus.WR_FLUSH_ERR
             self.flushed += 1
 
-    def __repr__(self) -> str:
-        return f"<{self.end.qp!r}: {vars(self)}>"
-
     def has_ended(self) -> bool:
         """Return whether the connection has ended and each of its requests has completed once."""
         return (
@@ -112,10 +108,12 @@ class Connection:
 
 def exchange_messages_with_all(todo: list[tuple[Connection, int]]) -> None:
     """Exchange messages on each connection, up to its goal."""
-    began = net.now()
-    while todo:
-        todo = [(c, goal) for c, goal in todo if not c.exchange_messages(goal)]
-        assert not limit_exceeded(began, 3 * LIMIT), todo
+
+    def all_have_exchanged() -> bool:
+        todo[:] = [(c, goal) for c, goal in todo if not c.exchange_messages(goal)]
+        return not todo
+
+    wait_until(all_have_exchanged, 3 * LIMIT)
 
 
 def exchange_messages_in_threads(
@@ -142,7 +140,7 @@ def exchange_messages_in_threads(
         thread.start()
     with contextlib.suppress(threading.BrokenBarrierError):
         early.wait()
-    descriptors = count_descriptors()
+    descriptors = count_open_descriptors()
     for process in killed:
         process.kill()
     for thread in threads:
@@ -161,7 +159,7 @@ def run_connections_to_many_processes(messages: int) -> None:
     with contextlib.ExitStack() as stack:
         processes = [
             stack.enter_context(
-                subprocess.Popen(
+                SiwarpProcess(
                     [sys.executable, "-c", ECHO],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
@@ -187,20 +185,16 @@ def run_connections_to_many_processes(messages: int) -> None:
                 assert connection.has_ended() == (i in KILLED)
                 assert i in KILLED or connection.answered == messages
         # The connections to the killed processes have no sockets any more.
-        assert count_descriptors() == descriptors - len(KILLED) * EACH
+        assert count_open_descriptors() == descriptors - len(KILLED) * EACH
         for connection in connections:
             connection.end.close()
     rig.close()
 
 
-def count_descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
-
-
 def test_killed_peers_of_several_lanes_do_not_affect_other_connections_and_leave_nothing() -> None:
     run_connections_to_many_processes(EARLY)  # objects that are created once and kept
-    descriptors, octets = count_descriptors(), heap_octets_in_use()
+    descriptors, octets = count_open_descriptors(), heap_octets_in_use()
     run_connections_to_many_processes(MESSAGES)
-    assert count_descriptors() == descriptors
+    assert count_open_descriptors() == descriptors
     # An idle connection needs more than 16 KiB. A sanitizer's allocator does not count.
     assert SANITIZED or heap_octets_in_use() - octets < len(KILLED) * EACH * 16_384

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Coroutine
 from pathlib import Path
 
 import pytest
+from harness.descriptors import count_open_descriptors
 
 from siwarp import Error, PeerGone, RemoteBuffer, aio
 from siwarp.sim import World
@@ -279,10 +280,6 @@ class Server:
         self.accepting.cancel()
         while self.serving:
             await asyncio.sleep(0.1)
-
-
-def count_open_descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def run_and_check_descriptors(world: World, main: Coroutine[None, None, None]) -> None:

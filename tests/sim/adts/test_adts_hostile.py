@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from harness.descriptors import count_open_descriptors
 from sim.adts.adts_sim_harness import KEY, LIMITS, B, Hosts, SlowDisk, read_files_below
 
 from siwarp.sim import World
@@ -39,10 +40,6 @@ async def send_messages_in_one_unit(channel: Channel, *messages: tuple[int, Mess
     await channel.send(unit, at)
 
 
-def count_descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
-
-
 async def wait_until_sessions_end(server: Server) -> None:
     while server.sessions:
         await asyncio.sleep(0.1)
@@ -71,7 +68,7 @@ def test_a_violation_ends_its_session_with_an_error_and_no_other(hosts: Hosts, w
     async def send_protocol_violation() -> None:
         async with await hosts.start_server() as server, await hosts.connect_client() as honest:
             await honest.stat("")
-            before = count_descriptors()
+            before = count_open_descriptors()
             liar = await open_session_as_initiator(hosts)
             await send_messages_in_one_unit(liar.channel, *VIOLATIONS[what])
             with pytest.raises(ADTSError) as error:
@@ -84,10 +81,10 @@ def test_a_violation_ends_its_session_with_an_error_and_no_other(hosts: Hosts, w
                 await asyncio.sleep(0.1)
             assert (await honest.put(b"x", "honest")).failures == []
             for _ in range(100):  # the device is closed some time after its last channel
-                if count_descriptors() <= before:
+                if count_open_descriptors() <= before:
                     break
                 await asyncio.sleep(0.1)
-            assert count_descriptors() <= before
+            assert count_open_descriptors() <= before
 
     hosts.run_coroutine(send_protocol_violation())
     assert "honest" in read_files_below(hosts.root)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from crcmod.predefined import mkPredefinedCrcFun
+from harness.descriptors import count_open_descriptors
 from sim.adts.adts_sim_harness import KEY, LIMITS, B, Hosts, read_files_below
 
 from siwarp.sim import World
@@ -364,10 +365,10 @@ def test_an_error_of_the_peer_ends_its_session_and_is_reported(hosts: Hosts) -> 
             with pytest.raises(ChannelEnded):
                 await receive_messages(joined.rendezvous)
 
-    before = len(list(Path("/proc/self/fd").iterdir()))
+    before = count_open_descriptors()
     hosts.run_coroutine(end_session_by_error_message())
     assert "has ended the session: the power fails" in hosts.events[-1]
-    assert len(list(Path("/proc/self/fd").iterdir())) <= before
+    assert count_open_descriptors() <= before
 
 
 @pytest.mark.clause("ADTS-CHAN-1")

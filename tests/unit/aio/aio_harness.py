@@ -41,10 +41,6 @@ def run_in_event_loop(main: Callable[[], Awaitable[T]], limit: float = LIMIT) ->
     return result
 
 
-def count_open_descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
-
-
 def settled_thread_count() -> int:
     """Return the number of threads of the process, without threads that are about to end."""
     for thread in threading.enumerate():

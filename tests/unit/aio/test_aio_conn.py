@@ -8,11 +8,11 @@ import random
 import socket
 
 import pytest
+from harness.descriptors import count_open_descriptors
 from unit.aio.aio_harness import (
     LOOPBACK,
     cancel_and_wait,
     connected_endpoints,
-    count_open_descriptors,
     run_in_event_loop,
     settled_thread_count,
     thread_count_falls_to,

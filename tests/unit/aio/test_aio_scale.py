@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
+from harness.descriptors import count_open_descriptors
 from unit.aio.aio_harness import (
     LOOPBACK,
     cancel_and_wait,
-    count_open_descriptors,
     run_in_event_loop,
     settled_thread_count,
     thread_count_falls_to,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import socket
-from pathlib import Path
 
 import pytest
+from harness.descriptors import count_open_descriptors
 from harness.rc_harness import SEND, End, ListenerAndConnector, connect_plain_socket
 from harness.verbs_harness import Rig, assert_counter_grows, errno_raised_by, octet_pattern, poll
 
@@ -36,10 +36,6 @@ class WildcardListenerAndConnector(ListenerAndConnector):
         for end in (a, b):
             assert end.next_cm_event().type == CMEventType.ESTABLISHED
         return a, b
-
-
-def count_open_descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def test_a_wildcard_listener_accepts_at_each_address_and_the_id_reports_the_address(

@@ -6,9 +6,9 @@ Tests of time-outs are in tests/sim/test_sim_rc_pairing.py.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
+from harness.descriptors import count_open_descriptors
 from harness.pair_harness import HOST, End, Process, exchange_sends, has_connection, is_in_state
 from harness.verbs_harness import Rig, wait_until
 
@@ -21,10 +21,6 @@ from siwarp.verbs import (
     QPType,
     WCStatus,
 )
-
-
-def count_open_descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 @pytest.fixture

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 import os
-import subprocess
 import sys
 from pathlib import Path
 
+import pace
 import pytest
+from harness.siwarp_process import SiwarpProcess
 
 TESTS = Path(__file__).resolve().parents[2]
 
@@ -29,8 +30,8 @@ def test_any_single_failed_system_call_is_reported_and_leaks_no_descriptor(
         "faults": {"SIWARP_FAULTS": "delay=0.05ms"},
         "capture": {"SIWARP_CAPTURE": str(tmp_path / "all.pcapng")},
     }
-    ran = subprocess.run(
-        [sys.executable, TESTS / "harness/failing_calls.py", scenario],
+    ran = pace.run_command(
+        [sys.executable, str(TESTS / "harness/failing_calls.py"), scenario],
         env={
             **os.environ,
             **settings[how],
@@ -41,7 +42,8 @@ def test_any_single_failed_system_call_is_reported_and_leaks_no_descriptor(
         },
         capture_output=True,
         text=True,
-        timeout=280,
-        check=False,
+        seconds=280,
+        start=SiwarpProcess,
+        imports=["harness.failing_calls"],
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr

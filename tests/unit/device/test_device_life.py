@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from harness.descriptors import count_open_descriptors
 from harness.rc_harness import SEND, WRITE, End, ListenerAndConnector
+from harness.siwarp_process import SiwarpProcess
 from harness.verbs_harness import Rig, poll, wait_until
 from pace import scale_limit
 
@@ -41,10 +43,6 @@ from siwarp.verbs import (
 )
 
 SANITIZED = "SANITIZER" in os.environ
-
-
-def count_open_descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def thread_ids() -> set[int]:
@@ -500,9 +498,7 @@ with cm.listen(("127.0.0.1", 0)) as listener:
 
 
 def test_two_processes_exchange_messages_over_ud(rig: Rig) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", SERVER], stdout=subprocess.PIPE, text=True
-    ) as server:
+    with SiwarpProcess([sys.executable, "-c", SERVER], stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         port = int(server.stdout.readline())
         cq = rig.create_cq()
@@ -521,7 +517,7 @@ def test_two_processes_exchange_messages_over_ud(rig: Rig) -> None:
 
 
 def test_two_processes_exchange_messages_over_rc() -> None:
-    with subprocess.Popen(
+    with SiwarpProcess(
         [sys.executable, "-c", RC_SERVER], stdout=subprocess.PIPE, text=True
     ) as server:
         assert server.stdout is not None

@@ -6,9 +6,9 @@ import errno
 import select
 import socket
 import threading
-from pathlib import Path
 
 import pytest
+from harness.descriptors import count_open_descriptors
 from harness.rc_harness import SEND, End, ListenerAndConnector
 from harness.rd_harness import RDEnd
 from harness.verbs_harness import (
@@ -26,10 +26,6 @@ from siwarp.base import system
 from siwarp.base.system import readable_now
 from siwarp.cm import CMID, CMEventChannel, CMEventType, ConnParam
 from siwarp.verbs import CQ, WC, AccessFlag, Error, QPState, QPType, SendWR, WROpcode
-
-
-def count_open_descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def take_completions_by_event_loop(cq: CQ, n: int) -> list[WC]:

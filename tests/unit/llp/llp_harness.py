@@ -21,6 +21,7 @@ import _siwarp_layers
 import net
 import pace
 from _siwarp_layers import ffi, lib
+from harness.descriptors import list_open_descriptors
 from pace import limit_exceeded
 
 LOOPBACK = {"v4": "127.0.0.1", "v6": "::1"}
@@ -40,19 +41,6 @@ def port_of(a: Any) -> int:
 def address_text(a: Any) -> str:
     out = ffi.new("char[64]")
     return ffi.string(lib.siw_addr_format(a, out, 64)).decode()
-
-
-def list_open_descriptors() -> list[int]:
-    """Return the open file descriptors of the process."""
-    fds = []
-    for entry in Path("/proc/self/fd").iterdir():
-        try:
-            os.fstat(int(entry.name))
-        except OSError:
-            # This was the descriptor with which iterdir() read the directory: it is closed now.
-            continue
-        fds.append(int(entry.name))
-    return sorted(fds)
 
 
 class LlpSocket:

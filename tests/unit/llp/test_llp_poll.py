@@ -285,7 +285,7 @@ def test_200_quiet_sockets_are_reported_beside_a_socket_with_constant_traffic(
     waiting, polls, served = set(quiet), 0, 0
     for s in quiet:
         plain_sender.sendto(s.local_addr(), b"hello")
-    # epoll is called at least in every 32nd poll, and reports up to 64 of the 200 sockets a call.
+    # epoll is called at least in every 32nd poll, and reports up to 64 of the 200 sockets.
     # At least half of the handlers that a poll returns are those of sockets that epoll reported.
     bound = ASK_EVERY + 200 // 64 + 1 + -(-200 // (room // 2)) * 2
     while waiting and polls <= bound:
@@ -366,7 +366,7 @@ def test_opening_a_thousand_sockets_and_a_hundred_pollers_leaks_no_descriptor(
             make_socket_hot(poller, plain_sender, s)
         poller.arm()
         poller.close()
-    assert llp_helpers.list_open_descriptors() == before
+    assert set(llp_helpers.list_open_descriptors()) <= set(before)
 
 
 def test_opening_a_poller_without_free_descriptors_fails_with_emfile_without_a_leak(run_in_child):

@@ -447,4 +447,4 @@ def test_a_thousand_tcp_connections_leak_no_descriptor(poller, llp_helpers, fami
         poller.lib.siw_llp_tcp_set_abortive_close(a.c)
         a.close()
         b.close()
-    assert llp_helpers.list_open_descriptors() == before
+    assert set(llp_helpers.list_open_descriptors()) <= set(before)

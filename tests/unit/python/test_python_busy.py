@@ -11,6 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from harness.siwarp_process import SiwarpProcess
 
 import siwarp
 from siwarp import PeerGone
@@ -64,7 +65,7 @@ def test_messages_that_a_killed_peer_had_sent_are_received_before_the_disconnect
     with siwarp.listen(("127.0.0.1", 0)) as listener:
         arguments = [sys.executable, "-c", SENDER_PROGRAM, str(listener.address[1]), str(count)]
         with (
-            subprocess.Popen(arguments, stdout=subprocess.PIPE) as peer,
+            SiwarpProcess(arguments, stdout=subprocess.PIPE) as peer,
             listener.accept(30) as conn,
         ):
             assert peer.stdout is not None
@@ -91,7 +92,7 @@ time.sleep(600)
 def test_a_blocking_send_or_receive_raises_peer_gone_when_the_peer_is_killed(what: str) -> None:
     with siwarp.listen(("127.0.0.1", 0)) as listener:
         arguments = [sys.executable, "-c", PEER_PROGRAM, str(listener.address[1]), what]
-        with subprocess.Popen(arguments) as peer, listener.accept(30) as conn:
+        with SiwarpProcess(arguments) as peer, listener.accept(30) as conn:
             killer = threading.Timer(0.5, peer.send_signal, (signal.SIGKILL,))
             killer.start()
             got = 0

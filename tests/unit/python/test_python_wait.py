@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from harness.siwarp_process import SiwarpProcess
 from harness.verbs_harness import wait_until
 from unit.python.python_harness import UDResources
 
@@ -149,7 +150,7 @@ except KeyboardInterrupt:
 @contextlib.contextmanager
 def start_waiting_process(wait: str) -> Iterator[subprocess.Popen[str]]:
     code = INTERRUPTED_PROGRAM.format(wait=wait)
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as it:
+    with SiwarpProcess([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as it:
         try:
             assert it.stdout is not None and it.stdout.readline() == "waiting\n"
             yield it

@@ -29,11 +29,11 @@ def test_a_pyverbs_script_succeeds_on_siwarp_pyverbs(
 ) -> None:
     program = str(FOLDER / f"{script}.py")
     done = pace.run_command(
-        private_network_namespace.command_line_inside(
-            sys.executable, "-m", "siwarp.pyverbs", program, "siw_lo"
-        ),
+        [sys.executable, "-m", "siwarp.pyverbs", program, "siw_lo"],
         capture_output=True,
         text=True,
         seconds=60,
+        start=private_network_namespace.start_program,
+        imports=["siwarp.pyverbs.cmid", "siwarp.pyverbs.qp"],
     )
     assert (done.returncode, done.stdout) == (0, f"{script}: correct\n"), done.stderr

@@ -7,9 +7,9 @@ import socket
 import threading
 import time
 from collections import Counter
-from pathlib import Path
 
 import pytest
+from harness.descriptors import count_open_descriptors
 from harness.every_harness import (
     HOSTS,
     QKEY,
@@ -39,11 +39,6 @@ from siwarp.verbs import (
     WCStatus,
     WROpcode,
 )
-
-
-def count_open_descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
-
 
 # ---- UD
 

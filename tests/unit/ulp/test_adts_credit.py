@@ -73,11 +73,13 @@ class ExchangeState:
         exchange.to[I].append(send_unit(exchange.ends[A], GRANT))
         return exchange
 
-    def copy(self) -> ExchangeState:
-        return ExchangeState(
-            {role: copy_credits_of_end(end) for role, end in self.ends.items()},
-            {role: units.copy() for role, units in self.to.items()},
-        )
+    def copy(self, changes: Role, receives: Role | None = None) -> ExchangeState:
+        """Return a copy in which one end may change, and the units in flight to one end."""
+        ends, to = self.ends.copy(), self.to.copy()
+        ends[changes] = copy_credits_of_end(ends[changes])
+        if receives is not None:
+            to[receives] = to[receives].copy()
+        return ExchangeState(ends, to)
 
     def relative_state(self) -> tuple[object, ...]:
         """Return a key of the state, made of differences of counts instead of the counts."""
@@ -125,11 +127,11 @@ def states_after_steps_of_ends(exchange: ExchangeState) -> Iterator[ExchangeStat
     for role in Role:
         peer = A if role is I else I
         if exchange.ends[role].is_grant_due:
-            after = exchange.copy()
+            after = exchange.copy(role, peer)
             after.to[peer].append(send_unit(after.ends[role], GRANT))
             yield after
         if exchange.to[role]:
-            after = exchange.copy()
+            after = exchange.copy(role, role)
             receive_unit(after.ends[role], after.to[role].popleft())
             yield after
 
@@ -141,21 +143,21 @@ def states_after_steps_of_program(
     for role in Role:
         peer = A if role is I else I
         if exchange.ends[role].sendable:
-            after = exchange.copy()
+            after = exchange.copy(role, peer)
             after.to[peer].append(send_unit(after.ends[role], RECORDS))
             yield after
         if exchange.ends[role]._held:
-            after = exchange.copy()
+            after = exchange.copy(role)
             after.ends[role].count_released_receive()
             yield after
     acceptor = exchange.ends[A]
     for window in windows:
         if window != acceptor.window:
-            after = exchange.copy()
+            after = exchange.copy(A)
             after.ends[A].set_credit_window(window)
             yield after
     if acceptor.has_excess_credits and acceptor.sendable and len(windows):
-        after = exchange.copy()
+        after = exchange.copy(A, I)
         after.to[I].append(send_unit(after.ends[A], acceptor.window))
         yield after
 

@@ -12,7 +12,8 @@ from dataclasses import asdict
 from typing import Any
 
 import pytest
-from unit.aio.aio_harness import count_open_descriptors, run_in_event_loop
+from harness.descriptors import count_open_descriptors
+from unit.aio.aio_harness import run_in_event_loop
 
 from siwarp.ulp.adts import channel_rd
 from siwarp.ulp.adts.channel import Cause, Channel, ChannelEnded, Limits

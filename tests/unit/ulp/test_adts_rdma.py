@@ -7,8 +7,8 @@ import os
 from typing import Any
 
 import pytest
+from harness.descriptors import count_open_descriptors
 from unit.aio.aio_harness import (
-    count_open_descriptors,
     run_in_event_loop,
     settled_thread_count,
     thread_count_falls_to,

@@ -9,7 +9,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from unit.aio.aio_harness import LIMIT, count_open_descriptors, run_in_event_loop
+from harness.descriptors import count_open_descriptors
+from unit.aio.aio_harness import LIMIT, run_in_event_loop
 
 from siwarp.ulp.adts import ADTSError, ErrorCode, Key, channel_tcp, client, handshake
 from siwarp.ulp.adts.channel import Cause, Channel, ChannelEnded

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from harness.descriptors import count_open_descriptors
 
 from siwarp.ulp.adts.tree import Entry, SystemCalls, Tree, split_path, temporary_name
 from siwarp.ulp.adts.wire import FileKind
@@ -381,11 +382,8 @@ def test_errors_of_the_disk_name_the_file_and_leave_nothing(root: Path, number: 
 
 
 def test_descriptors_are_closed_after_every_kind_of_error(root: Path) -> None:
-    def count_descriptors() -> int:
-        return len(list(Path("/proc/self/fd").iterdir()))
-
     (root / "d").mkdir()
-    before = count_descriptors()
+    before = count_open_descriptors()
     for path in ("d", "d/a/b", "no/file", "../x", "d/" + "n" * 256):
         with Tree(root, writable=True) as tree:
             for use in (
@@ -394,4 +392,4 @@ def test_descriptors_are_closed_after_every_kind_of_error(root: Path) -> None:
             ):
                 with pytest.raises(OSError):
                     use(path)
-    assert count_descriptors() == before
+    assert count_open_descriptors() == before

@@ -11,6 +11,7 @@ import threading
 
 import pytest
 from harness.rc_harness import READ, WRITE, End, ListenerAndConnector
+from harness.siwarp_process import SiwarpProcess
 from harness.verbs_harness import ALL_ACCESS, poll, wait_until
 from hostile.peer import accept_raw_initiator
 
@@ -64,7 +65,7 @@ def test_killing_the_peer_process_during_transfers_moves_the_queue_pair_to_err(
     two_device_connector: ListenerAndConnector, opcode: int
 ) -> None:
     host, port = two_device_connector.address
-    peer = subprocess.Popen(
+    peer = SiwarpProcess(
         [sys.executable, "-c", PEER, host, str(port)], stdout=subprocess.PIPE, text=True
     )
     try:

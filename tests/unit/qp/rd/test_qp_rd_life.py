@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 from harness.rd_harness import RDEnd
+from harness.siwarp_process import SiwarpProcess
 from harness.verbs_harness import Rig
 
 from siwarp.verbs import (
@@ -42,7 +43,7 @@ class RdPeerProcess:
     """An RD peer that runs in its own process."""
 
     def __init__(self, port: int = 0) -> None:
-        self.process = subprocess.Popen(
+        self.process = SiwarpProcess(
             [sys.executable, "-c", textwrap.dedent(LISTENER), str(port)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from harness.descriptors import count_open_descriptors, list_open_descriptors
 from harness.verbs_harness import Rig, poll
 
 from siwarp._siwarp import ffi, lib
@@ -32,10 +33,6 @@ def raise_descriptor_limit() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 20000), hard))
     yield
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
-def list_open_descriptors() -> list[int]:
-    return [int(entry.name) for entry in Path("/proc/self/fd").iterdir()]
 
 
 def proportional_memory_octets() -> int:
@@ -111,14 +108,14 @@ def test_thousands_of_queue_pairs_are_created_receive_and_are_destroyed_within_s
     # the first queue pairs also allocate structures that all of them share
     create_and_destroy_qps(rig, cq, 300, shared)
     fds, before, start = (
-        len(list_open_descriptors()),
+        count_open_descriptors(),
         proportional_memory_octets(),
         time.monotonic(),
     )
     qps = create_qps(rig, cq, n, shared)
     took, each = time.monotonic() - start, (proportional_memory_octets() - before) / n
     try:
-        sockets = len(list_open_descriptors()) - fds
+        sockets = count_open_descriptors() - fds
         assert sockets == ((n + 255) // 256 if shared else n)
         send_to_some_queue_pairs(rig, qps, cq)
     finally:
