@@ -93,7 +93,9 @@ def test_crc32c_of_large_random_data_agrees_with_crcmod(
 def test_crc32c_at_the_lengths_of_mixed_blocks_agrees_with_crcmod(
     selected_crc32c_implementation: str,
 ) -> None:
-    """The AVX-512 implementation divides long input into blocks of 12,032 and 3,008 octets."""
+    """The implementations with VPCLMULQDQ divide long input into blocks of 12,032 and 3,008
+    octets.
+    """
     buf = ffi.from_buffer(OCTETS)
     for blocks in (3008, 2 * 3008, 12032, 12032 + 3008, 3 * 12032 + 2 * 3008):
         for n in (blocks - 1, blocks, blocks + 1, blocks + 63, blocks + 64, blocks + 128):
@@ -160,7 +162,7 @@ def test_crc32c_of_zero_octets_accepts_a_null_pointer(selected_crc32c_implementa
 
 
 def test_the_crc32c_folding_constants_have_the_values_that_their_names_denote() -> None:
-    source = Path(__file__).parents[3] / "siwarp" / "base" / "crc32c_x86.c"
+    source = Path(__file__).parents[3] / "siwarp" / "base" / "crc32c_x86.h"
     text = source.read_text(encoding="utf-8")
     found = re.findall(r"^#define RX(32|64)_(\d+) +0x([0-9a-f]+)ull$", text, re.MULTILINE)
     assert len(found) == text.count("#define RX") == 26
