@@ -109,7 +109,7 @@ struct siw_cq {
 	struct siw_llp_event_loop_fd *loop;
 	bool loop_armed;
 	_Atomic uint32_t waiters; /* threads inside siw_wait_cq; incremented under lock */
-	uint32_t unacked; /* number of events read and not acknowledged yet */
+	uint32_t unacked;	  /* number of events read and not acknowledged yet */
 	struct siw_async async;
 	struct siw_child child;
 	struct siw_link in_freelist;
