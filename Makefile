@@ -189,7 +189,7 @@ lab-dask: ## Compare dask.distributed over siwarp with its own TCP comm
 	@$(PY) -m lab.dask $(ARGS)
 
 lab-test: ## Run the tests of lab/; as root, a few minutes
-	@tools/setup --extra test
+	@tools/setup --extra test --extra dask
 	@$(PY) -m pytest -n 0 tests/laboratory $(ARGS)
 
 dask: ## Run the tests of siwarp.ulp.dask with the newest dask.distributed

@@ -50,6 +50,10 @@ __all__ = ["Connection", "Listener", "connect", "listen"]
 RECV_SIZE = 64 * 1024
 RECV_DEPTH = 16
 
+#: Maximum octets of a message that is copied into the send queue, so that it needs no region and
+#: mostly completes at once.
+INLINE = 512
+
 #: Maximum number of accepted connections that are not established yet. Accepting one more closes
 #: the oldest of them.
 MOST_STARTING = 128
@@ -133,7 +137,7 @@ class Connection(Closing):
         self._channels += [part(CompChannel(context)) for _ in range(2)]
         self.scq = part(CQ(context, 64, channel=self._channels[0]))
         self.rcq = part(CQ(context, recv_depth + 1, channel=self._channels[1]))
-        cap = QPCap(max_send_wr=32, max_recv_wr=recv_depth)
+        cap = QPCap(max_send_wr=32, max_recv_wr=recv_depth, max_inline_data=INLINE)
         init = QPInitAttr(
             QPType.RC,
             scq=self.scq,
@@ -165,6 +169,12 @@ class Connection(Closing):
             Timeout: the message was not sent within ``timeout`` seconds.
 
         """
+        if type(data) is bytes and len(data) <= INLINE:
+            with self._sending:
+                self._check_open()
+                if not self.qp.send_inline(data):
+                    self._wait_for_completion(self.scq, timeout, WROpcode.SEND)
+            return
         self._check_open()
         if isinstance(data, MR) or len(octets(data)) > RECV_SIZE:
             with self._temporary_mr(data, AccessFlag(0)) as mr:
@@ -296,13 +306,14 @@ class Connection(Closing):
         self, cq: CQ, timeout: float | None, opcode: WROpcode | None = None
     ) -> WC:
         """Wait for a completion. ``opcode``: that of the posted request; ``None``: a receive."""
-        deadline = system.monotonic() + (math.inf if timeout is None else timeout)
-        wcs: list[WC] = []
+        self._check_open()
+        deadline = None if timeout is None else system.monotonic() + timeout
+        wcs = cq._wait_in_library(deadline, 1)
         while not wcs:
             self._check_open()  # raises StateError if another thread has closed the connection
-            left = None if timeout is None else max(0.0, deadline - system.monotonic())
+            left = None if deadline is None else max(0.0, deadline - system.monotonic())
             wcs = cq._wait_for_completions(lambda: self._closed, left, 1)
-            if system.monotonic() >= deadline:
+            if deadline is not None and system.monotonic() >= deadline:
                 break
         if not wcs:
             if cq is self.rcq:
@@ -318,6 +329,8 @@ class Connection(Closing):
                 "would still use its memory",
             )
         wc = wcs[0]
+        if wc.status == 0:
+            return wc
         if wc.status == WCStatus.WR_FLUSH_ERR and not wc.vendor_err:
             self._check_open()
             raise PeerGone(

@@ -303,7 +303,7 @@ struct siw_context {
 	_Atomic uint32_t spin_skip, spin_left;
 	/* threads inside siw_device_wait_on_fd, or at the end of siw_device_wait */
 	_Atomic uint32_t fd_waiters;
-	_Atomic uint32_t n_armed; /* number of armed CQs */
+	_Atomic uint32_t n_armed; /* number of armed CQs and of threads inside siw_wait_cq */
 	/*
 	 * Set in a forked child before the child runs, because the child's copy of the device is
 	 * unusable, and also set when the device is closed by force.
@@ -644,7 +644,8 @@ int siw_device_progress_once(struct siw_lane *lane);
  * Waits until ready(arg) returns non-zero and returns that value; -EAGAIN after timeout_ms
  * milliseconds (-1: no limit); -EINTR. The calling thread makes progress on a set of lanes while it
  * waits: *lanes is a bit mask, and may change meanwhile (siw_device_comp_channel_change_lanes). fd
- * must become readable when another thread causes ready() to return non-zero. With a non-zero
+ * must become readable when another thread causes ready() to return non-zero; -1: that thread calls
+ * siw_device_wake_sleeping_thread() for these lanes. With a non-zero
  * timeout_ms this is a cancellation point (base/cancel.h), so the caller must hold no lock.
  */
 int siw_device_wait(struct siw_context *ctx, const _Atomic uint32_t *lanes, int (*ready)(void *arg),

@@ -62,26 +62,30 @@ static void cq_update_lanes(struct siw_cq *cq)
 		     lanes & (lanes - 1) ? NULL : cq->ctx->lanes[__builtin_ctz(lanes)]);
 	if (cq->channel && lanes != before)
 		siw_device_comp_channel_change_lanes(cq->channel, before, lanes);
+	/* the threads must wait on the lanes that were added */
+	if (lanes & ~before && atomic_load(&cq->waiters))
+		siw_device_wake_cq_waiters(cq);
 }
 
-/*
- * Sets the arming state of a CQ. A program that arms a CQ may sleep on a descriptor next, so posts
- * are not delayed for a batch until the program has polled often again (siw_qp_may_delay_posts).
- * Called with cq->lock held.
- */
+void siw_device_count_armed_cq(struct siw_context *ctx, int by)
+{
+	if (by >= 0) {
+		SIW_EACH_LANE(lane, ctx)
+		atomic_store_explicit(&lane->armed_at,
+				      atomic_load_explicit(&lane->polls, memory_order_relaxed),
+				      memory_order_relaxed);
+	}
+	atomic_fetch_add_explicit(&ctx->n_armed, (uint32_t)by, memory_order_relaxed);
+}
+
+/* Sets the arming state of a CQ. Called with cq->lock held. */
 static void cq_set_armed(struct siw_cq *cq, int how)
 {
 	int by = !!how - !!cq->armed;
 
 	cq->armed = how;
-	if (how) {
-		SIW_EACH_LANE(lane, cq->ctx)
-		atomic_store_explicit(&lane->armed_at,
-				      atomic_load_explicit(&lane->polls, memory_order_relaxed),
-				      memory_order_relaxed);
-	}
-	if (by)
-		atomic_fetch_add_explicit(&cq->ctx->n_armed, (uint32_t)by, memory_order_relaxed);
+	if (how || by)
+		siw_device_count_armed_cq(cq->ctx, by);
 }
 
 /* Ends a CQ. Late calls that poll or arm the CQ find no completion and no channel. */
@@ -104,6 +108,7 @@ static void cq_tear_down(struct siw_cq *cq)
 	cq->channel = NULL;
 	cq_set_armed(cq, 0);
 	siw_unlock(&cq->lock);
+	siw_device_await_end_of_cq_waits(cq);
 	free(ring);
 	siw_device_freelist_give(&cq->ctx->free_cqs, &cq->in_freelist);
 }
@@ -406,6 +411,8 @@ void siw_device_cq_add_completion(struct siw_qp *qp, struct siw_cq *cq, const st
 		cq->loop_armed = false;
 		siw_llp_event_loop_fd_set(cq->loop);
 	}
+	if (__builtin_expect(atomic_load_explicit(&cq->waiters, memory_order_relaxed), 0))
+		siw_device_wake_cq_waiters(cq);
 	siw_unlock(&cq->lock);
 	if (announce)
 		siw_device_comp_channel_raise_cq_event(cq);

@@ -108,7 +108,8 @@ struct siw_cq {
 	 */
 	struct siw_llp_event_loop_fd *loop;
 	bool loop_armed;
-	uint32_t unacked; /* number of events read and not acknowledged yet */
+	_Atomic uint32_t waiters; /* threads inside siw_wait_cq; incremented under lock */
+	uint32_t unacked;	  /* number of events read and not acknowledged yet */
 	struct siw_async async;
 	struct siw_child child;
 	struct siw_link in_freelist;

@@ -131,6 +131,8 @@ static int wait_loop(struct wait *wait)
 {
 	struct siw_context *ctx = wait->ctx;
 	uint64_t spin_until = begin_wait_spin(ctx), now;
+	/* A wait that does not spin makes its first round before the sleep. */
+	bool poll = spin_until != 0;
 	struct siw_llp_waitset sets[SIW_MAX_LANES];
 	int64_t timeout_us;
 	int moved, r;
@@ -138,7 +140,7 @@ static int wait_loop(struct wait *wait)
 	for (;;) {
 		if (wait->counted != lanes_served_by_wait(wait))
 			count_waiter_in_lanes(wait, lanes_served_by_wait(wait));
-		for (uint32_t left = wait->counted; left; left &= left - 1)
+		for (uint32_t left = wait->counted; poll && left; left &= left - 1)
 			siw_device_poll(ctx->lanes[__builtin_ctz(left)], NULL);
 		r = wait->ready(wait->arg);
 		if (r) {
@@ -149,8 +151,12 @@ static int wait_loop(struct wait *wait)
 		if (siw_device_inherited(ctx))
 			return siw_refuse(STALE);
 		now = siw_now_ns();
-		if (now >= wait->deadline)
+		if (now >= wait->deadline && poll)
 			return siw_refuse(TIME_OVER);
+		if (now >= wait->deadline) {
+			poll = true;
+			continue;
+		}
 		/* Under continuous traffic this loop may never reach its cancellable sleep. */
 		pthread_testcancel();
 		if (now < spin_until)
@@ -158,6 +164,7 @@ static int wait_loop(struct wait *wait)
 		if (spin_until)
 			end_wait_spin(ctx, true);
 		spin_until = 0;
+		poll = true;
 		moved = make_rounds_before_sleep(wait, sets, now, &timeout_us);
 		if (moved < 0)
 			return moved;
@@ -193,7 +200,7 @@ static int begin_wait(struct siw_context *ctx, int (*ready)(void *arg), void *ar
 	r = ready(arg);
 	if (r)
 		return r;
-	if (timeout_ms < 0 && siw_llp_event_fd_is_nonblocking(fd))
+	if (timeout_ms < 0 && fd >= 0 && siw_llp_event_fd_is_nonblocking(fd))
 		timeout_ms = 0;
 	if (timeout_ms < 0)
 		*deadline = UINT64_MAX;

@@ -35,6 +35,7 @@ __all__ = [
     "ffi",
     "lib",
     "list_open_root_handles",
+    "next_wait_ms",
     "register_exit_callback",
 ]
 
@@ -467,7 +468,7 @@ class Waitable(Handle):
             while True:
                 if not alone and self._in_library and timeout != 0:
                     self._sleep_until_event(deadline, over, about)
-                ms = _next_wait_ms(deadline) if alone else 0
+                ms = next_wait_ms(deadline) if alone else 0
                 rc = self._wait_in_library(get, ms) if ms else get(0)
                 if rc == 0:
                     found = take()
@@ -541,7 +542,7 @@ class Waitable(Handle):
 _LEAVING_S = 0.5
 
 
-def _next_wait_ms(deadline: float | None) -> int:
+def next_wait_ms(deadline: float | None) -> int:
     """Return the duration in milliseconds of the next wait inside the library."""
     if deadline is None:
         return SLICE_MS

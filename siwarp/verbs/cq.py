@@ -22,6 +22,7 @@ from siwarp.verbs._ffi import (
     destroy_objects_of_dropped_handles,
     ffi,
     lib,
+    next_wait_ms,
 )
 from siwarp.verbs.device import Context
 from siwarp.verbs.enums import WCFlag, WCOpcode, WCStatus
@@ -193,12 +194,16 @@ _MANY = struct.Struct(f"{_WC_FIELDS}{_WC_SIZE - struct.calcsize(_WC_FIELDS)}x")
 #: Above this number of requested completions, memory is allocated only for the CQ's capacity.
 _MANY_ENTRIES = 4096
 
+#: Results of a wait that ended without a completion.
+_NOTHING_YET = frozenset((-errno.EAGAIN, -errno.EINTR))
+
 _unpack_one = _ONE.unpack
 _unpack_wc = _MANY.unpack
 _new = tuple.__new__
 _poll = lib.siw_poll_cq_instances
 _poll_wcs = lib.siw_poll_cq
 _poll_and_arm = lib.siw_poll_cq_and_arm
+_wait = lib.siw_wait_cq
 _null = ffi.NULL
 
 
@@ -433,7 +438,7 @@ class CQ(Handle):
         return self._poll_completions_as_list(num_entries, _poll_and_arm)
 
     def _poll_completions_as_list(
-        self, num_entries: int, poll: Callable[..., int] = _poll
+        self, num_entries: int, poll: Callable[..., int] = _poll, *more: int
     ) -> list[WC]:
         if num_entries < 1:
             raise ValueError(f"cannot poll for {num_entries} completions")
@@ -448,16 +453,23 @@ class CQ(Handle):
             buffer = _PollBuffer(num_entries)
         try:
             got = poll(
-                self._c, num_entries, buffer.wcs, buffer.sources, buffer.dests, buffer.instances
+                self._c,
+                num_entries,
+                buffer.wcs,
+                buffer.sources,
+                buffer.dests,
+                buffer.instances,
+                *more,
             )
         except TypeError:
             self._c_object()
             raise
-        if got == 0:
+        if got == 0 or got in _NOTHING_YET:
             free.append(buffer)
             return []
         if got < 0:
             free.append(buffer)
+            self._c_object()  # raises StateError if another thread closed the CQ during a wait
             check_return_code(got, f"polling {self!r}")
         wcs = buffer.unpack_completions(got)
         free.append(buffer)
@@ -522,15 +534,15 @@ class CQ(Handle):
                 errno.EINVAL,
                 f"{self!r} has no channel: create the CQ with channel=CompChannel(context)",
             )
-        deadline = None if timeout is None else system.monotonic() + timeout
+        deadline = system.monotonic() + timeout if timeout else timeout
+        if wcs := self._wait_in_library(deadline, num_entries):
+            return wcs
         while True:
-            if wcs := self.poll(num_entries):
-                return wcs
             events = self._events
             self.req_notify()
             if wcs := self.poll(num_entries):
                 return wcs
-            left = None if deadline is None else deadline - system.monotonic()
+            left = None if deadline is None else deadline and deadline - system.monotonic()
             if (left is not None and left <= 0) or (over is not None and over()):
                 return []
 
@@ -542,6 +554,16 @@ class CQ(Handle):
             cq = self.channel._get_cq_event(left, is_wait_over, self)
             if cq is not None:
                 cq.ack_events(1)
+            if wcs := self.poll(num_entries):
+                return wcs
+
+    def _wait_in_library(self, deadline: float | None, num_entries: int) -> list[WC]:
+        """Poll the queue, and if nothing has completed, wait for at most ``SLICE_MS``.
+
+        The waiting thread sleeps on the sockets and handles the message itself (``siw_wait_cq``),
+        so that no event and no second thread are needed.
+        """
+        return self._poll_completions_as_list(num_entries, _wait, next_wait_ms(deadline))
 
     def resize(self, cqe: int) -> None:
         """Change the capacity to at least ``cqe`` completions, keeping the queued completions.

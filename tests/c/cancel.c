@@ -142,6 +142,15 @@ static void *await_cq_event(void *unused)
 	return unused;
 }
 
+static void *await_completion(void *unused)
+{
+	struct siw_wc wc;
+
+	cancel_own_thread_if_requested();
+	check(siw_wait_cq(a.cq, 1, &wc, NULL, NULL, NULL, -1));
+	return unused;
+}
+
 static void *await_async_event(void *unused)
 {
 	struct siw_async_event event;
@@ -170,8 +179,8 @@ static void *await_event_on_deviceless_channel(void *unused)
 	return unused;
 }
 
-static void *(*const waits[])(void *) = { await_cq_event, await_async_event, await_cm_event,
-					  await_event_on_deviceless_channel };
+static void *(*const waits[])(void *) = { await_cq_event, await_completion, await_async_event,
+					  await_cm_event, await_event_on_deviceless_channel };
 #define N_WAITS (sizeof(waits) / sizeof(waits[0]))
 
 static void sleep_us(long us)

@@ -18,6 +18,25 @@ def test_a_figure_of_dask_is_printed_with_the_median_and_the_range_of_its_ratios
     assert shown[-1] == "unreliable: a doubt"
 
 
+def test_a_small_measurement_gives_every_figure_for_both_comms(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(dask, "ROUND_TRIPS", 20)
+    monkeypatch.setattr(dask, "TASKS", 20)
+    monkeypatch.setattr(dask, "ARRAYS", {"256 KiB": (256 << 10, 4)})
+    steps: list[int] = []
+    found = dask.measure(1, 1 << 20, lambda: steps.append(1))
+    assert len(steps) == len(dask.COMMS)
+    names = ["round trips/s", "GB/s, 256 KiB", "tasks/s", "GB/s, shuffle"]
+    assert list(found["figures"]) == names
+    for by_comm in found["figures"].values():
+        assert sorted(by_comm) == sorted(dask.COMMS)
+        assert all(len(values) == 1 and values[0] > 0 for values in by_comm.values())
+    dask.print_figures(found)
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in names)
+
+
 def test_an_invalid_size_of_the_shuffle_is_refused() -> None:
     done = run_lab("dask", "--shuffle", "x")
     assert done.returncode == 2

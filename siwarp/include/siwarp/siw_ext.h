@@ -198,6 +198,15 @@ int siw_poll_cq_between(struct siw_cq *cq, int num_entries, struct siw_wc *wc,
 int siw_poll_cq_instances(struct siw_cq *cq, int num_entries, struct siw_wc *wc,
 			  struct siw_addr *sources, struct siw_addr *dests, uint64_t *instances);
 /*
+ * Polls a CQ like siw_poll_cq_instances, and if the CQ is empty, waits up to timeout_ms
+ * milliseconds for a completion (-1: without limit; 0: without waiting). The waiting thread makes
+ * progress and sleeps as in siw_get_cq_event, but the CQ is not armed, raises no event, and needs no
+ * channel. Returns the number of completions, 0 only if num_entries is 0; -EAGAIN when the time has elapsed; -EINTR after a signal; or another -errno, as siw_poll_cq_instances.
+ * siw_destroy_cq in another thread ends the wait with -EINVAL.
+ */
+int siw_wait_cq(struct siw_cq *cq, int num_entries, struct siw_wc *wc, struct siw_addr *sources,
+		struct siw_addr *dests, uint64_t *instances, int timeout_ms);
+/*
  * Creates an address handle like siw_create_ah, with which messages leave from source, an address
  * of the device (the port is ignored; family 0: as siw_create_ah). Additional causes of EINVAL: the
  * device does not have the address, or dest is of another address family. A UD QP that posts with
