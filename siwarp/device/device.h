@@ -645,8 +645,8 @@ int siw_device_progress_once(struct siw_lane *lane);
  * milliseconds (-1: no limit); -EINTR. The calling thread makes progress on a set of lanes while it
  * waits: *lanes is a bit mask, and may change meanwhile (siw_device_comp_channel_change_lanes). fd
  * must become readable when another thread causes ready() to return non-zero; -1: that thread calls
- * siw_device_wake_sleeping_thread() for these lanes. With a non-zero
- * timeout_ms this is a cancellation point (base/cancel.h), so the caller must hold no lock.
+ * siw_device_wake_sleeping_thread() for these lanes. With a non-zero timeout_ms this is a
+ * cancellation point (base/cancel.h), so the caller must hold no lock.
  */
 int siw_device_wait(struct siw_context *ctx, const _Atomic uint32_t *lanes, int (*ready)(void *arg),
 		    void *arg, int fd, int timeout_ms);

@@ -18,7 +18,7 @@ static __thread const struct siw_cq *awaited;
 void siw_device_wake_cq_waiters(struct siw_cq *cq)
 {
 	/* Other threads may wait, too, but the calling thread counts as one of the waiters. */
-	if (awaited == cq && atomic_load(&cq->waiters) == 1)
+	if (awaited == cq && !siw_device_wait_is_asleep() && atomic_load(&cq->waiters) == 1)
 		return;
 	SIW_EACH_LANE(lane, cq->ctx)
 	siw_device_wake_sleeping_thread(lane);

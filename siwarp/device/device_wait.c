@@ -151,9 +151,9 @@ static int wait_loop(struct wait *wait)
 		if (siw_device_inherited(ctx))
 			return siw_refuse(STALE);
 		now = siw_now_ns();
-		if (now >= wait->deadline && poll)
-			return siw_refuse(TIME_OVER);
 		if (now >= wait->deadline) {
+			if (poll)
+				return siw_refuse(TIME_OVER);
 			poll = true;
 			continue;
 		}
