@@ -17,6 +17,7 @@ from harness.verbs_harness import (
     poll,
     temporary_settings,
 )
+from net import HERE
 
 from siwarp._siwarp import ffi, lib
 from siwarp.verbs import CQ, WCStatus
@@ -192,3 +193,24 @@ def test_a_wait_fails_after_a_forced_close() -> None:
     rig.ctx.close(force=True)
     thread.join(LIMIT)
     assert results == [-errno.ESTALE]
+
+
+def test_a_call_without_time_receives_a_message_while_waits_do_not_spin() -> None:
+    with temporary_settings(lanes=1):
+        rig = open_device_without_progress_thread()
+    channel = rig.create_channel()
+    c, which, null = channel._c_object(), ffi.new("struct siw_cq **"), ffi.NULL
+    cq = rig.create_cq(16, channel)
+    pair = Pair(rig)
+    into = rig.create_ud_qp(scq=rig.create_cq(), rcq=cq, addr=(HERE, 0))
+    pair.b, pair.to_b = into, rig.create_ah(into)
+    for _ in range(40):  # after unsuccessful spins, the next waits do not spin
+        assert lib.siw_get_cq_event(c, which, null, 1) == -errno.EAGAIN
+    for i in range(10):
+        cq.req_notify()
+        pair.post_receive(i)
+        pair.send(b"x")
+        assert lib.siw_get_cq_event(c, which, null, 0) == 0
+        lib.siw_ack_cq_events(which[0], 1)
+        assert [wc.wr_id for wc in cq.poll(2)] == [i]
+    rig.ctx.close(force=True)

@@ -92,6 +92,7 @@ def test_a_completion_that_another_thread_queues_makes_the_descriptor_readable()
     thread.join()
     assert readable_now(fd)
     assert [wc.wr_id for wc in take_completions_by_event_loop(pair.scq, 1)] == [7]
+    wait_until(lambda: not pair.scq.poll_and_arm() and not readable_now(fd))
     rig.close()
 
 
