@@ -51,8 +51,16 @@ cpu = '{platform.cpu}'
 endian = 'little'
 """
     file = BUILD / f"{platform.name}.ini"
-    file.write_text(text)
+    if not file.exists() or file.read_text() != text:
+        # meson reads the options of a cross file only when it configures an empty folder.
+        shutil.rmtree(meson_folder(platform), ignore_errors=True)
+        file.write_text(text)
     return file
+
+
+def meson_folder(platform: Platform) -> Path:
+    """Return the folder in which meson builds for a platform."""
+    return BUILD / "meson" / platform.name
 
 
 def build_wheel_for_platform(platform: Platform) -> Path:
@@ -64,7 +72,7 @@ def build_wheel_for_platform(platform: Platform) -> Path:
     # environment variable sets.
     os.environ["_PYTHON_HOST_PLATFORM"] = f"linux-{platform.cpu}"
     arguments = [f"--cross-file={write_cross_file(platform)}", "-Ddebug=false"]
-    settings = {"build-dir": str(BUILD / "meson" / platform.name), "setup-args": arguments}
+    settings = {"build-dir": str(meson_folder(platform)), "setup-args": arguments}
     log = BUILD / f"{platform.name}.log"
     try:
         with log.open("w") as to, redirect_output_to(to.fileno()):
