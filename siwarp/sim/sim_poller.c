@@ -4,10 +4,10 @@
  * addresses, waiting, event descriptors and interfaces.
  */
 #include <fcntl.h>
+#include <poll.h>
 #include <stdio.h>
 #include <sys/eventfd.h>
 #include <sys/syscall.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 #include "base/settings.h"
@@ -426,15 +426,18 @@ void siw_llp_event_fd_set(int fd)
 void siw_llp_event_fd_clear(int fd)
 {
 	struct sim_fd *event = sim_fd_find(fd);
+	struct pollfd readable = { .fd = fd, .events = POLLIN };
 	uint64_t count;
-	struct iovec to = { &count, sizeof(count) };
 
 	if (!event || !event->set)
 		return;
 	event->set = false;
 	event_clear_readable_in_sets(event);
-	/* EAGAIN: the program has already read the descriptor itself. */
-	if (preadv2(fd, &to, 1, -1, RWF_NOWAIT) < 0 && errno != EAGAIN)
+	/*
+	 * The program may have read the descriptor itself. Linux before 5.8 and qemu-user refuse
+	 * preadv2() with RWF_NOWAIT.
+	 */
+	if (poll(&readable, 1, 0) == 1 && read(fd, &count, sizeof(count)) < 0)
 		perror("siwarp.sim: reading an event descriptor");
 }
 

@@ -18,6 +18,8 @@ from packaging.requirements import Requirement
 from platforms import OUT
 
 SBOM = "siwarp.cdx.json"
+#: Extras of pyproject.toml for work on siwarp itself.
+DEVELOPMENT = {"test", "lint", "docs", "wheel", "dist", "dev"}
 
 
 def wheel_metadata(wheel: Path) -> Message:
@@ -33,6 +35,7 @@ def file_sha256(file: Path) -> str:
 def runtime_components(about: Message) -> list[Component]:
     """Return the packages that siwarp needs at run time; packages of an extra are optional.
 
+    Packages that only the extras for work on siwarp itself need are left out.
     The description of a package has the range of versions, from which the installation selects one.
     """
     found: dict[str, Component] = {}
@@ -40,6 +43,8 @@ def runtime_components(about: Message) -> list[Component]:
         one = Requirement(line)
         extra = one.marker is not None and "extra" in str(one.marker)
         if one.name == "siwarp" or (extra and one.name in found):
+            continue
+        if one.marker and any(one.marker.evaluate({"extra": name}) for name in DEVELOPMENT):
             continue
         found[one.name] = Component(
             name=one.name,
@@ -79,7 +84,9 @@ def create_bill_of_materials(files: list[Path]) -> Bom:
 
 def main() -> None:
     files = sorted(f for f in OUT.iterdir() if f.suffix in (".whl", ".gz"))
-    (OUT / SBOM).write_text(JsonV1Dot5(create_bill_of_materials(files)).output_as_string(indent=2) + "\n")
+    (OUT / SBOM).write_text(
+        JsonV1Dot5(create_bill_of_materials(files)).output_as_string(indent=2) + "\n"
+    )
     sums = [f"{file_sha256(f)}  {f.name}\n" for f in (*files, OUT / SBOM)]
     (OUT / "SHA256SUMS").write_text("".join(sums))
     print(f"siwarp: {OUT}: {len(files)} files, {SBOM} and SHA256SUMS")
