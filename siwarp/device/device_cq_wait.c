@@ -97,8 +97,10 @@ int siw_wait_cq(struct siw_cq *cq, int num_entries, struct siw_wc *wc, struct si
 	struct wanted_completions want = { cq, num_entries, wc, sources, dests, instances };
 	int n;
 
+	if (!cq)
+		return siw_refuse_null("cq");
 	/* A wait makes a round before it sleeps, so a poll of an empty CQ need not make one. */
-	if (!cq || !wc || num_entries <= 0 || !timeout_ms || siw_cq_pending(cq)) {
+	if (!wc || num_entries <= 0 || !timeout_ms || siw_cq_pending(cq)) {
 		n = siw_poll_cq_instances(cq, num_entries, wc, sources, dests, instances);
 		if (n || num_entries <= 0)
 			return n;
