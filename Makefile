@@ -12,7 +12,7 @@ ARGS ?=
 # ARGS="-n 0".
 SHARED := -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help build check ci-full coverage dask demo sim lanes batching soak test test-all wheel wheel-check dist lint format asan tsan strict stress fuzz mutate plants timing abi abi-gate abi-all abi-container abi-symbols docs site interop tshark lab-verbs lab-abi lab-adts lab-aio lab-dask lab-mpi lab-wan lab-walk lab-test bench bench-check spec fresh clean
+.PHONY: help build check ci-full coverage dask demo sim lanes batching soak test test-all wheel wheel-check dist deb lint format asan tsan strict stress fuzz mutate plants timing abi abi-gate abi-all abi-container abi-symbols docs site interop tshark lab-verbs lab-abi lab-adts lab-aio lab-dask lab-mpi lab-wan lab-walk lab-test bench bench-check spec fresh clean
 
 ci-full: ## Everything, including the checks that the gate (.ci/run) leaves out; about two hours, as root; RESUME=1 skips steps that have passed on this commit
 	@tools/ci-full $(if $(RESUME),--resume) $(ARGS)
@@ -46,6 +46,9 @@ wheel-check: ## Build the wheel, and test it in an empty environment outside the
 
 dist: ## Build the files of a release in dist/release: sdist, wheels for two processors and C libraries, SBOM; ON=x86_64-musl
 	@tools/dist/run $(ON)
+
+deb: ## Build Debian packages in dist/debian on a minimal Debian 12, and test them on another; needs root
+	@tools/deb
 
 lint: ## Run linters, type checks, the checks of the layers, an aarch64 cross-compile
 	@tests/lint/run

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import shlex
+import sys
 from pathlib import Path
 
 LIBRARY = "libsiwarp.so.0"
@@ -12,8 +13,22 @@ RDMACM = "librdmacm.so.1"
 
 
 def include_dir() -> Path:
-    """Return the folder to give to the compiler's ``-I``."""
-    return Path(__file__).resolve().parent / "include"
+    """Return the folder to give to the compiler's ``-I``.
+
+    It is ``siwarp/include``, or the system's if a package of the distribution has the headers.
+
+    Raises:
+        FileNotFoundError: the installation has no headers.
+
+    """
+    beside = Path(__file__).resolve().parent
+    for found in (beside / "include", Path(sys.prefix, "include")):
+        if (found / "siwarp" / "siw.h").is_file():
+            return found
+    raise FileNotFoundError(
+        f"no siwarp/siw.h in {beside} or {sys.prefix}/include: as root, type: "
+        "apt-get install libsiwarp-dev"
+    )
 
 
 def _c_module_folder() -> Path:
@@ -64,6 +79,6 @@ def compiler_flags() -> str:
 
 def linker_flags() -> str:
     """Return the linker flags for a C program, quoted for a shell."""
-    folder = library_path().parent
+    folder = library_path().resolve().parent
     flags = (f"-L{folder}", f"-l:{LIBRARY}", f"-Wl,-rpath,{folder}")
     return " ".join(shlex.quote(flag) for flag in flags)

@@ -73,7 +73,15 @@ PYTHON = {
 #: Layers on which every layer depends, so that a change of such a layer affects all tests.
 LOWEST = {"base", "llp"}
 #: No sanitized test depends on files under these paths, or with these suffixes.
-APART = ("docs/", "examples/", "spec/", "LICENSES/", "tests/interop/", "tests/tshark/")
+APART = (
+    "docs/",
+    "examples/",
+    "packaging/",
+    "spec/",
+    "LICENSES/",
+    "tests/interop/",
+    "tests/tshark/",
+)
 APART_ENDS = (".md", ".rst")
 
 

@@ -56,6 +56,7 @@ SIM = [
 #: file's path. Such a file affects no other tests.
 TESTS_OF = {
     ".ci/": ["tests/unit/gate"],
+    "packaging/": ["tests/unit/release"],
     "spec/": ["tests/unit/spec"],
     "tests/lint/": ["tests/unit/lint"],
     "tests/mutants/": ["tests/unit/mutants/test_mutants.py"],

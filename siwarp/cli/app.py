@@ -9,6 +9,7 @@ from typing import Any
 import typer
 
 from siwarp.cli.group import Group
+from siwarp.cli.old_typer import adapt_typer
 
 __all__ = ["build_app"]
 
@@ -63,6 +64,7 @@ _CONTEXT_SETTINGS = {"capture": {"allow_interspersed_args": False}}
 
 def build_app(wanted: str | None = None) -> typer.Typer:
     """Return the application with all subcommands, or with only the wanted one."""
+    adapt_typer()
     app = typer.Typer(
         name="siwarp",
         cls=Group,

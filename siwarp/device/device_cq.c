@@ -1,9 +1,19 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Completion queues. Their events are raised in device_channel.c. */
+/*
+ * Completion queues. Their events are raised in device_channel.c.
+ *
+ * siw_wait_cq waits for completions without an event. The thread sleeps on the sockets of the CQ's
+ * lanes, and handles the message that ends its sleep itself. A thread that adds a completion for
+ * another thread wakes that thread through the lanes.
+ */
 #include <errno.h>
+#include <pthread.h>
 #include <stdlib.h>
 
+#include "base/os.h"
 #include "device/device_impl.h"
+
+#define STEP_NS 200000 /* interval at which the destruction of a CQ wakes threads that wait */
 
 static uint32_t round_up_cq_size(uint32_t n)
 {
@@ -45,6 +55,37 @@ static struct siw_cq *cq_alloc(struct siw_context *ctx, uint32_t size)
 	return cq;
 }
 
+/* The CQ for whose completions this thread waits. Its completions need not wake this thread. */
+static __thread const struct siw_cq *awaited;
+
+/*
+ * Wakes the threads that wait for completions of the CQ, except the calling thread, which looks at
+ * the CQ after its round. Called with the CQ's lock held.
+ */
+static void cq_wake_waiters(struct siw_cq *cq)
+{
+	/* Other threads may wait, too, but the calling thread counts as one of the waiters. */
+	if (awaited == cq && !siw_device_wait_is_asleep() && atomic_load(&cq->waiters) == 1)
+		return;
+	SIW_EACH_LANE(lane, cq->ctx)
+	siw_device_wake_sleeping_thread(lane);
+}
+
+/*
+ * Called after the ring of the CQ was removed, without its lock: returns when no thread waits for
+ * completions of the CQ.
+ */
+static void cq_await_end_of_waits(struct siw_cq *cq)
+{
+	/* After a forced close the struct is not reused, so a late waiter does no harm. */
+	while (atomic_load(&cq->waiters) && !siw_device_inherited(cq->ctx)) {
+		siw_lock(&cq->lock);
+		cq_wake_waiters(cq);
+		siw_unlock(&cq->lock);
+		siw_sleep_ns(STEP_NS);
+	}
+}
+
 /*
  * Determines the lanes that a CQ uses, after its queue pairs or its home lane have changed.
  * cq->lock held.
@@ -64,10 +105,15 @@ static void cq_update_lanes(struct siw_cq *cq)
 		siw_device_comp_channel_change_lanes(cq->channel, before, lanes);
 	/* the threads must wait on the lanes that were added */
 	if (lanes & ~before && atomic_load(&cq->waiters))
-		siw_device_wake_cq_waiters(cq);
+		cq_wake_waiters(cq);
 }
 
-void siw_device_count_armed_cq(struct siw_context *ctx, int by)
+/*
+ * Changes the number of CQs that are armed or waited on. Meanwhile the program may sleep, so posts
+ * are not delayed for a batch until it has polled often again (siw_qp_may_delay_posts). by: -1, 0
+ * (a CQ was armed again) or 1.
+ */
+static void cq_count_armed(struct siw_context *ctx, int by)
 {
 	if (by >= 0) {
 		SIW_EACH_LANE(lane, ctx)
@@ -85,7 +131,7 @@ static void cq_set_armed(struct siw_cq *cq, int how)
 
 	cq->armed = how;
 	if (how || by)
-		siw_device_count_armed_cq(cq->ctx, by);
+		cq_count_armed(cq->ctx, by);
 }
 
 /* Ends a CQ. Late calls that poll or arm the CQ find no completion and no channel. */
@@ -108,7 +154,7 @@ static void cq_tear_down(struct siw_cq *cq)
 	cq->channel = NULL;
 	cq_set_armed(cq, 0);
 	siw_unlock(&cq->lock);
-	siw_device_await_end_of_cq_waits(cq);
+	cq_await_end_of_waits(cq);
 	free(ring);
 	siw_device_freelist_give(&cq->ctx->free_cqs, &cq->in_freelist);
 }
@@ -412,7 +458,7 @@ void siw_device_cq_add_completion(struct siw_qp *qp, struct siw_cq *cq, const st
 		siw_llp_event_loop_fd_set(cq->loop);
 	}
 	if (__builtin_expect(atomic_load_explicit(&cq->waiters, memory_order_relaxed), 0))
-		siw_device_wake_cq_waiters(cq);
+		cq_wake_waiters(cq);
 	siw_unlock(&cq->lock);
 	if (announce)
 		siw_device_comp_channel_raise_cq_event(cq);
@@ -611,4 +657,87 @@ const char *siw_wc_status_str(int status)
 	if (status < 0 || status >= (int)(sizeof(text) / sizeof(text[0])))
 		return "unknown status";
 	return text[status];
+}
+
+/* ---- waiting without an event ---------------------------------------------------------------- */
+
+/* Counts the calling thread as a waiter. Returns 0 or -errno. */
+static int cq_wait_begin(struct siw_cq *cq)
+{
+	int err = 0;
+
+	/* A thread that adds a completion under the lock later sees the waiter. */
+	siw_lock(&cq->lock);
+	if (cq->ring)
+		atomic_fetch_add(&cq->waiters, 1);
+	else
+		err = siw_refuse(DESTROYED);
+	siw_unlock(&cq->lock);
+	if (err)
+		return err;
+	awaited = cq;
+	cq_count_armed(cq->ctx, 1);
+	return 0;
+}
+
+static void cq_wait_end(void *arg)
+{
+	struct siw_cq *cq = arg;
+
+	cq_count_armed(cq->ctx, -1);
+	awaited = NULL;
+	atomic_fetch_sub(&cq->waiters, 1); /* the last access, because the CQ may be destroyed */
+}
+
+/* The arguments of siw_wait_cq. */
+struct wanted_completions {
+	struct siw_cq *cq;
+	int max;
+	struct siw_wc *wc;
+	struct siw_addr *sources, *dests;
+	uint64_t *instances;
+};
+
+/* Returns the number of completions that were taken from the CQ, or -errno if there will be none. */
+static int cq_take_wanted_completions(void *arg)
+{
+	struct wanted_completions *want = arg;
+	struct siw_cq *cq = want->cq;
+	int n = siw_device_cq_take_completions(cq, want->max, want->wc, want->sources, want->dests,
+					       want->instances);
+
+	if (n)
+		return n;
+	siw_lock(&cq->lock);
+	if (!cq->ring)
+		n = siw_refuse(DESTROYED);
+	else if (atomic_load(&cq->overrun))
+		n = siw_refuse(CQ_OVERFLOW);
+	siw_unlock(&cq->lock);
+	return n;
+}
+
+int siw_wait_cq(struct siw_cq *cq, int num_entries, struct siw_wc *wc, struct siw_addr *sources,
+		struct siw_addr *dests, uint64_t *instances, int timeout_ms)
+{
+	struct wanted_completions want = { cq, num_entries, wc, sources, dests, instances };
+	int n;
+
+	if (!cq)
+		return siw_refuse_null("cq");
+	/* A wait makes a round before it sleeps, so a poll of an empty CQ need not make one. */
+	if (!wc || num_entries <= 0 || !timeout_ms || siw_cq_pending(cq)) {
+		n = siw_poll_cq_instances(cq, num_entries, wc, sources, dests, instances);
+		if (n || num_entries <= 0)
+			return n;
+		if (!timeout_ms)
+			return siw_refused(siw_refuse(TIME_OVER));
+	}
+	n = cq_wait_begin(cq);
+	if (n)
+		return siw_refused(n);
+	pthread_cleanup_push(cq_wait_end, cq);
+	n = siw_device_wait(cq->ctx, &cq->lanes, cq_take_wanted_completions, &want, -1, timeout_ms);
+	pthread_cleanup_pop(1);
+	return siw_refused(n);
 }

@@ -77,30 +77,12 @@ int siw_device_make_rounds_for_event_loop(struct siw_lane *lane, const struct si
 
 /* ---- device_cq.c ----------------------------------------------------------------------------- */
 /*
- * Changes the number of CQs that are armed or waited on. Meanwhile the program may sleep, so posts
- * are not delayed for a batch until it has polled often again (siw_qp_may_delay_posts). by: -1, 0
- * (a CQ was armed again) or 1.
- */
-void siw_device_count_armed_cq(struct siw_context *ctx, int by);
-/*
  * Removes up to max completions from the CQ, as siw_poll_cq_instances() does, without a progress
  * round.
  */
 int siw_device_cq_take_completions(struct siw_cq *cq, int max, struct siw_wc *wc,
 				   struct siw_addr *sources, struct siw_addr *dests,
 				   uint64_t *instances);
-
-/* ---- device_cq_wait.c ------------------------------------------------------------------------ */
-/*
- * Wakes the threads that wait for completions of the CQ, except the calling thread, which looks at
- * the CQ after its round. Called with the CQ's lock held.
- */
-void siw_device_wake_cq_waiters(struct siw_cq *cq);
-/*
- * Called after the ring of the CQ was removed, without its lock: returns when no thread waits for
- * completions of the CQ.
- */
-void siw_device_await_end_of_cq_waits(struct siw_cq *cq);
 
 /* ---- device_lane.c --------------------------------------------------------------------------- */
 /* Initializes a new, zeroed lane of the device. The lane has no poller yet. */

@@ -20,7 +20,12 @@ WITH_BLOCKS = [ROOT / "README.md", *PAGES]
 WITH_LINKS = [*ROOT.glob("*.md"), *PAGES, *(ROOT / "spec").glob("*.md")]
 #: Files that run code blocks of documentation pages. A Python file states the page and the block by
 #: read_doc_block("PAGE", "NAME"), a shell script by doc_block.py PAGE NAME.
-RUNNERS = [p for p in (ROOT / "tests").rglob("*") if p.suffix in (".py", "") and p.is_file()]
+RUNNERS = [
+    p
+    for folder in ("tests", "tools")
+    for p in (ROOT / folder).rglob("*")
+    if p.suffix in (".py", "") and p.is_file()
+]
 FENCE = re.compile(r"^```(\w*)\n.*?^```$", re.DOTALL | re.MULTILINE)
 
 
