@@ -506,8 +506,9 @@ int siw_comp_channel_fd(struct siw_comp_channel *channel);
  * descriptor by fcntl(2), timeout_ms -1 means 0.
  *
  * If timeout_ms is not 0, siw_get_cq_event is a cancellation point (pthread_cancel), and so are
- * siw_get_async_event and siw_cm_get_event. A thread that is cancelled in such a call has not
- * removed an event. No other function of siwarp is a cancellation point.
+ * siw_get_async_event, siw_cm_get_event and siw_wait_cq (siw_ext.h). A thread that is cancelled in
+ * such a call has not removed an event or a completion. No other function of siwarp is a
+ * cancellation point.
  */
 int siw_get_cq_event(struct siw_comp_channel *channel, struct siw_cq **cq, void **cq_context,
 		     int timeout_ms);

@@ -200,10 +200,10 @@ int siw_poll_cq_instances(struct siw_cq *cq, int num_entries, struct siw_wc *wc,
 /*
  * Polls a CQ like siw_poll_cq_instances, and if the CQ is empty, waits up to timeout_ms
  * milliseconds for a completion (-1: without limit; 0: without waiting). The waiting thread makes
- * progress and sleeps as in siw_get_cq_event, but the CQ is not armed, raises no event, and needs no
- * channel. Returns the number of completions, 0 only if num_entries is 0; -EAGAIN when the time has
- * elapsed; -EINTR after a signal; or another -errno, as siw_poll_cq_instances. siw_destroy_cq in
- * another thread ends the wait with -EINVAL.
+ * progress and sleeps as in siw_get_cq_event, but the CQ is not armed, raises no event, and needs
+ * no channel. Returns the number of completions, 0 only if num_entries is 0; -EAGAIN when the time
+ * has elapsed; -EINTR after a signal; or another -errno, as siw_poll_cq_instances. siw_destroy_cq
+ * in another thread ends the wait with -EINVAL.
  */
 int siw_wait_cq(struct siw_cq *cq, int num_entries, struct siw_wc *wc, struct siw_addr *sources,
 		struct siw_addr *dests, uint64_t *instances, int timeout_ms);
