@@ -44,6 +44,7 @@ GATE = {
         "tests/unit/device/test_device_threads.py",
         "tests/unit/device/test_device_async.py",
         "tests/unit/device/test_device_cancel.py",
+        "tests/unit/device/test_device_cq_wait.py",
         "tests/unit/device/test_device_forced.py",
         "tests/unit/device/test_device_mw_races.py",
         "tests/unit/device/test_device_objects.py",

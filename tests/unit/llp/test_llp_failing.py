@@ -270,6 +270,8 @@ def test_a_capture_can_query_the_source_address_with_descriptor_0(
 
 
 ADOPT_FAILS = """
+hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 p = Poller()
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 s.bind(("127.0.0.1", 0))
@@ -297,7 +299,7 @@ p.close()
 
 
 def test_a_socket_that_cannot_be_adopted_stays_open_for_the_caller(build_dir: Path) -> None:
-    run_with_failing_calls(build_dir, "import fcntl\n" + ADOPT_FAILS)
+    run_with_failing_calls(build_dir, "import fcntl, resource\n" + ADOPT_FAILS)
 
 
 def test_receiving_a_batch_handles_errors_like_receiving_a_datagram(
