@@ -7,9 +7,9 @@
  * octets. At the end the four are combined into one, which crc32q reduces. The CPU can execute
  * crc32q beside the wide products, so long input is divided into blocks of which a part is computed
  * in the accumulators, and the rest at the same time in three streams of crc32q. With AVX-512 this
- * takes a third less time than the accumulators alone, but not if the octets are also copied,
- * because the stores of 8 octets take too long. Short input, and a short remainder, are processed
- * as one stream of crc32q.
+ * takes a third less time than the accumulators alone. Input that is also copied is not divided,
+ * because crc32q would need a store for each 8 octets. Short input, and the octets that remain
+ * after the last whole step, are processed as one stream of crc32q.
  *
  * The including file defines WIDE, the target of its functions; wide_t, 64 octets in registers; and
  * factor_t, K2(low, high): two factors for each 128-bit lane, where low applies to the word with

@@ -59,8 +59,8 @@ static struct siw_cq *cq_alloc(struct siw_context *ctx, uint32_t size)
 static __thread const struct siw_cq *awaited;
 
 /*
- * Wakes the threads that wait for completions of the CQ, except the calling thread, which looks at
- * the CQ after its round. Called with the CQ's lock held.
+ * Wakes the threads that wait for completions of the CQ. If the calling thread is the only one, it
+ * needs no wake-up: it polls the CQ after its progress round. Called with the CQ's lock held.
  */
 static void cq_wake_waiters(struct siw_cq *cq)
 {
@@ -666,7 +666,10 @@ static int cq_wait_begin(struct siw_cq *cq)
 {
 	int err = 0;
 
-	/* A thread that adds a completion under the lock later sees the waiter. */
+	/*
+	 * Under the lock: a thread that adds a completion afterwards wakes this thread, and this
+	 * thread finds a completion that was added before.
+	 */
 	siw_lock(&cq->lock);
 	if (cq->ring)
 		atomic_fetch_add(&cq->waiters, 1);

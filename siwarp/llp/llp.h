@@ -471,9 +471,9 @@ void siw_llp_close(struct siw_llp_sock *sock);
  * return addresses may be called for it. The other functions read which poller the socket is in,
  * also those that any thread may call, so no other thread may call one of them meanwhile.
  *
- * No octet and no event is lost: after the move a socket that was marked ready is still so, data
- * that has arrived and space for sending are reported by the new poller, a paused socket is still
- * paused, and the timers and the octets that a fault plan holds back stay due.
+ * No octet and no event is lost. A socket that was marked ready or paused before the move is so
+ * afterwards. The new poller reports data that has arrived and space for sending, and continues the
+ * timers and the release of octets that a fault plan holds back.
  */
 void siw_llp_leave_poller(struct siw_llp_sock *sock);
 int siw_llp_join_poller(struct siw_llp_sock *sock, struct siw_llp_poller *poller);

@@ -128,7 +128,7 @@ static void poller_set_earlier_packet_due_time(struct siw_llp_poller *poller, ui
 }
 
 void siw_llp_fault_state_unlock(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
-				bool port_locked)
+				bool poller_locked)
 {
 	uint64_t next = next_transmit_time_ns(f);
 	bool holds = !siw_fault_queue_empty(&f->way[SIW_FAULT_TX].queue) ||
@@ -139,7 +139,7 @@ void siw_llp_fault_state_unlock(struct siw_llp_sock *sock, struct siw_llp_faulty
 	 * Without the poller's lock the receive queue is not examined. The thread that added
 	 * packets to the receive queue has already set the time at which these packets are due.
 	 */
-	if (port_locked)
+	if (poller_locked)
 		next = min_time(next, siw_llp_fault_next_rx_due_time_ns(sock, f));
 	if (holds != f->counted)
 		siw_faults_adjust_holding_socket_count(holds ? 1 : -1);

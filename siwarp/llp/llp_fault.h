@@ -89,11 +89,11 @@ bool siw_llp_fault_is_stream_full(const struct siw_llp_sock *sock);
  */
 struct siw_llp_faulty *siw_llp_fault_state_lock(struct siw_llp_sock *sock, int *error);
 /*
- * Unlocks the fault state, after recording when the poller has a packet due: to send, and, if the
- * caller holds the lock on the poller, also to receive.
+ * Unlocks the fault state. Before that, records for the poller when the next delayed packet is due
+ * to be sent and, if the caller holds the poller's lock, when one is due to be received.
  */
 void siw_llp_fault_state_unlock(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
-				bool port_locked);
+				bool poller_locked);
 /*
  * Performs the actions that are due for a stream: sends octets, ends or resets the stream, or
  * reports its error.

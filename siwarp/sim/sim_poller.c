@@ -49,7 +49,7 @@ static void event_loop_fd_update(struct siw_llp_event_loop_fd *loop)
 		siw_llp_event_fd_set(loop->fd);
 	else
 		siw_llp_event_fd_clear(loop->fd);
-	/* The progress thread of a real device naps once before it serves the poller. */
+	/* As the progress thread of a real device, wait for nap_us before serving the poller. */
 	if (work && loop->poller->nap_until <= sim.now)
 		loop->poller->nap_until = sim.now + (uint64_t)siw_settings()->nap_us * 1000;
 }
