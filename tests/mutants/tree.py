@@ -81,8 +81,10 @@ class TreeCopy:
                 target.write_bytes(data)
                 shutil.copymode(ROOT / name, target)
         wanted = {self.home / name for name in names}
-        for folder in ("siwarp", "tests"):
-            for path in (self.home / folder).rglob("*"):
+        for copied in self.home.iterdir():
+            if copied.name in (".ready", ".venv", "build"):
+                continue
+            for path in [copied, *copied.rglob("*")]:
                 if path.is_file() and path not in wanted and "__pycache__" not in path.parts:
                     path.unlink()
 
