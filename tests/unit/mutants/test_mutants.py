@@ -165,6 +165,10 @@ def test_the_outcome_of_a_test_run_is_parsed_from_its_status_and_output(
     assert _outcome_of_run(status, out) == run
 
 
+def test_a_test_without_output_for_longer_than_a_test_may_take_hangs() -> None:
+    assert _outcome_of_run(None, f"{TEST_B} ", silent=True) == Run("hung", TEST_B)
+
+
 def test_a_test_run_without_tests_raises_an_error() -> None:
     with pytest.raises(MutantRunError):
         _outcome_of_run(5, "no tests ran")
