@@ -40,7 +40,7 @@ unsigned int siw_cpu_count(void)
 
 	if (!sched_getaffinity(0, sizeof(cpus), &cpus))
 		return (unsigned int)CPU_COUNT(&cpus);
-	/* The kernel supports more CPUs than the set has bits. */
+	/* sched_getaffinity() fails if the kernel supports more CPUs than the set has bits. */
 	online = sysconf(_SC_NPROCESSORS_ONLN);
 	return online > 0 ? (unsigned int)online : 1;
 }

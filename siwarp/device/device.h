@@ -147,15 +147,19 @@ struct siw_watchdogs {
 	unsigned int streak;
 };
 
-/* Counts the polls without work since the last poll that found work, to decide when to wait. */
+/*
+ * Counts the polls without work since the last poll that found work, to decide when a poll yields
+ * the CPU, and which polls make no progress round.
+ */
 struct siw_idle_polls {
 	uint32_t rounds;
 	bool idle;	   /* polls have found no work for longer than a message exchange takes */
-	uint64_t since_ns; /* time at which FEW rounds without work had been made */
+	uint64_t since_ns; /* when the clock was first read after the last poll that found work */
 	/* the CQ whose poll made the last progress round; NULL: unknown */
 	const struct siw_cq *last_cq;
 	unsigned int skipped; /* number of polls of other CQs since the progress round of last_cq */
-	uint32_t work_count;  /* while idle: last seen count of rounds with work of all devices */
+	/* while idle: how many rounds of all devices had moved messages when last checked */
+	uint32_t work_count;
 	/* number of further polls that only rarely make a round, because another device is busy */
 	uint32_t rare_left;
 	uint64_t round_ns; /* time of the last round made while rounds are rare */
@@ -176,7 +180,7 @@ _Static_assert(SIW_MAX_LANES <= SIW_LLP_MAX_WAITSETS, "a thread waits on all lan
 /* What a round of one lane leaves for the next round of another lane. */
 enum siw_lane_work {
 	SIW_LANE_NOTIFY_FOLLOWERS = 1, /* the link or the addresses of the device have changed */
-	SIW_LANE_REVOKE_BINDINGS = 2,  /* streams may use a replaced binding: ctx->revocations */
+	SIW_LANE_REVOKE_BINDINGS = 2,  /* reset streams that use a binding in ctx->revocations */
 	SIW_LANE_CONTINUE_BINDS = 4,   /* the replaced binding that a bind waits for has ended */
 };
 
@@ -209,8 +213,9 @@ struct siw_lane {
 	 */
 	bool round_of_poll;
 	_Atomic bool cq_overrun; /* a CQ overflowed and its QPs have not been moved to ERR yet */
-	_Atomic uint64_t posted_octets; /* since the last burst of posts ended; a hint, relaxed */
-	_Atomic bool posts_dense;	/* posts are dense enough to be delayed for a batch */
+	/* octets posted since the last burst of posts ended; a hint, relaxed */
+	_Atomic uint64_t posted_octets;
+	_Atomic bool posts_dense; /* posts are dense enough to be delayed for a batch */
 	/*
 	 * Until no_delay_until_ns no posts are delayed, because the progress thread had to send
 	 * delayed posts. no_delay_ns: the duration, written under lock.
@@ -224,7 +229,7 @@ struct siw_lane {
 	_Atomic uint32_t polls;
 	/* number of polls that returned completions without a progress round */
 	_Atomic uint32_t polls_without_round;
-	_Atomic uint32_t armed_at; /* value of polls when a CQ was last armed */
+	_Atomic uint32_t armed_at; /* value of `polls` when a CQ was last armed */
 	_Atomic uint32_t waiters;  /* threads inside siw_device_wait */
 	/* number of CQs with which event loops of the program wait on the lane (device_loop.c) */
 	_Atomic uint32_t loops;
@@ -235,7 +240,10 @@ struct siw_lane {
 	 * that may have looked at another lane; last_look: the lane that was looked at last.
 	 */
 	_Atomic uint32_t failed_polls, adopted, looks, last_look;
-	/* what polls of other lanes have seen last: rounds, and since when it has not changed */
+	/*
+	 * the value of `rounds` that polls of other lanes have last seen, and since when it has not
+	 * changed
+	 */
 	_Atomic uint64_t seen_rounds, unserved_since_ns;
 	uint32_t polls_with_work; /* number of polls whose rounds moved messages; under lock */
 	uint32_t one_sided;	  /* number of short Writes and Reads by peers; under lock */

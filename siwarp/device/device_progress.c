@@ -197,7 +197,7 @@ static void timer_schedule(struct siw_lane *lane, struct siw_timed *timed, uint6
 		siw_link_add(&lane->timed, &timed->link);
 		atomic_fetch_add(&lane->n_timed, 1);
 	}
-	/* The sleeping threads have limited their sleep by the timer that was due first. */
+	/* The sleeping threads chose their time-outs without this timer, which is due first now. */
 	if (earlier)
 		siw_llp_poller_wake(lane->poller);
 }

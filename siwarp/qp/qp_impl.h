@@ -39,7 +39,7 @@ static inline bool siw_qp_awaits_response(const struct siw_wqe *wqe)
 			       1u << SIW_WR_MASKED_ATOMIC_CMP_AND_SWP |
 			       1u << SIW_WR_MASKED_ATOMIC_FETCH_AND_ADD;
 
-	/* & 31 treats RDMA_WRITE_RECORD like RDMA_WRITE */
+	/* RDMA_WRITE_RECORD is 32 more than RDMA_WRITE, and has no response either */
 	return await >> (wqe->opcode & 31) & 1;
 }
 /* Returns the completion opcode (enum siw_wc_opcode) of a known request opcode. */
@@ -126,8 +126,8 @@ struct siw_wqe *siw_qp_flow_advance_to_next_request(struct siw_base_qp *base, st
 void siw_qp_flow_complete_oldest_request(struct siw_base_qp *base, struct siw_flow *flow,
 					 int status);
 /*
- * Completes all requests of a flow. The oldest request whose outcome is unknown gets status first,
- * later requests get WR_FLUSH_ERR.
+ * Completes all requests of a flow. first: the status of the oldest request whose outcome is
+ * unknown; later requests get WR_FLUSH_ERR.
  */
 void siw_qp_flow_flush_requests(struct siw_base_qp *base, struct siw_flow *flow, int first);
 /*
@@ -422,7 +422,7 @@ int siw_qp_open_udp_socket(struct siw_base_qp *base, const struct siw_addr *addr
 void siw_qp_reserve_next_rc_qpn(struct siw_base_qp *base);
 /*
  * Gives the number qpn to the QP, unless another QP of the device has it. Returns whether the QP
- * has it now. An RC QP is included in ctx->n_rc before it calls this function.
+ * has it now. For an RC QP, the caller has already incremented ctx->n_rc.
  */
 bool siw_qp_reserve_qpn(struct siw_base_qp *base, uint32_t qpn);
 /* Lists a QP whose type has set the QPN itself, so that no RC QP gets the same number. */

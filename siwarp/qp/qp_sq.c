@@ -44,7 +44,7 @@ static void wqe_copy_inline_data(struct siw_base_qp *base, struct siw_wqe *wqe,
 	for (int i = 0; i < wr->num_sge; i++) {
 		const void *from = (const void *)(uintptr_t)wr->sg_list[i].addr;
 
-		if (wr->sg_list[i].length) /* the address of an empty element may be invalid */
+		if (wr->sg_list[i].length) /* the address of an empty SGE may be invalid */
 			memcpy(to, from, wr->sg_list[i].length);
 		to += wr->sg_list[i].length;
 	}
@@ -53,7 +53,7 @@ static void wqe_copy_inline_data(struct siw_base_qp *base, struct siw_wqe *wqe,
 static void wqe_copy_sge_list(struct siw_wqe *wqe, const struct siw_send_wr *wr)
 {
 	wqe->op.nsge = wr->num_sge;
-	if (wr->num_sge) /* the list may be NULL if it has no elements */
+	if (wr->num_sge) /* sg_list may be NULL if num_sge is 0 */
 		memcpy(wqe->sge, wr->sg_list, (size_t)wr->num_sge * sizeof(wqe->sge[0]));
 }
 
@@ -407,7 +407,7 @@ bool siw_qp_may_delay_posts(struct siw_base_qp *base, const struct siw_send_wr *
 
 	if (!siw_class_of(base)->wait_octets || !wr)
 		return false;
-	for (; wr; wr = wr->next, n++) { /* the requests have not been checked yet */
+	for (; wr; wr = wr->next, n++) { /* the post refuses invalid requests only later */
 		if (!wr->sg_list || (uint32_t)wr->num_sge > base->cap.max_send_sge)
 			return false;
 		octets += siw_qp_octets(wr);

@@ -30,8 +30,8 @@
 #define UC_RTS (RIGHTS | RATE)
 #define PATH   (SIW_QP_AV | SIW_QP_PATH_MTU | SIW_QP_DEST_QPN | SIW_QP_RQ_PSN)
 /*
- * In siwarp, cm moves an RC QP from RESET to RTS, so the Read depths to be negotiated can already
- * be set in RESET.
+ * In siwarp, the connection manager moves an RC QP from RESET to RTS, so the Read depths to be
+ * negotiated can already be set in RESET.
  */
 #define DEPTHS (SIW_QP_MAX_QP_RD_ATOMIC | SIW_QP_MAX_DEST_RD_ATOMIC)
 /*

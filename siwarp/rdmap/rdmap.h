@@ -207,8 +207,9 @@ struct siw_rdmap_op {
 };
 /*
  * Begins an operation. Returns 0; -EAGAIN if that is not possible now, because an earlier message
- * is not completely framed, or because a Read or atomic would exceed ORD: flush, and retry after
- * progress; -EACCES if a local key is invalid; -EPIPE if the stream has ended; another -errno.
+ * is not completely framed, or because a Read or atomic would exceed ORD: call
+ * siw_rdmap_flush_tx(), and retry after a later event; -EACCES if a local key is invalid; -EPIPE if
+ * the stream has ended; another -errno.
  */
 int siw_rdmap_begin_op(struct siw_rdmap_stream *stream, struct siw_rdmap_op *op);
 /*
@@ -639,8 +640,8 @@ uint32_t siw_rdmap_rd_max_outstanding_reads(const struct siw_rdmap_stream *strea
 /* Returns the MSN of the last Send begun on the stream. Send lock held. */
 uint32_t siw_rdmap_rd_last_send_msn(const struct siw_rdmap_stream *stream);
 /*
- * Whether a flush of the stream would frame more data now, because data is left and there is room
- * to send. Send lock held.
+ * Whether siw_rdmap_flush_tx() would frame more data of the stream now, because data is left and
+ * there is room to send. Send lock held.
  */
 bool siw_rdmap_rd_has_more_to_send(const struct siw_rdmap_stream *stream);
 /*
@@ -680,9 +681,9 @@ int siw_rdmap_rd_recv(struct siw_rdmap_rd *rd, struct siw_rdmap_stream **stream,
  */
 void siw_rdmap_rd_resume_paused_streams(struct siw_rdmap_rd *rd);
 /*
- * Ends the streams that are idle and were not used since the last sweep. busy(user): whether the
- * upper layer has requests in progress on a stream. Returns the number of streams left. Both locks
- * held.
+ * Ends the streams that are idle and were not used since the previous call of this function.
+ * busy(user): whether the upper layer has requests in progress on a stream. Returns the number of
+ * streams left. Both locks held.
  */
 uint32_t siw_rdmap_rd_end_idle_streams(struct siw_rdmap_rd *rd, bool (*busy)(void *user));
 uint32_t siw_rdmap_rd_stream_count(const struct siw_rdmap_rd *rd);

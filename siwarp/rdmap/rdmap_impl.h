@@ -457,8 +457,9 @@ struct siw_rdmap_of_rd {
 	struct siw_rdmap_rd *rd; /* NULL: the stream is a connection */
 	const struct siw_addr *peer;
 	struct siw_link in_rd; /* link in the endpoint's streams; under the endpoint's lock */
-	_Atomic bool used;     /* the stream was used since the last sweep */
-	bool partly_received;  /* a message was partially received at the last sweep */
+	_Atomic bool used;     /* the stream was used since the last search for idle streams */
+	/* a message was partially received at the last search for idle streams */
+	bool partly_received;
 	struct siw_link
 		reports; /* list of struct siw_rdmap_error_report; under the endpoint's lock */
 	_Atomic uint32_t n_reports;

@@ -110,7 +110,7 @@ int siw_rdmap_rd_report_refused_request(struct siw_rdmap_stream *stream,
 
 /* ---- responses ------------------------------------------------------------------------------- */
 
-/* Number of octets of responses after which a flush begins no more responses. */
+/* Number of octets of responses after which siw_rdmap_flush_tx() begins no more responses. */
 #define TURN (1u << 20)
 
 /*

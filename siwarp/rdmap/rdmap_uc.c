@@ -159,8 +159,8 @@ int siw_rdmap_uc_flush_tx(struct siw_rdmap_uc *uc)
 	if (r == 1 && uc->due_opcode)
 		r = uc_send_immediate(uc) == 1;
 	/*
-	 * Flush even if the turn has sent its maximum, because a batch must not wait for the next
-	 * turn.
+	 * Pass the batch to UDP even if the turn has sent its maximum, because a batch must not
+	 * wait for the next turn.
 	 */
 	flushed = siw_ddp_uc_tx_flush(uc->ddp);
 	return r < 0 ? r : r && flushed;

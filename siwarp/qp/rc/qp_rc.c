@@ -219,8 +219,8 @@ static enum siw_run rc_run_send_queue(struct siw_base_qp *base)
 	else
 		r = siw_qp_flow_send_requests(base, flow);
 	/*
-	 * A long message may have left no room for the confirming Read before the flush, and no
-	 * other event would send the Read.
+	 * Before its data was passed to TCP, a long message may have left no room for the
+	 * confirming Read. No other event would send the Read.
 	 */
 	if (r == 1 && rc->confirm.on && rc_send_confirming_read(rc))
 		r = rc_flush_requests(base, flow);
@@ -890,8 +890,8 @@ static int rc_release_unfinished_recv(struct siw_base_qp *base, uint64_t *wr_id)
 /*
  * Closes the stream of a QP that connects by QPN, after the stream has ended; the QP keeps its
  * state. The peer may have completed its requests and disconnected before it acknowledged the
- * requests of this end, so incomplete requests get the time-out of requests without a peer. The
- * receive of a partially received message is kept.
+ * requests of this end, so incomplete requests get the same time-out as requests that are posted
+ * while the QP has no connection. The receive of a partially received message is kept.
  */
 static void rc_close_stream_and_keep_qp_state(struct siw_rc_qp *rc)
 {
@@ -1403,8 +1403,8 @@ static int rc_handle_socket_event(struct siw_io_handler *self)
 		return 0;
 	}
 	/*
-	 * In this round the end of another QP may have reset this QP's connection, because it
-	 * used a window binding that the other QP has replaced.
+	 * Earlier in this progress round, the end of another QP may have reset this QP's
+	 * connection, because the connection used a window binding that the other QP has replaced.
 	 */
 	if (!rc->base.flow.stream)
 		return 0;

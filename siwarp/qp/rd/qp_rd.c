@@ -223,7 +223,7 @@ static int rd_post_request(struct siw_base_qp *base, const struct siw_send_wr *w
 		return rd_flush_posted_request(rd, wr, (uint64_t)length);
 	dest = rd_destination_of_request(wr);
 	if (siw_rdmap_rd_get_or_create_stream(rd->end, &dest, &stream))
-		/* no peer record can be evicted, since all peers have requests */
+		/* the table of peers is full, and no peer can be evicted: all have requests */
 		return siw_refuse(PEERS_FULL);
 	flow = rd_flow_of_stream(stream);
 	siw_qp_op_store_in_wqe(siw_qp_sq_append(base, flow, wr, (uint64_t)length), wr);

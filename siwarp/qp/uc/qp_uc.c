@@ -248,7 +248,7 @@ static int uc_open_endpoint(struct siw_base_qp *base, struct siw_llp_sock *sock)
 	uc->ddp = ddp;
 	uc->end = end;
 	base->qp.handler.serve = uc_handle_socket_event;
-	base->private = true; /* on UC, messages defined only by siwarp may always be sent */
+	base->private = true; /* the peer of a UC QP is siwarp, and knows private messages */
 	atomic_store(&base->qp.qpn, siw_addr_port(&bound));
 	return 0;
 }
