@@ -110,7 +110,7 @@ int siw_qp_flow_send_requests(struct siw_base_qp *base, struct siw_flow *flow)
 			flow_handle_begin_failure(base, flow, err);
 		if (__builtin_expect(siw_teardown_of(base) == SIW_RESETTING, 0))
 			return 0;
-		r = class->flush(base, flow);
+		r = class->transmit(base, flow);
 		if (r != 1 || !flow_may_begin_next_request(base, flow))
 			return r;
 		if (octets >= class->turn_octets)

@@ -351,7 +351,7 @@ void siw_qp_carry_out_transition_action(struct siw_base_qp *base, int action, bo
  * Moves the QP to ERR according to the state table, and raises an asynchronous event. type: enum
  * siw_event_type.
  */
-void siw_qp_abort(struct siw_base_qp *base, int type);
+void siw_qp_move_to_err(struct siw_base_qp *base, int type);
 
 /*
  * Converts the result of the member run to an enum siw_turn. progressed: whether a request

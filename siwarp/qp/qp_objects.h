@@ -321,7 +321,7 @@ struct siw_qp_class {
 	 * Passes the requests that have begun to the lower layer, and updates the members accepted
 	 * and memory_released of the flow. Returns the same values as siw_rdmap_flush_tx().
 	 */
-	int (*flush)(struct siw_base_qp *base, struct siw_flow *flow);
+	int (*transmit)(struct siw_base_qp *base, struct siw_flow *flow);
 	/*
 	 * Discards the protocol state of the requests and of unfinished Write-Records, after all
 	 * requests have ended.

@@ -932,6 +932,6 @@ void siw_rdmap_mark_read_refused(struct siw_rdmap_stream *stream, uint32_t msn);
  * Ends the oldest request. Returns true and the user_data of the request, or false if there is no
  * request.
  */
-bool siw_rdmap_cancel_read(struct siw_rdmap_stream *stream, uint64_t *user_data);
+bool siw_rdmap_abandon_oldest_read(struct siw_rdmap_stream *stream, uint64_t *user_data);
 
 #endif

@@ -161,7 +161,7 @@ static void rc_handle_local_request_done(struct siw_base_qp *base, struct siw_wq
 		rc->confirm.wanted = rc_count_of_requests_begun(base) - 1;
 }
 
-static int rc_flush_requests(struct siw_base_qp *base, struct siw_flow *flow)
+static int rc_transmit_requests(struct siw_base_qp *base, struct siw_flow *flow)
 {
 	struct siw_rc_qp *rc = siw_rc_qp_of(base);
 	int r;
@@ -215,7 +215,7 @@ static enum siw_run rc_run_send_queue(struct siw_base_qp *base)
 	 * With RC by QPN, requests wait in the send queue for the RTR, since the start-up may fail.
 	 */
 	if (__builtin_expect(rc->pairs && !rc->may_send, 0))
-		r = rc_flush_requests(base, flow);
+		r = rc_transmit_requests(base, flow);
 	else
 		r = siw_qp_flow_send_requests(base, flow);
 	/*
@@ -223,7 +223,7 @@ static enum siw_run rc_run_send_queue(struct siw_base_qp *base)
 	 * confirming Read. No other event would send the Read.
 	 */
 	if (r == 1 && rc->confirm.on && rc_send_confirming_read(rc))
-		r = rc_flush_requests(base, flow);
+		r = rc_transmit_requests(base, flow);
 	siw_qp_flow_reap_finished_requests(base, flow);
 	if (__builtin_expect(r == -EFAULT, 0) && !siw_is_closing(base))
 		rc_fail_at_position(base, flow->memory_released);
@@ -1751,7 +1751,7 @@ const struct siw_qp_class siw_qp_rc_class = {
 	.run = rc_run_send_queue,
 	.begin = rc_begin_request,
 	.failed = rc_handle_request_failure,
-	.flush = rc_flush_requests,
+	.transmit = rc_transmit_requests,
 	.take_recv = rc_release_unfinished_recv,
 	.is_sending = rc_is_sending_from_stag,
 	.did_local = rc_handle_local_request_done,

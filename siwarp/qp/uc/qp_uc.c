@@ -472,7 +472,7 @@ uc_mark_requests_failed(struct siw_base_qp *base, uint64_t first, uint64_t last,
 	}
 }
 
-static int uc_flush_requests(struct siw_base_qp *base, struct siw_flow *flow)
+static int uc_transmit_requests(struct siw_base_qp *base, struct siw_flow *flow)
 {
 	struct siw_uc_qp *uc = siw_uc_qp_of(base);
 	uint64_t first, last = siw_rdmap_uc_begun_count(uc->end);
@@ -607,7 +607,7 @@ const struct siw_qp_class siw_qp_uc_class = {
 	.run = uc_run_send_queue,
 	.begin = uc_begin_request,
 	.failed = uc_handle_request_failure,
-	.flush = uc_flush_requests,
+	.transmit = uc_transmit_requests,
 	.discard_state = uc_discard_send_state,
 	.take_recv = uc_release_unfinished_recv,
 };
