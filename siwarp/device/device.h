@@ -237,7 +237,7 @@ struct siw_lane {
 	 * Rounds of polls on other lanes (device_progress.c). Hints: relaxed accesses, and lost
 	 * increments do no harm. failed_polls: number of polls in a row that found the lock held.
 	 * adopted: the other lanes that polls of this lane make rounds on. looks: number of polls
-	 * that may have looked at another lane; last_look: the lane that was looked at last.
+	 * that were to check another lane (lane_is_unserved); last_look: the lane checked last.
 	 */
 	_Atomic uint32_t failed_polls, adopted, looks, last_look;
 	/*
@@ -322,8 +322,8 @@ struct siw_context {
 	/* number of timers of streams and endpoints that wait for their peers to close */
 	_Atomic uint32_t n_linger;
 	/*
-	 * Protects the references of connection ids to QPs (struct siw_qp_hold); may be taken with
-	 * the lock of a lane held, and then the send lock of a QP with it.
+	 * Protects the references of connection ids to QPs (struct siw_qp_hold). May be acquired
+	 * while the lock of a lane is held, and held while the send lock of a QP is acquired.
 	 */
 	siw_lock_t refs_lock;
 	siw_lock_t numbers_lock; /* innermost lock: no lock is acquired while it is held */
@@ -573,8 +573,8 @@ int siw_device_check_create_args(const struct siw_pd *pd, const void *init);
 
 /*
  * Copies the current state of the device's interface, which the program may not see yet
- * (siw_query_device_info). Any lock may be held. Whoever follows the addresses (struct
- * siw_addr_follower) holds the lock of its lane from the first copy on until it is a follower.
+ * (siw_query_device_info). Any lock may be held. To miss no change, a caller that adds a struct
+ * siw_addr_follower holds the lock of the follower's lane from its first copy until the addition.
  */
 void siw_device_get_current_info(struct siw_context *ctx, struct siw_device_info *info);
 
@@ -631,7 +631,7 @@ void siw_device_leave_work_for_lane(struct siw_lane *lane, enum siw_lane_work wo
 /*
  * Returns in *out the lane of the queue pairs whose receives complete on the CQ. The first call
  * chooses the lane, because only then is it known that receives complete on the CQ: a program that
- * creates a CQ for sends and one for receives per thread shall use all lanes. Returns 0; -ESTALE if
+ * creates a CQ for sends and one for receives per thread should use all lanes. Returns 0; -ESTALE if
  * the device is being closed by force; -ENOMEM or another -errno of the poller.
  */
 int siw_device_cq_get_or_choose_lane(struct siw_cq *cq, struct siw_lane **out);

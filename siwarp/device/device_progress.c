@@ -502,8 +502,8 @@ void siw_device_count_poll_for_taken_event(struct siw_lane *lane)
  * thread does.
  */
 #define UNSERVED_NS  20000
-#define BUSY_POLLS   64 /* one in this many polls with work looks at another lane */
-#define LOOK_POLLS   8	/* one in this many looks is at any other lane, the rest at adopted ones */
+#define BUSY_POLLS   64 /* one in this many polls with work checks another lane */
+#define LOOK_POLLS   8	/* one in this many checks is of any other lane, the rest of adopted ones */
 #define FAILED_POLLS 16 /* of this many polls in a row that found the lock held, one yields */
 
 /*

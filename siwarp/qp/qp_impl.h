@@ -174,10 +174,11 @@ static inline uint32_t siw_qp_poll_round(const struct siw_lane *lane)
 
 /*
  * Whether the requests of a list, which are posted with one call, may be delayed to be sent in a
- * batch with later ones. They may be delayed if posts have been dense for some rounds of posts, the
- * list is not a single request that is the first since the last poll; or if a long Read replaces
- * one that has completed, while others are outstanding; and if the queue will be processed soon, by
- * a poll or by the progress thread after its current sleep. The function also counts the requests.
+ * batch with later ones. Two conditions must hold. First, the send queue will be processed soon, by
+ * a poll or by the progress thread after its current sleep. Second, either posts have been dense
+ * for some rounds of posts, and the list is not a single request that is the first since the last
+ * poll; or the list is a long Read that replaces one that has completed, while others are
+ * outstanding. The function also counts the requests.
  */
 bool siw_qp_may_delay_posts(struct siw_base_qp *base, const struct siw_send_wr *wr);
 

@@ -19,8 +19,8 @@
  * Posts are delayed for a batch after DENSE_ROUNDS consecutive dense rounds. A round is dense if it
  * has several posts and the next round begins before a pause of SILENCE_NS has passed. Since only
  * the beginnings of rounds are timed, each post extends the allowed time by 1/SILENCE_POSTS of the
- * pause, about the time of a system call on a busy machine (64 posts alone can take that long), and
- * by 1 ns per octet.
+ * pause, about the time of a system call on a busy machine (64 posts alone can take as long as the
+ * pause), and by 1 ns per octet.
  */
 #define DENSE_ROUNDS  4
 #define SILENCE_NS    200000u
@@ -382,7 +382,7 @@ static bool post_replaces_long_read(struct siw_base_qp *base, const struct siw_s
 	return true;
 }
 
-/* Counts a post of a list, and returns whether it replaces a long Read. */
+/* Records the post of a list. Returns whether the post replaces a long Read that has completed. */
 static bool note_post_of_long_read(struct siw_base_qp *base, const struct siw_send_wr *wr,
 				   uint64_t octets)
 {

@@ -153,7 +153,7 @@ struct siw_rdmap_atomic {
 /*
  * The position of an operation in its stream, in octets from the beginning of the stream. When
  * *accepted of siw_rdmap_flush_tx() has reached the member end, the operation's memory is no longer
- * read; of a Read or an atomic, only the request has been sent then.
+ * read. For a Read or an atomic, this means only that its request has been sent.
  */
 struct siw_rdmap_stamp {
 	uint64_t end; /* end position; UINT64_MAX: the operation is not completely framed */
@@ -379,7 +379,7 @@ struct siw_rdmap_event {
 	 */
 	bool of_write;
 	/*
-	 * reliable datagrams: the event also has the meaning of ACKED, which is to be handled last
+	 * on reliable datagrams: after handling the event, handle it like event ACKED, too
 	 */
 	bool acked;
 	uint32_t imm;

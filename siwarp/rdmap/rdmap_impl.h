@@ -659,8 +659,8 @@ uint32_t siw_rdmap_terminate_build(const struct siw_rdmap_fault *fault, uint8_t 
 void siw_rdmap_terminate_build_msg(struct siw_rdmap_stream *stream,
 				   const struct siw_rdmap_fault *fault, struct siw_ddp_msg *msg);
 /*
- * Fills *event from len octets of a received Terminate Message; an invalid Terminate is handled
- * safely.
+ * Fills *event from len octets of a received Terminate Message, which may be too short or have
+ * invalid contents.
  */
 void siw_rdmap_terminate_parse(const uint8_t *buf, size_t len, struct siw_rdmap_event *event);
 

@@ -54,7 +54,7 @@ void siw_rdmap_rd_configure_receiving(struct siw_rdmap_rd *rd, enum siw_rdmap_rd
 	rd->mode = mode;
 	siw_ddp_rd_set_receiving_enabled(rd->ddp, mode == SIW_RDMAP_RD_ON);
 	rd->start = *start;
-	/* on reliable datagrams, no end waits for a first FPDU of the other end */
+	/* on reliable datagrams, neither end waits for the peer's first message before it sends */
 	rd->start.initiator = true;
 	rd->start.private = true; /* every implementation of the RD protocol is siwarp */
 	for (struct siw_link *l = rd->streams.next; l != &rd->streams; l = l->next)
