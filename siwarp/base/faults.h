@@ -45,7 +45,7 @@ struct siw_fault_clause {
 	bool limit_octets; /* the clause's limit= is a number of octets, not of packets */
 	/* number of leading bits of the peer's address that are compared */
 	uint8_t prefix;
-	struct siw_addr peer; /* family 0: any address; port 0: any port */
+	struct siw_addr peer; /* peer of the packets; family 0: any address; port 0: any port */
 	/* probabilities, in parts of SIW_FAULTS_WHOLE */
 	uint32_t loss, dup, reorder, corrupt, mark, partial;
 	uint32_t burst;

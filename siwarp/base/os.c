@@ -24,7 +24,8 @@ void siw_sleep_real_ns(long ns)
 	const struct timespec t = { .tv_nsec = ns };
 	int before = siw_cancel_disable();
 
-	clock_nanosleep(CLOCK_MONOTONIC, 0, &t, NULL); /* the simulator replaces nanosleep() only */
+	/* a real sleep in a simulated process, too: the simulator replaces only nanosleep() */
+	clock_nanosleep(CLOCK_MONOTONIC, 0, &t, NULL);
 	siw_cancel_restore(before);
 }
 

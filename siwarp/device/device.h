@@ -263,7 +263,7 @@ struct siw_lane {
 	siw_lock_t busy_lock; /* innermost lock: no lock is acquired while it is held */
 	struct siw_link busy; /* QPs that may be using memory or address handles; busy_lock */
 	uint32_t n_busy;      /* number of QPs in busy; busy_lock */
-	struct siw_freelist free_qps[SIW_QP_TYPES]; /* indexed by QP type; used by qp/ */
+	struct siw_freelist free_qps[SIW_QP_TYPES]; /* freelists of QPs, by QP type; used by qp/ */
 };
 
 /* An object whose sockets follow the addresses of the device. */
@@ -289,7 +289,10 @@ struct siw_port_state {
 	struct siw_device_info shown; /* the state that the program sees */
 	uint32_t changes;	      /* number of changes so far */
 	uint32_t lanes; /* bit mask of the lanes whose followers must handle the last change */
-	/* the events to raise after that (enum siw_event_type), each type once, oldest first */
+	/*
+	 * the events to raise when these lanes have handled it (enum siw_event_type), each type
+	 * once, oldest first
+	 */
 	int events[SIW_PORT_EVENTS];
 	int n_events;
 };
@@ -394,7 +397,7 @@ struct siw_ah {
 	struct siw_addr dest;
 	struct siw_addr source; /* source address of outgoing messages; family 0: any */
 	struct siw_child child;
-	bool group;	     /* dest is the address of a multicast group, including the port */
+	bool group;	     /* dest is the address and port of a multicast group */
 	_Atomic bool queued; /* a send to this handle has been left in a send queue at least once */
 	struct siw_link in_freelist;
 };
@@ -463,8 +466,8 @@ struct siw_qp_ops {
 	 */
 	void (*revoke)(struct siw_qp *qp, uint32_t stag);
 	/*
-	 * Called when regions or windows have been destroyed: continues requests that waited for
-	 * that.
+	 * Continues a bind of the QP that has replaced a binding: ends the old binding, and
+	 * completes the bind when no lane uses the old binding any more.
 	 */
 	void (*settle)(struct siw_qp *qp);
 	/* Moves the QP to ERR; status: the reason, -errno. */
@@ -487,7 +490,7 @@ struct siw_qp {
 	struct siw_io_handler handler; /* must be the first member */
 	const struct siw_qp_ops *ops;
 	struct siw_context *ctx;
-	struct siw_lane *lane; /* never changes, so a late call finds the right lock */
+	struct siw_lane *lane; /* the lane never changes, so a late call finds the right lock */
 	struct siw_pd *pd;
 	struct siw_cq *send_cq, *recv_cq;
 	struct siw_srq *srq; /* SRQ that supplies the receives; NULL: the QP has its own queue */
@@ -631,8 +634,8 @@ void siw_device_leave_work_for_lane(struct siw_lane *lane, enum siw_lane_work wo
 /*
  * Returns in *out the lane of the queue pairs whose receives complete on the CQ. The first call
  * chooses the lane, because only then is it known that receives complete on the CQ: a program that
- * creates a CQ for sends and one for receives per thread should use all lanes. Returns 0; -ESTALE if
- * the device is being closed by force; -ENOMEM or another -errno of the poller.
+ * creates a CQ for sends and one for receives per thread should use all lanes. Returns 0; -ESTALE
+ * if the device is being closed by force; -ENOMEM or another -errno of the poller.
  */
 int siw_device_cq_get_or_choose_lane(struct siw_cq *cq, struct siw_lane **out);
 

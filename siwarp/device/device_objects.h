@@ -56,8 +56,8 @@ struct siw_window {
 struct siw_revocation {
 	struct siw_link link;	   /* in ctx->revocations until the binding has ended */
 	uint32_t stag;		   /* the STag of the replaced binding */
-	struct siw_region *region; /* its region, pinned; or NULL */
-	uint32_t lanes;		   /* bit mask of the lanes whose streams may still use it */
+	struct siw_region *region; /* the region of the replaced binding, pinned; or NULL */
+	uint32_t lanes; /* bit mask of the lanes whose streams may still use the binding */
 	/* the lane of the queue pair that waits; NULL: the queue pair does not wait any longer */
 	struct siw_lane *waiter;
 };

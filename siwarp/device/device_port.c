@@ -126,8 +126,8 @@ void siw_device_notify_objects_of_addr_change(struct siw_lane *lane)
 }
 
 /*
- * Called in a round of lane 0, after a change was stored. The other lanes notify their followers in
- * rounds of their own.
+ * Called in a round of lane 0, after a change of the interface was stored. The other lanes notify
+ * their followers in rounds of their own.
  */
 static void notify_objects_of_addr_change_in_all_lanes(struct siw_context *ctx)
 {

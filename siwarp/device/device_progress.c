@@ -341,7 +341,7 @@ int siw_device_progress_once(struct siw_lane *lane)
 			      memory_order_relaxed);
 	for (int i = 0; i < n; i++)
 		moved += ready[i]->serve(ready[i]);
-	/* before the sends, because a bind that has ended lets later requests begin */
+	/* Before requests are sent, because a bind that is completed lets later requests begin. */
 	if (__builtin_expect(atomic_load_explicit(&lane->work_of_others, memory_order_relaxed), 0))
 		do_work_of_other_lanes(lane);
 	if (atomic_load_explicit(&lane->n_unsent, memory_order_relaxed))
@@ -567,7 +567,7 @@ static void make_round_for_other_lane(struct siw_lane *lane)
 		atomic_store_explicit(&lane->unserved_since_ns, 0, memory_order_relaxed);
 	}
 	siw_unlock(&lane->lock);
-	/* The progress thread then leaves the lane to the polls. */
+	/* Counts as a poll of the lane, so that the progress thread leaves the lane to polls. */
 	count_poll(lane);
 }
 
@@ -686,7 +686,7 @@ int siw_device_make_rounds_for_event_loop(struct siw_lane *lane, const struct si
 		if (atomic_load_explicit(&cq->tail, memory_order_acquire) - head >= (uint32_t)max)
 			break;
 	}
-	/* The rounds have consumed edge-triggered epoll reports. */
+	/* The rounds have consumed edge-triggered epoll reports, so wake the event loop. */
 	if (!err && left)
 		siw_llp_poller_wake(lane->poller);
 	siw_unlock(&lane->lock);

@@ -14,7 +14,7 @@
 #define NAPS_TO_LONG_SLEEP 100
 #define SHORT_NAPS	   3  /* number of first naps, which take 1/8, 1/4 and 1/2 of nap_us */
 #define STEADY_NAPS	   16 /* after this many steady naps in a row, naps are longer */
-#define STEADY_FACTOR	   4  /* length of these longer naps, in nap_us */
+#define STEADY_FACTOR	   4  /* length of the naps during steady polling, in units of nap_us */
 #define CPU_SHARE_NS	   32000000 /* interval at which the process's share of a CPU is examined */
 #define LONG_SLEEP_US	   250000
 /* after the thread had to send delayed posts, no posts are delayed for this time in ns */
@@ -278,7 +278,7 @@ static void disarm_lanes_served_by_others(struct siw_context *ctx, uint32_t lane
  */
 struct spin {
 	uint64_t until_ns;  /* when the spin ends; 0: no spin since the last wake-up */
-	unsigned int moved; /* number of rounds since the wake-up that moved messages */
+	unsigned int moved; /* number of rounds that moved messages, since the wake-up */
 	unsigned int skip;  /* number of wake-ups without a spin after an unsuccessful spin */
 	unsigned int left;  /* number of wake-ups without a spin still to come */
 	/* paused: a round since the wake-up moved no message; resumed: a later round did */

@@ -65,8 +65,8 @@ struct siw_wqe {
 				uint32_t rkey;
 			} record;
 		};
-		struct siw_bind bind; /* for a BIND_MW request, in state POSTED */
-		/* for an atomic request; op.atomic points to this member */
+		struct siw_bind bind; /* the bind of a BIND_MW request in state POSTED */
+		/* the operands of an atomic request; op.atomic points to this member */
 		struct siw_rdmap_atomic atomic;
 	};
 	struct siw_sge sge[];
@@ -218,8 +218,8 @@ struct siw_base_qp;
  */
 struct siw_post_round {
 	uint32_t polls;	 /* value of siw_qp_poll_round() at the first post of the round */
-	uint32_t posts;	 /* number of requests */
-	uint64_t octets; /* total length of the requests */
+	uint32_t posts;	 /* number of requests posted in the round */
+	uint64_t octets; /* total length of the requests posted in the round, in octets */
 	/* number of preceding rounds with several posts each and no pause between them */
 	uint32_t dense;
 	uint64_t began_ns; /* time of the round's first post, ns; 0: not known */
@@ -366,7 +366,7 @@ struct siw_base_qp {
 	uint32_t qkey;
 	int access, ord, ird; /* ord, ird: -1: not set */
 	int rnr_retry, min_rnr_timer;
-	uint32_t rate_limit; /* UD, UC: in kbit/s; 0: no limit */
+	uint32_t rate_limit; /* UD, UC: limit of the sending rate in kbit/s; 0: no limit */
 	struct siw_qp_cap cap;
 	/* the QP has a stream; written with the progress lock and send_lock held */
 	bool connected;

@@ -58,7 +58,7 @@ int siw_rdmap_refuse_with_terminate(struct siw_rdmap_stream *stream,
 struct siw_rdmap_start {
 	struct siw_mem_buffer_queue *recvs; /* receives for queue 0 (Sends) */
 	uint32_t pd;
-	uint16_t ird, ord; /* negotiated values, at most SIW_RDMAP_MAX_READS */
+	uint16_t ird, ord; /* negotiated IRD and ORD, at most SIW_RDMAP_MAX_READS */
 	/*
 	 * set of enum siw_mpa_rtr; at the initiator: the RTR to send; at the responder: the RTRs to
 	 * accept

@@ -35,7 +35,7 @@ struct siw_rdmap_uc {
 	enum uc_op op;
 	uint8_t ulp_octet;
 	bool ended;  /* the message is complete; Immediate Data may follow */
-	bool headed; /* the operation is a Send with Immediate, with solicited and imm */
+	bool headed; /* the operation is a Send with Immediate; solicited and imm are valid */
 	bool solicited;
 	uint32_t imm;
 	uint32_t octets; /* octets of the current Write received so far */

@@ -408,7 +408,7 @@ static void uc_configure_receiving(struct siw_base_qp *base)
 		.owner = siw_device_owner(&uc->base.qp),
 	};
 
-	/* The settings are changed under send_lock, because the send path reads them. */
+	/* Under send_lock, because the send path reads what these calls change. */
 	siw_lock(&uc->base.qp.send_lock);
 	siw_rdmap_uc_configure_receiving(uc->end, &start);
 	siw_qp_circuit_breaker_apply_rate(uc);

@@ -745,7 +745,7 @@ static void ud_configure_receiving(struct siw_base_qp *base)
 	struct siw_ud_qp *ud = siw_ud_qp_of(base);
 	bool on = ud->base.qp.state >= SIW_QPS_RTR && ud->base.qp.state <= SIW_QPS_SQE;
 
-	/* The settings are changed under send_lock, because the send path reads them. */
+	/* Under send_lock, because the send path reads what these calls change. */
 	siw_lock(&ud->base.qp.send_lock);
 	siw_rdmap_dgram_configure_receiving(ud->dgram, on ? ud->base.recvs : NULL,
 					    ud->base.qp.pd->number, ud->base.qkey);
