@@ -46,8 +46,8 @@ int siw_cq_wait_fd(struct siw_cq *cq)
 }
 
 /*
- * Begins a turn of an event loop: clears the CQ's descriptor. Returns the lane of the CQ, or NULL if
- * the CQ has no descriptor.
+ * Begins a turn of an event loop: clears the CQ's descriptor. Returns the lane of the CQ, or NULL
+ * if the CQ has no descriptor.
  */
 static struct siw_lane *cq_begin_event_loop_turn(struct siw_cq *cq)
 {

@@ -227,7 +227,7 @@ static inline void siw_qp_count_one_sided(struct siw_base_qp *base, uint32_t len
 /*
  * Returns the status (enum siw_wc_status) of a receive that is completed by event RECV or BAD_RECV.
  */
-int siw_qp_recv_status(const struct siw_rdmap_event *ev);
+int siw_qp_wc_status_of_recv_event(const struct siw_rdmap_event *ev);
 /*
  * Completes the receive that an event of rdmap reports. source: the sender's address, NULL on a
  * connection. instance: on RD, the sender's instance number, otherwise 0. send_lock not held.

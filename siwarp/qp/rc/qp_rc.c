@@ -1039,7 +1039,7 @@ int siw_qp_rc_refuse_stream(struct siw_lane *lane, struct siw_mpa_stream *mpa,
 static void rc_complete_receive(struct siw_rc_qp *rc, const struct siw_rdmap_event *ev)
 {
 	siw_lock_wait_released(&rc->base.qp.send_lock);
-	siw_qp_add_recv_completion(&rc->base, ev, siw_qp_recv_status(ev), 0, NULL, 0);
+	siw_qp_add_recv_completion(&rc->base, ev, siw_qp_wc_status_of_recv_event(ev), 0, NULL, 0);
 }
 
 /*

@@ -515,8 +515,8 @@ static void uc_handle_event(struct siw_uc_qp *uc, const struct siw_rdmap_event *
 	if (ev->kind == SIW_RDMAP_PROGRESS)
 		siw_qp_count_one_sided(&uc->base, ev->length);
 	else
-		siw_qp_add_recv_completion(&uc->base, ev, siw_qp_recv_status(ev), uc->dest_qpn,
-					   NULL, 0);
+		siw_qp_add_recv_completion(&uc->base, ev, siw_qp_wc_status_of_recv_event(ev),
+					   uc->dest_qpn, NULL, 0);
 }
 
 static int uc_make_receiving_turn(struct siw_uc_qp *uc)

@@ -781,8 +781,8 @@ int siw_query_drops(struct siw_qp *qp, struct siw_source_drops *out, int max)
 
 void siw_qp_ud_add_recv_completion(struct siw_ud_qp *ud, const struct siw_rdmap_event *ev)
 {
-	siw_qp_add_recv_completion(&ud->base, ev, siw_qp_recv_status(ev), ev->src_qpn, &ev->source,
-				   0);
+	siw_qp_add_recv_completion(&ud->base, ev, siw_qp_wc_status_of_recv_event(ev), ev->src_qpn,
+				   &ev->source, 0);
 }
 
 /* Handles all received events other than a successful receive. */
