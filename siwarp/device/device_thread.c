@@ -10,7 +10,7 @@
 #include "base/trim.h"
 #include "device/device_impl.h"
 
-/* after this many short sleeps (naps) without a poll, while a waiter sleeps, a sleep is long */
+/* after this many naps in a row without a poll, while a thread waits, the next sleep is long */
 #define NAPS_TO_LONG_SLEEP 100
 #define SHORT_NAPS	   3  /* number of first naps, which take 1/8, 1/4 and 1/2 of nap_us */
 #define STEADY_NAPS	   16 /* after this many steady naps in a row, naps are longer */
@@ -137,8 +137,8 @@ static int64_t begin_nap(struct siw_context *ctx, uint32_t others, struct naps *
 
 	if (naps->waits > NAPS_TO_LONG_SLEEP && all_lanes_have_waiters(ctx, others)) {
 		/*
-		 * The waiters sleep on the sockets. A waiter that stops waiting on a lane wakes
-		 * this thread.
+		 * A long sleep is possible: the waiters sleep on the sockets, and a waiter that
+		 * stops waiting on a lane wakes this thread.
 		 */
 		atomic_store(&ctx->asleep, true);
 		if (all_lanes_have_waiters(ctx, others))

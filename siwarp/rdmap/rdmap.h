@@ -176,9 +176,9 @@ struct siw_rdmap_op {
 	bool solicited; /* the Send is solicited; used only for PRIVATE */
 	bool internal;	/* sgl is library memory (inline data) */
 	/*
-	 * Used only on RD: the caller will begin another operation before it flushes. Short
-	 * segments then wait for the flush, so that several are sent in one system call (rd.h,
-	 * siw_rd_tx).
+	 * Used only on RD: the caller will begin another operation before it calls
+	 * siw_rdmap_flush_tx(). Short segments wait for that call, so that several are sent in one
+	 * system call (rd.h, siw_rd_tx).
 	 */
 	bool more;
 	/*
@@ -239,8 +239,8 @@ bool siw_rdmap_peer_wants_delivery_counts(const struct siw_rdmap_stream *stream)
  */
 bool siw_rdmap_has_requested_delivery_counts(const struct siw_rdmap_stream *stream);
 /*
- * Frames the delivery count for the peer now, to be sent by the next flush; does nothing while
- * another message is partially framed. Send lock held.
+ * Frames the delivery count for the peer, which the next siw_rdmap_flush_tx() sends; does nothing
+ * while another message is partially framed. Send lock held.
  */
 void siw_rdmap_send_delivery_count(struct siw_rdmap_stream *stream);
 /*

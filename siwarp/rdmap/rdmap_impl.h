@@ -929,8 +929,8 @@ bool siw_rdmap_write_record_segment_fits(const struct siw_ddp_seg *seg,
  */
 void siw_rdmap_mark_read_refused(struct siw_rdmap_stream *stream, uint32_t msn);
 /*
- * Ends the oldest request. Returns true and the user_data of the request, or false if there is no
- * request.
+ * Ends the oldest Read or atomic of this end, which gets no valid response. Returns true and the
+ * user_data of the request, or false if there is no request.
  */
 bool siw_rdmap_abandon_oldest_read(struct siw_rdmap_stream *stream, uint64_t *user_data);
 

@@ -212,7 +212,8 @@ static enum siw_run rc_run_send_queue(struct siw_base_qp *base)
 	if (siw_rdmap_has_responses_to_send(flow->stream))
 		siw_device_mark_busy(&base->qp);
 	/*
-	 * With RC by QPN, requests wait in the send queue for the RTR, since the start-up may fail.
+	 * If the QP connects by QPN, requests wait in the send queue for the RTR, since the
+	 * start-up may fail.
 	 */
 	if (__builtin_expect(rc->pairs && !rc->may_send, 0))
 		r = rc_transmit_requests(base, flow);
