@@ -13,7 +13,7 @@
  * faults_text.c has them as a table.
  *
  * llp and wan hold back at most 65,536 packets and 32 MiB in each direction; packets beyond that
- * are dropped. Of a stream at most 4 MiB are held back; then the stream waits.
+ * are dropped. At most 4 MiB of a stream are held back; then the stream waits.
  *
  * Locking: functions marked "any thread" lock internally. The caller must protect paths and queues.
  */

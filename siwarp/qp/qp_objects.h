@@ -261,9 +261,9 @@ struct siw_qp_class {
 	int (*create)(struct siw_base_qp *base, const struct siw_qp_init_attr *init);
 	int (*open)(struct siw_base_qp *base, const struct siw_addr *addr, int fd);
 	/*
-	 * Closes endpoints of other lanes that no queue pair has any longer and that hold the port
-	 * of the QP to be created. Returns whether there was one. Called without locks; NULL if the
-	 * type has no such endpoints.
+	 * Closes endpoints of other lanes that use the port of the QP to be created, and whose own
+	 * queue pairs no longer exist. Returns whether there was one. Called without locks; NULL if
+	 * the type has no such endpoints.
 	 */
 	bool (*free_port)(struct siw_base_qp *base, const struct siw_qp_init_attr *init);
 	/* Returns 0 if the QP may be destroyed now, or -errno. */

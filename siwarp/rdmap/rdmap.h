@@ -260,10 +260,9 @@ uint32_t siw_rdmap_sent_request_count(const struct siw_rdmap_stream *stream);
  *
  * 1: all data is sent.
  *
- * 0: TCP is full, or the turn's budget (about 1 MiB) is used up: call again at the next progress,
- * after siw_rdmap_begin_op(), so that the user's operations get their turn. siw_ddp_is_tx_blocked()
- * then returns whether the stream waits for TCP (or the peer's first FPDU) rather than for another
- * turn.
+ * 0: TCP is full, or the turn's budget (about 1 MiB) is used up: call again in the next turn, after
+ * siw_rdmap_begin_op(), so that the user's operations get their turn. siw_ddp_is_tx_blocked() then
+ * returns whether the stream waits for TCP (or the peer's first FPDU) rather than for another turn.
  *
  * -errno: the stream is dead. -EACCES: the cause is an error in data that this end was sending (a
  * local key, the source of a response): siw_rdmap_recv() returns ERROR too, and
