@@ -15,10 +15,10 @@ include_patterns = ["*.md", "docs/**.md", "spec/*.md"]
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 4
 primary_domain = "py"
-# Code blocks without a language are pictures and output.
+# Code blocks without a language are pictures or output of commands, and are not highlighted.
 highlight_language = "none"
 
-smartquotes = False  # keeps the two hyphens at the start of an option
+smartquotes = False  # smart quotes would turn the two hyphens at the start of an option into a dash
 # Docstrings have single backticks around code.
 default_role = "code"
 autodoc_member_order = "bysource"
@@ -26,7 +26,8 @@ autodoc_typehints_format = "short"
 autodoc_class_signature = "mixed"
 python_use_unqualified_type_names = True
 toc_object_entries = False
-# siwarp.X and the X of its defining module are the same object, which has one page.
+# A link to siwarp.X matches both siwarp.X and the X of its defining module, which are the same
+# object and have one page: Sphinx would warn about such links.
 suppress_warnings = ["ref.python"]
 
 html_theme = "furo"

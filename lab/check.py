@@ -43,7 +43,8 @@ __all__ = [
 
 #: The reference ratios of this checkout.
 RATIOS = str(Path(__file__).with_name("ratios.json"))
-#: As many as the spread of a floor is judged from.
+#: Rounds of each measurement: the least number from which the spread of a raw socket's rounds can
+#: be judged.
 ROUNDS = LEAST_FLOOR_ROUNDS
 #: A ratio that is worse than its reference by more than this fraction is a loss. Ratios measured on
 #: machines of one kind, or on one machine on different days, differ by less.

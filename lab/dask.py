@@ -120,7 +120,7 @@ def measure_cluster_tasks_and_shuffle(comm: str, octets: int) -> dict[str, float
     return found
 
 
-def measure(rounds: int, octets: int, step: Callable[[], None]) -> dict[str, Any]:
+def measure_rounds(rounds: int, octets: int, step: Callable[[], None]) -> dict[str, Any]:
     """Return the values of all rounds, by figure and comm, and the reasons to doubt them."""
     busy = cpu_load_warning()
     values: dict[str, dict[str, list[float]]] = {}
@@ -161,7 +161,7 @@ def main(
         raise typer.BadParameter(str(e), param_hint="--shuffle") from None
     with progress_bar("dask") as progress:
         step = make_progress_counter(progress, rounds * len(COMMS))
-        found = measure(rounds, octets, step)
+        found = measure_rounds(rounds, octets, step)
     command.output_results(found, print_figures, as_json=as_json, output=output)
 
 

@@ -179,7 +179,7 @@ def _scan_test_functions(text: str, name: str, found: Citations) -> None:
         ):
             on_tests.update(_scan_one_test(node, f"{name}::{node.name}", found))
     if len(on_tests) == text.count(".mark.clause("):
-        return  # the search of all nodes takes longest
+        return  # no marker is outside a test: the slow search below is not needed
     for mark in _pytest_clause_marks(tree):
         if mark not in on_tests:
             found.problems.append(f"{name}:{mark.lineno}: clause marker outside a test function")

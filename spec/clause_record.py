@@ -30,7 +30,7 @@ __all__ = [
 #: Folders whose files affect test outcomes. spec/ is left out: a reworded summary needs no new run.
 _FOLDERS = ("siwarp", "tests", "examples", "tools")
 _FILES = ("pyproject.toml", "meson.build", "meson_options.txt")
-_SKIPPED = {"__pycache__", "cache"}  # folders of bytecode, and of the virtual machine's kernel
+_SKIPPED = {"__pycache__", "cache"}  # bytecode, and the kernel of a virtual machine
 _SUFFIXES = {".c", ".h", ".py", ".build", ".lua", ".map", ".toml", ""}
 
 

@@ -18,8 +18,8 @@ from pathlib import Path
 
 LEAK = re.compile(r"^(?:Direct|Indirect) leak of .*?(?=\n\n|\Z)", re.MULTILINE | re.DOTALL)
 OURS = re.compile(r"/siwarp/[\w/]+\.[ch]:|libsiwarp\.so|_siwarp(?:_layers)?\.abi3\.so|/tests/c/")
-#: A report of a race whose first access is glibc freeing the thread-local storage of an ended
-#: thread.
+#: The beginning of a ThreadSanitizer report whose first access is glibc freeing the thread-local
+#: storage of an ended thread.
 THREAD_ENDED = re.compile(
     r"\A\s*WARNING: ThreadSanitizer: data race.*\n"
     r"  Write of size \d+ .*\n(?:    #\d+ free .*\n)+    #\d+ (?:__GI_)?_dl_deallocate_tls "

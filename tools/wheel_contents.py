@@ -20,7 +20,7 @@ def expected_files(wheel: str) -> set[str]:
             "py.typed",
             "include/siwarp/*.h",
             "inspect/*.lua",
-            "bench/mpi/*.c",  # compiled by `siwarp bench all`
+            "bench/mpi/*.c",  # source text, which `siwarp bench all` compiles
         )
         for path in package.glob(pattern)
         if "_build" not in path.parts and "__pycache__" not in path.parts
@@ -37,7 +37,7 @@ def expected_files(wheel: str) -> set[str]:
         "siwarp/lib/libsiwarp.so.0",
         "siwarp/lib/libsiwarp-sim.so",
         "siwarp/lib/pkgconfig/siwarp.pc",
-        "siwarp/cli/adts.md",  # from spec/, for `siwarp spec`
+        "siwarp/cli/adts.md",  # copied from spec/, for the command `siwarp spec`
         "siwarp/cli/datagram-iwarp.md",
     }
 

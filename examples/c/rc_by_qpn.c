@@ -45,7 +45,7 @@ static void connect_qp(struct siw_qp *qp, const struct siw_addr *own, const stru
 {
 	struct siw_qp_attr attr = { .ah_addr = *peer, .ah_source = *own, .dest_qp_num = qpn };
 
-	attr.timeout = 20; /* time-out of 4.3 s, repeated seven times */
+	attr.timeout = 20; /* posted requests wait for the peer, for 8 x 4.3 s */
 	attr.retry_cnt = 7;
 	modify_qp_state(qp, &attr, SIW_QPS_RTR, SIW_QP_AV | SIW_QP_DEST_QPN);
 	modify_qp_state(qp, &attr, SIW_QPS_RTS, SIW_QP_TIMEOUT | SIW_QP_RETRY_CNT);

@@ -54,7 +54,7 @@ static struct siw_wc wait_for_completion(void)
 	return wc;
 }
 
-/* Change the state from RESET to RTS, and post a receive in INIT. */
+/* Move a queue pair from RESET to RTS, and post a receive while it is in INIT. */
 static void modify_reset_to_rts(struct siw_qp *qp)
 {
 	struct siw_sge sge = { (uintptr_t)memory[1], sizeof(memory[1]), mr->lkey };

@@ -31,7 +31,7 @@ LIST, RECEIVES = 32, 128
 QKEY = 4711
 
 
-def poll_some(cq: CQ, wcs: NDArray[np.void]) -> NDArray[np.void]:
+def poll_until_some_complete(cq: CQ, wcs: NDArray[np.void]) -> NDArray[np.void]:
     end = time.monotonic() + 30
     while not (n := cq.poll_array(wcs)):
         if time.monotonic() > end:
@@ -57,7 +57,7 @@ def add_up_readings(pd: PD, cq: CQ) -> None:
         wcs = arrays.wc_array(RECEIVES)
         total, left = 0.0, MESSAGES
         while left:
-            arrived = poll_some(cq, wcs)["wr_id"]
+            arrived = poll_until_some_complete(cq, wcs)["wr_id"]
             total += slots[arrived].sum()
             qp.post_recv_array(recvs[arrived])
             left -= len(arrived)
@@ -80,7 +80,7 @@ def send_readings(pd: PD, cq: CQ, server: tuple[str, int]) -> None:
         for first in range(0, MESSAGES, LIST):
             readings[:] = np.arange(first, first + LIST)[:, np.newaxis]
             qp.post_send_array(sends, peers)
-            poll_some(cq, wcs)  # the memory can be used again
+            poll_until_some_complete(cq, wcs)  # the memory can be used again
     print(f"sent {MESSAGES:,} messages")
 
 

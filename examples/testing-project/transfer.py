@@ -33,7 +33,7 @@ def send_request_until_answered(
         qp.post_send(SendWR(ASK, sg=[mr.sge(0, 1 + len(question))], ah=ah))
         while wcs := cq.wait(timeout=patience, num_entries=1):
             if wcs[0].check().wr_id == ASK:
-                continue  # the completion of this end's request datagram
+                continue  # this end's request datagram was sent, and its answer is still awaited
             data = mr.read(wcs[0].byte_len, half)
             if data[0] == number:
                 return data[1:]

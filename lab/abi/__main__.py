@@ -50,7 +50,7 @@ def main(
     output: str = command.OUTPUT,
     as_json: bool = command.AS_JSON,
 ) -> None:
-    """Programs on siwarp's libibverbs.so.1.
+    """Measure unmodified programs on siwarp's libibverbs.so.1, and the cost of that library.
 
     Part programs: the performance of perftest and UCX, compared with raw sockets, siwarp's own
     benchmark, and UCX's transport tcp. Part translation: cycles that libibverbs.so.1 adds to a post

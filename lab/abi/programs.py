@@ -182,14 +182,14 @@ def _median_and_range(values: Iterable[float]) -> dict[str, float]:
 
 
 def _summarize_rounds(row: Row, rounds: Sequence[dict[str, float]]) -> dict[str, Any]:
-    def summarize_ratio_of_program_to(over: str) -> dict[str, float]:
+    def summarize_program_ratio(over: str) -> dict[str, float]:
         return _median_and_range(values["program"] / values[over] for values in rounds)
 
-    ratio = summarize_ratio_of_program_to("beside")
+    ratio = summarize_program_ratio("beside")
     return {
         **{k: _median_and_range(values[k] for values in rounds) for k in rounds[0]},
         "ratio": ratio,
-        "ratio_to_ours": summarize_ratio_of_program_to("ours"),
+        "ratio_to_ours": summarize_program_ratio("ours"),
         "kept": row.keeps_performance_promise(ratio["median"]),
         "rounds": list(rounds),
     }

@@ -327,7 +327,7 @@ static int message_channel_reap_receives(struct siw_channel *c)
 				c, (peer ? peer->slots : c->ud_slots) + slot * c->stride,
 				wc[i].byte_len);
 		else
-			c->sums.strange++; /* the UD message was longer than any frame */
+			c->sums.strange++; /* the message was longer than any frame, so it is dropped */
 		message_channel_post_recv(c, peer, slot);
 	}
 	return n;
@@ -339,7 +339,7 @@ static void message_channel_retransmit(struct siw_channel *c, struct siw_channel
 {
 	for (uint32_t i = peer->first; i != SIW_CHANNEL_NONE; i = c->frames[i].next) {
 		if (c->frames[i].posted)
-			continue; /* the previous send of the frame has not completed */
+			continue; /* the frame is not sent again before its last send has completed */
 		message_channel_post_frame(c, peer, i);
 		c->sums.again++;
 	}

@@ -9,7 +9,10 @@
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || !defined(__GLIBC__)
 
-/* A sanitizer replaces malloc, and C libraries other than glibc have no second name for malloc. */
+/*
+ * Nothing is counted in builds with a sanitizer, which replaces malloc itself, and with C libraries
+ * other than glibc, which have no second name for malloc that a replacement could call.
+ */
 void heap_start_counting(void)
 {
 }

@@ -63,7 +63,7 @@ struct rank {
 	struct shared *shared;
 	struct siw_channel channel;
 	uint32_t own, phase;
-	uint64_t received, expected; /* numbers of complete messages */
+	uint64_t received, expected; /* numbers of complete messages to this rank */
 	uint32_t numbers_out[MOST_RANKS], numbers_in[MOST_RANKS];
 	unsigned char *out;
 };

@@ -122,7 +122,7 @@ static void mg_add_coarse_correction(const struct level *coarse, const struct le
 								    x / 2)];
 }
 
-static void mg_cycle(const struct mg *m, int depth)
+static void mg_run_v_cycle(const struct mg *m, int depth)
 {
 	const struct level *l = &m->level[depth];
 
@@ -134,7 +134,7 @@ static void mg_cycle(const struct mg *m, int depth)
 	mg_compute_residual(m, l);
 	mg_restrict_residual(l, l + 1);
 	memset(l[1].x, 0, (size_t)(l[1].planes + 2) * mg_points_per_plane(l + 1) * sizeof(*l[1].x));
-	mg_cycle(m, depth + 1);
+	mg_run_v_cycle(m, depth + 1);
 	mg_add_coarse_correction(l + 1, l);
 	mg_smooth(m, l, SMOOTHS);
 }
@@ -182,7 +182,7 @@ double run_mg_kernel_and_return_residual(int n)
 		top->b[i] = sin(0.11 * (double)(i + (size_t)m.rank * top->planes *
 							    mg_points_per_plane(top)));
 	for (int i = 0; i < CYCLES; i++)
-		mg_cycle(&m, 0);
+		mg_run_v_cycle(&m, 0);
 	mg_compute_residual(&m, top);
 	off = mg_norm(top, top->r) / mg_norm(top, top->b);
 	for (int i = 0; i < m.levels; i++) {

@@ -20,7 +20,7 @@
 #define WAIT_MS 5000 /* longest wait for an event of any connection */
 #define BACKLOG 1024
 #define EVENTS	64
-#define RING	4 /* requests and receives of a queue pair */
+#define RING	4 /* slots of a send queue and of a receive queue */
 
 /* Exchanges the port of the server's listener. Returns it, in host order. */
 static uint16_t connect_exchange_port(const struct siw_bench_opts *o, uint16_t port)
@@ -170,7 +170,7 @@ struct tcp_conn {
 struct tcp_end {
 	const struct siw_bench_opts *o;
 	int epoll;
-	struct tcp_conn listener; /* fd -1 on the client */
+	struct tcp_conn listener; /* the client has no listener: listener.fd is -1 */
 	struct sockaddr_in peer;
 };
 

@@ -20,7 +20,7 @@ struct crowd {
 	struct siw_qp *qps[IDLE_QPS];
 	int n_cqs;
 	struct siw_cq *cqs[MAX_LANES];
-	/* used only by RC queue pairs */
+	/* the members from here on are used only to connect RC queue pairs */
 	struct siw_cm_channel *channel;
 	struct siw_cm_id *listener, *ids[IDLE_QPS];
 	struct siw_addr listens; /* the address of the server's listener */

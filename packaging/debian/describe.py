@@ -30,7 +30,7 @@ sys.exit({function}())
 """
 
 
-def metadata(project: dict[str, Any], version: str) -> str:
+def format_metadata(project: dict[str, Any], version: str) -> str:
     """Return the text of the file METADATA."""
     lines = [
         "Metadata-Version: 2.1",
@@ -49,7 +49,7 @@ def metadata(project: dict[str, Any], version: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def entry_points(project: dict[str, Any]) -> str:
+def format_entry_points(project: dict[str, Any]) -> str:
     """Return the text of the file entry_points.txt."""
     groups = {"console_scripts": project["scripts"], **project["entry-points"]}
     return "\n".join(
@@ -65,8 +65,8 @@ def write_description(modules: Path, commands: Path) -> None:
     assert found, "meson.build names no version"
     info = modules / f"{project['name']}-{found[1]}.dist-info"
     info.mkdir()
-    (info / "METADATA").write_text(metadata(project, found[1]), "utf-8")
-    (info / "entry_points.txt").write_text(entry_points(project), "utf-8")
+    (info / "METADATA").write_text(format_metadata(project, found[1]), "utf-8")
+    (info / "entry_points.txt").write_text(format_entry_points(project), "utf-8")
     (info / "INSTALLER").write_text("debian\n", "utf-8")
     commands.mkdir()
     for name, what in project["scripts"].items():

@@ -129,7 +129,7 @@ def test_the_sizes_of_the_trace_follow_zipfs_law() -> None:
 def test_a_link_is_described_in_words_and_as_a_fault_plan() -> None:
     shape = LinkShape(50, 13, 0.5)
     assert shape.name == "50 Mbit/s, 13 ms each way, 0.5% loss"
-    assert shape.plan == "rate=50Mbit,delay=13ms,loss=0.5%"
+    assert shape.fault_plan == "rate=50Mbit,delay=13ms,loss=0.5%"
     assert LinkShape().name == "no delay"
 
 

@@ -25,7 +25,7 @@ def test_a_small_measurement_gives_every_figure_for_both_comms(
     monkeypatch.setattr(dask, "TASKS", 20)
     monkeypatch.setattr(dask, "ARRAYS", {"256 KiB": (256 << 10, 4)})
     steps: list[int] = []
-    found = dask.measure(1, 1 << 20, lambda: steps.append(1))
+    found = dask.measure_rounds(1, 1 << 20, lambda: steps.append(1))
     assert len(steps) == len(dask.COMMS)
     names = ["round trips/s", "GB/s, 256 KiB", "tasks/s", "GB/s, shuffle"]
     assert list(found["figures"]) == names

@@ -32,7 +32,7 @@ def write_cross_file(platform: Platform) -> Path:
     """
     words = ", ".join(f"'{word}'" for word in compiler_command(platform))
     headers = create_common_headers_folder()
-    # By default, zig puts musl into each program.
+    # By default, zig links musl statically into each program; the wheel needs the shared musl.
     dynamic = ", '-dynamic'" if platform.uses_musl else ""
     text = f"""
 [binaries]
@@ -52,7 +52,8 @@ endian = 'little'
 """
     file = BUILD / f"{platform.name}.ini"
     if not file.exists() or file.read_text() != text:
-        # meson reads the options of a cross file only when it configures an empty folder.
+        # meson reads a cross file only when it configures an empty folder, so the folder that meson
+        # configured with the former text is removed.
         shutil.rmtree(meson_folder(platform), ignore_errors=True)
         file.write_text(text)
     return file
@@ -90,7 +91,7 @@ def build_wheel_for_platform(platform: Platform) -> Path:
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     wheel = Path(shutil.copy(raw / done.stdout.strip(), OUT))
-    # Every reader of ZIP files reads the result, which is smaller by a twentieth.
+    # The recompressed wheel is smaller by a twentieth, and still an ordinary ZIP file.
     subprocess.run(["advzip", "--recompress", "-4", "--quiet", wheel], check=True)
     return wheel
 

@@ -1,4 +1,4 @@
-"""Print what takes how many octets of each wheel; exit with 1 if a wheel is too large."""
+"""Print the octets of each part of each wheel; exit with 1 if a wheel is too large."""
 
 from __future__ import annotations
 

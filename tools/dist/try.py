@@ -71,7 +71,7 @@ def check_wheel_matches_tag(platform: Platform, wheel: Path, unpacked: Path) -> 
         raise SystemExit("\n".join(f"{wheel.name}: {wrong}" for wrong in found))
 
 
-def unpacked_system(platform: Platform) -> Path:
+def debian_folder(platform: Platform) -> Path:
     """Return the folder with unpacked packages of Debian for a platform (tools/dist/run)."""
     return BUILD / "root" / platform.name
 
@@ -79,7 +79,7 @@ def unpacked_system(platform: Platform) -> Path:
 def emulator_command(platform: Platform) -> list[str]:
     """Return the command prefix that runs programs of a platform on this machine."""
     native = os.uname().machine == platform.cpu
-    root = unpacked_system(platform)
+    root = debian_folder(platform)
     qemu = [] if native else [f"qemu-{platform.cpu}", "-L", str(root)]
     if platform.uses_musl:
         return [*qemu, str(root / f"lib/ld-musl-{platform.cpu}.so.1")]
@@ -126,7 +126,7 @@ def run_python_programs(platform: Platform, modules: Path) -> None:
         capture_output=True, check=True,
     )  # fmt: skip
     example.write_bytes(source.stdout)
-    python = [*emulator_command(platform), str(unpacked_system(platform) / "usr/bin/python3")]
+    python = [*emulator_command(platform), str(debian_folder(platform) / "usr/bin/python3")]
     programs = {
         "the README's example": [str(example)],
         "simulated.py": [str(ROOT / "examples/python/simulated.py")],
@@ -137,7 +137,7 @@ def run_python_programs(platform: Platform, modules: Path) -> None:
             [*python, *arguments], env={**os.environ, "PYTHONPATH": str(modules)}, cwd=modules,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=LIMIT_S,
         )  # fmt: skip
-        # The simulator prints failed system calls, and goes on.
+        # A system call that fails in the simulator does not end the program: it only prints a line.
         if done.returncode != 0 or "siwarp.sim: " in done.stdout:
             raise SystemExit(f"{platform.name}: {name} failed in Python:\n{done.stdout}")
         print(f"siwarp: {platform.name}: {name} runs in Python", flush=True)

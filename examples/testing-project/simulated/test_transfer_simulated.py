@@ -38,7 +38,7 @@ def test_a_region_arrives_complete_whatever_is_lost(rc_pair: Pair, world: World)
 
 def test_a_request_is_answered_after_an_outage_of_two_seconds(world: World) -> None:
     with pair("ud", sim=world, receives=0) as (a, b):
-        stop = threading.Event()  # the value is only read: a task must not wait for it
+        stop = threading.Event()  # tasks only read the flag: waiting for it would stop the world
         world.spawn(answer_requests, b.qp, b.cq, b.mr, b.ah, stop)
         world.partition(a.device, b.device)
 

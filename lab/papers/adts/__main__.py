@@ -53,7 +53,7 @@ def _define_parts_of_study(rounds: int, octets: int, scale: float, log: Log) -> 
             if shape.loss:
                 sizes["cubic"] = scale_number(LOSSY_LINK_FILE_SIZES[delay])
                 if delay == 81:
-                    del sizes["bbr"]  # CUBIC already takes long enough
+                    del sizes["bbr"]  # to save time: the copy with CUBIC takes long on this link
             word = "lossy" if shape.loss else "clean"
             parts[f"{kind}-{word}-{shape.delay_ms:g}ms"] = (
                 lambda kind=kind, shape=shape, sizes=sizes: promises.measure_put_over_link(  # type: ignore[misc]

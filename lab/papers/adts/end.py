@@ -116,8 +116,9 @@ class RequestHandler:
         connecting = transferring = 0.0
         octets = count = 0
         cpu = process_cpu_seconds()
-        await self._end_session()  # the session of the previous request
-        # A progress callback costs a request for the total, so it is used only by ``handle_begin``.
+        await self._end_session()  # end the session that the previous request has left open
+        # With a progress callback, a session also requests the total size of the files, which takes
+        # time, so only ``handle_begin`` passes a callback.
         options: dict[str, Any] = {
             "recursive": recursive,
             "progress": self._store_octet_count if count_octets else None,

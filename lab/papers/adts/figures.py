@@ -34,7 +34,8 @@ MIB = 1 << 20
 #: have at most MAX_MIB_OVER_UD MiB.
 CHANNELS = tuple(handshake.CHANNELS)
 MAX_MIB_OVER_UD = 16
-#: Delays of one direction in ms: the paper's, except 10 us, which the relay alone exceeds.
+#: Delays of one direction in ms: those of the paper, except 10 us, because the relay that emulates
+#: the link takes longer than 10 us itself.
 DELAYS = (0.0, 0.1, 1.0, 10.0)
 #: Sizes in MiB of the file that put or get copies.
 SIZES = (1, 4, 16, 64, 256)
@@ -100,7 +101,8 @@ def measure_rates_by_link_delay(size: int, rounds: int, scale: float, log: Log) 
     for delay in DELAYS:
         with contextlib.ExitStack() as stack:
             folder = stack.enter_context(temporary_folder())
-            # With this rate, which no relay reaches, the point without delay uses a relay, too.
+            # A link with a rate needs a relay, so with this rate, which is higher than any relay
+            # reaches, the packets pass a relay also in the measurement without delay.
             link = stack.enter_context(open_link("wan", LinkShape(10_000, delay)))
             ends = stack.enter_context(
                 ClientAndServer(link, folder, EndOptions(congestion="cubic"))
@@ -140,7 +142,7 @@ def measure_put_rate_by_unit_size(
             window = min(256, max(4, 8 * MIB // unit))
             options = EndOptions(congestion="cubic", unit=unit, window=window)
             ends = stack.enter_context(ClientAndServer(link, folder, options))
-            # Small units are slow, so that a smaller file takes long enough.
+            # Transfers in small units are slow, so a smaller file is enough for a measurement.
             write_random_file(ends.client_folder / "file", int(min(64 * MIB, 4096 * unit) * scale))
             runs = _make_copy_runs(ends, "file", "put", lambda copied: copied.mbit_s, ("rd", "rc"))
             points.append((unit / 1024, measure_rounds(runs, rounds, log)))

@@ -48,7 +48,7 @@ def _receive_units(host: str, op: str, unit: int) -> None:
         memory = conn.register(WINDOW * unit)
         buffers = [memory.remote(i * unit, unit).pack() for i in range(WINDOW)]
         grants = MR(conn.pd, b"".join(buffers), AccessFlag(0))
-        for buffer in range(WINDOW):  # grants before the first unit
+        for buffer in range(WINDOW):  # the first grants, before any unit has arrived
             _send_grant(conn, grants, buffer)
         while True:
             for wc in conn.rcq.wait(LIMIT_S, WINDOW):

@@ -64,7 +64,7 @@ class LinkShape:
         return ", ".join(parts)
 
     @property
-    def plan(self) -> str:
+    def fault_plan(self) -> str:
         """The properties of the link as a fault plan of ``siwarp wan``."""
         parts = [f"rate={self.mbit_s:g}Mbit"] if self.mbit_s else []
         parts += [f"delay={self.delay_ms:g}ms"] if self.delay_ms else []
@@ -120,7 +120,7 @@ class _KernelLink:
 
 @contextmanager
 def _open_wan_link(shape: LinkShape) -> Iterator[Link]:
-    command = [sys.executable, "-m", "siwarp.cli", "wan", "--json", "--faults", shape.plan]
+    command = [sys.executable, "-m", "siwarp.cli", "wan", "--json", "--faults", shape.fault_plan]
     relay = subprocess.Popen(
         [*command, "--", "sh", "-c", _PRINT_PID_AND_WAIT],
         stdin=subprocess.PIPE,
