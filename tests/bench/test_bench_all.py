@@ -79,7 +79,7 @@ def test_the_page_has_every_figure_with_its_ratio_interval_rounds_and_remark() -
         if figure["ratio"] is None:
             continue
         ratio, low, high = (f"{figure['ratio'][name]:.3g}" for name in ("ratio", "low", "high"))
-        # The figure beside which other stacks are shown is on the page twice.
+        # A figure that is compared with other stacks is on the page twice.
         found = [row for row in rows if f"{ratio} ({low} to {high}, 50% only)" in row]
         assert found
         assert all("2" in row for row in found)
@@ -294,7 +294,7 @@ def test_no_round_begins_that_would_end_after_the_time_limit(
     found = report.measure(make_report_scope(20), [make_latency_figure("raw", run)], limit=35.0)
     assert found["partial"] == "3 of 20 rounds: the time limit was reached"
     assert found["seconds"] == 30
-    # A round that takes longer than all before it is ended.
+    # The time limit also ends a round of which some figures are not measured yet.
     figures = [make_latency_figure(name, run) for name in ("raw", "other", "third")]
     found = report.measure(make_report_scope(20), figures, limit=15.0)
     assert found["partial"] == "the time limit was reached in round 1 of 20"

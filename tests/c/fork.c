@@ -193,9 +193,7 @@ int main(int argc, char **argv)
 	int children = argc > 1 ? atoi(argv[1]) : 12;
 	pthread_t threads[2];
 
-	/*
-	 * this process was started by exec from a child: the inherited descriptors must be closed
-	 */
+	/* A child has run this program by exec, which must have closed siwarp's descriptors. */
 	if (!children)
 		return access("/proc/self/fd/3", F_OK) == 0;
 	rig_open(&left);

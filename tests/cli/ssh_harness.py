@@ -11,8 +11,8 @@ from typing import Any
 from cli.cli_harness import is_running, run_siwarp
 from harness.verbs_harness import wait_until
 
-#: As ssh: the arguments behind the host are joined and run by a shell, with SSH_CONNECTION set, and
-#: the status is that of the shell. It notes the id of its process and the host.
+#: A program that runs the arguments after the host by a shell, as ssh does, with SSH_CONNECTION set
+#: and the exit status of the shell. The program writes its process id and the host to a log.
 FAKE_SSH = """#!/bin/sh
 while [ "$1" = -p ]; do shift 2; done
 echo "$$ $1" >>"$FAKE_SSH_LOG"

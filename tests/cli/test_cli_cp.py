@@ -86,13 +86,13 @@ def test_directories_are_copied_in_both_directions_over_each_channel(tmp_path: P
 
 
 def octets_of_incomplete_file(root: Path) -> int:
-    """Return the octets of ``large`` that the receiver has."""
+    """Return how many octets of the file ``large`` the receiver has stored."""
     paths = [*root.glob(".large.adts-*"), *root.glob("large")]
     return max((path.stat().st_size for path in paths), default=0)
 
 
 def kill_after_octets(process: subprocess.Popen[str], root: Path, octets: int) -> None:
-    """Kill a process with SIGKILL once the receiver has a number of octets more than now."""
+    """Kill a process with SIGKILL when the receiver has stored ``octets`` more octets than now."""
     goal = octets_of_incomplete_file(root) + octets
     wait_until(lambda: process.poll() is not None or octets_of_incomplete_file(root) >= goal, 60)
     process.send_signal(signal.SIGKILL)
@@ -221,7 +221,7 @@ def test_peers_that_send_nothing_garbage_or_half_a_handshake_keep_nobody_out(
             with contextlib.suppress(OSError):
                 stranger.sendall((b"", b"GET / HTTP/1.0\r\n\r\n", b"ADTS\1\0\0\0")[i % 3])
         descriptors = len(list(Path(f"/proc/{server.process.pid}/fd").iterdir()))
-        # the limit of 256 connections without a key, and the descriptors of an idle server
+        # at most 256 connections without a proof of the key, and descriptors of an idle server
         assert descriptors < 330
         done = server.cp(f"{server.url}file", tmp_path, "--channel", "tcp")
         assert done.returncode == 0, done.stderr

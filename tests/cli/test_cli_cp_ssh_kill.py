@@ -17,7 +17,8 @@ from harness.siwarp_process import COMMAND, SiwarpProcess
 from harness.verbs_harness import wait_until
 
 #: The command `siwarp`, which reads and writes only the first 2 MiB of each file until nobody has
-#: the FIFO of FAKE_SSH_GATE open for writing. It notes the id of its process, and its exit status.
+#: the FIFO of FAKE_SSH_GATE open for writing. The command writes its process id and its exit status
+#: to a log.
 GATED_SIWARP = """
 import os, sys
 from siwarp.cli.main import main

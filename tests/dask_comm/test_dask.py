@@ -281,7 +281,7 @@ def test_a_lying_peer_ends_its_comm_only(message: bytes, error: str) -> None:
         async with listen(LOOPBACK, read_one_message) as listener:
             honest = await connect(listener.contact_address)
             liar = await aio.connect(listener.get_host_port())
-            await liar.recv()  # the handshake of the listener
+            await liar.recv()  # the handshake message that a listener sends first
             await liar.send(encode_whole_message({"compression": None, "pickle-protocol": 5}))
             await liar.send(message)
             assert error in str(await failed.get())

@@ -187,7 +187,7 @@ def test_a_file_that_changes_while_it_is_sent_is_an_error(
 
 
 class LyingServer:
-    """Stands for a connection to a server whose directories have the given entries."""
+    """A fake of the FTP connection to a server that lists the given entries in each directory."""
 
     def __init__(self, *entries: tuple[str, dict[str, str]]) -> None:
         self.entries = entries

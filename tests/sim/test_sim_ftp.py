@@ -1,4 +1,4 @@
-"""The channels of FTP in a simulated network: tokens, strangers, bad lines, crashes, resume."""
+"""The channels of FTP in a simulated network: tokens, strangers, lossy links, crashes, resume."""
 
 from __future__ import annotations
 

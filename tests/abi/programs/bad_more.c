@@ -172,7 +172,7 @@ static void check_dofork_and_dontfork_ranges(void)
 			ERRNO(0, ibv_dofork_range(bases[base], sizes[size]));
 			ERRNO(0, ibv_dontfork_range(bases[base], sizes[size]));
 		}
-	which = "an open device"; /* for adapters, ibv_fork_init fails while a device is open */
+	which = "an open device"; /* with adapters, ibv_fork_init would fail */
 	ERRNO(0, ibv_fork_init());
 	ERRNO(0, ibv_fork_init());
 	ERRNO(IBV_FORK_UNNEEDED, (int)ibv_is_fork_initialized());

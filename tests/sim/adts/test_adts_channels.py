@@ -220,7 +220,8 @@ def test_a_peer_that_sends_without_credit_is_closed_at_no_cost_to_others(
 def test_credits_granted_never_exceed_units_received_given_back_and_receives_posted(
     world: World, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    used: dict[RDMAChannel, int] = {}  # units received; the counts in the headers of the last units
+    #: Units received; `returned` and `granted` are the counts in the header of the last unit.
+    used: dict[RDMAChannel, int] = {}
     returned: dict[RDMAChannel, int] = {}
     granted: dict[RDMAChannel, int] = {}
     last = checks = 0
@@ -277,7 +278,7 @@ def test_credits_granted_never_exceed_units_received_given_back_and_receives_pos
                         send_units(b, 20, first=number), receive_units(a, 20, first=number),
                     )  # fmt: skip
                     pairs.append(await server.open_channel_pair())
-            await asyncio.sleep(12)  # unused credits are asked back
+            await asyncio.sleep(12)  # the peer asks for unused credits back (RECLAIM)
             assert any(returned.values())
             await asyncio.gather(*(a.close() for a, _ in pairs))
 
@@ -408,7 +409,7 @@ def test_300_sessions_that_grant_nothing_do_not_delay_an_honest_session(
     world: World, kind: str
 ) -> None:
     async def serve_beside_silent_sessions() -> None:
-        # The pool has only 64 large units, so most of the 300 sessions get small ones, at once.
+        # The pool has only 64 large units, so most of the 300 sessions get small units immediately.
         async with run_acceptors(kind, Limits(unit=1 << 20)) as server:
             silent = []
             writers = []

@@ -209,7 +209,7 @@ def test_the_key_is_not_sent(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> N
     async def save_sent_unit_and_send(
         channel: RDMAChannel, unit: Unit, length: int, payload: None = None
     ) -> None:
-        wire.put_unit_header(unit.view, length)  # as the channel will
+        wire.put_unit_header(unit.view, length)  # send_unit does the same
         sent.append(bytes(unit.view[:length]))
         await send_unit(channel, unit, length, payload)
 
@@ -234,7 +234,7 @@ def test_the_smaller_numbers_of_both_hellos_apply(
 
     def make_hello_with_small_limits(kinds: Any, limits: Any, window: int) -> wire.Hello:
         made = hello(kinds, limits, window)
-        # a window of 0 is that of an acceptor's HELLO, which stays unchanged
+        # the HELLO of an acceptor has window 0, and stays unchanged
         return replace(made, files=2, idle=5) if window else made
 
     monkeypatch.setattr(handshake, "_make_hello", make_hello_with_small_limits)
@@ -348,7 +348,7 @@ def test_an_end_that_was_asked_to_pause_sends_no_files_until_it_may(hosts: Hosts
             assert await is_silent(channel, 20)
             await send_messages(channel, wire.Resume())
             types = [type(message) for _, message in await receive_messages(channel)]
-            assert types == [wire.Open, wire.End]  # and DATA between them
+            assert types == [wire.Open, wire.End]  # DATA between them is left out
 
     hosts.run_coroutine(pause_server_and_resume_it())
 

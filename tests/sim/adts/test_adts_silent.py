@@ -68,7 +68,7 @@ async def offer_a_port_without_a_listener(rendezvous: Channel) -> None:
 
 
 async def complete_handshake_and_stay_silent(rendezvous: Channel) -> None:
-    """Be a server that ends its handshake in order, and serves nothing afterwards."""
+    """Act as a server that completes its handshake, and answers nothing afterwards."""
     acceptors = await endpoints.open_acceptors(B, LIMITS)
     kinds = {ChannelKind.RD: acceptors.rd}
     await handshake.admit_initiator(rendezvous, KEY, (ChannelKind.RD,), kinds, LIMITS, lambda: None)

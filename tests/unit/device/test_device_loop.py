@@ -139,7 +139,7 @@ def test_a_loop_alone_receives_messages_on_a_device_without_progress_thread(
     with temporary_settings(lanes=1, budget=1):
         rig = open_device_without_progress_thread()
         pair = Pair(rig)
-    if polled:  # this makes the socket hot
+    if polled:  # receiving a message makes the socket hot
         pair.post_receive()
         pair.send(b"x")
         poll(pair.rcq)

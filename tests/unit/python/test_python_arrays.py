@@ -216,7 +216,7 @@ def test_a_remote_qpn_of_zero_means_the_qpn_of_the_address_handle(loop: Loop) ->
     sharer.to_rts()
     for qp in (loop.qp, sharer):
         qp.post_recv_array(loop.recvs[:4])
-    sharer.post_send_array(loop.sends[:1], loop.ahs)  # to the first queue pair of the socket
+    sharer.post_send_array(loop.sends[:1], loop.ahs)  # arrives at loop.qp
     [request] = wait_until(loop.rcq.poll)
     answer = arrays.AHList([AH(loop.pd, wc=request)])
     loop.qp.post_send_array(loop.sends[1:2], answer)
@@ -245,7 +245,7 @@ def test_requests_with_a_closed_address_handle_are_refused(loop: Loop) -> None:
 def test_a_list_keeps_its_address_handles_alive(loop: Loop) -> None:
     ahs = arrays.AHList([AH(loop.pd, loop.qp.addr)])
     loop.qp.post_recv_array(loop.recvs)
-    for _ in range(3):  # opening a handle destroys those that were dropped
+    for _ in range(3):  # creating an AH destroys AHs that Python has collected
         AH(loop.pd, loop.qp.addr)
         loop.qp.post_send_array(loop.sends[:10], ahs)
         assert not poll_n_completions(loop.rcq, 10)["status"].any()
