@@ -108,8 +108,9 @@ static void check_recurring_rc_qpns(struct siw_cq *cq)
 }
 
 /*
- * A UD queue pair that shares a socket, on the UDP port with the number of the TCP port of an RC
- * queue pair that connects by QPN, has another index. Returns false if the UDP port is in use.
+ * Checks that an RC queue pair that connects by QPN and a UD queue pair that shares a socket have
+ * different QPNs although their TCP port and UDP port have the same number. Returns false if the
+ * UDP port is in use.
  */
 static bool check_udp_and_tcp_port_with_one_number(struct siw_cq *cq)
 {

@@ -26,7 +26,7 @@ exec /bin/sh -c "$*"
 
 
 class Ssh:
-    """A directory with `ssh` and `siwarp`, and the home directory at the far end."""
+    """A directory with the programs `ssh` and `siwarp`, and the user's home at the far end."""
 
     def __init__(self, root: Path) -> None:
         self.home = root / "home"

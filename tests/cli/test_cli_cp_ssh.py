@@ -92,7 +92,7 @@ def test_a_far_end_that_prints_nothing_is_given_up_with_a_remedy(
 
 
 def test_a_port_that_cannot_be_reached_and_a_shell_that_is_not_ssh_say_so(ssh: Ssh) -> None:
-    # The far end listens on its own address, and does not send this address to this end.
+    # A fake far end reports a port that nobody listens on, at an address of this host.
     env = ssh.environment()
     ssh.add("siwarp", '#!/bin/sh\necho \'siwarp-cp-far-end {"host": "127.0.0.1", "port": 1, '
             f'"key": "{KEY}", "paths": ["x"]}}\'\nread line\n')  # fmt: skip

@@ -52,7 +52,7 @@ def two_simulated_hosts(world: World, tmp_path: Path, request: pytest.FixtureReq
 
 @asynccontextmanager
 async def open_rendezvous(hosts: Hosts) -> AsyncIterator[Channel]:
-    """Connect a rendezvous to a server, on which nothing has been sent yet, and yield it."""
+    """Yield a connection to a server (a rendezvous) on which nothing has been sent yet."""
     async with await hosts.start_server():
         rendezvous = await endpoints.connect("rc", (B, 18517))
         try:
