@@ -235,7 +235,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class FewReports:
-    """A plugin for workers of pytest-xdist: they send only those reports that the controller prints.
+    """A plugin for pytest-xdist workers: they send only the reports that the controller prints.
 
     A worker sends five messages for each test, and the serialization of a message in both processes
     takes as much CPU time as the setup and teardown of a short test. The controller prints only the

@@ -34,10 +34,10 @@ class Ssh:
         self.programs = root / "bin"
         for folder in (self.home, self.programs):
             folder.mkdir()
-        self.add("ssh", FAKE_SSH)
-        self.add("siwarp", f'#!/bin/sh\nexec "{sys.executable}" -m siwarp.cli "$@"\n')
+        self.add_program("ssh", FAKE_SSH)
+        self.add_program("siwarp", f'#!/bin/sh\nexec "{sys.executable}" -m siwarp.cli "$@"\n')
 
-    def add(self, name: str, text: str) -> None:
+    def add_program(self, name: str, text: str) -> None:
         path = self.programs / name
         path.write_text(text)
         path.chmod(0o755)
@@ -50,7 +50,7 @@ class Ssh:
             "FAKE_SSH_CONNECTION": connection,
         }
 
-    def cp(
+    def run_cp(
         self, *arguments: object, env: dict[str, str] | None = None, **more: Any
     ) -> subprocess.CompletedProcess[str]:
         return run_siwarp("cp", *arguments, env=self.environment() | (env or {}), **more)

@@ -56,7 +56,7 @@ def create_fake_ssh_with_gated_siwarp(tmp_path: Path) -> Ssh:
     program = tmp_path / "gated.py"
     program.write_text(GATED_SIWARP)
     # A path in a line with #! must not contain a blank.
-    ssh.add("siwarp-gated", f'#!/bin/sh\nexec "{sys.executable}" "{program}" "$@"\n')
+    ssh.add_program("siwarp-gated", f'#!/bin/sh\nexec "{sys.executable}" "{program}" "$@"\n')
     return ssh
 
 
@@ -119,7 +119,7 @@ def test_after_kill_9_of_one_end_the_other_ends_and_the_same_command_continues(
     kept = incomplete.stat()
     assert kept.st_size > 1 << 20
 
-    again = ssh.cp(*words)
+    again = ssh.run_cp(*words)
     assert again.returncode == 0, again.stderr
     assert target.read_bytes() == source.read_bytes()
     assert target.stat().st_ino == kept.st_ino  # the incomplete file was continued

@@ -160,7 +160,7 @@ def test_the_page_has_each_figure_of_the_paper_and_the_promised_figures() -> Non
             "ratios": [],
             "failed": "",
             "unreliable": [],
-        },  # shown in two figures of the paper
+        },  # a measurement that two figures of the paper show
         "lan": {
             "line": "loopback",
             "mbit_s": {"put rd": summary.summarize_values([100.0])},

@@ -174,7 +174,7 @@ def find_forwarding_functions(everything: list[Function]) -> list[str]:
         if not f.static or (f.file.endswith(".h") and not OF_VALUES.search(f.file))
     }
     trivial: set[tuple[str, str]] = set()
-    for _ in range(3):  # supports up to three levels of helper functions
+    for _ in range(3):  # helper functions may call other ones, up to three levels deep
         for f in everything:
             mine = {name for folder, name in trivial if folder == f.folder}
             parts = [part.replace("->", ".") for part in split_statements(f.body)]

@@ -102,7 +102,7 @@ def test_rd_fills_a_path_of_50_mbit_s_with_81_ms_each_way(world: World) -> None:
     world.faults("delay=81ms,rate=50Mbit")
     limits = Limits(unit=1 << 20)
 
-    async def transfer() -> None:
+    async def transfer_over_long_path() -> None:
         async with run_acceptors("rd", limits) as server:
             accepted = asyncio.get_running_loop().create_future()
             invitation = server.acceptor.expect(b"t" * 16, 1 << 20, 8, accepted.set_result)
@@ -118,7 +118,7 @@ def test_rd_fills_a_path_of_50_mbit_s_with_81_ms_each_way(world: World) -> None:
             assert rate > 0.9 * 50e6
             await a.close()
 
-    run_in_world(world, transfer())
+    run_in_world(world, transfer_over_long_path())
 
 
 @KINDS
@@ -505,7 +505,7 @@ def test_peers_that_take_no_data_lose_their_memory_to_sessions_of_another_transp
             with pytest.raises(LimitError, match="try again in 30 seconds"):
                 rc.expect(b"t" * 16, UNIT, 8, lambda _: None)
             await check_that_stalled_channels_end(world, since, writers)
-            await asyncio.sleep(1)  # the transport returns the memory
+            await asyncio.sleep(1)  # the transport RD gives its unused memory back to the pool
             accepted = asyncio.get_running_loop().create_future()
             invitation = rc.expect(b"u" * 16, UNIT, 8, accepted.set_result)
             a = await open_channel("rc", B, invitation, LIMITS)

@@ -112,7 +112,7 @@ async def is_silent(channel: Channel, seconds: float) -> bool:
 def test_a_hello_is_answered_with_a_hello_and_a_new_nonce(hosts: Hosts) -> None:
     nonces = set()
 
-    async def send_hello() -> None:
+    async def send_hello_and_save_nonce() -> None:
         async with open_rendezvous(hosts) as rendezvous:
             assert await is_silent(rendezvous, 5)
             await send_messages(rendezvous, HELLO)
@@ -122,7 +122,7 @@ def test_a_hello_is_answered_with_a_hello_and_a_new_nonce(hosts: Hosts) -> None:
             nonces.add(answer.nonce)
 
     for _ in range(2):
-        hosts.run_coroutine(send_hello())
+        hosts.run_coroutine(send_hello_and_save_nonce())
     assert len(nonces) == 2
     assert bytes(16) not in nonces
 
@@ -140,7 +140,7 @@ def test_a_session_that_does_not_begin_with_hello_is_refused(hosts: Hosts, first
 
 @pytest.mark.clause("ADTS-HELLO-2")
 def test_a_peer_without_a_common_version_is_told_so(hosts: Hosts) -> None:
-    async def send_hello(lowest: int, highest: int) -> Message:
+    async def send_versions_and_get_error(lowest: int, highest: int) -> Message:
         async with open_rendezvous(hosts) as rendezvous:
             await send_messages(rendezvous, replace(HELLO, min_version=lowest, max_version=highest))
             assert isinstance((await receive_messages(rendezvous))[0][1], wire.Hello)
@@ -149,10 +149,10 @@ def test_a_peer_without_a_common_version_is_told_so(hosts: Hosts) -> None:
             await send_messages(rendezvous, wire.Auth(bytes(32)))
             return await receive_until_error_message(rendezvous)
 
-    newer = hosts.run_coroutine(send_hello(2, 3))
+    newer = hosts.run_coroutine(send_versions_and_get_error(2, 3))
     assert isinstance(newer, wire.Error)
     assert newer.code == ErrorCode.VERSION
-    both = hosts.run_coroutine(send_hello(1, 3))
+    both = hosts.run_coroutine(send_versions_and_get_error(1, 3))
     assert isinstance(both, wire.Error)
     # REFUSED, because the versions match but the key is wrong
     assert both.code == ErrorCode.REFUSED
@@ -215,11 +215,11 @@ def test_the_key_is_not_sent(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(RDMAChannel, "send", save_sent_unit_and_send)
 
-    async def put() -> None:
+    async def put_a_file() -> None:
         async with await hosts.start_server(), await hosts.connect_client() as session:
             await session.put(b"x", "file")
 
-    hosts.run_coroutine(put())
+    hosts.run_coroutine(put_a_file())
     types = {record.type for unit in sent for record in wire.records(memoryview(unit))}
     assert types >= {Type.HELLO, Type.AUTH, Type.CHANNEL, Type.OPEN, Type.DONE}
     for form in (bytes(range(32)), KEY.text.encode()):
@@ -260,7 +260,7 @@ def test_the_smaller_numbers_of_both_hellos_apply(
 
 @pytest.mark.clause("ADTS-CRED-4")
 def test_an_initiator_with_too_small_a_window_is_refused(hosts: Hosts) -> None:
-    async def send_hello() -> None:
+    async def send_hello_with_small_window() -> None:
         async with open_rendezvous(hosts) as rendezvous:
             kind = handshake.parse_channels([hosts.kind])
             own = replace(HELLO, channels=kind, window=3)
@@ -273,7 +273,7 @@ def test_an_initiator_with_too_small_a_window_is_refused(hosts: Hosts) -> None:
             assert error.code == ErrorCode.PROTOCOL
             assert "HELLO grants 3 credits" in error.text
 
-    hosts.run_coroutine(send_hello())
+    hosts.run_coroutine(send_hello_with_small_window())
 
 
 @pytest.mark.clause("ADTS-CHAN-5")

@@ -264,7 +264,7 @@ def test_a_send_without_a_memory_region_completes_during_the_call(
     two_device_connector: ListenerAndConnector,
 ) -> None:
     a, b = two_device_connector.connect(max_inline_data=64)
-    for i in range(40):  # more than the send queue has slots
+    for i in range(40):  # more messages than the send queue has slots
         b.post_receive(i)
         data = b"message %d" % i
         assert a.qp.send_inline(data, wr_id=i)

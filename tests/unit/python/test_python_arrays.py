@@ -99,7 +99,7 @@ class Loop:
 
 
 @pytest.fixture(name="loop")
-def ud_loop() -> Iterator[Loop]:
+def self_sending_ud_qp() -> Iterator[Loop]:
     it = Loop()
     with it.ctx:
         yield it
@@ -402,7 +402,8 @@ def test_a_poll_refuses_an_unsuitable_array(loop: Loop, what: str) -> None:
     loop.qp.post_send_array(loop.sends[:1], loop.ahs)
     with pytest.raises(kind, match=message):
         loop.scq.poll_array(change(arrays.wc_array(4)))  # type: ignore[arg-type]
-    assert poll_n_completions(loop.scq, 1)["wr_id"].tolist() == [0]  # no completion was lost
+    # The refused poll took no completion.
+    assert poll_n_completions(loop.scq, 1)["wr_id"].tolist() == [0]
 
 
 @pytest.mark.parametrize("what", ["a list", "of another dtype", "of 2 dimensions", "with gaps"])
@@ -412,7 +413,7 @@ def test_a_post_refuses_an_unsuitable_array(loop: Loop, what: str) -> None:
         loop.qp.post_send_array(change(loop.sends[:4]), loop.ahs)  # type: ignore[arg-type]
     with pytest.raises(kind):
         loop.qp.post_recv_array(change(loop.recvs[:4]))  # type: ignore[arg-type]
-    loop.qp.post_recv_array(loop.recvs)  # the complete capacity is left
+    loop.qp.post_recv_array(loop.recvs)  # the refused posts used no slot
     loop.qp.post_recv_array(loop.recvs[: 256 - MANY])
 
 
@@ -565,7 +566,8 @@ def test_sends_of_an_array_beyond_the_receives_of_an_rc_peer_wait_or_fail(person
             sent = np.concatenate([sent, poll_n_completions(a.cq, 56)])
             assert not sent["status"].any()
         else:
-            sent = poll_n_completions(a.cq, 60)  # iWARP ends the connection
+            # With persona iwarp, a Send without a receive ends the connection.
+            sent = poll_n_completions(a.cq, 60)
             assert (np.diff((sent["status"] != 0).astype(int)) >= 0).all()
         assert sent["wr_id"].tolist() == list(range(60))
 
