@@ -48,7 +48,7 @@ def measure_with_rates(
     rounds: int,
     *answers: float | BenchError,
 ) -> dict[str, Any]:
-    """Measure rows whose runs have these results, one after another."""
+    """Measure rows with simulated runs, which return these rates, or raise these errors, in turn."""
     left = list(answers)
 
     def simulate_run(_row: threads.Row, _duration: float) -> float:

@@ -170,7 +170,7 @@ static void create_or_destroy_one(struct creator *creator)
 	}
 	qp = create_qp_of_some_type(creator, choice / KEPT);
 	if (!qp) {
-		must(errno == ENOMEM); /* the device has MAX_KEPT queue pairs */
+		must(errno == ENOMEM); /* the limit of the device's queue pairs is reached */
 		atomic_fetch_add(&refused, 1);
 		return;
 	}

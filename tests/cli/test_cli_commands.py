@@ -105,7 +105,8 @@ def test_shell_completion_offers_commands_and_choices(
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_the_completion_script_is_printed_for_each_shell(shell: str) -> None:
-    # Without the environment variable, typer uses the shell that started the tests, if any.
+    # Without the environment variable, typer ignores the argument, and prints the completion script
+    # for the shell that started the tests.
     named = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
     assert run_siwarp("--show-completion", shell, env=named).stdout.count("_SIWARP_COMPLETE") >= 1
 

@@ -73,7 +73,7 @@ static void check_calls_with_bad_id(struct rdma_cm_id *id)
 	MINUS(EINVAL, rdma_query_addrinfo(id, &info));
 	check_call_result(__LINE__, "rdma_get_src_port", rdma_get_src_port(id), 0);
 	check_call_result(__LINE__, "rdma_get_dst_port", rdma_get_dst_port(id), 0);
-	/* Functions without a return value must only not crash. */
+	/* Functions without a return value have to ignore the invalid id. */
 	rdma_destroy_qp(id);
 	rdma_destroy_srq(id);
 	rdma_destroy_ep(id);
