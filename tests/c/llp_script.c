@@ -35,7 +35,7 @@
 #endif
 
 #define HANDLERS 8
-#define LIMIT_S	 20 /* time limit of a step, all of which end immediately */
+#define LIMIT_S	 20 /* time limit of a step; a step that works ends immediately */
 #define LOSSY	 (512u << 10)
 /* time limit of the transfer with losses, which waits for a few retransmission time-outs */
 #define LOSSY_LIMIT_S 60

@@ -93,7 +93,7 @@ def test_a_download_that_was_cut_continues_where_it_was(
         with connect_client(server, transport) as ftp:
             assert transfer.get(ftp, "file", tree, "got", progress=steps.append) == len(data)
             assert ftp.transport == transport
-    # The first step reports the octets that had arrived before.
+    # The first progress report counts the octets of the download that was cut.
     assert steps[0] > cut // 2
     assert sum(steps) == len(data)
     assert (tmp_path / "got").read_bytes() == data

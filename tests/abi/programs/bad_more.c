@@ -172,7 +172,8 @@ static void check_dofork_and_dontfork_ranges(void)
 			ERRNO(0, ibv_dofork_range(bases[base], sizes[size]));
 			ERRNO(0, ibv_dontfork_range(bases[base], sizes[size]));
 		}
-	which = "an open device"; /* with adapters, ibv_fork_init would fail */
+	/* The libraries of adapters refuse ibv_fork_init while a device is open. */
+	which = "an open device";
 	ERRNO(0, ibv_fork_init());
 	ERRNO(0, ibv_fork_init());
 	ERRNO(IBV_FORK_UNNEEDED, (int)ibv_is_fork_initialized());

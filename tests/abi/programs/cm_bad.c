@@ -194,7 +194,7 @@ static void check_calls_in_wrong_id_state(struct rdma_cm_id *id)
 	CHECK(rdma_resolve_addr(id, NULL, (struct sockaddr *)&addr, 1) == 0);
 	CHECK(rdma_get_cm_event(channel, &event) == 0 && rdma_ack_cm_event(event) == 0);
 	MINUS(EINVAL, rdma_bind_addr(id, (struct sockaddr *)&addr));
-	MINUS(EINVAL, rdma_connect(id, NULL)); /* an id without a queue pair */
+	MINUS(EINVAL, rdma_connect(id, NULL)); /* rdma_connect needs a queue pair */
 	MINUS(EINVAL, rdma_establish(id));
 	CHECK(rdma_init_qp_attr(id, &attr, &mask) == 0 && mask & IBV_QP_PORT);
 	attr.qp_state = IBV_QPS_SQE;

@@ -209,7 +209,7 @@ def test_the_key_is_not_sent(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> N
     async def save_sent_unit_and_send(
         channel: RDMAChannel, unit: Unit, length: int, payload: None = None
     ) -> None:
-        wire.put_unit_header(unit.view, length)  # send_unit does the same
+        wire.put_unit_header(unit.view, length)  # send_unit also begins with this
         sent.append(bytes(unit.view[:length]))
         await send_unit(channel, unit, length, payload)
 
@@ -348,7 +348,7 @@ def test_an_end_that_was_asked_to_pause_sends_no_files_until_it_may(hosts: Hosts
             assert await is_silent(channel, 20)
             await send_messages(channel, wire.Resume())
             types = [type(message) for _, message in await receive_messages(channel)]
-            assert types == [wire.Open, wire.End]  # DATA between them is left out
+            assert types == [wire.Open, wire.End]  # DATA records are no messages
 
     hosts.run_coroutine(pause_server_and_resume_it())
 

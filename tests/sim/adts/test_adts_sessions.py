@@ -38,7 +38,7 @@ from siwarp.ulp.adts.tree import SystemCalls
 from siwarp.ulp.adts.wire import Record, Type
 from siwarp.verbs import LimitError
 
-#: Above SMALL_FILE, so that it is accepted before it is sent, and resumed.
+#: A file of this size, more than SMALL_FILE, is accepted before it is sent, and can be resumed.
 LARGE = 400_000
 SIZES = {"empty": 0, "small": 100, "d/medium": 60_000, "d/e/large": LARGE}
 

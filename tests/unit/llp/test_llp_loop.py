@@ -89,7 +89,7 @@ def test_the_descriptor_is_readable_between_set_and_clear(loop: LoopDescriptor) 
 def test_the_descriptor_is_readable_from_the_time_of_its_timer_on(loop: LoopDescriptor) -> None:
     loop.set_timer(NEVER)
     assert not loop.readable()
-    loop.set_timer(PASSED)  # an earlier time replaces the later one
+    loop.set_timer(PASSED)  # a timer keeps the earlier of its times
     assert loop.wait_until_readable()
     loop.set_timer(NEVER)
     assert not loop.readable()

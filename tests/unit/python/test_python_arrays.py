@@ -216,7 +216,7 @@ def test_a_remote_qpn_of_zero_means_the_qpn_of_the_address_handle(loop: Loop) ->
     sharer.to_rts()
     for qp in (loop.qp, sharer):
         qp.post_recv_array(loop.recvs[:4])
-    sharer.post_send_array(loop.sends[:1], loop.ahs)  # arrives at loop.qp
+    sharer.post_send_array(loop.sends[:1], loop.ahs)  # the message arrives at loop.qp
     [request] = wait_until(loop.rcq.poll)
     answer = arrays.AHList([AH(loop.pd, wc=request)])
     loop.qp.post_send_array(loop.sends[1:2], answer)

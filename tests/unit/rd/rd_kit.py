@@ -57,7 +57,7 @@ class Endpoint:
         attr.local = siw_addr(where, port)[0]
         attr.fd = -1
         attr.ird = 7
-        attr.rnr_retry = 7  # retries without limit
+        attr.rnr_retry = 7  # RNR retries without limit
         attr.qkey = QKEY
         attr.handler = ffi.cast("void *", 1)
         for name, value in attrs.items():

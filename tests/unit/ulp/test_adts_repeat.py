@@ -1,4 +1,4 @@
-"""Numbered units and reports of the UD channel, without a network: loss, rates, lies."""
+"""Numbered units and reports of the UD channel, without a network: loss, rates, false reports."""
 
 from __future__ import annotations
 
