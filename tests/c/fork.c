@@ -145,8 +145,8 @@ static void check_handles_stale(void)
 
 #if defined(__SANITIZE_THREAD__)
 /*
- * ThreadSanitizer cannot start a thread in the forked child of a multithreaded process, so the child
- * switches the progress thread off by this function of base/settings.h.
+ * ThreadSanitizer cannot start a thread in the forked child of a multithreaded process, so the
+ * child switches the progress thread off by this function of base/settings.h.
  */
 int siw_setting_set(const char *name, int64_t value);
 #endif

@@ -209,7 +209,7 @@ def test_the_key_is_not_sent(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> N
     async def save_sent_unit_and_send(
         channel: RDMAChannel, unit: Unit, length: int, payload: None = None
     ) -> None:
-        wire.put_unit_header(unit.view, length)  # send_unit also begins with this
+        wire.put_unit_header(unit.view, length)  # send_unit writes this header, too
         sent.append(bytes(unit.view[:length]))
         await send_unit(channel, unit, length, payload)
 
