@@ -85,7 +85,7 @@ def test_directories_are_copied_in_both_directions_over_each_channel(tmp_path: P
         assert json.loads(again.stdout)["skipped"] == 53
 
 
-def octets_of_incomplete_file(root: Path) -> int:
+def count_received_octets(root: Path) -> int:
     """Return how many octets of the file ``large`` the receiver has stored."""
     paths = [*root.glob(".large.adts-*"), *root.glob("large")]
     return max((path.stat().st_size for path in paths), default=0)
@@ -93,8 +93,8 @@ def octets_of_incomplete_file(root: Path) -> int:
 
 def kill_after_octets(process: subprocess.Popen[str], root: Path, octets: int) -> None:
     """Kill a process with SIGKILL when the receiver has stored ``octets`` more octets than now."""
-    goal = octets_of_incomplete_file(root) + octets
-    wait_until(lambda: process.poll() is not None or octets_of_incomplete_file(root) >= goal, 60)
+    goal = count_received_octets(root) + octets
+    wait_until(lambda: process.poll() is not None or count_received_octets(root) >= goal, 60)
     process.send_signal(signal.SIGKILL)
     process.wait()
 
