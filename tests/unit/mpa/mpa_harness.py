@@ -256,7 +256,7 @@ class Stream:
         wait_until(lambda: self.place_payload_once(skip, dest))
 
     def receive_ulpdu(self, skip: int = 14, pieces: int = 1) -> bytes:
-        """Receive the next ULPDU: peek at the first `skip` octets, and place the rest in buffers."""
+        """Receive the next ULPDU: peek at the first `skip` octets, place the rest in buffers."""
         head, length, _ = wait_until(self.peek_fpdu)
         skip = min(skip, length)
         rest = length - skip
