@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def expected_files() -> set[str]:
+def expected_files(wheel: str) -> set[str]:
     """Return the names of files under siwarp/ that a wheel must have."""
     package = ROOT / "siwarp"
     names = {
@@ -25,15 +25,17 @@ def expected_files() -> set[str]:
         for path in package.glob(pattern)
         if "_build" not in path.parts and "__pycache__" not in path.parts
     }
+    if "musllinux" not in wheel:
+        names |= {
+            f"siwarp/lib/abi/{library}.so{suffix}"
+            for library in ("libibverbs", "librdmacm")
+            for suffix in ("", ".1")
+        }
     return names | {
         "siwarp/_siwarp.abi3.so",
         "siwarp/_siwarp_sim.abi3.so",
         "siwarp/lib/libsiwarp.so.0",
         "siwarp/lib/libsiwarp-sim.so",
-        "siwarp/lib/abi/libibverbs.so",
-        "siwarp/lib/abi/libibverbs.so.1",
-        "siwarp/lib/abi/librdmacm.so",
-        "siwarp/lib/abi/librdmacm.so.1",
         "siwarp/lib/pkgconfig/siwarp.pc",
         "siwarp/cli/adts.md",  # from spec/, for `siwarp spec`
         "siwarp/cli/datagram-iwarp.md",
@@ -53,8 +55,9 @@ def main() -> int:
             "wan/bin/siwarp-wan",
         )
     }
-    missing = (expected_files() | programs) - names
-    extra = names - expected_files() - programs
+    expected = expected_files(Path(sys.argv[1]).name) | programs
+    missing = expected - names
+    extra = names - expected
     for name in sorted(missing):
         print(f"missing from the wheel (is it in its folder's meson.build?): {name}")
     for name in sorted(extra):

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 """Writes the metadata of the Python package and its command: describe.py MODULES COMMANDS.
 
-The arguments are folders. Everything is read from pyproject.toml, the version from meson.build.
+The arguments are folders. Everything is read from pyproject.toml, the version from meson.build;
+the package in Debian 12 that is older than pip's is named here.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+#: Requirements of pyproject.toml, and those that Debian 12 meets (siwarp/cli/old_typer.py).
+IN_DEBIAN = {"typer>=0.20,<0.29": "typer>=0.7,<0.8"}
 COMMAND = """\
 #!/usr/bin/python3
 import sys
@@ -40,7 +43,9 @@ def metadata(project: dict[str, Any], version: str) -> str:
     ]
     for extra, needs in project["optional-dependencies"].items():
         lines.append(f"Provides-Extra: {extra}")
-        lines += [f'Requires-Dist: {need} ; extra == "{extra}"' for need in needs]
+        lines += [
+            f'Requires-Dist: {IN_DEBIAN.get(need, need)} ; extra == "{extra}"' for need in needs
+        ]
     return "\n".join(lines) + "\n"
 
 

@@ -2,10 +2,10 @@
 /*
  * base/cancel.h - thread cancellation, pthread_cancel(3), inside functions of siwarp.
  *
- * A thread must not be cancelled while it holds a lock, has raised a counter or has half
- * initialized an object. Therefore only the functions that wait for an event are cancellation
- * points. They test for cancellation at the start and in each sleep, when they hold no lock and
- * have removed no event, and a cleanup handler restores their counters (siw_device_wait,
+ * A thread must not be cancelled while it holds a lock, has temporarily incremented a counter,
+ * or has partially initialized an object. Therefore only the functions that wait for an event are
+ * cancellation points. They test for cancellation at the start and in each sleep, when they hold no
+ * lock and have removed no event, and a cleanup handler restores their counters (siw_device_wait,
  * siw_llp_wait_cancellable).
  *
  * The C library's wrappers of system calls are cancellation points. The data path makes its system

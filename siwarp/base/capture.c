@@ -38,7 +38,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* State of the capture file, protected by the mutex `lock`. */
 static struct {
-	int fd; /* valid if generation is not 0 */
+	int fd; /* descriptor of the file; valid if generation is not 0 */
 	uint32_t generation, generations;
 	bool forked; /* this process is a forked child; the file is its parent's */
 	off_t end, limit;

@@ -57,7 +57,7 @@ struct siw_capture_packet {
 	bool tcp;
 	uint8_t flags;		      /* enum siw_capture_tcp_flags */
 	uint32_t seq, ack;	      /* TCP sequence and acknowledgement numbers */
-	struct siw_addr source, dest; /* with ports; both have the same address family */
+	struct siw_addr source, dest; /* addresses and ports, of the same family */
 	/* The payload: length octets of iov after the first skip octets. */
 	const struct iovec *iov;
 	size_t skip, length;

@@ -41,7 +41,7 @@ static siw_lock_t lock = SIW_LOCK_INIT;
 static struct {
 	pid_t pid;	 /* the process that called siw_counters_init, or 0 */
 	int fd;		 /* the counters file, locked by flock; -1 if there is none */
-	char path[4096]; /* "" if there is no file */
+	char path[4096]; /* path of the counters file; "" if there is none */
 } own = { .fd = -1 };
 
 static const struct {

@@ -152,7 +152,8 @@ _Static_assert(__builtin_offsetof(struct siw_counters_page, value) == 64, "count
 extern struct siw_counters_page *_Atomic siw_counters_page;
 /*
  * Number of descriptors with which event loops of the program wait for completions
- * (siw_cq_wait_fd). An event loop may sleep for ever after a message was sent.
+ * (siw_cq_wait_fd). If there are any, sent messages are counted immediately, because an event loop
+ * may sleep forever after it has sent a message.
  */
 extern _Atomic uint32_t siw_counters_event_loops;
 

@@ -39,7 +39,7 @@ uint32_t siw_crc32c_combine(uint32_t a, uint32_t b, uint32_t shift);
 const char *siw_crc32c_selected_impl_name(void);
 
 /*
- * For tests: selects an implementation by name for the complete process. -ENOENT: this build has no
+ * For tests: selects an implementation by name for the whole process. -ENOENT: this build has no
  * implementation of that name; -ENOSYS: the CPU does not support it.
  */
 int siw_crc32c_select_impl_for_tests(const char *name);

@@ -116,7 +116,11 @@ INLINE SSE42 uint64_t clmul32(uint32_t crc, uint64_t k)
 	return (uint64_t)_mm_cvtsi128_si64(r);
 }
 
-/* The requirements and the multiplication of every implementation for x86. */
+/*
+ * siw_crc32c_sse42_usable() returns whether the CPU has the instructions that every implementation
+ * for x86 needs. siw_crc32c_sse42_multiply() is the member multiply of struct siw_crc32c_ops of
+ * every implementation for x86.
+ */
 bool siw_crc32c_sse42_usable(void);
 uint32_t siw_crc32c_sse42_multiply(uint32_t a, uint32_t b);
 

@@ -52,7 +52,10 @@ INLINE WIDE wide_t shift_accumulator_and_add(wide_t acc, factor_t k, wide_t data
 	return data;
 }
 
-/* The first register is shifted to the position of the second, and its first lane to the last. */
+/*
+ * The first register is shifted to the position of the second and added to it; then the first lane
+ * of the sum is shifted to the position of the last lane and added to it.
+ */
 INLINE WIDE uint32_t reduce_lanes_to_crc(wide_t v)
 {
 	__m256i r = shift_and_add_256(v.first, K2(RX64_319, RX64_255), v.second);

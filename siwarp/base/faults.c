@@ -16,10 +16,10 @@
 #include "base/trace.h"
 
 #define MAX_PASSES    3
-#define DEFAULT_LIMIT 1000	 /* packets that may wait for a rate, unless limit= is given */
+#define DEFAULT_LIMIT 1000	 /* packets that may wait for a rate, if the plan has no limit= */
 #define STREAM_LIMIT  (4 << 20)	 /* maximum octets of a stream that a fault plan holds back */
 #define STREAM_PIECE  (64 << 10) /* maximum octets of a stream that are released together */
-#define PIECE_NS      1000000	 /* ns; time in which a rate limit passes a piece */
+#define PIECE_NS      1000000	 /* about the time in ns in which a rate limit passes a piece */
 #define NS	      1000000000ull
 
 /* ---- the plan of this process ---------------------------------------------------------------- */
@@ -35,7 +35,7 @@ static struct siw_faults current;
 static uint64_t began;
 static _Atomic uint32_t generation; /* generation number, odd while a plan is set */
 static uint32_t flows;
-static bool installed; /* whether a fault plan is set, which siw_faults_active counts */
+static bool installed; /* whether a fault plan is set and counted in siw_faults_active */
 
 static __thread char why[192];
 static char why_environment[192];

@@ -13,7 +13,7 @@
  * faults_text.c has them as a table.
  *
  * llp and wan hold back at most 65,536 packets and 32 MiB in each direction; packets beyond that
- * are dropped. Of a stream at most 4 MiB are held back; then the stream waits.
+ * are dropped. At most 4 MiB of a stream are held back; then the stream waits.
  *
  * Locking: functions marked "any thread" lock internally. The caller must protect paths and queues.
  */
@@ -45,7 +45,7 @@ struct siw_fault_clause {
 	bool limit_octets; /* the clause's limit= is a number of octets, not of packets */
 	/* number of leading bits of the peer's address that are compared */
 	uint8_t prefix;
-	struct siw_addr peer; /* family 0: any address; port 0: any port */
+	struct siw_addr peer; /* peer of the packets; family 0: any address; port 0: any port */
 	/* probabilities, in parts of SIW_FAULTS_WHOLE */
 	uint32_t loss, dup, reorder, corrupt, mark, partial;
 	uint32_t burst;

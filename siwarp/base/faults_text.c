@@ -43,7 +43,7 @@ enum form { SHARE, COUNT, TIME, RATE, LIMIT, BLACKOUT, RESET, PEER, SEED };
 static const struct rule {
 	const char *name;
 	enum form form;
-	size_t at;     /* SHARE, COUNT, TIME, RATE: offset of the value in the clause */
+	size_t at;     /* SHARE, COUNT, TIME, RATE: offset of the value in siw_fault_clause */
 	uint8_t where; /* set of 1 << enum siw_faults_place: where the rule can be carried out */
 } rules[] = {
 	{ "loss", SHARE, MEMBER(loss), EVERYWHERE },

@@ -59,7 +59,7 @@ static __thread struct guard *now __attribute__((tls_model("initial-exec")));
 			return 0;                                                               \
 		g.start = (uintptr_t)(theirs);                                                  \
 		g.end = g.start + (len);                                                        \
-		if (SAVE_HERE(&g)) /* reached after a fault; the handler has set now to NULL */ \
+		if (SAVE_HERE(&g)) /* the handler of a fault continues here, with `now` NULL */ \
 			return -EFAULT;                                                         \
 		now = &g;                                                                       \
 		BARRIER();                                                                      \

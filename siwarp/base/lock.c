@@ -5,7 +5,7 @@
 #define SPINS	 200
 #define YIELDS	 50
 #define STEP_NS	 20000
-#define PATIENCE 3 /* sleeps, some 0.1 ms in all, after which a waiting thread is urgent */
+#define PATIENCE 3 /* number of sleeps, in all some 0.1 ms, after which a waiter is urgent */
 
 static inline void pause_cpu(void)
 {

@@ -24,7 +24,8 @@ void siw_sleep_real_ns(long ns)
 	const struct timespec t = { .tv_nsec = ns };
 	int before = siw_cancel_disable();
 
-	clock_nanosleep(CLOCK_MONOTONIC, 0, &t, NULL); /* the simulator replaces nanosleep() only */
+	/* a real sleep in a simulated process, too: the simulator replaces only nanosleep() */
+	clock_nanosleep(CLOCK_MONOTONIC, 0, &t, NULL);
 	siw_cancel_restore(before);
 }
 
@@ -40,7 +41,7 @@ unsigned int siw_cpu_count(void)
 
 	if (!sched_getaffinity(0, sizeof(cpus), &cpus))
 		return (unsigned int)CPU_COUNT(&cpus);
-	/* The kernel supports more CPUs than the set has bits. */
+	/* sched_getaffinity() fails if the kernel supports more CPUs than the set has bits. */
 	online = sysconf(_SC_NPROCESSORS_ONLN);
 	return online > 0 ? (unsigned int)online : 1;
 }

@@ -19,8 +19,8 @@
 void siw_sleep_ns(long ns);
 
 /*
- * Sleeps as siw_sleep_ns does, but in real time even in a simulated process, for the wait for
- * another process of the machine.
+ * Sleeps as siw_sleep_ns does, but in real time even in a simulated process: for waits for another
+ * process of the machine.
  */
 void siw_sleep_real_ns(long ns);
 

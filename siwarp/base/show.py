@@ -48,7 +48,7 @@ def is_terminal_output() -> bool:
 
 
 def escape_control_characters(text: str) -> str:
-    """Return a text of a peer or a file; a terminal would execute its control characters."""
+    """Escape the control characters of a text, which a terminal would execute."""
     return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
 
 

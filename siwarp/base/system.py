@@ -233,7 +233,7 @@ def _resolve_addresses(
     return socket.getaddrinfo(host, port, type=kind, flags=flags)
 
 
-#: As ``socket.getaddrinfo`` with a host, port, socket type and flags. Raises OSError.
+#: Resolve a host and port, for a socket type, like ``socket.getaddrinfo``. Raises OSError.
 addresses: Callable[[str | None, str | int | None, int, int], list[Any]] = _resolve_addresses
 
 

@@ -71,7 +71,7 @@ void siw_trace_set_all_levels(int level)
 		atomic_store_explicit(&siw_trace_levels[i], (uint8_t)level, memory_order_relaxed);
 }
 
-/* Returns the index, in the list names, of the word with len octets, or -1. */
+/* Returns the index of the word, of len octets, in the array of n names, or -1. */
 static int trace_find_name(const char *const *names, int n, const char *word, size_t len)
 {
 	for (int i = 0; i < n; i++)

@@ -38,7 +38,7 @@ bool siw_trim_free_memory(void);
 
 struct siw_trim_group {
 	_Atomic uint32_t now,
-		most; /* most: maximum of `now` since the group last shrank to a quarter */
+		most; /* number of objects, and its maximum since the last shrinking to a quarter */
 };
 
 #endif

@@ -24,7 +24,10 @@ PATH, PRELOAD = "LD_LIBRARY_PATH", "LD_PRELOAD"
 def _rdma_core_abi_libraries(folder: Path) -> list[Path]:
     found = sorted(folder.glob("lib*.so.1"))
     if not found:
-        raise FileNotFoundError(f"no libibverbs.so.1 in {folder}: install siwarp again")
+        raise FileNotFoundError(
+            f"no libibverbs.so.1 in {folder}: siwarp's wheels for musl (Alpine Linux) do not have "
+            "it; on other systems, install siwarp again"
+        )
     return found
 
 

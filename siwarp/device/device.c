@@ -155,7 +155,7 @@ static struct siw_context *alloc_or_reuse_context(void)
 	return ctx;
 }
 
-/* Returns the number of lanes of a device that is opened now. */
+/* Returns the number of lanes for a device that is being opened. */
 static uint32_t count_lanes_of_new_device(void)
 {
 	uint32_t lanes = (uint32_t)siw_settings()->lanes;

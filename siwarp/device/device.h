@@ -147,15 +147,19 @@ struct siw_watchdogs {
 	unsigned int streak;
 };
 
-/* Counts the polls without work since the last poll that found work, to decide when to wait. */
+/*
+ * Counts the polls without work since the last poll that found work, to decide when a poll yields
+ * the CPU, and which polls make no progress round.
+ */
 struct siw_idle_polls {
 	uint32_t rounds;
 	bool idle;	   /* polls have found no work for longer than a message exchange takes */
-	uint64_t since_ns; /* time at which FEW rounds without work had been made */
+	uint64_t since_ns; /* when the clock was first read after the last poll that found work */
 	/* the CQ whose poll made the last progress round; NULL: unknown */
 	const struct siw_cq *last_cq;
 	unsigned int skipped; /* number of polls of other CQs since the progress round of last_cq */
-	uint32_t work_count;  /* while idle: last seen count of rounds with work of all devices */
+	/* while idle: how many rounds of all devices had moved messages when last checked */
+	uint32_t work_count;
 	/* number of further polls that only rarely make a round, because another device is busy */
 	uint32_t rare_left;
 	uint64_t round_ns; /* time of the last round made while rounds are rare */
@@ -176,7 +180,7 @@ _Static_assert(SIW_MAX_LANES <= SIW_LLP_MAX_WAITSETS, "a thread waits on all lan
 /* What a round of one lane leaves for the next round of another lane. */
 enum siw_lane_work {
 	SIW_LANE_NOTIFY_FOLLOWERS = 1, /* the link or the addresses of the device have changed */
-	SIW_LANE_REVOKE_BINDINGS = 2,  /* streams may use a replaced binding: ctx->revocations */
+	SIW_LANE_REVOKE_BINDINGS = 2,  /* reset streams that use a binding in ctx->revocations */
 	SIW_LANE_CONTINUE_BINDS = 4,   /* the replaced binding that a bind waits for has ended */
 };
 
@@ -209,8 +213,9 @@ struct siw_lane {
 	 */
 	bool round_of_poll;
 	_Atomic bool cq_overrun; /* a CQ overflowed and its QPs have not been moved to ERR yet */
-	_Atomic uint64_t posted_octets; /* since the last burst of posts ended; a hint, relaxed */
-	_Atomic bool posts_dense;	/* posts are dense enough to be delayed for a batch */
+	/* octets posted since the last burst of posts ended; a hint, relaxed */
+	_Atomic uint64_t posted_octets;
+	_Atomic bool posts_dense; /* posts are dense enough to be delayed for a batch */
 	/*
 	 * Until no_delay_until_ns no posts are delayed, because the progress thread had to send
 	 * delayed posts. no_delay_ns: the duration, written under lock.
@@ -224,7 +229,7 @@ struct siw_lane {
 	_Atomic uint32_t polls;
 	/* number of polls that returned completions without a progress round */
 	_Atomic uint32_t polls_without_round;
-	_Atomic uint32_t armed_at; /* value of polls when a CQ was last armed */
+	_Atomic uint32_t armed_at; /* value of `polls` when a CQ was last armed */
 	_Atomic uint32_t waiters;  /* threads inside siw_device_wait */
 	/* number of CQs with which event loops of the program wait on the lane (device_loop.c) */
 	_Atomic uint32_t loops;
@@ -232,10 +237,13 @@ struct siw_lane {
 	 * Rounds of polls on other lanes (device_progress.c). Hints: relaxed accesses, and lost
 	 * increments do no harm. failed_polls: number of polls in a row that found the lock held.
 	 * adopted: the other lanes that polls of this lane make rounds on. looks: number of polls
-	 * that may have looked at another lane; last_look: the lane that was looked at last.
+	 * that were to check another lane (lane_is_unserved); last_look: the lane checked last.
 	 */
 	_Atomic uint32_t failed_polls, adopted, looks, last_look;
-	/* what polls of other lanes have seen last: rounds, and since when it has not changed */
+	/*
+	 * the value of `rounds` that polls of other lanes have last seen, and since when it has not
+	 * changed
+	 */
 	_Atomic uint64_t seen_rounds, unserved_since_ns;
 	uint32_t polls_with_work; /* number of polls whose rounds moved messages; under lock */
 	uint32_t one_sided;	  /* number of short Writes and Reads by peers; under lock */
@@ -255,7 +263,7 @@ struct siw_lane {
 	siw_lock_t busy_lock; /* innermost lock: no lock is acquired while it is held */
 	struct siw_link busy; /* QPs that may be using memory or address handles; busy_lock */
 	uint32_t n_busy;      /* number of QPs in busy; busy_lock */
-	struct siw_freelist free_qps[SIW_QP_TYPES]; /* indexed by QP type; used by qp/ */
+	struct siw_freelist free_qps[SIW_QP_TYPES]; /* freelists of QPs, by QP type; used by qp/ */
 };
 
 /* An object whose sockets follow the addresses of the device. */
@@ -281,7 +289,10 @@ struct siw_port_state {
 	struct siw_device_info shown; /* the state that the program sees */
 	uint32_t changes;	      /* number of changes so far */
 	uint32_t lanes; /* bit mask of the lanes whose followers must handle the last change */
-	/* the events to raise after that (enum siw_event_type), each type once, oldest first */
+	/*
+	 * the events to raise when these lanes have handled it (enum siw_event_type), each type
+	 * once, oldest first
+	 */
 	int events[SIW_PORT_EVENTS];
 	int n_events;
 };
@@ -314,8 +325,8 @@ struct siw_context {
 	/* number of timers of streams and endpoints that wait for their peers to close */
 	_Atomic uint32_t n_linger;
 	/*
-	 * Protects the references of connection ids to QPs (struct siw_qp_hold); may be taken with
-	 * the lock of a lane held, and then the send lock of a QP with it.
+	 * Protects the references of connection ids to QPs (struct siw_qp_hold). May be acquired
+	 * while the lock of a lane is held, and held while the send lock of a QP is acquired.
 	 */
 	siw_lock_t refs_lock;
 	siw_lock_t numbers_lock; /* innermost lock: no lock is acquired while it is held */
@@ -386,7 +397,7 @@ struct siw_ah {
 	struct siw_addr dest;
 	struct siw_addr source; /* source address of outgoing messages; family 0: any */
 	struct siw_child child;
-	bool group;	     /* dest is the address of a multicast group, including the port */
+	bool group;	     /* dest is the address and port of a multicast group */
 	_Atomic bool queued; /* a send to this handle has been left in a send queue at least once */
 	struct siw_link in_freelist;
 };
@@ -455,8 +466,8 @@ struct siw_qp_ops {
 	 */
 	void (*revoke)(struct siw_qp *qp, uint32_t stag);
 	/*
-	 * Called when regions or windows have been destroyed: continues requests that waited for
-	 * that.
+	 * Continues a bind of the QP that has replaced a binding: ends the old binding, and
+	 * completes the bind when no lane uses the old binding any more.
 	 */
 	void (*settle)(struct siw_qp *qp);
 	/* Moves the QP to ERR; status: the reason, -errno. */
@@ -479,7 +490,7 @@ struct siw_qp {
 	struct siw_io_handler handler; /* must be the first member */
 	const struct siw_qp_ops *ops;
 	struct siw_context *ctx;
-	struct siw_lane *lane; /* never changes, so a late call finds the right lock */
+	struct siw_lane *lane; /* the lane never changes, so a late call finds the right lock */
 	struct siw_pd *pd;
 	struct siw_cq *send_cq, *recv_cq;
 	struct siw_srq *srq; /* SRQ that supplies the receives; NULL: the QP has its own queue */
@@ -565,8 +576,8 @@ int siw_device_check_create_args(const struct siw_pd *pd, const void *init);
 
 /*
  * Copies the current state of the device's interface, which the program may not see yet
- * (siw_query_device_info). Any lock may be held. Whoever follows the addresses (struct
- * siw_addr_follower) holds the lock of its lane from the first copy on until it is a follower.
+ * (siw_query_device_info). Any lock may be held. To miss no change, a caller that adds a struct
+ * siw_addr_follower holds the lock of the follower's lane from its first copy until the addition.
  */
 void siw_device_get_current_info(struct siw_context *ctx, struct siw_device_info *info);
 
@@ -623,8 +634,8 @@ void siw_device_leave_work_for_lane(struct siw_lane *lane, enum siw_lane_work wo
 /*
  * Returns in *out the lane of the queue pairs whose receives complete on the CQ. The first call
  * chooses the lane, because only then is it known that receives complete on the CQ: a program that
- * creates a CQ for sends and one for receives per thread shall use all lanes. Returns 0; -ESTALE if
- * the device is being closed by force; -ENOMEM or another -errno of the poller.
+ * creates a CQ for sends and one for receives per thread should use all lanes. Returns 0; -ESTALE
+ * if the device is being closed by force; -ENOMEM or another -errno of the poller.
  */
 int siw_device_cq_get_or_choose_lane(struct siw_cq *cq, struct siw_lane **out);
 

@@ -96,7 +96,7 @@ void siw_device_drop_async_events_await_acks(struct siw_async *async)
 	for (int i = 0; i < SIW_ASYNC_KINDS; i++)
 		siw_link_del(&async->note[i].link);
 	async_event_fd_update(ctx);
-	while (async->unacked) { /* a rare wait, until the program acknowledges the events */
+	while (async->unacked) { /* rarely: wait until the program has acknowledged the events */
 		siw_unlock(&ctx->async_lock);
 		siw_sleep_ns(STEP_NS);
 		siw_lock(&ctx->async_lock);

@@ -80,7 +80,10 @@ static uint32_t busy_list_length(struct siw_lane *lane)
 	return n;
 }
 
-/* Returns whether a queue pair of the lane uses the key or the handle; the other is 0 or NULL. */
+/*
+ * Returns whether a queue pair of the lane uses the memory key lkey (ah is NULL) or the address
+ * handle ah (lkey is 0).
+ */
 static bool lane_uses_key_or_ah(struct siw_lane *lane, uint32_t lkey, const struct siw_ah *ah)
 {
 	struct siw_qp *qp;

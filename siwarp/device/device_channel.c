@@ -208,7 +208,7 @@ void siw_device_comp_channel_detach_cq(struct siw_cq *cq)
 		siw_link_del(&cq->in_channel);
 		comp_channel_update_fd(ch);
 	}
-	while (cq->unacked) { /* a rare wait, until the program acknowledges the events */
+	while (cq->unacked) { /* rarely: wait until the program has acknowledged the events */
 		siw_unlock(&ch->lock);
 		siw_sleep_ns(STEP_NS);
 		siw_lock(&ch->lock);

@@ -113,7 +113,7 @@ static void cq_update_lanes(struct siw_cq *cq)
  * are not delayed for a batch until it has polled often again (siw_qp_may_delay_posts). by: -1, 0
  * (a CQ was armed again) or 1.
  */
-static void cq_count_armed(struct siw_context *ctx, int by)
+static void cq_adjust_armed_count(struct siw_context *ctx, int by)
 {
 	if (by >= 0) {
 		SIW_EACH_LANE(lane, ctx)
@@ -131,7 +131,7 @@ static void cq_set_armed(struct siw_cq *cq, int how)
 
 	cq->armed = how;
 	if (how || by)
-		cq_count_armed(cq->ctx, by);
+		cq_adjust_armed_count(cq->ctx, by);
 }
 
 /* Ends a CQ. Late calls that poll or arm the CQ find no completion and no channel. */
@@ -679,7 +679,7 @@ static int cq_wait_begin(struct siw_cq *cq)
 	if (err)
 		return err;
 	awaited = cq;
-	cq_count_armed(cq->ctx, 1);
+	cq_adjust_armed_count(cq->ctx, 1);
 	return 0;
 }
 
@@ -687,7 +687,7 @@ static void cq_wait_end(void *arg)
 {
 	struct siw_cq *cq = arg;
 
-	cq_count_armed(cq->ctx, -1);
+	cq_adjust_armed_count(cq->ctx, -1);
 	awaited = NULL;
 	atomic_fetch_sub(&cq->waiters, 1); /* the last access, because the CQ may be destroyed */
 }

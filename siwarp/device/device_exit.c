@@ -46,7 +46,7 @@ static void context_begin_connection_shutdown(struct siw_context *ctx, uint64_t 
 }
 
 /* Returns whether a connection is still being shut down. Called with the lock of the lane held. */
-static bool lane_is_closing(const struct siw_lane *lane)
+static bool lane_has_closing_connection(const struct siw_lane *lane)
 {
 	if (atomic_load(&lane->ctx->n_linger))
 		return true;
@@ -77,7 +77,7 @@ static void context_wait_for_connection_shutdown(struct siw_context *ctx, uint64
 				continue;
 			}
 			siw_device_progress_once(lane);
-			busy |= lane_is_closing(lane);
+			busy |= lane_has_closing_connection(lane);
 			siw_llp_waitset_fill(lane->poller, &sets[n++]);
 			siw_unlock(&lane->lock);
 		}

@@ -125,9 +125,9 @@ void siw_device_watchdogs_stop(struct siw_context *ctx);
 
 /* ---- device_wait.c --------------------------------------------------------------------------- */
 /*
- * Returns whether this thread sleeps inside siw_device_wait(). Only a simulated process calls this
- * then: the task that sleeps makes the progress rounds of other devices there, and finds the events
- * that these cause only after its sleep.
+ * Returns whether this thread sleeps inside siw_device_wait(). Never true in a real process. In a
+ * simulated process, a task that sleeps makes the progress rounds of other devices; the events that
+ * these rounds cause must wake the task, because it does not look for events before it wakes up.
  */
 bool siw_device_wait_is_asleep(void);
 

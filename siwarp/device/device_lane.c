@@ -96,7 +96,7 @@ static int lane_open(struct siw_context *ctx, unsigned int index)
 		return 0;
 	/* Pairs with siw_device_await_opening_of_lanes(). */
 	err = siw_device_inherited(ctx) ? siw_refuse(STALE) : lane_alloc_and_open(ctx, index);
-	/* The thread that makes progress may be sleeping on the sockets of the other lanes only. */
+	/* The thread that makes progress may be sleeping on the other lanes only: wake it. */
 	if (!err && index && ctx->has_thread)
 		siw_llp_event_fd_set(ctx->sleep_fd);
 	else if (!err && index)

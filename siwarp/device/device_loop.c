@@ -36,7 +36,7 @@ int siw_cq_wait_fd(struct siw_cq *cq)
 		err = siw_device_cq_get_or_choose_lane(cq, &lane);
 	if (err)
 		return siw_refused(err);
-	siw_lock(&lane->lock); /* the poller is closed under this lock */
+	siw_lock(&lane->lock); /* keeps the poller open */
 	siw_lock(&cq->lock);
 	err = cq_open_event_loop_fd(cq, lane);
 	fd = err ? err : siw_llp_event_loop_fd_number(cq->loop);
@@ -45,7 +45,10 @@ int siw_cq_wait_fd(struct siw_cq *cq)
 	return siw_refused(fd);
 }
 
-/* Begins a turn: clears the descriptor. Returns the lane of the CQ, or NULL: no descriptor. */
+/*
+ * Begins a turn of an event loop: clears the CQ's descriptor. Returns the lane of the CQ, or NULL
+ * if the CQ has no descriptor.
+ */
 static struct siw_lane *cq_begin_event_loop_turn(struct siw_cq *cq)
 {
 	struct siw_lane *lane = NULL;

@@ -171,7 +171,7 @@ static void fill_region(struct siw_region *r, struct siw_pd *pd, const struct sp
 
 /*
  * Returns a new or reused region. A late bind may still read a deregistered region, and then finds
- * bindable false.
+ * that its member bindable is false.
  */
 static struct siw_region *alloc_region(struct siw_context *ctx)
 {
@@ -401,7 +401,7 @@ int siw_rereg_mr(struct siw_mr *mr, int flags, struct siw_pd *pd, void *addr, si
 
 /*
  * Returns a new or reused address handle. A late send may still read a destroyed handle, and then
- * finds pd NULL.
+ * finds that its member pd is NULL.
  */
 static struct siw_ah *alloc_address_handle(struct siw_pd *pd, const struct siw_addr *dest,
 					   const struct siw_addr *source)

@@ -241,8 +241,9 @@ int siw_device_mw_pin_for_bind(struct siw_context *ctx, const struct siw_send_wr
 		if (!revocation)
 			return -ENOMEM;
 		/*
-		 * The set must not become empty before siw_device_mw_end_replaced_binding() stores
-		 * the lanes that have to end the binding: an empty set means that all have done so.
+		 * The set of lanes must not become empty before
+		 * siw_device_mw_end_replaced_binding() stores the lanes that have to end the
+		 * binding: an empty set means that all lanes have ended it.
 		 */
 		revocation->lanes = ~(uint32_t)0;
 	}
@@ -373,9 +374,10 @@ static bool unbind_memory_window(const struct siw_qp *qp, struct siw_window *w,
 }
 
 /*
- * Keeps the revocation of a bind for the end of the replaced binding. The waiter is set here and
- * not when the revocation begins, because the queue pair may stop waiting before that: the reset of
- * the lane's streams may reset its own.
+ * Keeps the struct that a bind has allocated for the revocation of the binding that it replaces.
+ * waiter: the lane of the queue pair, which waits until the binding has ended. The waiter is stored
+ * already now, because the queue pair may stop waiting before the revocation begins: the reset of
+ * the lane's streams may also reset the stream of the queue pair.
  */
 static void keep_revocation_until_binding_ends(struct siw_bind_rest *rest,
 					       struct siw_revocation *revocation,

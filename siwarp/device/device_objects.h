@@ -50,14 +50,15 @@ struct siw_window {
 };
 
 /*
- * A replaced binding of a window that streams of other lanes than the bind's may still use. Freed
- * by the queue pair that waits for its end, or by the last lane. Protected by revocations_lock.
+ * A replaced binding of a window that streams of lanes other than the lane of the bind may still
+ * use. Freed by the queue pair that waits for the end of the binding, or by the last of these
+ * lanes. Protected by revocations_lock.
  */
 struct siw_revocation {
 	struct siw_link link;	   /* in ctx->revocations until the binding has ended */
 	uint32_t stag;		   /* the STag of the replaced binding */
-	struct siw_region *region; /* its region, pinned; or NULL */
-	uint32_t lanes;		   /* bit mask of the lanes whose streams may still use it */
+	struct siw_region *region; /* the region of the replaced binding, pinned; or NULL */
+	uint32_t lanes; /* bit mask of the lanes whose streams may still use the binding */
 	/* the lane of the queue pair that waits; NULL: the queue pair does not wait any longer */
 	struct siw_lane *waiter;
 };
@@ -92,9 +93,9 @@ struct siw_cq {
 	 */
 	struct siw_lane *home;
 	/*
-	 * The lanes whose queue pairs use the CQ, as a bit mask. Without queue pairs: its home or,
-	 * if it has none, lane 0. sole_lane: the lane if there is only one, else NULL. Written
-	 * under lock.
+	 * The lanes whose queue pairs use the CQ, as a bit mask. If no queue pair uses the CQ: the
+	 * lane home or, if home is NULL, lane 0. sole_lane: the lane if there is only one, else
+	 * NULL. Written under lock.
 	 */
 	_Atomic uint32_t lanes;
 	struct siw_lane *_Atomic sole_lane;

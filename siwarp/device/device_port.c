@@ -46,8 +46,8 @@ void siw_device_get_info_shown_to_program(struct siw_context *ctx, struct siw_de
 }
 
 /*
- * Reads the state of the device's interface into *info, which has the state that was read before.
- * Returns whether the addresses have changed; or -errno, with *info unchanged.
+ * Reads the state of the device's interface again. *info is the previous state, and becomes the new
+ * state. Returns whether the addresses have changed; or -errno, with *info unchanged.
  */
 static int reread_interface_state(struct siw_device_info *info)
 {
@@ -126,8 +126,8 @@ void siw_device_notify_objects_of_addr_change(struct siw_lane *lane)
 }
 
 /*
- * Called in a round of lane 0, after a change was stored. The other lanes notify their followers in
- * rounds of their own.
+ * Called in a round of lane 0, after a change of the interface was stored. The other lanes notify
+ * their followers in rounds of their own.
  */
 static void notify_objects_of_addr_change_in_all_lanes(struct siw_context *ctx)
 {
@@ -181,7 +181,7 @@ static void handle_interface_report(struct siw_context *ctx, int news)
 	changed = reread_interface_state(&info);
 	if (of_link)
 		info.up = news == SIW_LLP_WATCH_UP;
-	else if (news != SIW_LLP_WATCH_LOST) /* a report of its own follows a change of the link */
+	else if (news != SIW_LLP_WATCH_LOST) /* the kernel reports changes of the link separately */
 		info.up = before;
 	siw_lock(&ctx->port_lock);
 	port->now = info;

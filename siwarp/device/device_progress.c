@@ -197,7 +197,7 @@ static void timer_schedule(struct siw_lane *lane, struct siw_timed *timed, uint6
 		siw_link_add(&lane->timed, &timed->link);
 		atomic_fetch_add(&lane->n_timed, 1);
 	}
-	/* The sleeping threads have limited their sleep by the timer that was due first. */
+	/* The sleeping threads chose their time-outs without this timer, which is due first now. */
 	if (earlier)
 		siw_llp_poller_wake(lane->poller);
 }
@@ -341,7 +341,7 @@ int siw_device_progress_once(struct siw_lane *lane)
 			      memory_order_relaxed);
 	for (int i = 0; i < n; i++)
 		moved += ready[i]->serve(ready[i]);
-	/* before the sends, because a bind that has ended lets later requests begin */
+	/* Before requests are sent, because a bind that is completed lets later requests begin. */
 	if (__builtin_expect(atomic_load_explicit(&lane->work_of_others, memory_order_relaxed), 0))
 		do_work_of_other_lanes(lane);
 	if (atomic_load_explicit(&lane->n_unsent, memory_order_relaxed))
@@ -502,8 +502,8 @@ void siw_device_count_poll_for_taken_event(struct siw_lane *lane)
  * thread does.
  */
 #define UNSERVED_NS  20000
-#define BUSY_POLLS   64 /* one in this many polls with work looks at another lane */
-#define LOOK_POLLS   8	/* one in this many looks is at any other lane, the rest at adopted ones */
+#define BUSY_POLLS   64 /* one in this many polls with work checks another lane */
+#define LOOK_POLLS   8	/* one in this many checks is of any other lane, the rest of adopted ones */
 #define FAILED_POLLS 16 /* of this many polls in a row that found the lock held, one yields */
 
 /*
@@ -567,7 +567,7 @@ static void make_round_for_other_lane(struct siw_lane *lane)
 		atomic_store_explicit(&lane->unserved_since_ns, 0, memory_order_relaxed);
 	}
 	siw_unlock(&lane->lock);
-	/* The progress thread then leaves the lane to the polls. */
+	/* Counts as a poll of the lane, so that the progress thread leaves the lane to polls. */
 	count_poll(lane);
 }
 
@@ -686,7 +686,7 @@ int siw_device_make_rounds_for_event_loop(struct siw_lane *lane, const struct si
 		if (atomic_load_explicit(&cq->tail, memory_order_acquire) - head >= (uint32_t)max)
 			break;
 	}
-	/* The rounds have consumed edge-triggered epoll reports. */
+	/* The rounds have consumed edge-triggered epoll reports, so wake the event loop. */
 	if (!err && left)
 		siw_llp_poller_wake(lane->poller);
 	siw_unlock(&lane->lock);

@@ -240,7 +240,7 @@ void siw_log_refused_call(const char *call, int err, const char *reason)
 	char text[96] = "";
 	const char *name = text;
 
-	siw_settings(); /* reads the level, if the process has opened no device before */
+	siw_settings(); /* sets the log level, if the process has opened no device yet */
 #ifdef __GLIBC__	/* glibc's strerror_r() may return another string than text */
 	name = strerror_r(err, text, sizeof(text));
 #else

@@ -10,18 +10,19 @@
 #include "base/trim.h"
 #include "device/device_impl.h"
 
-/* after this many short sleeps (naps) without a poll, while a waiter sleeps, a sleep is long */
+/* after this many naps in a row without a poll, while a thread waits, the next sleep is long */
 #define NAPS_TO_LONG_SLEEP 100
-#define SHORT_NAPS	   3  /* number of naps below nap_us: an eighth, a quarter, a half of it */
+#define SHORT_NAPS	   3  /* number of first naps, which take 1/8, 1/4 and 1/2 of nap_us */
 #define STEADY_NAPS	   16 /* after this many steady naps in a row, naps are longer */
-#define STEADY_FACTOR	   4  /* length of these longer naps, in nap_us */
+#define STEADY_FACTOR	   4  /* length of the naps during steady polling, in units of nap_us */
 #define CPU_SHARE_NS	   32000000 /* interval at which the process's share of a CPU is examined */
 #define LONG_SLEEP_US	   250000
 /* after the thread had to send delayed posts, no posts are delayed for this time in ns */
 #define MIN_NO_DELAY_NS 10000000ull
 #define MAX_NO_DELAY_NS 10000000000ull
 #define MOST_SKIPPED	255 /* maximum number of wake-ups without a spin */
-#define STREAM		2   /* minimum rounds with messages per wake-up for a stream */
+/* a wake-up that at least this many rounds with messages follow serves a stream of messages */
+#define STREAM 2
 /* a wake-up that handled one or a few short messages had at most this many rounds with messages */
 #define FEW 16
 
@@ -37,11 +38,11 @@ static bool posts_are_dense(const struct siw_context *ctx)
 /* Successive short sleeps (naps) of the progress thread, while others make progress. */
 struct naps {
 	unsigned int in_a_row; /* naps since the progress thread last serviced a lane */
-	unsigned int waits;    /* how many of these passed without a poll while a waiter slept */
+	unsigned int waits;    /* naps in a row without a poll, while a thread waited */
 	unsigned int steady;   /* naps in a row during which a thread polled */
-	bool had_cpu;	       /* the process used most of a CPU when that was last examined */
-	uint64_t began_ns;     /* the time of that examination */
-	uint64_t began_cpu_ns; /* the process's CPU time at that time */
+	bool had_cpu;	       /* the process used most of a CPU in the interval before began_ns */
+	uint64_t began_ns;     /* when the process's CPU time was last examined */
+	uint64_t began_cpu_ns; /* the process's CPU time at began_ns */
 };
 
 /*
@@ -83,19 +84,19 @@ static int64_t nap_duration_us(const struct siw_context *ctx, const struct naps 
 
 /* Lanes that polls or waits serve, and lanes that the progress thread has to serve. */
 struct lanes_served {
-	uint32_t seen[SIW_MAX_LANES]; /* the lanes' counts of polls at the last look */
+	uint32_t seen[SIW_MAX_LANES]; /* each lane's count of polls at the last check */
 	uint32_t by_others;	      /* bit mask of the lanes that polls or waits serve */
 	/*
 	 * lanes whose event is left to an event loop of the program (siw_cq_wait_fd) during the
 	 * next nap
 	 */
 	uint32_t left_to_loops;
-	bool polled;  /* a lane was polled since the last look */
+	bool polled;  /* a lane was polled between the last two checks */
 	bool waiting; /* a thread waits on a lane */
 	bool left;    /* a lane is left to an event loop */
 };
 
-/* Finds out which lanes were polled since the last look, or are waited on. */
+/* Checks which lanes were polled since the previous check, or are waited on. */
 static void find_polled_and_waiting_lanes(struct siw_context *ctx, struct lanes_served *served)
 {
 	served->by_others = 0;
@@ -136,8 +137,8 @@ static int64_t begin_nap(struct siw_context *ctx, uint32_t others, struct naps *
 
 	if (naps->waits > NAPS_TO_LONG_SLEEP && all_lanes_have_waiters(ctx, others)) {
 		/*
-		 * The waiters sleep on the sockets. A waiter that stops waiting on a lane wakes
-		 * this thread.
+		 * A long sleep is possible: the waiters sleep on the sockets, and a waiter that
+		 * stops waiting on a lane wakes this thread.
 		 */
 		atomic_store(&ctx->asleep, true);
 		if (all_lanes_have_waiters(ctx, others))
@@ -177,7 +178,7 @@ static void stop_delaying_posts_after_late_poll(struct siw_lane *lane)
 {
 	uint64_t until, unit = (uint64_t)siw_settings()->pauses, now;
 
-	/* The flag remains set if a later post has sent the delayed ones. */
+	/* posts_delayed remains set after a post has sent the delayed posts, so check n_unsent, too */
 	if (!atomic_load_explicit(&lane->posts_delayed, memory_order_relaxed) ||
 	    !atomic_load_explicit(&lane->n_unsent, memory_order_relaxed))
 		return;
@@ -277,7 +278,7 @@ static void disarm_lanes_served_by_others(struct siw_context *ctx, uint32_t lane
  */
 struct spin {
 	uint64_t until_ns;  /* when the spin ends; 0: no spin since the last wake-up */
-	unsigned int moved; /* number of rounds since the wake-up that moved messages */
+	unsigned int moved; /* number of rounds that moved messages, since the wake-up */
 	unsigned int skip;  /* number of wake-ups without a spin after an unsuccessful spin */
 	unsigned int left;  /* number of wake-ups without a spin still to come */
 	/* paused: a round since the wake-up moved no message; resumed: a later round did */
@@ -367,7 +368,7 @@ static bool sleep_until_work(struct siw_context *ctx, struct lanes_served *serve
 	return slept;
 }
 
-/* Called after each look at the lanes, before the next nap. */
+/* Updates the counts of naps. Called after find_polled_and_waiting_lanes(), before a nap. */
 static void count_naps(struct naps *naps, const struct lanes_served *served)
 {
 	naps->in_a_row = served->by_others ? naps->in_a_row + 1 : 0;

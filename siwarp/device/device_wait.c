@@ -24,7 +24,7 @@ struct wait {
 	struct siw_context *ctx;
 	/* the lanes as a bit mask, which may change meanwhile; NULL: all open lanes */
 	const _Atomic uint32_t *lanes;
-	uint32_t counted; /* the lanes in whose count of waiters the thread is contained */
+	uint32_t counted; /* the lanes whose counts of waiters include the thread */
 	int (*ready)(void *arg);
 	void *arg;
 	int fd; /* becomes readable when another thread causes ready() to return non-zero */
@@ -68,8 +68,8 @@ static void end_wait_spin(struct siw_context *ctx, bool without_event)
 }
 
 /*
- * Changes the set of lanes in whose counts of waiters the thread is contained. The progress thread
- * has to serve a lane that is removed, unless other threads do.
+ * Changes the set of lanes whose counts of waiters include the thread. The progress thread has to
+ * serve a lane that is removed, unless other threads do.
  */
 static void count_waiter_in_lanes(struct wait *wait, uint32_t lanes)
 {
@@ -157,7 +157,7 @@ static int wait_loop(struct wait *wait)
 			poll = true;
 			continue;
 		}
-		/* Under continuous traffic this loop may never reach its cancellable sleep. */
+		/* Under continuous traffic the thread may never sleep; it can be cancelled here. */
 		pthread_testcancel();
 		if (now < spin_until)
 			continue;

@@ -96,7 +96,7 @@ static void qp_free_queues(struct siw_base_qp *base)
 	base->sq = NULL;
 }
 
-/* Zeroes the octets of the QP's struct from offset from to offset to. */
+/* Zeroes the octets [from, to) of the QP's struct. */
 static void qp_zero_struct_range(struct siw_base_qp *base, size_t from, size_t to)
 {
 	memset((char *)base + from, 0, to - from);
@@ -169,7 +169,7 @@ static void qp_set_initial_attributes(struct siw_base_qp *base, struct siw_pd *p
 	base->min_rnr_timer = 12;
 	base->access = SIW_ACCESS_REMOTE_WRITE | SIW_ACCESS_REMOTE_READ | SIW_ACCESS_REMOTE_ATOMIC;
 	base->burst = 1;
-	/* a value that differs from the current one, so that the QP's first post is not delayed */
+	/* any value but the current one: the first post then begins a round, and is not delayed */
 	base->round.polls = siw_qp_poll_round(qp->lane) - 1;
 	base->cap = init->cap;
 	qp_round_caps(&base->cap, qp->srq);
@@ -235,7 +235,7 @@ static void adjust_qp_counts_of_used_objects(struct siw_base_qp *base, int by)
 		atomic_fetch_add(&base->qp.srq->n_qp, (uint32_t)by);
 }
 
-/* Ends the count of a QP that is being destroyed. */
+/* Subtracts a QP that is being destroyed from the counts of QPs of the device and its objects. */
 static void qp_remove_from_counts(struct siw_base_qp *base)
 {
 	adjust_qp_counts_of_used_objects(base, -1);
@@ -282,7 +282,10 @@ static int qp_remove(struct siw_base_qp *base)
 	if (class->release)
 		class->release(base);
 	siw_qp_drop_requests_for_reset(base);
-	/* in this order, so that siw_qp_weak_ref_set() adds no reference that is not cleared */
+	/*
+	 * The QPN is released before the references are cleared: siw_qp_weak_ref_set() adds no
+	 * reference to a QP without a QPN, so none remains.
+	 */
 	siw_qp_release_qpn(base);
 	qp_clear_weak_references(base);
 	siw_link_del(&qp->in_lane);
@@ -529,7 +532,7 @@ int siw_qp_disable_connecting_by_qpn(struct siw_qp *qp)
 	if (rc->pairs && qp->state != SIW_QPS_RESET && qp->state != SIW_QPS_INIT)
 		err = siw_refuse(CM_QP_PAIRS);
 	if (!err && rc->pairs)
-		rc->pairs->close(rc); /* the QP keeps its QPN */
+		rc->pairs->close(rc); /* ends the use of the TCP port; the QP keeps its QPN */
 	siw_unlock(&qp->lane->lock);
 	return err;
 }

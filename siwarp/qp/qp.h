@@ -34,7 +34,7 @@ struct siw_rc_start {
 	bool initiator;
 	bool ord_known; /* ord was set by the peer or the user, not by default */
 	bool siwarp;	/* the start-up frames have shown that the peer is siwarp */
-	bool counts;	/* both ends offer delivery counts; only if siwarp is set */
+	bool counts;	/* both ends offer delivery counts; never set unless siwarp is set */
 	int rnr_retry;	/* RNR retries of the peer's Sends, as in struct siw_cm_param */
 };
 
@@ -52,7 +52,7 @@ struct siw_qp_held {
 	int ord, ird; /* values set by siw_modify_qp; -1: not set */
 	bool roce;    /* whether the QP's persona is roce */
 };
-/* Returns 0, or -EINVAL if another thread has destroyed the QP. */
+/* Makes hold refer to the QP. Returns 0, or -EINVAL if another thread has destroyed the QP. */
 int siw_qp_weak_ref_set(struct siw_qp_hold *hold, struct siw_qp *qp);
 void siw_qp_weak_ref_clear(struct siw_context *context, struct siw_qp_hold *hold);
 /* Whether hold refers to a QP. If so, stores attributes of the QP in *held unless held is NULL. */

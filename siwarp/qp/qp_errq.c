@@ -68,7 +68,7 @@ static void errq_append_entry(struct siw_base_qp *base, const struct siw_rdmap_e
  * stop the QP. An RD queue pair has many peers, and ERR would end the communication with all of
  * them.
  */
-static bool err_ends_qp_by_default(const struct siw_base_qp *base, bool in_group)
+static bool err_moves_qp_to_err_by_default(const struct siw_base_qp *base, bool in_group)
 {
 	return siw_class_of(base)->type != SIW_QPT_RD && !in_group && base->qkey;
 }
@@ -77,7 +77,7 @@ void siw_qp_err_update_policy(struct siw_base_qp *base, bool in_group)
 {
 	base->errs_fatal = base->error_policy == SIW_ERROR_POLICY_ERROR ||
 			   (base->error_policy == SIW_ERROR_POLICY_AUTO &&
-			    err_ends_qp_by_default(base, in_group));
+			    err_moves_qp_to_err_by_default(base, in_group));
 }
 
 void siw_qp_err_handle_invalid_message(struct siw_base_qp *base,
@@ -85,7 +85,7 @@ void siw_qp_err_handle_invalid_message(struct siw_base_qp *base,
 {
 	errq_append_entry(base, event, SIW_ERR_FOUND, 0);
 	if (base->errs_fatal)
-		siw_qp_abort(base, siw_qp_async_event_of_error(&event->err));
+		siw_qp_move_to_err(base, siw_qp_async_event_of_error(&event->err));
 	else
 		siw_device_raise_async_event(&base->qp.async, SIW_EVENT_QP_ERR_QUEUED);
 }

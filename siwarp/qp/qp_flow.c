@@ -22,7 +22,10 @@ int siw_qp_post_send_request(struct siw_base_qp *base, const struct siw_send_wr 
 	int64_t length;
 	struct siw_wqe *wqe;
 
-	/* wait is ignored: any request of these types stays in the queue until it completes */
+	/*
+	 * The parameter wait (the request may be delayed for a batch) has no effect on RC and UC:
+	 * each request stays in the queue until it completes.
+	 */
 	(void)wait;
 	if (__builtin_expect(siw_qp_is_local(wr->opcode), 0))
 		return siw_qp_mw_post_request(base, wr, SIW_MW_TYPE_2);
@@ -107,7 +110,7 @@ int siw_qp_flow_send_requests(struct siw_base_qp *base, struct siw_flow *flow)
 			flow_handle_begin_failure(base, flow, err);
 		if (__builtin_expect(siw_teardown_of(base) == SIW_RESETTING, 0))
 			return 0;
-		r = class->flush(base, flow);
+		r = class->transmit(base, flow);
 		if (r != 1 || !flow_may_begin_next_request(base, flow))
 			return r;
 		if (octets >= class->turn_octets)
@@ -186,7 +189,11 @@ enum siw_run siw_qp_flow_get_sending_turn_result(struct siw_base_qp *base, int r
 	    base->revoke.due == SIW_REVOKE_DUE)
 		return SIW_RUN_MORE;
 	/* A dead stream is detected and handled by the receiving side. */
-	if (r) /* other lanes that end a replaced binding, too, leave work for this lane then */
+	/*
+	 * A flow that waits until other lanes have ended a replaced binding is blocked: the last of
+	 * these lanes leaves work for this lane.
+	 */
+	if (r)
 		return base->revoke.due == SIW_REVOKE_BEGUN ? SIW_RUN_BLOCKED : SIW_RUN_DONE;
 	return blocked ? SIW_RUN_BLOCKED : SIW_RUN_MORE;
 }

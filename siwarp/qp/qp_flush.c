@@ -122,7 +122,7 @@ void siw_qp_carry_out_transition_action(struct siw_base_qp *base, int action, bo
 		class->receive(base);
 }
 
-void siw_qp_abort(struct siw_base_qp *base, int type)
+void siw_qp_move_to_err(struct siw_base_qp *base, int type)
 {
 	int action = siw_qp_apply_state_event(base, SIW_QPE_FAILED);
 
@@ -134,7 +134,7 @@ void siw_qp_abort(struct siw_base_qp *base, int type)
 void siw_qp_fail(struct siw_qp *qp, int status)
 {
 	(void)status;
-	siw_qp_abort(siw_base_qp_of(qp), SIW_EVENT_QP_FATAL);
+	siw_qp_move_to_err(siw_base_qp_of(qp), SIW_EVENT_QP_FATAL);
 }
 
 void siw_qp_dgram_send_delayed_at_exit(struct siw_qp *qp)

@@ -39,7 +39,7 @@ static inline bool siw_qp_awaits_response(const struct siw_wqe *wqe)
 			       1u << SIW_WR_MASKED_ATOMIC_CMP_AND_SWP |
 			       1u << SIW_WR_MASKED_ATOMIC_FETCH_AND_ADD;
 
-	/* & 31 treats RDMA_WRITE_RECORD like RDMA_WRITE */
+	/* RDMA_WRITE_RECORD is 32 more than RDMA_WRITE, and has no response either */
 	return await >> (wqe->opcode & 31) & 1;
 }
 /* Returns the completion opcode (enum siw_wc_opcode) of a known request opcode. */
@@ -126,8 +126,8 @@ struct siw_wqe *siw_qp_flow_advance_to_next_request(struct siw_base_qp *base, st
 void siw_qp_flow_complete_oldest_request(struct siw_base_qp *base, struct siw_flow *flow,
 					 int status);
 /*
- * Completes all requests of a flow. The oldest request whose outcome is unknown gets status first,
- * later requests get WR_FLUSH_ERR.
+ * Completes all requests of a flow. first: the status of the oldest request whose outcome is
+ * unknown; later requests get WR_FLUSH_ERR.
  */
 void siw_qp_flow_flush_requests(struct siw_base_qp *base, struct siw_flow *flow, int first);
 /*
@@ -174,10 +174,11 @@ static inline uint32_t siw_qp_poll_round(const struct siw_lane *lane)
 
 /*
  * Whether the requests of a list, which are posted with one call, may be delayed to be sent in a
- * batch with later ones. They may be delayed if posts have been dense for some rounds of posts, the
- * list is not a single request that is the first since the last poll; or if a long Read replaces
- * one that has completed, while others are outstanding; and if the queue will be processed soon, by
- * a poll or by the progress thread after its current sleep. The function also counts the requests.
+ * batch with later ones. Two conditions must hold. First, the send queue will be processed soon, by
+ * a poll or by the progress thread after its current sleep. Second, either posts have been dense
+ * for some rounds of posts, and the list is not a single request that is the first since the last
+ * poll; or the list is a long Read that replaces one that has completed, while others are
+ * outstanding. The function also counts the requests.
  */
 bool siw_qp_may_delay_posts(struct siw_base_qp *base, const struct siw_send_wr *wr);
 
@@ -226,7 +227,7 @@ static inline void siw_qp_count_one_sided(struct siw_base_qp *base, uint32_t len
 /*
  * Returns the status (enum siw_wc_status) of a receive that is completed by event RECV or BAD_RECV.
  */
-int siw_qp_recv_status(const struct siw_rdmap_event *ev);
+int siw_qp_wc_status_of_recv_event(const struct siw_rdmap_event *ev);
 /*
  * Completes the receive that an event of rdmap reports. source: the sender's address, NULL on a
  * connection. instance: on RD, the sender's instance number, otherwise 0. send_lock not held.
@@ -351,7 +352,7 @@ void siw_qp_carry_out_transition_action(struct siw_base_qp *base, int action, bo
  * Moves the QP to ERR according to the state table, and raises an asynchronous event. type: enum
  * siw_event_type.
  */
-void siw_qp_abort(struct siw_base_qp *base, int type);
+void siw_qp_move_to_err(struct siw_base_qp *base, int type);
 
 /*
  * Converts the result of the member run to an enum siw_turn. progressed: whether a request
@@ -422,7 +423,7 @@ int siw_qp_open_udp_socket(struct siw_base_qp *base, const struct siw_addr *addr
 void siw_qp_reserve_next_rc_qpn(struct siw_base_qp *base);
 /*
  * Gives the number qpn to the QP, unless another QP of the device has it. Returns whether the QP
- * has it now. An RC QP is included in ctx->n_rc before it calls this function.
+ * has it now. For an RC QP, the caller has already incremented ctx->n_rc.
  */
 bool siw_qp_reserve_qpn(struct siw_base_qp *base, uint32_t qpn);
 /* Lists a QP whose type has set the QPN itself, so that no RC QP gets the same number. */

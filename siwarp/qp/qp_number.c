@@ -82,7 +82,7 @@ bool siw_qp_reserve_qpn(struct siw_base_qp *base, uint32_t qpn)
 	bool is_free;
 
 	siw_lock(&ctx->numbers_lock);
-	/* Only the number of an RC QP must differ from all others. */
+	/* Without RC QPs no search is needed: only the number of an RC QP must be unique. */
 	is_free = !atomic_load(&ctx->n_rc) || !qpn_is_taken(base, qpn);
 	if (is_free)
 		qp_assign_qpn(base, qpn, qpn >= SIW_FIRST_RC_QPN);

@@ -65,8 +65,8 @@ struct siw_wqe {
 				uint32_t rkey;
 			} record;
 		};
-		struct siw_bind bind; /* for a BIND_MW request, in state POSTED */
-		/* for an atomic request; op.atomic points to this member */
+		struct siw_bind bind; /* the bind of a BIND_MW request in state POSTED */
+		/* the operands of an atomic request; op.atomic points to this member */
 		struct siw_rdmap_atomic atomic;
 	};
 	struct siw_sge sge[];
@@ -218,8 +218,8 @@ struct siw_base_qp;
  */
 struct siw_post_round {
 	uint32_t polls;	 /* value of siw_qp_poll_round() at the first post of the round */
-	uint32_t posts;	 /* number of requests */
-	uint64_t octets; /* total length of the requests */
+	uint32_t posts;	 /* number of requests posted in the round */
+	uint64_t octets; /* total length of the requests posted in the round, in octets */
 	/* number of preceding rounds with several posts each and no pause between them */
 	uint32_t dense;
 	uint64_t began_ns; /* time of the round's first post, ns; 0: not known */
@@ -249,7 +249,7 @@ struct siw_qp_class {
 	 * See siw_qp_may_delay_posts().
 	 */
 	uint32_t wait_octets;
-	uint32_t wait_requests; /* maximum number of such posts */
+	uint32_t wait_requests; /* maximum number of requests that are delayed for a batch */
 	/* enum siw_wc_status of a request that failed for a reason other than its memory */
 	int failure;
 	/*
@@ -261,9 +261,9 @@ struct siw_qp_class {
 	int (*create)(struct siw_base_qp *base, const struct siw_qp_init_attr *init);
 	int (*open)(struct siw_base_qp *base, const struct siw_addr *addr, int fd);
 	/*
-	 * Closes endpoints of other lanes that no queue pair has any longer and that hold the port
-	 * of the QP to be created. Returns whether there was one. Called without locks; NULL if the
-	 * type has no such endpoints.
+	 * Closes endpoints of other lanes that use the port of the QP to be created, and whose own
+	 * queue pairs no longer exist. Returns whether there was one. Called without locks; NULL if
+	 * the type has no such endpoints.
 	 */
 	bool (*free_port)(struct siw_base_qp *base, const struct siw_qp_init_attr *init);
 	/* Returns 0 if the QP may be destroyed now, or -errno. */
@@ -321,7 +321,7 @@ struct siw_qp_class {
 	 * Passes the requests that have begun to the lower layer, and updates the members accepted
 	 * and memory_released of the flow. Returns the same values as siw_rdmap_flush_tx().
 	 */
-	int (*flush)(struct siw_base_qp *base, struct siw_flow *flow);
+	int (*transmit)(struct siw_base_qp *base, struct siw_flow *flow);
 	/*
 	 * Discards the protocol state of the requests and of unfinished Write-Records, after all
 	 * requests have ended.
@@ -366,7 +366,7 @@ struct siw_base_qp {
 	uint32_t qkey;
 	int access, ord, ird; /* ord, ird: -1: not set */
 	int rnr_retry, min_rnr_timer;
-	uint32_t rate_limit; /* UD, UC: in kbit/s; 0: no limit */
+	uint32_t rate_limit; /* UD, UC: limit of the sending rate in kbit/s; 0: no limit */
 	struct siw_qp_cap cap;
 	/* the QP has a stream; written with the progress lock and send_lock held */
 	bool connected;
@@ -385,7 +385,7 @@ struct siw_base_qp {
 	uint32_t sq_mask;	   /* number of slots of the send queue, minus one */
 	uint32_t sq_used;	   /* number of slots used at least once */
 	struct siw_wqe *sq_free;   /* list of free slots that were used before */
-	uint32_t sq_head, sq_tail; /* number of requests completed, and posted */
+	uint32_t sq_head, sq_tail; /* numbers of requests that were completed, and posted */
 	uint32_t begun;		   /* number of requests begun and not complete */
 	struct siw_flow flow;	   /* the QP's only flow; not used by QP types with many_flows */
 	struct siw_link flows;
@@ -407,9 +407,9 @@ struct siw_base_qp {
 	/* all posts that are delayed for a batch replace long Reads; under send_lock */
 	bool only_reads_wait;
 	/*
-	 * The next request that succeeds is reported by the call that posts it, which sets
-	 * post_reports_success, instead of by a completion, which sets post_succeeded
-	 * (siw_send_inline); under send_lock.
+	 * siw_send_inline() sets post_reports_success while it posts a request to an empty send
+	 * queue. If the request succeeds immediately, post_succeeded is set and no completion is
+	 * queued: the return value of the call reports the success. Under send_lock.
 	 */
 	bool post_reports_success, post_succeeded;
 
@@ -435,8 +435,8 @@ struct siw_records {
 	uint32_t reported;
 	_Atomic uint32_t polled; /* number of completions of Write-Records that were polled */
 	/*
-	 * RD: the value of the member polled when the messages of the peers were last processed;
-	 * under the progress lock
+	 * RD: the value of `polled` when the messages of the peers were last processed; under the
+	 * progress lock
 	 */
 	uint32_t seen;
 	_Atomic bool waits; /* RD: a paused message waits for the next poll */
@@ -488,8 +488,8 @@ struct siw_rc_qp {
 	 */
 	bool responses_framed;
 	/*
-	 * when the last response arrived after which Reads waited for a batch, in ns; 0: none wait;
-	 * under the progress lock
+	 * the arrival time in ns of the last response after which the Reads of a batch continued to
+	 * wait; 0: no Read waits; under the progress lock
 	 */
 	uint64_t answered_ns;
 	/*
@@ -510,7 +510,7 @@ struct siw_rc_qp {
 	uint64_t close_by_ns;
 	const struct siw_pair_ops *pairs; /* NULL: a connection manager connects the QP */
 	struct siw_pair *pair;
-	struct siw_linger *linger; /* allocated with the QP, so that closing it cannot fail */
+	struct siw_linger *linger; /* allocated with the QP, so that closing the QP cannot fail */
 	bool counted;		   /* the QP is included in the counter ctx->n_rc */
 	/*
 	 * The connection of the QP, or NULL, and the connection's callbacks, called with the
@@ -549,7 +549,10 @@ struct siw_breaker {
 	bool resumed;
 	uint32_t bad_reports;	   /* number of consecutive reports of excessive loss */
 	uint32_t silent_intervals; /* consecutive intervals with traffic but without a report */
-	/* the last report evaluated, and the time of its evaluation; initially the start values */
+	/*
+	 * the last report that was evaluated, and the time of its evaluation; before the first
+	 * report, the PSN and the time at which the connection began
+	 */
 	struct siw_ddp_uc_report last;
 	uint64_t last_ns;
 	uint32_t sent;	   /* PSN of the next datagram at the beginning of the interval */

@@ -118,7 +118,7 @@ int siw_post_send_all(struct siw_qp *qp, struct siw_send_wr *wr, struct siw_send
 }
 
 /* Returns whether no earlier request or completion of the send queue is left. */
-static bool sq_is_unused(const struct siw_base_qp *base)
+static bool sq_has_no_slot_in_use(const struct siw_base_qp *base)
 {
 	return base->sq_head == base->sq_tail &&
 	       atomic_load_explicit(&base->qp.sq_freed, memory_order_relaxed) == base->sq_tail;
@@ -135,7 +135,7 @@ static int post_one_inline(struct siw_base_qp *base, const struct siw_send_wr *w
 	 * order, so no earlier slot may be in use.
 	 */
 	base->post_succeeded = false;
-	base->post_reports_success = sq_is_unused(base);
+	base->post_reports_success = sq_has_no_slot_in_use(base);
 	err = post_one_send(base, wr, false);
 	if (!err && base->sq_head != base->sq_tail)
 		run = siw_class_of(base)->run(base);

@@ -17,7 +17,7 @@ static inline void recv_raise_comm_est(struct siw_base_qp *base)
 	}
 }
 
-int siw_qp_recv_status(const struct siw_rdmap_event *ev)
+int siw_qp_wc_status_of_recv_event(const struct siw_rdmap_event *ev)
 {
 	if (__builtin_expect(ev->kind == SIW_RDMAP_RECV, 1))
 		return SIW_WC_SUCCESS;

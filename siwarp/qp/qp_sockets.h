@@ -39,7 +39,7 @@ struct siw_every_addr {
  * open.
  */
 int siw_every_addr_open_sockets(struct siw_every_addr *every, struct siw_lane *lane, uint16_t port);
-/* Stops to follow the device's addresses. The caller closes the sockets. */
+/* Stops following the device's addresses. The caller closes the sockets. */
 void siw_every_addr_stop_handling_addr_changes(struct siw_every_addr *every);
 
 struct siw_addr_socks;

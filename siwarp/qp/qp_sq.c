@@ -19,8 +19,8 @@
  * Posts are delayed for a batch after DENSE_ROUNDS consecutive dense rounds. A round is dense if it
  * has several posts and the next round begins before a pause of SILENCE_NS has passed. Since only
  * the beginnings of rounds are timed, each post extends the allowed time by 1/SILENCE_POSTS of the
- * pause, about the time of a system call on a busy machine (64 posts alone can take that long), and
- * by 1 ns per octet.
+ * pause, about the time of a system call on a busy machine (64 posts alone can take as long as the
+ * pause), and by 1 ns per octet.
  */
 #define DENSE_ROUNDS  4
 #define SILENCE_NS    200000u
@@ -44,7 +44,7 @@ static void wqe_copy_inline_data(struct siw_base_qp *base, struct siw_wqe *wqe,
 	for (int i = 0; i < wr->num_sge; i++) {
 		const void *from = (const void *)(uintptr_t)wr->sg_list[i].addr;
 
-		if (wr->sg_list[i].length) /* the address of an empty element may be invalid */
+		if (wr->sg_list[i].length) /* the address of an empty SGE may be invalid */
 			memcpy(to, from, wr->sg_list[i].length);
 		to += wr->sg_list[i].length;
 	}
@@ -53,7 +53,7 @@ static void wqe_copy_inline_data(struct siw_base_qp *base, struct siw_wqe *wqe,
 static void wqe_copy_sge_list(struct siw_wqe *wqe, const struct siw_send_wr *wr)
 {
 	wqe->op.nsge = wr->num_sge;
-	if (wr->num_sge) /* the list may be NULL if it has no elements */
+	if (wr->num_sge) /* sg_list may be NULL if num_sge is 0 */
 		memcpy(wqe->sge, wr->sg_list, (size_t)wr->num_sge * sizeof(wqe->sge[0]));
 }
 
@@ -382,7 +382,7 @@ static bool post_replaces_long_read(struct siw_base_qp *base, const struct siw_s
 	return true;
 }
 
-/* Counts a post of a list, and returns whether it replaces a long Read. */
+/* Records the post of a list. Returns whether the post replaces a long Read that has completed. */
 static bool note_post_of_long_read(struct siw_base_qp *base, const struct siw_send_wr *wr,
 				   uint64_t octets)
 {
@@ -407,7 +407,7 @@ bool siw_qp_may_delay_posts(struct siw_base_qp *base, const struct siw_send_wr *
 
 	if (!siw_class_of(base)->wait_octets || !wr)
 		return false;
-	for (; wr; wr = wr->next, n++) { /* the requests have not been checked yet */
+	for (; wr; wr = wr->next, n++) { /* the post refuses invalid requests only later */
 		if (!wr->sg_list || (uint32_t)wr->num_sge > base->cap.max_send_sge)
 			return false;
 		octets += siw_qp_octets(wr);

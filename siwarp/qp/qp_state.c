@@ -30,8 +30,8 @@
 #define UC_RTS (RIGHTS | RATE)
 #define PATH   (SIW_QP_AV | SIW_QP_PATH_MTU | SIW_QP_DEST_QPN | SIW_QP_RQ_PSN)
 /*
- * In siwarp, cm moves an RC QP from RESET to RTS, so the Read depths to be negotiated can already
- * be set in RESET.
+ * In siwarp, the connection manager moves an RC QP from RESET to RTS, so the Read depths to be
+ * negotiated can already be set in RESET.
  */
 #define DEPTHS (SIW_QP_MAX_QP_RD_ATOMIC | SIW_QP_MAX_DEST_RD_ATOMIC)
 /*
@@ -43,7 +43,10 @@
 #define RD_SET (RIGHTS | RNR)
 /* The ORD of an RC connection can be lowered in SQD. */
 #define RC_SQD (ACCESS | RNR | SIW_QP_MAX_QP_RD_ATOMIC)
-/* On RC by QPN, the transition to RTS also accepts the attributes for the QP's own requests. */
+/*
+ * The transition to RTS of an RC QP that connects by QPN also accepts the attributes for requests
+ * of the QP.
+ */
 #define PSN    SIW_QP_SQ_PSN
 #define RC_RTS (ACCESS | RNR | PSN | SIW_QP_MAX_QP_RD_ATOMIC | SIW_QP_TIMEOUT | SIW_QP_RETRY_CNT)
 

@@ -58,7 +58,7 @@ int siw_rdmap_refuse_with_terminate(struct siw_rdmap_stream *stream,
 struct siw_rdmap_start {
 	struct siw_mem_buffer_queue *recvs; /* receives for queue 0 (Sends) */
 	uint32_t pd;
-	uint16_t ird, ord; /* negotiated values, at most SIW_RDMAP_MAX_READS */
+	uint16_t ird, ord; /* negotiated IRD and ORD, at most SIW_RDMAP_MAX_READS */
 	/*
 	 * set of enum siw_mpa_rtr; at the initiator: the RTR to send; at the responder: the RTRs to
 	 * accept
@@ -153,7 +153,7 @@ struct siw_rdmap_atomic {
 /*
  * The position of an operation in its stream, in octets from the beginning of the stream. When
  * *accepted of siw_rdmap_flush_tx() has reached the member end, the operation's memory is no longer
- * read; of a Read or an atomic, only the request has been sent then.
+ * read. For a Read or an atomic, this means only that its request has been sent.
  */
 struct siw_rdmap_stamp {
 	uint64_t end; /* end position; UINT64_MAX: the operation is not completely framed */
@@ -176,9 +176,9 @@ struct siw_rdmap_op {
 	bool solicited; /* the Send is solicited; used only for PRIVATE */
 	bool internal;	/* sgl is library memory (inline data) */
 	/*
-	 * Used only on RD: the caller will begin another operation before it flushes. Short
-	 * segments then wait for the flush, so that several are sent in one system call (rd.h,
-	 * siw_rd_tx).
+	 * Used only on RD: the caller will begin another operation before it calls
+	 * siw_rdmap_flush_tx(). Short segments wait for that call, so that several are sent in one
+	 * system call (rd.h, siw_rd_tx).
 	 */
 	bool more;
 	/*
@@ -207,8 +207,9 @@ struct siw_rdmap_op {
 };
 /*
  * Begins an operation. Returns 0; -EAGAIN if that is not possible now, because an earlier message
- * is not completely framed, or because a Read or atomic would exceed ORD: flush, and retry after
- * progress; -EACCES if a local key is invalid; -EPIPE if the stream has ended; another -errno.
+ * is not completely framed, or because a Read or atomic would exceed ORD: call
+ * siw_rdmap_flush_tx(), and retry after a later event; -EACCES if a local key is invalid; -EPIPE if
+ * the stream has ended; another -errno.
  */
 int siw_rdmap_begin_op(struct siw_rdmap_stream *stream, struct siw_rdmap_op *op);
 /*
@@ -238,8 +239,8 @@ bool siw_rdmap_peer_wants_delivery_counts(const struct siw_rdmap_stream *stream)
  */
 bool siw_rdmap_has_requested_delivery_counts(const struct siw_rdmap_stream *stream);
 /*
- * Frames the delivery count for the peer now, to be sent by the next flush; does nothing while
- * another message is partially framed. Send lock held.
+ * Frames the delivery count for the peer, which the next siw_rdmap_flush_tx() sends; does nothing
+ * while another message is partially framed. Send lock held.
  */
 void siw_rdmap_send_delivery_count(struct siw_rdmap_stream *stream);
 /*
@@ -259,10 +260,9 @@ uint32_t siw_rdmap_sent_request_count(const struct siw_rdmap_stream *stream);
  *
  * 1: all data is sent.
  *
- * 0: TCP is full, or the turn's budget (about 1 MiB) is used up: call again at the next progress,
- * after siw_rdmap_begin_op(), so that the user's operations get their turn. siw_ddp_is_tx_blocked()
- * then returns whether the stream waits for TCP (or the peer's first FPDU) rather than for another
- * turn.
+ * 0: TCP is full, or the turn's budget (about 1 MiB) is used up: call again in the next turn, after
+ * siw_rdmap_begin_op(), so that the user's operations get their turn. siw_ddp_is_tx_blocked() then
+ * returns whether the stream waits for TCP (or the peer's first FPDU) rather than for another turn.
  *
  * -errno: the stream is dead. -EACCES: the cause is an error in data that this end was sending (a
  * local key, the source of a response): siw_rdmap_recv() returns ERROR too, and
@@ -378,7 +378,7 @@ struct siw_rdmap_event {
 	 */
 	bool of_write;
 	/*
-	 * reliable datagrams: the event also has the meaning of ACKED, which is to be handled last
+	 * on reliable datagrams: after handling the event, handle it like event ACKED, too
 	 */
 	bool acked;
 	uint32_t imm;
@@ -639,8 +639,8 @@ uint32_t siw_rdmap_rd_max_outstanding_reads(const struct siw_rdmap_stream *strea
 /* Returns the MSN of the last Send begun on the stream. Send lock held. */
 uint32_t siw_rdmap_rd_last_send_msn(const struct siw_rdmap_stream *stream);
 /*
- * Whether a flush of the stream would frame more data now, because data is left and there is room
- * to send. Send lock held.
+ * Whether siw_rdmap_flush_tx() would frame more data of the stream now, because data is left and
+ * there is room to send. Send lock held.
  */
 bool siw_rdmap_rd_has_more_to_send(const struct siw_rdmap_stream *stream);
 /*
@@ -680,9 +680,9 @@ int siw_rdmap_rd_recv(struct siw_rdmap_rd *rd, struct siw_rdmap_stream **stream,
  */
 void siw_rdmap_rd_resume_paused_streams(struct siw_rdmap_rd *rd);
 /*
- * Ends the streams that are idle and were not used since the last sweep. busy(user): whether the
- * upper layer has requests in progress on a stream. Returns the number of streams left. Both locks
- * held.
+ * Ends the streams that are idle and were not used since the previous call of this function.
+ * busy(user): whether the upper layer has requests in progress on a stream. Returns the number of
+ * streams left. Both locks held.
  */
 uint32_t siw_rdmap_rd_end_idle_streams(struct siw_rdmap_rd *rd, bool (*busy)(void *user));
 uint32_t siw_rdmap_rd_stream_count(const struct siw_rdmap_rd *rd);

@@ -327,7 +327,7 @@ static void connection_do_nothing_on_received_response(struct siw_rdmap_stream *
 
 /* ---- sending --------------------------------------------------------------------------------- */
 
-/* Number of octets of responses after which a flush begins no more responses. */
+/* Number of octets of responses after which siw_rdmap_flush_tx() begins no more responses. */
 #define TURN (1u << 20)
 
 /* Refuses a private operation: only reliable datagrams have private operations. */
@@ -346,7 +346,7 @@ static int connection_send_request(struct siw_rdmap_stream *stream, struct siw_r
 
 	if (r < 0)
 		siw_rdmap_free_read_sink(stream, read);
-	else /* the response cannot arrive earlier: a later flush passes the request to TCP */
+	else /* in time for the response: the request reaches TCP only in a later flush */
 		siw_rdmap_publish_read(stream);
 	return r;
 }

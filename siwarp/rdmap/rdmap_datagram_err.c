@@ -67,7 +67,7 @@ void siw_rdmap_dgram_fill_bad_message_event(const struct siw_ddp_seg *seg, struc
 	dgram_err_fill_event(seg, SIW_RDMAP_BAD_MSG, event);
 	event->err = err;
 	siw_rdmap_copy_quoted_header_to_event(event, seg);
-	/* quoted_qn is set for a tagged segment, too, whose indexes are in the LLP header */
+	/* for a tagged segment, qn contains the queue pair indexes of the LLP header */
 	event->quoted_qn = seg->qn;
 }
 

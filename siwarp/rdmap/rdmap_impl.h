@@ -457,8 +457,9 @@ struct siw_rdmap_of_rd {
 	struct siw_rdmap_rd *rd; /* NULL: the stream is a connection */
 	const struct siw_addr *peer;
 	struct siw_link in_rd; /* link in the endpoint's streams; under the endpoint's lock */
-	_Atomic bool used;     /* the stream was used since the last sweep */
-	bool partly_received;  /* a message was partially received at the last sweep */
+	_Atomic bool used;     /* the stream was used since the last search for idle streams */
+	/* a message was partially received at the last search for idle streams */
+	bool partly_received;
 	struct siw_link
 		reports; /* list of struct siw_rdmap_error_report; under the endpoint's lock */
 	_Atomic uint32_t n_reports;
@@ -658,8 +659,8 @@ uint32_t siw_rdmap_terminate_build(const struct siw_rdmap_fault *fault, uint8_t 
 void siw_rdmap_terminate_build_msg(struct siw_rdmap_stream *stream,
 				   const struct siw_rdmap_fault *fault, struct siw_ddp_msg *msg);
 /*
- * Fills *event from len octets of a received Terminate Message; an invalid Terminate is handled
- * safely.
+ * Fills *event from len octets of a received Terminate Message, which may be too short or have
+ * invalid contents.
  */
 void siw_rdmap_terminate_parse(const uint8_t *buf, size_t len, struct siw_rdmap_event *event);
 
@@ -928,9 +929,9 @@ bool siw_rdmap_write_record_segment_fits(const struct siw_ddp_seg *seg,
  */
 void siw_rdmap_mark_read_refused(struct siw_rdmap_stream *stream, uint32_t msn);
 /*
- * Ends the oldest request. Returns true and the user_data of the request, or false if there is no
- * request.
+ * Ends the oldest Read or atomic of this end, which gets no valid response. Returns true and the
+ * user_data of the request, or false if there is no request.
  */
-bool siw_rdmap_cancel_read(struct siw_rdmap_stream *stream, uint64_t *user_data);
+bool siw_rdmap_abandon_oldest_read(struct siw_rdmap_stream *stream, uint64_t *user_data);
 
 #endif

@@ -54,7 +54,7 @@ void siw_rdmap_rd_configure_receiving(struct siw_rdmap_rd *rd, enum siw_rdmap_rd
 	rd->mode = mode;
 	siw_ddp_rd_set_receiving_enabled(rd->ddp, mode == SIW_RDMAP_RD_ON);
 	rd->start = *start;
-	/* on reliable datagrams, no end waits for a first FPDU of the other end */
+	/* on reliable datagrams, neither end waits for the peer's first message before it sends */
 	rd->start.initiator = true;
 	rd->start.private = true; /* every implementation of the RD protocol is siwarp */
 	for (struct siw_link *l = rd->streams.next; l != &rd->streams; l = l->next)
@@ -127,7 +127,7 @@ static int rd_get_or_create_stream(struct siw_rdmap_rd *rd, struct siw_ddp_rd_pe
 	if (!*out)
 		r = rd_stream_create(rd, peer, out);
 	if (r)
-		/* without this release, the record of the peer could never be evicted */
+		/* the peer has no stream, so its record may be evicted from now on */
 		siw_ddp_rd_release_unused_peer(peer);
 	siw_unlock(&rd->lock);
 	return r;
@@ -488,8 +488,9 @@ static void rd_handle_response_received(struct siw_rdmap_stream *stream)
 		return;
 	siw_ddp_rd_set_datagram_expected(stream->ddp, false);
 	/*
-	 * The sending side may have begun another request in the meantime, and called
-	 * siw_ddp_rd_set_datagram_expected() with true before the call with false.
+	 * The sending side may have begun another request in the meantime, and announced a
+	 * response before the call above. That call would cancel the announcement, so it is
+	 * repeated.
 	 */
 	if (rd_stream_awaits_response(stream))
 		siw_ddp_rd_set_datagram_expected(stream->ddp, true);

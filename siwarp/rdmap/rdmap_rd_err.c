@@ -110,7 +110,7 @@ int siw_rdmap_rd_report_refused_request(struct siw_rdmap_stream *stream,
 
 /* ---- responses ------------------------------------------------------------------------------- */
 
-/* Number of octets of responses after which a flush begins no more responses. */
+/* Number of octets of responses after which siw_rdmap_flush_tx() begins no more responses. */
 #define TURN (1u << 20)
 
 /*
@@ -291,7 +291,7 @@ int siw_rdmap_rd_handle_refusal(struct siw_rdmap_stream *stream, struct siw_rdma
 		 * No error message is sent about a response, because the response shows that the
 		 * peer has processed the request.
 		 */
-		event->of_response = siw_rdmap_cancel_read(stream, &event->user_data);
+		event->of_response = siw_rdmap_abandon_oldest_read(stream, &event->user_data);
 		return 1;
 	}
 	event->receive_consumed =

@@ -169,7 +169,7 @@ void siw_rdmap_mark_read_refused(struct siw_rdmap_stream *stream, uint32_t msn)
 		siw_rdmap_pop_oldest_read(stream, oldest);
 }
 
-bool siw_rdmap_cancel_read(struct siw_rdmap_stream *stream, uint64_t *user_data)
+bool siw_rdmap_abandon_oldest_read(struct siw_rdmap_stream *stream, uint64_t *user_data)
 {
 	struct siw_rdmap_read *read = siw_rdmap_oldest_outstanding_read(stream);
 

@@ -78,9 +78,9 @@ struct siw_rdmap_record_op {
 	uint64_t length;
 };
 /*
- * Sends a Write-Record from octet *offset (initially 0) on, and advances *offset. Returns 1 if the
- * message is sent completely; 0 if the 64 KiB of a turn are sent, and the caller must call again;
- * -EAGAIN if the socket is full; another -errno of siw_ddp_dgram_tx() if the message fails.
+ * Sends a Write-Record, beginning with octet *offset (initially 0), and advances *offset. Returns 1
+ * if the message is sent completely; 0 if the 64 KiB of a turn are sent, and the caller must call
+ * again; -EAGAIN if the socket is full; another -errno of siw_ddp_dgram_tx() if the message fails.
  */
 int siw_rdmap_write_record_send(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_record_op *op,
 				uint64_t *offset);

@@ -29,7 +29,7 @@ static const struct {
 	[SIW_RDMAP_ATOMIC_RESPONSE] = { true, false, SIW_RDMAP_QN_ATOMIC },
 };
 
-static bool rx_set_op_error(struct siw_wire_err *err, uint8_t code)
+static bool rx_set_remote_operation_error(struct siw_wire_err *err, uint8_t code)
 {
 	*err = (struct siw_wire_err){ SIW_LAYER_RDMAP, SIW_RDMAP_REMOTE_OPERATION, code };
 	return false;
@@ -63,17 +63,17 @@ static __attribute__((cold, noinline)) bool rx_check_extension(struct siw_rdmap_
 	if (op == SIW_RDMAP_PRIVATE &&
 	    (!stream->private || !stream->type->knows_private(stream, seg)))
 		/* the peer does not use the experimental opcode as siwarp does */
-		return rx_set_op_error(err, SIW_RDMAP_OPCODE);
+		return rx_set_remote_operation_error(err, SIW_RDMAP_OPCODE);
 	/*
 	 * The Immediate Data is refused if the Write before it was refused, because both are one
 	 * operation.
 	 */
 	if (siw_rdmap_is_immediate(op) && stream->rx.write_refused)
-		return rx_set_op_error(err, SIW_RDMAP_UNSPECIFIED);
+		return rx_set_remote_operation_error(err, SIW_RDMAP_UNSPECIFIED);
 	/* RFC7306-6.3-08; no RFC defines the error code. */
 	if (siw_rdmap_is_immediate(op) &&
 	    (seg->last ? end != SIW_RDMAP_IMM_LEN : end > SIW_RDMAP_IMM_LEN))
-		return rx_set_op_error(err, SIW_RDMAP_UNSPECIFIED);
+		return rx_set_remote_operation_error(err, SIW_RDMAP_UNSPECIFIED);
 	seg->note = stream->rx.written;
 	if (seg->last && !seg->qn)
 		siw_rdmap_forget_write(&stream->rx);
@@ -87,15 +87,15 @@ bool siw_rdmap_rx_check_segment(struct siw_rdmap_stream *stream, struct siw_wire
 
 	/* RFC5040-4.1-08: RDMAP versions 0 and 1 are valid */
 	if (seg->ulp_octet >> SIW_RDMAP_RV_SHIFT > SIW_RDMAP_RV)
-		return rx_set_op_error(err, SIW_RDMAP_VERSION);
+		return rx_set_remote_operation_error(err, SIW_RDMAP_VERSION);
 	if (!shape[op].known || shape[op].tagged != seg->tagged ||
 	    (!seg->tagged && shape[op].qn != seg->qn)) {
 		if (op == SIW_RDMAP_PRIVATE && seg->tagged)
 			return stream->type->private_expects(stream, seg, err);
-		return rx_set_op_error(err, SIW_RDMAP_OPCODE);
+		return rx_set_remote_operation_error(err, SIW_RDMAP_OPCODE);
 	}
 	if (seg->tagged && !stream->type->tagged_expects(stream, op))
-		return rx_set_op_error(err, SIW_RDMAP_OPCODE);
+		return rx_set_remote_operation_error(err, SIW_RDMAP_OPCODE);
 	if (op == SIW_RDMAP_WRITE && seg->payload && stream->denied & SIW_MEM_REMOTE_WRITE) {
 		*err = NO_RIGHT;
 		return false;

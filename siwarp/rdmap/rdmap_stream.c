@@ -65,9 +65,9 @@ static uint32_t round_up_to_power_of_two(uint32_t n)
 
 /*
  * Allocates the rings for Reads and for requests, and the buffers of queue 1, in one block that
- * begins with the ring of Reads. The block is not cleared: clearing would make the kernel allocate
- * all its pages, but an idle connection shall use little memory, and entries are written completely
- * before they are read.
+ * begins with the ring of Reads. The block is not cleared, because entries are written completely
+ * before they are read: clearing would make the kernel allocate all pages of the block, and an idle
+ * connection should use little memory.
  */
 static int stream_alloc_rings(struct siw_rdmap_stream *stream, uint32_t ird, uint32_t ord)
 {

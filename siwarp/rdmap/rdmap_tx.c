@@ -171,8 +171,8 @@ int siw_rdmap_begin_op(struct siw_rdmap_stream *stream, struct siw_rdmap_op *op)
 		r = tx_begin_read_atomic_or_private(stream, op);
 	if (r < 0) {
 		/*
-		 * If the message is active, a key became invalid after the first segments were
-		 * framed; otherwise the message has not begun.
+		 * If DDP has begun the message, a key became invalid after the first segments were
+		 * framed, and the message cannot be finished.
 		 */
 		if ((r == -EACCES || r == -EMSGSIZE) &&
 		    siw_ddp_has_tx_message_in_progress(stream->ddp))
@@ -236,7 +236,7 @@ int siw_rdmap_tx_continue(struct siw_rdmap_stream *stream)
 	return r;
 }
 
-/* Returns 0 if the stream may be flushed, or the -errno with which a flush fails. */
+/* Returns 0 if data may be framed and sent, or the -errno that siw_rdmap_flush_tx() returns. */
 static int tx_check_flush_allowed(const struct siw_rdmap_stream *stream)
 {
 	if (!stream->started || stream->tx.term)

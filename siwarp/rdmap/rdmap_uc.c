@@ -35,7 +35,7 @@ struct siw_rdmap_uc {
 	enum uc_op op;
 	uint8_t ulp_octet;
 	bool ended;  /* the message is complete; Immediate Data may follow */
-	bool headed; /* the operation is a Send with Immediate, with solicited and imm */
+	bool headed; /* the operation is a Send with Immediate; solicited and imm are valid */
 	bool solicited;
 	uint32_t imm;
 	uint32_t octets; /* octets of the current Write received so far */
@@ -159,8 +159,8 @@ int siw_rdmap_uc_flush_tx(struct siw_rdmap_uc *uc)
 	if (r == 1 && uc->due_opcode)
 		r = uc_send_immediate(uc) == 1;
 	/*
-	 * Flush even if the turn has sent its maximum, because a batch must not wait for the next
-	 * turn.
+	 * Pass the batch to UDP even if the turn has sent its maximum, because a batch must not
+	 * wait for the next turn.
 	 */
 	flushed = siw_ddp_uc_tx_flush(uc->ddp);
 	return r < 0 ? r : r && flushed;
@@ -201,7 +201,8 @@ static int uc_drop_operation(struct siw_rdmap_uc *uc, enum siw_counter why)
  * Returns the kind of operation that a UC segment belongs to, or UC_NOTHING if the segment was
  * dropped.
  */
-static enum uc_op uc_check_and_get_op(struct siw_rdmap_uc *uc, const struct siw_ddp_seg *seg)
+static enum uc_op uc_check_segment_and_get_op_kind(struct siw_rdmap_uc *uc,
+						   const struct siw_ddp_seg *seg)
 {
 	uint8_t opcode = seg->ulp_octet & SIW_RDMAP_OP_MASK;
 
@@ -228,8 +229,8 @@ static enum uc_op uc_check_and_get_op(struct siw_rdmap_uc *uc, const struct siw_
  * Whether the UC segment continues the current operation, or begins a new operation. Makes the
  * segment the last segment of the current operation.
  */
-static bool uc_segment_follows(struct siw_rdmap_uc *uc, const struct siw_ddp_uc_seg *s,
-			       enum uc_op kind)
+static bool uc_segment_continues_or_begins_op(struct siw_rdmap_uc *uc,
+					      const struct siw_ddp_uc_seg *s, enum uc_op kind)
 {
 	bool good = s->first ||
 		    (uc->op == kind && !uc->ended && uc->ulp_octet == s->seg.ulp_octet) ||
@@ -364,10 +365,10 @@ static int uc_handle_segment(struct siw_rdmap_uc *uc, const struct siw_ddp_uc_se
 
 	if (!uc->recvs) /* the endpoint has no receive queue before RTR and in ERR */
 		return uc_drop_operation(uc, SIW_COUNTER_drop_no_buffer);
-	kind = uc_check_and_get_op(uc, &s->seg);
+	kind = uc_check_segment_and_get_op_kind(uc, &s->seg);
 	if (kind == UC_NOTHING)
 		return 0;
-	if (s->whole && !uc_segment_follows(uc, s, kind))
+	if (s->whole && !uc_segment_continues_or_begins_op(uc, s, kind))
 		return uc_drop_operation(uc, SIW_COUNTER_drop_header);
 	if (kind == UC_WRITE)
 		return uc_place_write(uc, s, event);

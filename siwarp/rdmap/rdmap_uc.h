@@ -34,7 +34,7 @@ struct siw_rdmap_uc_start {
 	uint32_t pd;
 	uint32_t qkey;
 	uint32_t denied;   /* rights denied to the peer, as in siw_rdmap_deny_access_rights() */
-	const void *owner; /* the same as the member owner of struct siw_rdmap_start */
+	const void *owner; /* identity of the STags that only this peer may use; NULL: none */
 };
 void siw_rdmap_uc_configure_receiving(struct siw_rdmap_uc *uc,
 				      const struct siw_rdmap_uc_start *start);

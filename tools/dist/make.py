@@ -72,6 +72,8 @@ def build_wheel_for_platform(platform: Platform) -> Path:
     # environment variable sets.
     os.environ["_PYTHON_HOST_PLATFORM"] = f"linux-{platform.cpu}"
     arguments = [f"--cross-file={write_cross_file(platform)}", "-Ddebug=false"]
+    if platform.uses_musl:  # rdma-core's programs for musl are untested with siwarp's libraries
+        arguments.append("-Dabi=disabled")
     settings = {"build-dir": str(meson_folder(platform)), "setup-args": arguments}
     log = BUILD / f"{platform.name}.log"
     try:

@@ -161,7 +161,7 @@ static void rc_handle_local_request_done(struct siw_base_qp *base, struct siw_wq
 		rc->confirm.wanted = rc_count_of_requests_begun(base) - 1;
 }
 
-static int rc_flush_requests(struct siw_base_qp *base, struct siw_flow *flow)
+static int rc_transmit_requests(struct siw_base_qp *base, struct siw_flow *flow)
 {
 	struct siw_rc_qp *rc = siw_rc_qp_of(base);
 	int r;
@@ -212,18 +212,19 @@ static enum siw_run rc_run_send_queue(struct siw_base_qp *base)
 	if (siw_rdmap_has_responses_to_send(flow->stream))
 		siw_device_mark_busy(&base->qp);
 	/*
-	 * With RC by QPN, requests wait in the send queue for the RTR, since the start-up may fail.
+	 * If the QP connects by QPN, requests wait in the send queue for the RTR, since the
+	 * start-up may fail.
 	 */
 	if (__builtin_expect(rc->pairs && !rc->may_send, 0))
-		r = rc_flush_requests(base, flow);
+		r = rc_transmit_requests(base, flow);
 	else
 		r = siw_qp_flow_send_requests(base, flow);
 	/*
-	 * A long message may have left no room for the confirming Read before the flush, and no
-	 * other event would send the Read.
+	 * Before its data was passed to TCP, a long message may have left no room for the
+	 * confirming Read. No other event would send the Read.
 	 */
 	if (r == 1 && rc->confirm.on && rc_send_confirming_read(rc))
-		r = rc_flush_requests(base, flow);
+		r = rc_transmit_requests(base, flow);
 	siw_qp_flow_reap_finished_requests(base, flow);
 	if (__builtin_expect(r == -EFAULT, 0) && !siw_is_closing(base))
 		rc_fail_at_position(base, flow->memory_released);
@@ -890,8 +891,8 @@ static int rc_release_unfinished_recv(struct siw_base_qp *base, uint64_t *wr_id)
 /*
  * Closes the stream of a QP that connects by QPN, after the stream has ended; the QP keeps its
  * state. The peer may have completed its requests and disconnected before it acknowledged the
- * requests of this end, so incomplete requests get the time-out of requests without a peer. The
- * receive of a partially received message is kept.
+ * requests of this end, so incomplete requests get the same time-out as requests that are posted
+ * while the QP has no connection. The receive of a partially received message is kept.
  */
 static void rc_close_stream_and_keep_qp_state(struct siw_rc_qp *rc)
 {
@@ -1039,7 +1040,7 @@ int siw_qp_rc_refuse_stream(struct siw_lane *lane, struct siw_mpa_stream *mpa,
 static void rc_complete_receive(struct siw_rc_qp *rc, const struct siw_rdmap_event *ev)
 {
 	siw_lock_wait_released(&rc->base.qp.send_lock);
-	siw_qp_add_recv_completion(&rc->base, ev, siw_qp_recv_status(ev), 0, NULL, 0);
+	siw_qp_add_recv_completion(&rc->base, ev, siw_qp_wc_status_of_recv_event(ev), 0, NULL, 0);
 }
 
 /*
@@ -1403,8 +1404,8 @@ static int rc_handle_socket_event(struct siw_io_handler *self)
 		return 0;
 	}
 	/*
-	 * In this round the end of another QP may have reset this QP's connection, because it
-	 * used a window binding that the other QP has replaced.
+	 * Earlier in this progress round, the end of another QP may have reset this QP's
+	 * connection, because the connection used a window binding that the other QP has replaced.
 	 */
 	if (!rc->base.flow.stream)
 		return 0;
@@ -1751,7 +1752,7 @@ const struct siw_qp_class siw_qp_rc_class = {
 	.run = rc_run_send_queue,
 	.begin = rc_begin_request,
 	.failed = rc_handle_request_failure,
-	.flush = rc_flush_requests,
+	.transmit = rc_transmit_requests,
 	.take_recv = rc_release_unfinished_recv,
 	.is_sending = rc_is_sending_from_stag,
 	.did_local = rc_handle_local_request_done,

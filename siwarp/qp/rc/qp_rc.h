@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * qp/rc/qp_rc.h - functions on the streams of RC queue pairs, which the code that connects queue
- * pairs calls. All functions are called with the lock of the lane held that the stream and its
- * queue pair are in, and with the send lock not held.
+ * pairs calls. All functions are called with the lock of the lane of the stream and its queue pair
+ * held, and with the send lock not held.
  */
 #ifndef SIW_QP_RC_H
 #define SIW_QP_RC_H

@@ -223,7 +223,7 @@ static int rd_post_request(struct siw_base_qp *base, const struct siw_send_wr *w
 		return rd_flush_posted_request(rd, wr, (uint64_t)length);
 	dest = rd_destination_of_request(wr);
 	if (siw_rdmap_rd_get_or_create_stream(rd->end, &dest, &stream))
-		/* no peer record can be evicted, since all peers have requests */
+		/* the table of peers is full, and no peer can be evicted: all have requests */
 		return siw_refuse(PEERS_FULL);
 	flow = rd_flow_of_stream(stream);
 	siw_qp_op_store_in_wqe(siw_qp_sq_append(base, flow, wr, (uint64_t)length), wr);
@@ -277,7 +277,7 @@ static void rd_handle_request_failure(struct siw_base_qp *base, struct siw_flow 
 	flow->torn = siw_rdmap_rd_has_unfinishable_message(flow->stream);
 }
 
-static int rd_flush_requests(struct siw_base_qp *base, struct siw_flow *flow)
+static int rd_transmit_requests(struct siw_base_qp *base, struct siw_flow *flow)
 {
 	(void)base;
 	/* the data was copied when the request was framed, so the program may reuse the memory */
@@ -1114,7 +1114,7 @@ const struct siw_qp_class siw_qp_rd_class = {
 	.resume = rd_mark_all_flows_ready,
 	.begin = rd_begin_request,
 	.failed = rd_handle_request_failure,
-	.flush = rd_flush_requests,
+	.transmit = rd_transmit_requests,
 	.discard_state = rd_discard_protocol_state,
 	.find_record = rd_find_write_record,
 };

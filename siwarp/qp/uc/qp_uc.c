@@ -248,7 +248,7 @@ static int uc_open_endpoint(struct siw_base_qp *base, struct siw_llp_sock *sock)
 	uc->ddp = ddp;
 	uc->end = end;
 	base->qp.handler.serve = uc_handle_socket_event;
-	base->private = true; /* on UC, messages defined only by siwarp may always be sent */
+	base->private = true; /* the peer of a UC QP is siwarp, and knows private messages */
 	atomic_store(&base->qp.qpn, siw_addr_port(&bound));
 	return 0;
 }
@@ -408,7 +408,7 @@ static void uc_configure_receiving(struct siw_base_qp *base)
 		.owner = siw_device_owner(&uc->base.qp),
 	};
 
-	/* The settings are changed under send_lock, because the send path reads them. */
+	/* Under send_lock, because the send path reads what these calls change. */
 	siw_lock(&uc->base.qp.send_lock);
 	siw_rdmap_uc_configure_receiving(uc->end, &start);
 	siw_qp_circuit_breaker_apply_rate(uc);
@@ -472,7 +472,7 @@ uc_mark_requests_failed(struct siw_base_qp *base, uint64_t first, uint64_t last,
 	}
 }
 
-static int uc_flush_requests(struct siw_base_qp *base, struct siw_flow *flow)
+static int uc_transmit_requests(struct siw_base_qp *base, struct siw_flow *flow)
 {
 	struct siw_uc_qp *uc = siw_uc_qp_of(base);
 	uint64_t first, last = siw_rdmap_uc_begun_count(uc->end);
@@ -515,8 +515,8 @@ static void uc_handle_event(struct siw_uc_qp *uc, const struct siw_rdmap_event *
 	if (ev->kind == SIW_RDMAP_PROGRESS)
 		siw_qp_count_one_sided(&uc->base, ev->length);
 	else
-		siw_qp_add_recv_completion(&uc->base, ev, siw_qp_recv_status(ev), uc->dest_qpn,
-					   NULL, 0);
+		siw_qp_add_recv_completion(&uc->base, ev, siw_qp_wc_status_of_recv_event(ev),
+					   uc->dest_qpn, NULL, 0);
 }
 
 static int uc_make_receiving_turn(struct siw_uc_qp *uc)
@@ -607,7 +607,7 @@ const struct siw_qp_class siw_qp_uc_class = {
 	.run = uc_run_send_queue,
 	.begin = uc_begin_request,
 	.failed = uc_handle_request_failure,
-	.flush = uc_flush_requests,
+	.transmit = uc_transmit_requests,
 	.discard_state = uc_discard_send_state,
 	.take_recv = uc_release_unfinished_recv,
 };

@@ -745,7 +745,7 @@ static void ud_configure_receiving(struct siw_base_qp *base)
 	struct siw_ud_qp *ud = siw_ud_qp_of(base);
 	bool on = ud->base.qp.state >= SIW_QPS_RTR && ud->base.qp.state <= SIW_QPS_SQE;
 
-	/* The settings are changed under send_lock, because the send path reads them. */
+	/* Under send_lock, because the send path reads what these calls change. */
 	siw_lock(&ud->base.qp.send_lock);
 	siw_rdmap_dgram_configure_receiving(ud->dgram, on ? ud->base.recvs : NULL,
 					    ud->base.qp.pd->number, ud->base.qkey);
@@ -781,8 +781,8 @@ int siw_query_drops(struct siw_qp *qp, struct siw_source_drops *out, int max)
 
 void siw_qp_ud_add_recv_completion(struct siw_ud_qp *ud, const struct siw_rdmap_event *ev)
 {
-	siw_qp_add_recv_completion(&ud->base, ev, siw_qp_recv_status(ev), ev->src_qpn, &ev->source,
-				   0);
+	siw_qp_add_recv_completion(&ud->base, ev, siw_qp_wc_status_of_recv_event(ev), ev->src_qpn,
+				   &ev->source, 0);
 }
 
 /* Handles all received events other than a successful receive. */

@@ -11,6 +11,7 @@ import pytest
 from harness.descriptors import count_open_descriptors
 from harness.rc_harness import SEND, End, ListenerAndConnector
 from harness.rd_harness import RDEnd
+from harness.uc_harness import UCPair
 from harness.verbs_harness import (
     LIMIT,
     Pair,
@@ -130,15 +131,15 @@ def test_two_loops_on_one_device_receive_their_own_messages() -> None:
 
 
 @pytest.mark.parametrize(
-    ("waiting", "polled"), [(1, False), (60, False), (1, True)], ids=["1", "60", "1 after polls"]
+    ("waiting", "polled"), [(1, False), (250, False), (1, True)], ids=["1", "250", "1 after polls"]
 )
 def test_a_loop_alone_receives_messages_on_a_device_without_progress_thread(
     waiting: int, polled: bool
 ) -> None:
-    # With this budget a call receives fewer than the 60 messages that wait.
+    # With this budget a call receives fewer than the 250 messages that wait.
     with temporary_settings(lanes=1, budget=1):
         rig = open_device_without_progress_thread()
-        pair = Pair(rig)
+        pair = Pair(rig, max_send_wr=256, max_recv_wr=256)
     if polled:  # receiving a message makes the socket hot
         pair.post_receive()
         pair.send(b"x")
@@ -152,11 +153,14 @@ def test_a_loop_alone_receives_messages_on_a_device_without_progress_thread(
         for _ in range(waiting):
             pair.send(b"x")
         found: list[int] = []
+        calls = 0
         while len(found) < waiting:
             system.sleep_on([fd], system.monotonic() + LIMIT)
             assert readable_now(fd), f"{len(found)} of {waiting} messages were received"
-            found += [wc.wr_id for wc in pair.rcq.poll_and_arm(64)]
+            found += [wc.wr_id for wc in pair.rcq.poll_and_arm(256)]
+            calls += 1
         assert found == list(range(waiting))
+        assert calls > 1 or waiting == 1
         pair.scq.poll(waiting)
     rig.close()
 
@@ -306,3 +310,25 @@ def test_a_send_without_a_memory_region_is_refused_like_a_posted_one(
     assert not a.qp.send_inline(b"x", wr_id=9)
     assert [(wc.wr_id, wc.ok) for wc in poll(a.scq)] == [(9, False)]
     a.close()
+
+
+def test_a_turn_that_leaves_datagrams_unread_makes_other_descriptors_readable() -> None:
+    """A turn takes the socket events of the whole lane, and may be the last one of its loop."""
+    with temporary_settings(lanes=1, budget=1):
+        rig = open_device_without_progress_thread()
+    pair, other = Pair(rig), UCPair(rig, max_send_wr=256)
+    fds = [cq.wait_fileno() for cq in (pair.rcq, other.rcq)]
+    assert pair.rcq.poll_and_arm() == other.rcq.poll_and_arm() == []
+    assert not any(readable_now(fd) for fd in fds)
+    for i in range(250):  # Writes: no completion makes the descriptor of the second loop readable
+        other.write(bytes([i]), i)
+    pair.post_receive()
+    pair.send(b"x")
+    assert len(pair.rcq.poll_and_arm(1)) == 1
+    turns = 0
+    while other.into.read(250) != bytes(range(250)):
+        assert readable_now(fds[1]), "datagrams are left, but the second loop sleeps"
+        assert other.rcq.poll_and_arm() == []
+        turns += 1
+    assert turns > 0, "the turn of the first loop received all Writes"
+    rig.ctx.close(force=True)

@@ -165,9 +165,33 @@ def test_the_outcome_of_a_test_run_is_parsed_from_its_status_and_output(
     assert _outcome_of_run(status, out) == run
 
 
+def test_a_test_without_output_for_longer_than_a_test_may_take_hangs() -> None:
+    assert _outcome_of_run(None, f"{TEST_B} ", silent=True) == Run("hung", TEST_B)
+
+
 def test_a_test_run_without_tests_raises_an_error() -> None:
     with pytest.raises(MutantRunError):
         _outcome_of_run(5, "no tests ran")
+
+
+def test_a_copy_of_the_tree_loses_the_files_that_the_tree_no_longer_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, copy = tmp_path / "source", TreeCopy(tmp_path / "copy")
+    subprocess.run(["git", "init", "-q", source], check=True)
+    monkeypatch.setattr(tree, "ROOT", source)
+    (source / "tools").mkdir()
+    for name in ("kept", "gone", "tools/gone"):
+        (source / name).write_text("x", "utf-8")
+    copy.sync_with_work_tree()
+    for name in ("gone", "tools/gone"):
+        (source / name).unlink()
+        assert (copy.home / name).exists()
+    (copy.home / "build").mkdir()
+    (copy.home / "build" / "output").touch()
+    copy.sync_with_work_tree()
+    found = {str(path.relative_to(copy.home)) for path in copy.home.rglob("*") if path.is_file()}
+    assert found == {"kept", "build/output"}
 
 
 def test_files_listed_before_their_folder_are_run_first(

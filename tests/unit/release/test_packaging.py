@@ -91,4 +91,5 @@ def test_the_description_for_debian_has_what_pip_installs(
     for key in ("Name", "Summary", "Requires-Python", "Provides-Extra"):
         assert made.metadata.get_all(key) == pip.metadata.get_all(key), key
     assert made.requires is not None and "cffi>=1.15" in made.requires
+    assert 'typer>=0.7,<0.8 ; extra == "cli"' in made.requires
     assert "from siwarp.cli.main import main\n" in (tmp_path / "bin/siwarp").read_text("utf-8")

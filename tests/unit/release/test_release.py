@@ -1,4 +1,4 @@
-"""The script tools/release in a nearly empty tree in which `make dist` creates empty files."""
+"""The script tools/release in a nearly empty tree in which make creates empty files."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ DIST = """dist:
 \tmkdir -p dist/release
 \tcd dist/release && touch siwarp-$(V)-cp310-abi3-linux_x86_64.whl siwarp-$(V).tar.gz
 \tcd dist/release && sha256sum siwarp-* >SHA256SUMS
+deb:
+\tmkdir -p dist/debian && touch dist/debian/siwarp_$(V)_amd64.deb
 """
 
 
@@ -89,6 +91,10 @@ def test_a_release_is_prepared_built_and_tagged(release_repository: ReleaseRepos
     done = release_repository.run_release("0.2.0")
     assert done.returncode == 0, done.stderr
     assert "git push --follow-tags" in done.stderr
+    sums = (release_repository.folder / "dist/release/SHA256SUMS").read_text().split()[1::2]
+    assert sums == [
+        "siwarp-0.2.0-cp310-abi3-linux_x86_64.whl", "siwarp-0.2.0.tar.gz", "siwarp_0.2.0_amd64.deb"
+    ]  # fmt: skip
     assert (
         release_repository.run_git("tag", "--points-at", "HEAD", "--format=%(subject)")
         == "siwarp 0.2.0\n"
