@@ -160,7 +160,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     picked = config.option.markexpr
     named = any("::" in argument for argument in config.args)
     items[:] = [item for item in items if not is_test_left_out(item, picked, named)]
-    # The tests of this file wait most of the time, longer than those of any other file take.
+    # These tests start first, because they take longer than all others, and wait most of the time.
     items.sort(key=lambda item: item.path.name != "test_device_failing.py")
     if "SIWARP_CRC_FIRST" in os.environ:
         for item in items:
@@ -235,7 +235,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class FewReports:
-    """A plugin for workers of pytest-xdist, which send the controller only what it prints.
+    """A plugin for pytest-xdist workers: they send only the reports that the controller prints.
 
     A worker sends five messages for each test, and the serialization of a message in both processes
     takes as much CPU time as the setup and teardown of a short test. The controller prints only the
@@ -255,7 +255,7 @@ class FewReports:
     def pytest_report_to_serializable(
         self, report: pytest.TestReport | pytest.CollectReport
     ) -> Generator[None, dict[str, Any] | None, dict[str, Any] | None]:
-        """Leave out the keywords of a test, by which nothing is selected after its run."""
+        """Omit the keywords from a report, because only the selection before a run uses them."""
         data = yield
         if data is not None and "keywords" in data:
             data["keywords"] = {}

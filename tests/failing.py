@@ -33,7 +33,7 @@ def failing(name, error, nth=1, times=1):
     assert calls >= nth, f"{name} was called {calls} times, and none failed"
 """
 
-#: The modules that most of the code uses.
+#: Modules that the process has already imported when the code begins; most of the code uses them.
 IMPORTS = ("_siwarp_layers", "unit.llp.llp_harness", "harness.uc_harness", "siwarp.verbs")
 
 

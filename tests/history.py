@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 class FirstVersion:
-    """The first version of a list of files, for tests that the list only shrinks.
+    """The first version of a list of files, for tests that check that the list only shrinks.
 
     `text` is the first version. `original_name` returns the name of a file at the commit that added
     the list, because a moved file is not a new entry.

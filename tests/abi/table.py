@@ -348,7 +348,7 @@ def run_test_row(machine: Machine, row: Row, place: str, stamp: str) -> Result:
 
 
 def hash_row_and_libraries(row: Row) -> str:
-    """Return a hash of the row, the verbs library and the engine."""
+    """Return a hash of the row, of libibverbs.so.1 and of libsiwarp.so.0."""
     said = hashlib.sha256(repr(row).encode())
     for library in (_paths.rdma_core_abi_dir() / _paths.VERBS, _paths.library_path()):
         said.update(library.read_bytes())

@@ -63,7 +63,7 @@ def test_a_pyverbs_script_succeeds(private_network_namespace: Namespace, script:
 
 
 @pytest.mark.programs
-@pytest.mark.usefixtures("skip_without_pyverbs")  # whose packages contain the tests
+@pytest.mark.usefixtures("skip_without_pyverbs")  # the package contains the tests
 def test_rdma_cores_tests_of_pyverbs_pass_on_siwarp_pyverbs(
     private_network_namespace: Namespace,
 ) -> None:

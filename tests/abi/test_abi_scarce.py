@@ -1,4 +1,4 @@
-"""System calls that fail inside libibverbs.so.1 and its engine: tests/c/failing.c."""
+"""System calls that fail inside libibverbs.so.1 and libsiwarp.so.0: tests/c/failing.c."""
 
 from __future__ import annotations
 

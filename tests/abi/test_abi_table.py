@@ -19,7 +19,7 @@ ROWS = [
 
 
 class MachineWithoutNamespaces(table.Machine):
-    """A machine without network namespaces that creates real virtual environments."""
+    """A Machine of table.py that creates no network namespaces, but real virtual environments."""
 
     def __init__(self, _: Any, work: Path) -> None:
         self.work = work

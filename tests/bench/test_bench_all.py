@@ -79,7 +79,7 @@ def test_the_page_has_every_figure_with_its_ratio_interval_rounds_and_remark() -
         if figure["ratio"] is None:
             continue
         ratio, low, high = (f"{figure['ratio'][name]:.3g}" for name in ("ratio", "low", "high"))
-        # The figure beside which other stacks are shown is on the page twice.
+        # A figure that is compared with other stacks is on the page twice.
         found = [row for row in rows if f"{ratio} ({low} to {high}, 50% only)" in row]
         assert found
         assert all("2" in row for row in found)
@@ -183,11 +183,11 @@ def test_rounds_alternate_in_order_and_ratios_are_those_of_one_round() -> None:
     def make_run_that_records_order(name: str, *values: float) -> Callable[[], dict[str, float]]:
         left = list(values)
 
-        def run() -> dict[str, float]:
+        def note_order_and_return_next_value() -> dict[str, float]:
             order.append(name)
             return {"value": left.pop(0)}
 
-        return run
+        return note_order_and_return_next_value
 
     figures = [
         make_latency_figure("raw", make_run_that_records_order("raw", 1.0, 10.0, 100.0)),
@@ -264,14 +264,14 @@ def test_an_interrupted_run_reports_what_was_measured(
 ) -> None:
     left = [2.0, 2.0]
 
-    def run() -> dict[str, float]:
+    def return_value_or_interrupt() -> dict[str, float]:
         if not left:
             raise interruption
         return {"value": left.pop()}
 
     figures = [
         make_latency_figure("raw", lambda: {"value": 1.0}),
-        make_latency_figure("UD", run, FLOOR),
+        make_latency_figure("UD", return_value_or_interrupt, FLOOR),
     ]
     found = report.measure(make_report_scope(5), figures)
     assert found["partial"] == "interrupted in round 3 of 5"
@@ -286,16 +286,17 @@ def test_no_round_begins_that_would_end_after_the_time_limit(
 ) -> None:
     now = [1000.0]
 
-    def run() -> dict[str, float]:
+    def take_10_s() -> dict[str, float]:
         now[0] += 10.0
         return {"value": 1.0}
 
     monkeypatch.setattr(report.time, "monotonic", lambda: now[0])
-    found = report.measure(make_report_scope(20), [make_latency_figure("raw", run)], limit=35.0)
+    figures = [make_latency_figure("raw", take_10_s)]
+    found = report.measure(make_report_scope(20), figures, limit=35.0)
     assert found["partial"] == "3 of 20 rounds: the time limit was reached"
     assert found["seconds"] == 30
-    # A round that takes longer than all before it is ended.
-    figures = [make_latency_figure(name, run) for name in ("raw", "other", "third")]
+    # The time limit also ends a round of which some figures are not measured yet.
+    figures = [make_latency_figure(name, take_10_s) for name in ("raw", "other", "third")]
     found = report.measure(make_report_scope(20), figures, limit=15.0)
     assert found["partial"] == "the time limit was reached in round 1 of 20"
     assert [figure["median"] for figure in found["figures"]] == [1.0, 1.0, None]

@@ -89,7 +89,7 @@ def test_a_small_run_transfers_every_message_and_measures_every_floor(
 
     for name, value in asked.items():
         assert result[name] == value
-    # UC and RD also use UDP, and therefore have the same floors
+    # UC and RD use UDP like UD, so they are compared with the same raw-socket programs (floors)
     over = "rc" if asked["qp"] == "rc" else "ud"
     floor, others = FLOORS[asked["kind"], over, asked.get("wait", "poll")]
     if asked.get("api", "c") != "c":
@@ -147,7 +147,7 @@ def test_the_ratio_is_the_median_of_ours_over_the_median_of_the_floor(api: str) 
     assert (result["ours"], result["floor"]) == (ours, floor)
     assert result["ratio"] == ours / floor
     assert result["ratio_median"] == statistics.median(r["ratio"] for r in result["rounds"])
-    # The other floors are measured in every third round.
+    # The raw-socket programs other than the floor are measured in every third round only.
     for name, value in result["floors"].items():
         assert [value] == [each[name] for each in result["rounds"] if name in each]
 

@@ -48,7 +48,7 @@ def measure_with_rates(
     rounds: int,
     *answers: float | BenchError,
 ) -> dict[str, Any]:
-    """Measure rows whose runs have these results, one after another."""
+    """Measure rows with simulated runs, which return these rates or raise these errors in turn."""
     left = list(answers)
 
     def simulate_run(_row: threads.Row, _duration: float) -> float:
@@ -193,7 +193,7 @@ def test_the_gain_of_one_device_is_divided_by_that_of_raw_sockets_in_the_same_ro
 def test_a_floor_with_a_large_interquartile_range_is_unreliable() -> None:
     assert trust.floor_spread_warning([10.0, 11.0] * 10) == ""
     assert "range is 18%" in trust.floor_spread_warning([10.0, 12.0] * 10)
-    # A single slow round does not extend the range.
+    # A single slow round does not extend the interquartile range.
     assert trust.floor_spread_warning([10.0] * 19 + [1.0]) == ""
     assert "20 rounds" in trust.floor_spread_warning([10.0] * 19)
 

@@ -47,7 +47,7 @@ static struct end asks, answers;
 static uint64_t accepted;
 static int done;	   /* number of responses received */
 static uint64_t user_data; /* user data of the last response */
-static bool at_once;	   /* the next request is answered before its transmission returns */
+static bool at_once;	   /* true: the next request is answered before its transmission returns */
 
 int64_t __real_siw_rd_tx(struct siw_rd_peer *peer, enum siw_rd_space space, const void *head,
 			 size_t head_len, const struct iovec *iov, int n, bool more);
@@ -124,7 +124,7 @@ int64_t __wrap_siw_rd_tx(struct siw_rd_peer *peer, enum siw_rd_space space, cons
 	int64_t r = __real_siw_rd_tx(peer, space, head, head_len, iov, n, more);
 
 	if (r > 0 && at_once) {
-		at_once = false; /* the response is transmitted through this function, too */
+		at_once = false; /* because this function also transmits the response */
 		run_until_responses_received(done + 1);
 	}
 	return r;

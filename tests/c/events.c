@@ -91,7 +91,7 @@ static void migrate_ids_whose_connection_ends(void)
 
 static atomic_bool moving;
 
-/* Moves both ids to and fro: the threads begin with different channels. */
+/* Moves both ids to and fro between two channels. The two threads begin in opposite directions. */
 static void *migrate_ids_to_and_fro(void *begins_with_other)
 {
 	bool to_other = begins_with_other != NULL;
@@ -99,7 +99,7 @@ static void *migrate_ids_to_and_fro(void *begins_with_other)
 	for (; moving; to_other = !to_other) {
 		check(siw_cm_migrate_id(a.id, to_other ? other : rig.cm));
 		check(siw_cm_migrate_id(b.id, to_other ? rig.cm : other));
-		sched_yield(); /* otherwise the threads' time slices pass between two events */
+		sched_yield(); /* so that each thread also runs between two events */
 	}
 	return NULL;
 }

@@ -145,8 +145,8 @@ static void check_handles_stale(void)
 
 #if defined(__SANITIZE_THREAD__)
 /*
- * ThreadSanitizer cannot start a thread in the forked child of a multithreaded process. Declared in
- * base/settings.h.
+ * ThreadSanitizer cannot start a thread in the forked child of a multithreaded process, so the
+ * child switches the progress thread off by this function of base/settings.h.
  */
 int siw_setting_set(const char *name, int64_t value);
 #endif
@@ -193,9 +193,7 @@ int main(int argc, char **argv)
 	int children = argc > 1 ? atoi(argv[1]) : 12;
 	pthread_t threads[2];
 
-	/*
-	 * this process was started by exec from a child: the inherited descriptors must be closed
-	 */
+	/* A child has run this program by exec, which must have closed siwarp's descriptors. */
 	if (!children)
 		return access("/proc/self/fd/3", F_OK) == 0;
 	rig_open(&left);

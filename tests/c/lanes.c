@@ -20,7 +20,7 @@
 
 #define LANES	 4
 #define KEPT	 16 /* maximum number of queue pairs that a thread keeps */
-#define MAX_KEPT 40 /* maximum number that the threads together may keep */
+#define MAX_KEPT 40 /* maximum number of queue pairs of all threads together */
 #define QPNS	 (1u << 24)
 #define SIZE	 64
 #define SLOTS	 8
@@ -86,12 +86,12 @@ static void set_next_rc_qpn(uint32_t qpn)
 {
 	siw_lock(&rig.ctx->numbers_lock);
 	rig.ctx->next_rc_qpn = qpn;
-	/* Numbers that were skipped back to may be in use. */
+	/* After the counter was set back, the next numbers may belong to existing queue pairs. */
 	rig.ctx->rc_qpns_recur |= qpn != SIW_LAST_RC_QPN;
 	siw_unlock(&rig.ctx->numbers_lock);
 }
 
-/* The first number is in use when the numbers begin anew, and is not given again. */
+/* Checks that the number after the last QPN is the first one that no queue pair has. */
 static void check_recurring_rc_qpns(struct siw_cq *cq)
 {
 	struct siw_qp_init_attr rc = { .qp_type = SIW_QPT_RC };
@@ -108,8 +108,9 @@ static void check_recurring_rc_qpns(struct siw_cq *cq)
 }
 
 /*
- * A UD queue pair that shares a socket, on the UDP port with the number of the TCP port of an RC
- * queue pair that connects by QPN, has another index. Returns false if the UDP port is in use.
+ * Checks that an RC queue pair that connects by QPN and a UD queue pair that shares a socket have
+ * different QPNs although their TCP port and UDP port have the same number. Returns false if the
+ * UDP port is in use.
  */
 static bool check_udp_and_tcp_port_with_one_number(struct siw_cq *cq)
 {
@@ -169,7 +170,7 @@ static void create_or_destroy_one(struct creator *creator)
 	}
 	qp = create_qp_of_some_type(creator, choice / KEPT);
 	if (!qp) {
-		must(errno == ENOMEM); /* the limit is reached */
+		must(errno == ENOMEM); /* the limit of the device's queue pairs is reached */
 		atomic_fetch_add(&refused, 1);
 		return;
 	}

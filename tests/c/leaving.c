@@ -18,7 +18,7 @@
 
 /* octets: many times the capacity of the sockets, so the data is sent in many parts */
 #define SIZE	 (64u << 20)
-#define SETTLE_N 50 /* checks, one each millisecond, to decide that the sockets are idle */
+#define SETTLE_N 50 /* milliseconds without traffic after which the sockets count as idle */
 
 static char from[SIZE], to[SIZE];
 static pthread_t program;

@@ -35,9 +35,9 @@
 #endif
 
 #define HANDLERS 8
-#define LIMIT_S	 20 /* exceeded only on an overloaded machine, as every event is immediate */
+#define LIMIT_S	 20 /* time limit of a step; a step that works ends immediately */
 #define LOSSY	 (512u << 10)
-/* longer than the few retransmission time-outs that the transfer needs */
+/* time limit of the transfer with losses, which waits for a few retransmission time-outs */
 #define LOSSY_LIMIT_S 60
 /* octets, more than both socket buffers of a connection hold together */
 #define BIG (16u << 20)

@@ -62,8 +62,8 @@ static void post_until_second_send_is_batched(void)
 }
 
 /*
- * Polls while another thread holds the progress lock. takes: whether the poll finds the completion
- * of the first send or finds nothing.
+ * Polls while another thread holds the progress lock. takes: the poll finds the completion of the
+ * first Send; otherwise an earlier poll has taken it, and the poll finds nothing.
  */
 static void poll_while_progress_lock_is_held(bool takes)
 {
@@ -72,7 +72,7 @@ static void poll_while_progress_lock_is_held(bool takes)
 	int n, there;
 
 	post_until_second_send_is_batched();
-	if (!takes) /* a poll that fills its array does not send delayed posts */
+	if (!takes) /* a poll that fills its array transmits no held-back post */
 		must(siw_poll_cq(end.cq, 1, wc) == 1);
 	holds = polled = false;
 	must(pthread_create(&thread, NULL, hold_progress_lock, NULL) == 0);

@@ -86,9 +86,9 @@ static void *wait_for_socket_or_wake_up(void *arg)
 
 		for (int i = 0; i < POLLERS; i++)
 			make_progress_round_and_fill_wait_set(&lanes[i], &sets[i]);
-		now = news; /* read after the polls, which clear a wake-up */
+		now = news; /* number of wake-ups, read after the polls, which clear them */
 		if (*mine == now && !over) {
-			sched_yield(); /* to the threads for which the wake-up is still pending */
+			sched_yield(); /* lets the other threads see the pending wake-up first */
 			must(siw_llp_wait_any(sets, POLLERS, -1, LIMIT_US) == 1);
 		}
 		*mine = now;
@@ -177,7 +177,7 @@ static void open_streams(void)
 	siw_llp_close(listener);
 }
 
-/* Serves one lane, or, as thread number POLLERS, all of them. */
+/* Makes progress on one lane; the thread with the number POLLERS makes progress on all lanes. */
 static void *make_progress_on_lanes_until_over(void *arg)
 {
 	int first = (int)(intptr_t)arg, n = 1;
@@ -193,7 +193,7 @@ static void *make_progress_on_lanes_until_over(void *arg)
 		for (int i = 0; i < n; i++)
 			moved += make_progress_round_and_fill_wait_set(&lanes[first + i], &sets[i]);
 		if (!moved && !over) {
-			sched_yield(); /* to the threads for which the wake-up is still pending */
+			sched_yield(); /* lets the other threads see the pending wake-up first */
 			must(siw_llp_wait_any(sets, n, -1, LIMIT_US) == 1);
 		}
 	}
@@ -221,7 +221,7 @@ static void run_test_of_moving_streams(void)
 	struct iovec iov = { octets, sizeof(octets) };
 
 	open_streams();
-	/* Thread i serves lane i. The additional thread serves all lanes. */
+	/* Thread i makes progress on lane i, and one more thread makes progress on all lanes. */
 	start_threads(threads, POLLERS + 1, make_progress_on_lanes_until_over);
 	for (unsigned int i = 0; i < SENDS; i++) {
 		struct stream *stream = &streams[i % STREAMS];

@@ -43,13 +43,10 @@ uint64_t elapsed_ns(void);
  * at the end.
  */
 void advance_clock(uint64_t ns);
-/*
- * A datagram of the simulated peer with these header fields and the octets after the header; the
- * datagram is available to the endpoint immediately.
- */
+/* Header fields of a datagram from the simulated peer, and the octets after the header. */
 struct peer_datagram {
 	int type;
-	/* relative to the initial sequence numbers, which are the epochs */
+	/* PSN, and acknowledged PSN of the request space, relative to the epochs */
 	uint32_t psn, acknowledged;
 	/* acknowledged PSN of the response space, relative to its initial PSN */
 	uint32_t responses;
@@ -60,6 +57,7 @@ struct peer_datagram {
 	uint32_t len;
 	uint32_t source_epoch; /* source epoch; 0 stands for EPOCH */
 };
+/* Delivers the datagram to the endpoint without a delay. */
 void send_from_peer(const struct peer_datagram *what);
 #define SEND_FROM_PEER(...) send_from_peer(&(struct peer_datagram){ __VA_ARGS__ })
 /*

@@ -45,7 +45,7 @@ def install_package(folder: Path) -> Path:
 
 
 def find_python_for_user(user: list[str]) -> str:
-    """Return a Python interpreter that the user of this command prefix may run.
+    """Return a Python interpreter that may be run after a command prefix which changes the user.
 
     The interpreter may differ from that of the tests: ``siwarp run`` needs 3.10 or newer.
     """

@@ -11,8 +11,8 @@ from typing import Any
 from cli.cli_harness import is_running, run_siwarp
 from harness.verbs_harness import wait_until
 
-#: As ssh: the arguments behind the host are joined and run by a shell, with SSH_CONNECTION set, and
-#: the status is that of the shell. It notes the id of its process and the host.
+#: A program that runs the arguments after the host by a shell, as ssh does, with SSH_CONNECTION set
+#: and the exit status of the shell. The program writes its process id and the host to a log.
 FAKE_SSH = """#!/bin/sh
 while [ "$1" = -p ]; do shift 2; done
 echo "$$ $1" >>"$FAKE_SSH_LOG"
@@ -26,7 +26,7 @@ exec /bin/sh -c "$*"
 
 
 class Ssh:
-    """A directory with `ssh` and `siwarp`, and the home directory at the far end."""
+    """A directory with the programs `ssh` and `siwarp`, and the user's home at the far end."""
 
     def __init__(self, root: Path) -> None:
         self.home = root / "home"
@@ -34,10 +34,10 @@ class Ssh:
         self.programs = root / "bin"
         for folder in (self.home, self.programs):
             folder.mkdir()
-        self.add("ssh", FAKE_SSH)
-        self.add("siwarp", f'#!/bin/sh\nexec "{sys.executable}" -m siwarp.cli "$@"\n')
+        self.add_program("ssh", FAKE_SSH)
+        self.add_program("siwarp", f'#!/bin/sh\nexec "{sys.executable}" -m siwarp.cli "$@"\n')
 
-    def add(self, name: str, text: str) -> None:
+    def add_program(self, name: str, text: str) -> None:
         path = self.programs / name
         path.write_text(text)
         path.chmod(0o755)
@@ -50,7 +50,7 @@ class Ssh:
             "FAKE_SSH_CONNECTION": connection,
         }
 
-    def cp(
+    def run_cp(
         self, *arguments: object, env: dict[str, str] | None = None, **more: Any
     ) -> subprocess.CompletedProcess[str]:
         return run_siwarp("cp", *arguments, env=self.environment() | (env or {}), **more)

@@ -204,8 +204,8 @@ def test_siwarp_capture_forwards_signals_to_its_command(tmp_path: Path) -> None:
         assert process.wait(30) == 5
 
 
-# A signal that another thread receives does not end a system call in which the main thread sleeps,
-# like a signal that arrives right before the system call.
+# A signal that arrives right before the main thread sleeps in a system call does not end that call.
+# To test this, SIGTERM is blocked in the main thread, so that another thread receives the signal.
 RUN_WITH_SIGNALS_IN_ANOTHER_THREAD = """
 import os, signal, sys, threading
 from siwarp.cli.execute import run_as_child

@@ -105,7 +105,8 @@ def test_shell_completion_offers_commands_and_choices(
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_the_completion_script_is_printed_for_each_shell(shell: str) -> None:
-    # Without the environment variable, typer uses the shell that started the tests, if any.
+    # Without the environment variable, typer ignores the argument, and prints the completion script
+    # for the shell that started the tests.
     named = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
     assert run_siwarp("--show-completion", shell, env=named).stdout.count("_SIWARP_COMPLETE") >= 1
 
@@ -292,7 +293,7 @@ def test_counters_prints_the_counters_of_another_process() -> None:
             run_siwarp_json("ping", "127.0.0.1", "-p", port, "-n", 25, *qkey_options())["received"]
             == 25
         )
-        # The server sleeps. It adds its last answer to the counters when a datagram wakes it.
+        # The server sleeps, and counts its last answer only when a datagram has woken it.
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
             s.sendto(b"short", ("127.0.0.1", port))
         wait_until(lambda: run_siwarp_json("counters", process.pid)["counters"]["drop_short"])
@@ -493,7 +494,7 @@ def test_the_demo_prints_its_findings_and_measurements_as_json(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plain = run_siwarp("demo", "--size", 1, "--no-bench").stdout
-    # With the default number of rounds, the comparison takes 10 s of both CPUs.
+    # With the default number of messages, the comparison would use two CPUs for 10 s.
     monkeypatch.setattr("siwarp.bench.run", functools.partial(bench.run, iters=64))
     demo.demo(size=1, bench=True, faults=None, as_json=True)
     told = json.loads(capsys.readouterr().out)

@@ -33,7 +33,7 @@ class ServeProcess:
     port: int
     key: str
 
-    def cp(self, *arguments: object, **more: Any) -> subprocess.CompletedProcess[str]:
+    def run_cp(self, *arguments: object, **more: Any) -> subprocess.CompletedProcess[str]:
         return run_siwarp("cp", *arguments, env={"ADTS_KEY": self.key}, **more)
 
 
@@ -74,27 +74,27 @@ def test_directories_are_copied_in_both_directions_over_each_channel(tmp_path: P
     with run_siwarp_serve(tmp_path / "root", "--write") as server:
         for channel in CHANNELS:
             there, back = f"{server.url}{channel}", tmp_path / channel
-            put = server.cp("-r", source, there, "--channel", channel)
+            put = server.run_cp("-r", source, there, "--channel", channel)
             assert put.returncode == 0, put.stderr
-            got = server.cp("-r", there, back, "--channel", channel, "--json")
+            got = server.run_cp("-r", there, back, "--channel", channel, "--json")
             assert got.returncode == 0, got.stderr
             assert json.loads(got.stdout)["channel"] == channel
             assert json.loads(got.stdout)["files"] == 53
             assert read_files_of_tree(back) == read_files_of_tree(source)
-        again = server.cp("-r", "-u", f"{source}/", f"{server.url}rd", "--json")
+        again = server.run_cp("-r", "-u", f"{source}/", f"{server.url}rd", "--json")
         assert json.loads(again.stdout)["skipped"] == 53
 
 
-def octets_of_incomplete_file(root: Path) -> int:
-    """Return the octets of ``large`` that the receiver has."""
+def count_received_octets(root: Path) -> int:
+    """Return how many octets of the file ``large`` the receiver has stored."""
     paths = [*root.glob(".large.adts-*"), *root.glob("large")]
     return max((path.stat().st_size for path in paths), default=0)
 
 
 def kill_after_octets(process: subprocess.Popen[str], root: Path, octets: int) -> None:
-    """Kill a process with SIGKILL once the receiver has a number of octets more than now."""
-    goal = octets_of_incomplete_file(root) + octets
-    wait_until(lambda: process.poll() is not None or octets_of_incomplete_file(root) >= goal, 60)
+    """Kill a process with SIGKILL when the receiver has stored ``octets`` more octets than now."""
+    goal = count_received_octets(root) + octets
+    wait_until(lambda: process.poll() is not None or count_received_octets(root) >= goal, 60)
     process.send_signal(signal.SIGKILL)
     process.wait()
 
@@ -129,7 +129,7 @@ def test_after_kill_9_of_either_end_the_same_command_completes_the_file(
                 assert client.returncode in {10, 30}, said
                 assert "run the same command to continue" in said
     with run_siwarp_serve(root, "--write", key=key) as server:
-        done = server.cp(source, server.url, "--channel", channel)
+        done = server.run_cp(source, server.url, "--channel", channel)
         assert done.returncode == 0, done.stderr
     assert read_files_of_tree(root) == {"large": source.read_bytes()}
 
@@ -137,7 +137,7 @@ def test_after_kill_9_of_either_end_the_same_command_completes_the_file(
 def test_a_server_without_write_refuses_changes(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with run_siwarp_serve(tmp_path / "root") as server:
-        done = server.cp(tmp_path / "file", server.url, "--channel", "tcp")
+        done = server.run_cp(tmp_path / "file", server.url, "--channel", "tcp")
         assert done.returncode == 23
         assert "read-only" in done.stderr and "--write" in done.stderr
     assert read_files_of_tree(tmp_path / "root") == {}
@@ -184,11 +184,11 @@ def test_statuses_tell_a_missing_server_file_and_option_apart(tmp_path: Path) ->
     assert run_siwarp("cp", "siw://127.0.0.1/x", tmp_path).returncode == 2  # no key
     assert run_siwarp("cp", tmp_path, tmp_path, env=env).returncode == 2  # no server
     with run_siwarp_serve(tmp_path / "root") as server:
-        done = server.cp(f"{server.url}nothing", tmp_path, "--channel", "tcp")
+        done = server.run_cp(f"{server.url}nothing", tmp_path, "--channel", "tcp")
         assert done.returncode == 11 and "nothing" in done.stderr
-        done = server.cp(server.url, tmp_path / "x", "--channel", "tcp")
+        done = server.run_cp(server.url, tmp_path / "x", "--channel", "tcp")
         assert done.returncode == 11 and "-r" in done.stderr
-        assert server.cp(tmp_path / "nothing", server.url).returncode == 11
+        assert server.run_cp(tmp_path / "nothing", server.url).returncode == 11
 
 
 def test_ctrl_c_ends_cp_with_status_20_and_keeps_what_has_arrived(tmp_path: Path) -> None:
@@ -205,7 +205,7 @@ def test_ctrl_c_ends_cp_with_status_20_and_keeps_what_has_arrived(tmp_path: Path
             _, said = client.communicate(timeout=60)
         assert client.returncode == 20, said
         assert "run the same command to continue" in said
-        assert server.cp(source, server.url, "--channel", "tcp").returncode == 0
+        assert server.run_cp(source, server.url, "--channel", "tcp").returncode == 0
     assert read_files_of_tree(root) == {"large": source.read_bytes()}
 
 
@@ -221,9 +221,9 @@ def test_peers_that_send_nothing_garbage_or_half_a_handshake_keep_nobody_out(
             with contextlib.suppress(OSError):
                 stranger.sendall((b"", b"GET / HTTP/1.0\r\n\r\n", b"ADTS\1\0\0\0")[i % 3])
         descriptors = len(list(Path(f"/proc/{server.process.pid}/fd").iterdir()))
-        # the limit of 256 connections without a key, and the descriptors of an idle server
+        # at most 256 connections without a proof of the key, and descriptors of an idle server
         assert descriptors < 330
-        done = server.cp(f"{server.url}file", tmp_path, "--channel", "tcp")
+        done = server.run_cp(f"{server.url}file", tmp_path, "--channel", "tcp")
         assert done.returncode == 0, done.stderr
     assert (tmp_path / "file").read_text() == "x"
 
@@ -234,7 +234,7 @@ def test_a_sparse_file_of_5_gib_is_copied_as_holes(tmp_path: Path) -> None:
         file.truncate(5 << 30)
         os.pwrite(file.fileno(), b"x" * 100_000, 3 << 30)
     with run_siwarp_serve(tmp_path / "root", "--write") as server:
-        done = server.cp(source, server.url, "--json")
+        done = server.run_cp(source, server.url, "--json")
         assert done.returncode == 0, done.stderr
         assert json.loads(done.stdout)["octets"] == 5 << 30
     assert copy.stat().st_size == 5 << 30 and copy.stat().st_blocks * 512 < 1 << 20
@@ -270,7 +270,8 @@ def test_a_disk_that_is_full_fails_the_file_with_status_23(tmp_path: Path) -> No
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", root], check=True)
     try:
         with run_siwarp_serve(root, "--write") as server:
-            done = server.cp(tmp_path / "large", tmp_path / "small", server.url, "--channel", "tcp")
+            files = tmp_path / "large", tmp_path / "small"
+            done = server.run_cp(*files, server.url, "--channel", "tcp")
             assert done.returncode == 23
             assert "large: No space left on device" in done.stderr
         assert read_files_of_tree(root) == {"small": b"x"}

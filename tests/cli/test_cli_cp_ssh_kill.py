@@ -17,7 +17,8 @@ from harness.siwarp_process import COMMAND, SiwarpProcess
 from harness.verbs_harness import wait_until
 
 #: The command `siwarp`, which reads and writes only the first 2 MiB of each file until nobody has
-#: the FIFO of FAKE_SSH_GATE open for writing. It notes the id of its process, and its exit status.
+#: the FIFO of FAKE_SSH_GATE open for writing. The command writes its process id and its exit status
+#: to a log.
 GATED_SIWARP = """
 import os, sys
 from siwarp.cli.main import main
@@ -55,7 +56,7 @@ def create_fake_ssh_with_gated_siwarp(tmp_path: Path) -> Ssh:
     program = tmp_path / "gated.py"
     program.write_text(GATED_SIWARP)
     # A path in a line with #! must not contain a blank.
-    ssh.add("siwarp-gated", f'#!/bin/sh\nexec "{sys.executable}" "{program}" "$@"\n')
+    ssh.add_program("siwarp-gated", f'#!/bin/sh\nexec "{sys.executable}" "{program}" "$@"\n')
     return ssh
 
 
@@ -118,7 +119,7 @@ def test_after_kill_9_of_one_end_the_other_ends_and_the_same_command_continues(
     kept = incomplete.stat()
     assert kept.st_size > 1 << 20
 
-    again = ssh.cp(*words)
+    again = ssh.run_cp(*words)
     assert again.returncode == 0, again.stderr
     assert target.read_bytes() == source.read_bytes()
     assert target.stat().st_ino == kept.st_ino  # the incomplete file was continued

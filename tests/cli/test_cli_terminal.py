@@ -134,7 +134,7 @@ def find_examples(text: str) -> list[list[str]]:
 
 
 def find_command(words: list[str]) -> tuple[Any, list[str]]:
-    """Return the command that the words begin with, after any settings, and the words after it."""
+    """Return the command at the beginning of the words, after any settings, and the later words."""
     options, rest = {setting.option for setting in settings()}, list(words)
     while rest and rest[0] in options:
         del rest[:2]

@@ -33,7 +33,7 @@ LIMIT = 60.0
 EDGE = 2000
 
 
-def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
+def run_with_time_limit(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(asyncio.wait_for(test(), LIMIT))
 
 
@@ -79,7 +79,7 @@ def test_arrays_of_all_sizes_arrive_unchanged(sizes: list[int]) -> None:
         await a.close()
         await b.close()
 
-    run(send_arrays)
+    run_with_time_limit(send_arrays)
 
 
 def test_received_arrays_are_writable_and_independent() -> None:
@@ -94,7 +94,7 @@ def test_received_arrays_are_writable_and_independent() -> None:
         a.abort()
         b.abort()
 
-    run(change_received_arrays)
+    run_with_time_limit(change_received_arrays)
 
 
 def test_both_ends_send_large_messages_at_the_same_time() -> None:
@@ -113,7 +113,7 @@ def test_both_ends_send_large_messages_at_the_same_time() -> None:
         await asyncio.gather(send_many(a), send_many(b), read_many(a), read_many(b))
         await asyncio.gather(a.close(), b.close())
 
-    run(exchange_arrays_both_ways_at_once)
+    run_with_time_limit(exchange_arrays_both_ways_at_once)
 
 
 def test_a_message_written_before_close_arrives() -> None:
@@ -127,7 +127,7 @@ def test_a_message_written_before_close_arrives() -> None:
             await b.read()
         assert b.closed()
 
-    run(write_and_close)
+    run_with_time_limit(write_and_close)
 
 
 def test_closing_does_not_wait_for_ever_for_a_peer_that_reads_nothing() -> None:
@@ -139,7 +139,7 @@ def test_closing_does_not_wait_for_ever_for_a_peer_that_reads_nothing() -> None:
         assert a.closed() and not b.closed()
         b.abort()
 
-    run(close_beside_deaf_peer)
+    run_with_time_limit(close_beside_deaf_peer)
 
 
 def test_closing_continues_to_wait_while_the_peer_reads_messages() -> None:
@@ -155,7 +155,7 @@ def test_closing_continues_to_wait_while_the_peer_reads_messages() -> None:
             await closing
         b.abort()
 
-    run(close_beside_slow_peer)
+    run_with_time_limit(close_beside_slow_peer)
 
 
 def test_the_memory_of_a_message_is_released_when_the_peer_has_read_it() -> None:
@@ -169,7 +169,7 @@ def test_the_memory_of_a_message_is_released_when_the_peer_has_read_it() -> None
         a.abort()
         b.abort()
 
-    run(write_and_read)
+    run_with_time_limit(write_and_read)
 
 
 # ---- the ends of a comm
@@ -184,7 +184,7 @@ def test_the_end_of_the_peer_is_noticed_without_reading() -> None:
             with pytest.raises(CommClosedError):
                 await call
 
-    run(close_peer)
+    run_with_time_limit(close_peer)
 
 
 def test_a_cancelled_read_closes_the_comm() -> None:
@@ -196,7 +196,7 @@ def test_a_cancelled_read_closes_the_comm() -> None:
         with pytest.raises(CommClosedError):
             await b.read()
 
-    run(cancel_read)
+    run_with_time_limit(cancel_read)
 
 
 def test_connecting_without_a_listener_is_an_oserror() -> None:
@@ -204,7 +204,7 @@ def test_connecting_without_a_listener_is_an_oserror() -> None:
         with pytest.raises(OSError, match="no listener at this address"):
             await siw.Backend().get_connector().connect("127.0.0.1:9")
 
-    run(connect_without_listener)
+    run_with_time_limit(connect_without_listener)
 
 
 def test_a_listener_without_a_host_is_reached_over_ipv4_and_ipv6() -> None:
@@ -219,7 +219,7 @@ def test_a_listener_without_a_host_is_reached_over_ipv4_and_ipv6() -> None:
                 ours.abort()
                 theirs.abort()
 
-    run(connect_over_ipv4_and_ipv6)
+    run_with_time_limit(connect_over_ipv4_and_ipv6)
 
 
 @pytest.mark.parametrize("end", ["listener", "connector"])
@@ -233,7 +233,7 @@ def test_a_security_object_that_requires_encryption_is_refused(end: str) -> None
             else:
                 await connect("siw://127.0.0.1:9", **options)
 
-    run(listen_or_connect_with_encryption)
+    run_with_time_limit(listen_or_connect_with_encryption)
 
 
 # ---- lying peers
@@ -281,7 +281,7 @@ def test_a_lying_peer_ends_its_comm_only(message: bytes, error: str) -> None:
         async with listen(LOOPBACK, read_one_message) as listener:
             honest = await connect(listener.contact_address)
             liar = await aio.connect(listener.get_host_port())
-            await liar.recv()  # the handshake of the listener
+            await liar.recv()  # the handshake message that a listener sends first
             await liar.send(encode_whole_message({"compression": None, "pickle-protocol": 5}))
             await liar.send(message)
             assert error in str(await failed.get())
@@ -292,7 +292,7 @@ def test_a_lying_peer_ends_its_comm_only(message: bytes, error: str) -> None:
             honest.abort()
             await liar.close()
 
-    run(send_invalid_message)
+    run_with_time_limit(send_invalid_message)
 
 
 def encode_whole_message(message: Any) -> bytes:
@@ -320,7 +320,7 @@ def test_the_peer_cannot_read_memory_other_than_that_of_its_messages() -> None:
             honest.abort()
             await stranger.close()
 
-    run(read_memory_of_other_dask_comm)
+    run_with_time_limit(read_memory_of_other_dask_comm)
 
 
 # ---- clusters

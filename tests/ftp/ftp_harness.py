@@ -31,7 +31,7 @@ def _run_siwarp_command(
     file_size: int | None,
     token_lifetime: float | None,
 ) -> None:
-    """Be the command `siwarp`, with standard output on ``output`` and shorter delays."""
+    """Act as the command `siwarp`, with standard output to ``output`` and shorter delays."""
     from siwarp.cli.main import main
     from siwarp.ulp.ftp import control, tprt, workers
 
@@ -192,9 +192,10 @@ def make_certificate(folder: Path) -> tuple[Path, Path]:
 
 
 def quarter_octets_for_ud(kind: str, count: int) -> int:
-    """Return a quarter of a number of octets on UD, where a unit is a thousandth of other units.
+    """Return a test's number of octets for a transport: a quarter of ``count`` on UD.
 
-    A quarter of some megabytes is still more than the window of UD.
+    UD is slower, because a unit is a single datagram. A quarter of some megabytes is still more
+    than the window of UD.
     """
     return count // 4 if kind == "ud" else count
 

@@ -91,7 +91,7 @@ def test_a_download_begins_at_the_offset_of_rest(ftp: FTP, root: Path) -> None:
 
 def test_a_transfer_is_aborted_and_the_session_goes_on(ftp: FTP, root: Path) -> None:
     with (root / "large").open("wb") as file:
-        file.truncate(256 << 20)  # larger than all credits of the channel
+        file.truncate(256 << 20)  # more octets than the credits of the channel permit
     ftp.voidcmd("TYPE I")
     data = ftp.transfercmd("RETR large")
     data.recv(1)

@@ -93,7 +93,7 @@ def test_a_download_that_was_cut_continues_where_it_was(
         with connect_client(server, transport) as ftp:
             assert transfer.get(ftp, "file", tree, "got", progress=steps.append) == len(data)
             assert ftp.transport == transport
-    # The first step reports the octets that had arrived before.
+    # The first progress report counts the octets of the download that was cut.
     assert steps[0] > cut // 2
     assert sum(steps) == len(data)
     assert (tmp_path / "got").read_bytes() == data
@@ -187,7 +187,7 @@ def test_a_file_that_changes_while_it_is_sent_is_an_error(
 
 
 class LyingServer:
-    """Stands for a connection to a server whose directories have the given entries."""
+    """A fake of the FTP connection to a server that lists the given entries in each directory."""
 
     def __init__(self, *entries: tuple[str, dict[str, str]]) -> None:
         self.entries = entries

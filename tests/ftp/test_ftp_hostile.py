@@ -124,10 +124,12 @@ def test_clients_that_do_not_read_from_their_channels_delay_nobody(
         stack.callback(connection.abort)
 
     with contextlib.ExitStack() as stack:
-        start_download_without_reading(stack)  # makes the server open its device
+        # The first download makes the server open its device, before descriptors are counted.
+        start_download_without_reading(stack)
     descriptors, octets = server.count_descriptors(), resident_octets_of_worker(server)
     with contextlib.ExitStack() as stack:
-        # More sessions would have small units, for which the server opens another queue pair.
+        # If there were more sessions, some would get units of a smaller size, for which the server
+        # opens another queue pair.
         for _ in range(7):
             start_download_without_reading(stack)
         check_good_client_is_served(server)

@@ -91,7 +91,7 @@ def test_curl_gets_puts_lists_and_deletes(
 ) -> None:
     files = write_files_in_tree(tmp_path / "from")
     for name in NAMES:
-        # curl encodes no URL; it decodes one.
+        # curl decodes %20 in the URL, but does not encode a blank.
         url = f"{server.url}/d/{name.replace(' ', '%20')}"
         run_program("curl", "-sS", "--ftp-create-dirs", "-T", tmp_path / "from" / name, url)
         run_program("curl", "-sS", "-o", tmp_path / "got", url)

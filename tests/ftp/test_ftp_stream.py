@@ -123,7 +123,7 @@ async def receive_all_octets(channel: Any) -> bytes:
 
 
 def test_a_transfer_is_sent_received_and_confirmed() -> None:
-    async def main() -> None:
+    async def send_receive_and_confirm_transfer() -> None:
         sender, receiver = FakeChannel(), FakeChannel()
         sending: Any = sender
         source = stream.Sender(sending)
@@ -139,7 +139,7 @@ def test_a_transfer_is_sent_received_and_confirmed() -> None:
         await finishing
         await source.close()
 
-    asyncio.run(main())
+    asyncio.run(send_receive_and_confirm_transfer())
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_a_transfer_is_sent_received_and_confirmed() -> None:
     ids=["offset", "repeated", "transfer", "digest", "size", "type", "unit"],
 )
 def test_a_sender_that_violates_the_protocol_ends_the_transfer(wrong: bytes) -> None:
-    async def main() -> None:
+    async def receive_wrong_unit() -> None:
         channel = FakeChannel()
         channel.queue_messages(wrong)
         with pytest.raises(ChannelEnded, match="has violated the protocol") as raised:
@@ -164,22 +164,22 @@ def test_a_sender_that_violates_the_protocol_ends_the_transfer(wrong: bytes) -> 
         assert raised.value.cause == Cause.PROTOCOL
         assert channel.sent == []  # the receiver does not confirm the transfer with a BYE
 
-    asyncio.run(main())
+    asyncio.run(receive_wrong_unit())
 
 
 def test_a_channel_that_ends_before_the_end_is_no_end_of_the_file() -> None:
-    async def main() -> None:
+    async def receive_until_peer_crashes() -> None:
         channel = FakeChannel()
         channel.queue_messages(encode_unit(make_data_record_writer(b"abc", 0)))
         channel.queue.put_nowait(ChannelEnded("the peer crashed", Cause.LOST))
         with pytest.raises(ChannelEnded, match="the peer crashed"):
             await receive_all_octets(channel)
 
-    asyncio.run(main())
+    asyncio.run(receive_until_peer_crashes())
 
 
 def test_the_receiver_learns_that_the_sender_has_cancelled() -> None:
-    async def main() -> None:
+    async def receive_cancelled_transfer() -> None:
         channel = FakeChannel()
         channel.queue_messages(
             encode_unit(make_data_record_writer(b"abc", 0), make_record_writer(Cancel()))
@@ -187,12 +187,12 @@ def test_the_receiver_learns_that_the_sender_has_cancelled() -> None:
         with pytest.raises(ChannelEnded, match="has cancelled the transfer"):
             await receive_all_octets(channel)
 
-    asyncio.run(main())
+    asyncio.run(receive_cancelled_transfer())
 
 
 @pytest.mark.parametrize("credit", [0, 1000])
 def test_the_sender_learns_that_the_receiver_has_cancelled(credit: int) -> None:
-    async def main() -> None:
+    async def send_until_receiver_cancels() -> None:
         channel: Any = FakeChannel(credit)
         source = stream.Sender(channel)
         channel.queue_messages(encode_unit(make_record_writer(Cancel())))
@@ -202,11 +202,11 @@ def test_the_sender_learns_that_the_receiver_has_cancelled(credit: int) -> None:
                 await source.send(1)
         await source.close()
 
-    asyncio.run(main())
+    asyncio.run(send_until_receiver_cancels())
 
 
 def test_another_answer_to_end_than_bye_is_no_confirmation() -> None:
-    async def main() -> None:
+    async def finish_with_wrong_answer() -> None:
         channel: Any = FakeChannel()
         source = stream.Sender(channel)
         channel.queue_messages(encode_unit(make_record_writer(Bye()), make_record_writer(Bye())))
@@ -214,11 +214,11 @@ def test_another_answer_to_end_than_bye_is_no_confirmation() -> None:
             await source.finish()
         await source.close()
 
-    asyncio.run(main())
+    asyncio.run(finish_with_wrong_answer())
 
 
 def test_cancel_is_sent_if_the_peer_takes_it_and_ends_the_channel() -> None:
-    async def main() -> None:
+    async def send_and_receive_cancel() -> None:
         channel: Any = FakeChannel()
         await stream.cancel(channel, "the reason")
         assert channel.sent == [encode_unit(make_record_writer(Cancel()))]
@@ -228,4 +228,4 @@ def test_cancel_is_sent_if_the_peer_takes_it_and_ends_the_channel() -> None:
         with pytest.raises(ChannelEnded):
             await receive_all_octets(peer)
 
-    asyncio.run(main())
+    asyncio.run(send_and_receive_cancel())

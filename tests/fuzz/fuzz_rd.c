@@ -603,7 +603,7 @@ static void end_faults_and_check_delivery(void)
 			pause_or_resume_sequence_space(i, (enum siw_rd_space)space, false);
 	/*
 	 * If the network delayed a CHALLENGE for longer than the lifetime of its cookie, an
-	 * endpoint asks for a new cookie only after the same time again.
+	 * endpoint asks for a new cookie only after another such delay.
 	 */
 	for (int n = 0; n < 9000 && (n < 20 || !are_all_segments_delivered()); n++) {
 		deliver_datagrams_in_flight();

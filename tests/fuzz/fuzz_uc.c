@@ -62,7 +62,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	CHECK(siw_ddp_uc_open(poller, mem, sock, in.flags & FUZZ_CRC, &ddp) == 0);
 	CHECK(siw_rdmap_uc_open(ddp, &uc) == 0);
 	start.recvs = create_receive_queue();
-	CHECK(siw_setting_set("uc_breaker", 2) == 0); /* 2: process loss reports on loopback, too */
+	CHECK(siw_setting_set("uc_breaker", 2) == 0); /* reports on loopback, too */
 	CHECK(siw_rdmap_uc_connect(uc, &fuzz_addr, 0, 0) == 0);
 	siw_rdmap_uc_configure_receiving(uc, &start);
 	for (int i = 0; i < 4096; i++) {

@@ -12,7 +12,7 @@ def list_open_descriptors() -> list[int]:
     """Return the open file descriptors, in ascending order."""
     found = []
     for entry in list(Path("/proc/self/fd").iterdir()):
-        # The directory's own descriptor is in the list, and closed by now.
+        # The descriptor through which the directory was read is in the list, but closed by now.
         with contextlib.suppress(OSError):
             os.fstat(int(entry.name))
             found.append(int(entry.name))
@@ -20,10 +20,10 @@ def list_open_descriptors() -> list[int]:
 
 
 def count_open_descriptors() -> int:
-    """Return the number of open file descriptors without those that garbage holds.
+    """Collect garbage, and return the number of open file descriptors.
 
-    Otherwise a count could include descriptors that objects of earlier tests hold, which are closed
-    before the next count.
+    Without the collection, a count could include descriptors of unreachable objects of earlier
+    tests, which are closed before the next count.
     """
     gc.collect()
     return len(list_open_descriptors())

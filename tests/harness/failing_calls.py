@@ -1,6 +1,6 @@
-"""failing_calls.py SCENARIO: runs a scenario while one system call after the other fails.
+"""failing_calls.py SCENARIO: runs a scenario repeatedly; in each run, the next system call fails.
 
-test_device_failing.py runs this program with failing.c preloaded. The scenario is repeated. In the
+test_device_failing.py runs this program with failing.c preloaded. In the
 first run no call fails; in the second run the first system call of the library fails; in the third
 run the second call; and so on, until a run ends before the call that should fail. Every run must
 end in success, in an error returned to the program, or in a completion that never arrives, and must

@@ -1,4 +1,4 @@
-"""Programs of this Python as processes that start fast: forks of a process that has the modules.
+"""Starts Python programs quickly: forks a process that has already imported their modules.
 
 A new interpreter needs a tenth of a second of CPU time until it has imported typer and siwarp, and
 the suite starts hundreds: the command ``siwarp``, and Python code of tests. ``SiwarpProcess``
@@ -33,10 +33,10 @@ from typing import IO, Any, AnyStr
 
 COMMAND = [sys.executable, "-m", "siwarp.cli"]
 
-#: Variables whose names begin like this are read when an interpreter or a library is loaded. A
-#: program for which one of them differs from the server's environment gets a new interpreter.
+#: Beginnings of names of environment variables that an interpreter or a library reads only when it
+#: is loaded. A program for which such a variable differs from the server's gets a new interpreter.
 _READ_AT_START = ("GLIBC_", "LANG", "LC_", "LD_", "MALLOC_", "PYTHON", "SIWARP_SIM", "TZ")
-#: A variable of these that a forked process can follow.
+#: The only such variable that a forked process can still apply.
 _UNBUFFERED = "PYTHONUNBUFFERED"
 #: Runs in which every program gets a new interpreter: sanitizers and branch counts write files at
 #: the end of a process, and a simulated process chooses its library at its start.
@@ -129,7 +129,7 @@ class SiwarpProcess(subprocess.Popen[AnyStr]):
 
     """
 
-    #: The end of a pipe that tells the exit status, unless subprocess.Popen started the program.
+    #: The pipe from which the exit status is read; None if subprocess.Popen started the program.
     _status: IO[bytes] | None = None
     _server: _Server | None = None
 
@@ -232,7 +232,7 @@ _IMPORTED_LATE = (
 
 
 def _import_commands() -> None:
-    """Import what the commands import, so that forked processes have it."""
+    """Import the modules of the commands, so that forked processes need not import them."""
     from siwarp.cli import app
 
     for module, _ in app._COMMANDS.values():
@@ -242,7 +242,7 @@ def _import_commands() -> None:
 
 
 def _fork(descriptors: list[int]) -> tuple[int, int]:
-    """Fork; return the process and a descriptor that is readable once it has ended."""
+    """Fork; return the pid, and a pidfd, which is readable when the process has ended."""
     pid = os.fork()
     if pid == 0:
         return 0, -1
@@ -251,11 +251,11 @@ def _fork(descriptors: list[int]) -> tuple[int, int]:
 
 
 def _serve_fork_requests(requests: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
-    """Fork a process for each request, until no request can come.
+    """Fork a process for each request, until the requesting process has closed the socket.
 
     Returns None in the server, and in a forked process its request and standard descriptors.
     """
-    running: dict[int, tuple[int, int]] = {}  # by descriptor: process, descriptor for its status
+    running: dict[int, tuple[int, int]] = {}  # by pidfd: pid, and pipe for the exit status
     events = select.poll()
     events.register(requests, select.POLLIN)
     while True:
@@ -309,7 +309,7 @@ def _become_program(request: dict[str, Any], descriptors: list[int]) -> None:
 
 
 def _run_program(arguments: list[str]) -> None:
-    """Run the program, given the arguments of the interpreter."""
+    """Run the program that the arguments of a Python interpreter name: -m, -c or a file."""
     what, *rest = arguments
     if what == "-m":
         sys.argv, sys.path[0] = rest, os.getcwd()  # noqa: PTH109

@@ -138,7 +138,7 @@ def octet_pattern(n: int, seed: int = 1) -> bytes:
 
 @functools.cache
 def _octet_pattern_block(first: int) -> bytes:
-    """Return 256 octets of ``octet_pattern``, from the given one on."""
+    """Return a block of 256 octets of ``octet_pattern`` whose first octet is ``first``."""
     return bytes((first + i * 7) & 0xFF for i in range(256))
 
 

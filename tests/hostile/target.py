@@ -40,7 +40,7 @@ RECV = 200
 
 
 def count_open_files() -> int:
-    """Return the number of open descriptors, of which garbage of earlier tests may hold some."""
+    """Return the number of open descriptors, including those of objects not yet collected."""
     return sum(1 for _ in os.scandir("/proc/self/fd"))
 
 

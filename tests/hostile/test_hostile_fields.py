@@ -353,9 +353,8 @@ def test_a_read_response_that_is_one_octet_short_or_long_is_refused(
     assert state.reading is not None
     head = DDPTagged(opcode=Opcode.RDMA_READ_RESPONSE, stag=state.reading.stag)
     segment = head / Raw(octet_pattern(100 + more))
-    if (
-        more < 0
-    ):  # siwarp places a short response before it finds the error, so the memory is restored
+    # siwarp places a response that is too short before it finds the error.
+    if more < 0:
         target.reset_memory()
     session.answer_read_and_check(segment, state, f"response: {more:+}")
 

@@ -152,7 +152,7 @@ class RpingClient:
         self.source = connection.register(size, "read")
         self.sink = connection.register(size, "write")
 
-    def _advertise(self, region: Region, spoilt: bool) -> None:
+    def _advertise_memory(self, region: Region, spoilt: bool) -> None:
         key = region.key ^ STAG_SPOILER if spoilt else region.key
         self.connection.send(ADVERTISEMENT.pack(region.address, key, self.size))
         self.connection.recv()
@@ -162,8 +162,8 @@ class RpingClient:
         octets.
         """
         self.source.memory[:] = data
-        self._advertise(self.source, self.spoil == "source")
-        self._advertise(self.sink, self.spoil == "sink")
+        self._advertise_memory(self.source, self.spoil == "source")
+        self._advertise_memory(self.sink, self.spoil == "sink")
         return bytes(self.sink.memory)
 
 

@@ -26,7 +26,7 @@ def test_put_and_get_are_measured_over_each_channel_beside_raw_udp(tmp_path: Pat
     done = run_lab(
         "papers.adts", "-s", "1M", "--rounds", 2, "--json", "--results", results, timeout=120
     )
-    # With such a small file, promised ratios may be missed.
+    # With files of a few KiB, promised ratios may be missed.
     assert done.returncode in (0, 1), done.stderr
     part = json.loads(done.stdout)["lan"]
     assert set(part["mbit_s"]) == {
@@ -160,7 +160,7 @@ def test_the_page_has_each_figure_of_the_paper_and_the_promised_figures() -> Non
             "ratios": [],
             "failed": "",
             "unreliable": [],
-        },  # shown in two figures of the paper
+        },  # a measurement that two figures of the paper show
         "lan": {
             "line": "loopback",
             "mbit_s": {"put rd": summary.summarize_values([100.0])},

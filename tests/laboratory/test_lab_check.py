@@ -78,7 +78,7 @@ def test_a_ratio_without_a_reference_is_new_and_no_loss() -> None:
     ("rounds", "floors", "partial", "reasons"),
     [
         (20, (10.0, 11.0), "", []),
-        # A single slow round does not make the floor unreliable.
+        # A single slow round does not make the figure of the raw socket (the floor) unreliable.
         (20, (*[10.0] * 19, 1.0), "", []),
         (20, (10.0, 12.0), "", ["unreliable: the floor's interquartile range is 18%"]),
         (19, (10.0,), "", ["unreliable: fewer than 20 rounds"]),

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from layers import MAY_USE, PACKAGE
 
-#: The reason for functions of DDP that forward to RD.
+#: The reason why functions of ddp may merely forward to rd.
 NO_RD = "rdmap stands on ddp alone, and rd is what knows peers"
 ALLOWED: dict[str, str] = {
     "siw_ddp_rd_find_or_create_peer": NO_RD,
@@ -174,7 +174,7 @@ def find_forwarding_functions(everything: list[Function]) -> list[str]:
         if not f.static or (f.file.endswith(".h") and not OF_VALUES.search(f.file))
     }
     trivial: set[tuple[str, str]] = set()
-    for _ in range(3):  # supports up to three levels of helper functions
+    for _ in range(3):  # helper functions may call other ones, up to three levels deep
         for f in everything:
             mine = {name for folder, name in trivial if folder == f.folder}
             parts = [part.replace("->", ".") for part in split_statements(f.body)]
@@ -215,7 +215,7 @@ def find_forwarding_functions(everything: list[Function]) -> list[str]:
 
 
 def main() -> int:
-    """Print tolls that are not in ALLOWED, and wrong entries of ALLOWED; return 1 if any."""
+    """Print forwarding functions missing from ALLOWED, and wrong entries of it; return 1 if any."""
     everything = [
         f
         for folder in MAY_USE

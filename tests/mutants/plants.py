@@ -112,7 +112,7 @@ def outcome_of_run(status: int | None, out: str) -> SimRun:
     raise MutantRunError(f"siwarp sim ended with {status}:\n{out[-2000:]}")
 
 
-#: A function that runs seeds: the first seed, and the number of seeds.
+#: A function that runs seeds; its parameters are the first seed and the number of seeds.
 Runner = Callable[[int, int], SimRun]
 
 

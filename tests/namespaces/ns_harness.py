@@ -126,7 +126,7 @@ class Namespace:
     def start_program(
         self, command: Sequence[Any], *, imports: Sequence[str] = (), **options: Any
     ) -> subprocess.Popen[Any]:
-        """Start a program in this namespace, by a fork if it is one of this Python.
+        """Start a program in this namespace; a Python program is forked from a server process.
 
         The parameters are those of ``SiwarpProcess``.
         """

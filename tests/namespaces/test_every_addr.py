@@ -246,8 +246,8 @@ def test_sends_from_a_removed_address_do_not_affect_sends_from_other_addresses(
         assert loser.stdout.readline() == "ready\n"
         assert send_and_read_statuses() == "SUCCESS SUCCESS\n"
         a.run_ip("addr", "del", *where)
-        # Linux transmits IPv6 from an address that was present when the socket was bound; IPv4
-        # sends fail.
+        # From a deleted address, Linux still transmits over an IPv6 socket that is bound to the
+        # address; IPv4 sends fail.
         assert send_and_read_statuses() == ("SUCCESS SUCCESS\n" if six else "GENERAL_ERR SUCCESS\n")
         a.run_ip("addr", "add", *where, *nodad)
         assert send_and_read_statuses() == "SUCCESS SUCCESS\n"

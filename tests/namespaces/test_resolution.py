@@ -224,7 +224,7 @@ for line in sys.stdin:
 """
 
 
-#: Repetitions of a query that are awaited; it is sent more often within its time limit.
+#: Number of retransmissions of a query for which the test waits; the query has more of them.
 REPEATED = 2
 
 
@@ -288,12 +288,12 @@ def test_an_icmp_error_that_does_not_quote_the_query_does_not_end_the_query(
                 liar.stdin.flush()
                 assert liar.stdout.readline()
                 assert asker.run_command("take", 0) is None
-            # The query goes on: it is repeated.
+            # The query has not ended: it is retransmitted.
             liar.stdin.write("[]\n")
             liar.stdin.flush()
             assert json.loads(liar.stdout.readline()) == [asked, port]
-        # The last forged error concerns the length of a datagram, as may an error for a send of the
-        # host itself.
+        # siwarp does not count the forged error "long" (fragmentation needed), because a send of
+        # this host may cause such an error, too.
         assert asker.run_command("counter", "icmp_errors") > 0 or what == "long", (
             "the forged errors must arrive"
         )

@@ -58,7 +58,7 @@ FAMILIES = {
 
 @pytest.fixture(autouse=True)
 def skip_without_tun() -> None:
-    """Skip the tests on a machine where the line cannot be created."""
+    """Skip the tests on a machine where the emulated link cannot be created."""
     wan_harness.skip_without_tun_device()
 
 

@@ -21,7 +21,7 @@ from siwarp.verbs import WC, QPState, WCStatus
 SANITIZED = "SANITIZER" in os.environ
 HOST = "127.0.0.1"
 PROCESSES, EACH = 8, 8
-#: The processes that are killed, and the number of messages that a connection has exchanged before.
+#: Indexes of the processes that are killed, and the number of messages of each connection before.
 KILLED, EARLY = (2, 5), 20
 MESSAGES, SIZE = 40 if SANITIZED else 150, 200
 #: Messages of a connection that have not been answered, and receives of each end.
@@ -120,7 +120,7 @@ def exchange_messages_in_threads(
     connections: list[Connection], killed: list[subprocess.Popen[str]]
 ) -> int:
     """Exchange messages on all connections, with a thread for each lane. When each connection has
-    exchanged a few messages, kill the processes; return the number of descriptors before.
+    exchanged a few messages, count the open descriptors, and kill the processes; return the count.
     """
     failures: list[BaseException] = []
     early = threading.Barrier(LANES + 1)
@@ -192,9 +192,9 @@ def run_connections_to_many_processes(messages: int) -> None:
 
 
 def test_killed_peers_of_several_lanes_do_not_affect_other_connections_and_leave_nothing() -> None:
-    run_connections_to_many_processes(EARLY)  # objects that are created once and kept
+    run_connections_to_many_processes(EARLY)  # creates the objects that siwarp keeps
     descriptors, octets = count_open_descriptors(), heap_octets_in_use()
     run_connections_to_many_processes(MESSAGES)
     assert count_open_descriptors() == descriptors
-    # An idle connection needs more than 16 KiB. A sanitizer's allocator does not count.
+    # A leaked connection would need more than 16 KiB. A sanitizer's memory cannot be compared.
     assert SANITIZED or heap_octets_in_use() - octets < len(KILLED) * EACH * 16_384

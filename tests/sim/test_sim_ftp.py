@@ -1,4 +1,4 @@
-"""The channels of FTP in a simulated network: tokens, strangers, bad lines, crashes, resume."""
+"""The channels of FTP in a simulated network: tokens, strangers, lossy links, crashes, resume."""
 
 from __future__ import annotations
 
@@ -164,11 +164,11 @@ def test_a_file_arrives_over_a_line_that_loses_5_percent(
 ) -> None:
     world.faults("delay=10ms,loss=5%")
 
-    async def main() -> None:
+    async def transfer_over_lossy_link() -> None:
         async with open_server_channels() as server:
             await transfer_data_and_check(server, kind, mode, upload)
 
-    run_in_world(world, main())
+    run_in_world(world, transfer_over_lossy_link())
 
 
 @KINDS
@@ -179,7 +179,7 @@ def test_a_blackout_of_10_s_delays_a_transfer_and_does_not_end_it(
 ) -> None:
     world.faults("delay=10ms,rate=10Mbit")
 
-    async def main() -> None:
+    async def transfer_over_blackout() -> None:
         async with open_server_channels() as server:
             pair = await open_channel_pair(server, kind, mode)
             source, sink = sending_and_receiving_end(pair, upload)
@@ -196,7 +196,7 @@ def test_a_blackout_of_10_s_delays_a_transfer_and_does_not_end_it(
             assert received == DATA
             await pair.close()
 
-    run_in_world(world, main())
+    run_in_world(world, transfer_over_blackout())
 
 
 # ---- the end of a peer
@@ -258,7 +258,7 @@ def test_a_transfer_that_a_crash_has_cut_continues_where_it_was(
 def test_a_transfer_that_one_end_cancels_is_not_complete_at_the_other(
     world: World, kind: str, mode: str, upload: bool
 ) -> None:
-    async def main() -> None:
+    async def cancel_transfer_at_receiver() -> None:
         async with open_server_channels() as server:
             pair = await open_channel_pair(server, kind, mode)
             source, sink = sending_and_receiving_end(pair, upload)
@@ -270,7 +270,7 @@ def test_a_transfer_that_one_end_cancels_is_not_complete_at_the_other(
                 await sending
             await pair.close()
 
-    run_in_world(world, main())
+    run_in_world(world, cancel_transfer_at_receiver())
 
 
 @KINDS
@@ -288,7 +288,7 @@ def test_the_end_that_has_sent_a_file_does_not_wait_for_a_peer_that_is_gone(
 
     monkeypatch.setattr(stream.Sender, "_check_answer", check_answer_after_a_second)
 
-    async def main() -> None:
+    async def send_to_peer_that_leaves() -> None:
         async with open_server_channels() as server:
             pair = await open_channel_pair(server, kind, "passive")
 
@@ -304,7 +304,7 @@ def test_the_end_that_has_sent_a_file_does_not_wait_for_a_peer_that_is_gone(
             assert world.now - began < 0.1
             await pair.close()
 
-    run_in_world(world, main())
+    run_in_world(world, send_to_peer_that_leaves())
 
 
 # ---- tokens
@@ -319,7 +319,7 @@ async def present_token_as_stranger(offer: Offer, host: str, invitation: Invitat
 
 @KINDS
 def test_a_wrong_token_is_refused_and_the_right_one_stays_valid(world: World, kind: str) -> None:
-    async def main() -> None:
+    async def open_channels_with_wrong_and_right_token() -> None:
         async with open_server_channels() as server:
             offer = await Offer(server, kind).create_token()
             for source in (A, C):
@@ -330,12 +330,12 @@ def test_a_wrong_token_is_refused_and_the_right_one_stays_valid(world: World, ki
             assert offer.rejected == []
             await client.close()
 
-    run_in_world(world, main())
+    run_in_world(world, open_channels_with_wrong_and_right_token())
 
 
 @KINDS
 def test_a_token_admits_one_channel(world: World, kind: str) -> None:
-    async def main() -> None:
+    async def open_two_channels_with_one_token() -> None:
         async with open_server_channels() as server:
             offer = await Offer(server, kind).create_token()
             client = await offer.open_passive_channel()
@@ -349,12 +349,12 @@ def test_a_token_admits_one_channel(world: World, kind: str) -> None:
             assert received == DATA
             await client.close()
 
-    run_in_world(world, main())
+    run_in_world(world, open_two_channels_with_one_token())
 
 
 @KINDS
 def test_a_token_is_valid_for_30_s(world: World, kind: str) -> None:
-    async def main() -> None:
+    async def present_tokens_after_29_and_31_s() -> None:
         async with open_server_channels() as server:
             late, in_time = (
                 await Offer(server, kind).create_token(),
@@ -368,14 +368,14 @@ def test_a_token_is_valid_for_30_s(world: World, kind: str) -> None:
             assert not late.accepted.done()
             await client.close()
 
-    run_in_world(world, main())
+    run_in_world(world, present_tokens_after_29_and_31_s())
 
 
 @KINDS
 def test_a_token_that_a_stranger_presents_first_is_void_and_reported(
     world: World, kind: str
 ) -> None:
-    async def main() -> None:
+    async def present_token_after_stranger() -> None:
         async with open_server_channels() as server:
             offer = await Offer(server, kind).create_token()
             await present_token_as_stranger(offer, B, offer.invitation)
@@ -386,12 +386,12 @@ def test_a_token_that_a_stranger_presents_first_is_void_and_reported(
             # a transfer with another token succeeds
             await transfer_data_and_check(server, kind, "passive", upload=False)
 
-    run_in_world(world, main())
+    run_in_world(world, present_token_after_stranger())
 
 
 @KINDS
 def test_a_token_of_the_active_mode_admits_nobody_at_the_server(world: World, kind: str) -> None:
-    async def main() -> None:
+    async def present_token_of_active_mode_to_server() -> None:
         async with open_server_channels() as server:
             offer = await Offer(server, kind).create_token()
             listener = await offer.listen_in_active_mode()
@@ -403,12 +403,12 @@ def test_a_token_of_the_active_mode_admits_nobody_at_the_server(world: World, ki
             await client.close()
             await listener.close()
 
-    run_in_world(world, main())
+    run_in_world(world, present_token_of_active_mode_to_server())
 
 
 @KINDS
 def test_a_client_in_active_mode_admits_only_the_server(world: World, kind: str) -> None:
-    async def main() -> None:
+    async def connect_strangers_to_active_client() -> None:
         async with open_server_channels() as server:
             offer = await Offer(server, kind).create_token()
             listener = await offer.listen_in_active_mode()
@@ -423,12 +423,12 @@ def test_a_client_in_active_mode_admits_only_the_server(world: World, kind: str)
                 await listener.accept()
             await listener.close()
 
-    run_in_world(world, main())
+    run_in_world(world, connect_strangers_to_active_client())
 
 
 @KINDS
 def test_a_client_in_active_mode_that_does_not_listen_is_an_error(world: World, kind: str) -> None:
-    async def main() -> None:
+    async def open_channel_to_closed_listener() -> None:
         async with open_server_channels() as server:
             offer = await Offer(server, kind).create_token()
             listener = await offer.listen_in_active_mode()
@@ -436,7 +436,7 @@ def test_a_client_in_active_mode_that_does_not_listen_is_an_error(world: World, 
             with pytest.raises(ChannelEnded, match=rf"{A} port {listener.port}"):
                 await offer.open_active_channel(listener.port)
 
-    run_in_world(world, main())
+    run_in_world(world, open_channel_to_closed_listener())
 
 
 @KINDS
@@ -445,7 +445,7 @@ def test_channels_in_active_mode_are_limited(
 ) -> None:
     monkeypatch.setattr(opening, "MAX_ACTIVE", 2)
 
-    async def main() -> None:
+    async def open_more_active_channels_than_allowed() -> None:
         async with open_server_channels() as server:
             pairs = [await open_channel_pair(server, kind, "active") for _ in range(2)]
             offer = await Offer(server, kind).create_token()
@@ -460,4 +460,4 @@ def test_channels_in_active_mode_are_limited(
             await listener.close()
             await pairs.pop().close()
 
-    run_in_world(world, main())
+    run_in_world(world, open_more_active_channels_than_allowed())

@@ -191,7 +191,7 @@ def test_datagrams_of_a_faster_plan_leave_the_send_buffer_before_those_of_a_slow
     with temporary_send_buffer_size(4096):
         world.faults("rate=10kbit")
         start = world.now_ns
-        post_datagrams(sender, receiver, 2)  # the second departs after 1.6 s
+        post_datagrams(sender, receiver, 2)  # the second datagram departs after 1.6 s
         world.faults("delay=10us;rate=10Mbit")
         # The send buffer has space for two datagrams beside the first two. While the task waits,
         # rounds that the simulator makes for the device send the next ones, and must wake the task.

@@ -335,7 +335,7 @@ def test_stored_sends_of_a_crashed_peer_are_received_before_the_disconnect_event
 
 
 def test_stored_sends_of_a_crashed_peer_cause_no_work_while_they_wait(world: World) -> None:
-    """Check with one event per progress round, so that two receives posted at once take two."""
+    """Check with one event per progress round, so that two posted receives take two rounds."""
     world.faults("delay=10ms")
     with temporary_settings(budget=1):
         a, b = (

@@ -80,14 +80,14 @@ def test_a_lock_is_acquired_in_the_order_of_waiting_tasks(world) -> None:
     lock = system.rlock()
     got: list[int] = []
 
-    def use_lock(which: int) -> None:
+    def hold_lock_for_a_second(which: int) -> None:
         world.sleep(which * 0.001)
         with lock, lock:
             world.sleep(1)
             got.append(which)
 
     for which in range(4):
-        world.spawn(use_lock, which)
+        world.spawn(hold_lock_for_a_second, which)
     world.run_tasks()
     assert got == [0, 1, 2, 3]
     assert world.now == pytest.approx(4)

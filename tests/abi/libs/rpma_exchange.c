@@ -48,7 +48,7 @@ struct end {
 	struct rpma_cq *cq;
 	unsigned char *memory, *expected, *in, *out;
 	struct rpma_mr_local *mr, *in_mr, *out_mr;
-	int early; /* whether the completion of the answer preceded that of the request */
+	int early; /* the peer's answer arrived before the completion of our request */
 };
 
 static unsigned char *register_aligned_memory(struct end *end, size_t size, int usage,

@@ -410,7 +410,7 @@ static void check_bad_posts(struct ibv_qp *qp)
  * Calls siw_reason_name of <siwarp/siw_ext.h>, which is looked up at run time because verbs
  * programs are not linked to siwarp's library.
  */
-static const char *last_error_reason_of_engine(void)
+static const char *last_error_reason_of_libsiwarp(void)
 {
 	const char *(*name)(void);
 
@@ -446,9 +446,9 @@ static void check_bad_queue_pairs(void)
 	 * do.
 	 */
 	ERRNO(0, ibv_post_send(qp, &wr, &bad));
-	CHECK(strcmp(last_error_reason_of_engine(), "DESTROYED") == 0);
+	CHECK(strcmp(last_error_reason_of_libsiwarp(), "DESTROYED") == 0);
 	ERRNO(0, ibv_post_recv(qp, &rr, &bad_rr));
-	CHECK(strcmp(last_error_reason_of_engine(), "DESTROYED") == 0);
+	CHECK(strcmp(last_error_reason_of_libsiwarp(), "DESTROYED") == 0);
 	bads[FOREIGN].handle = cq;
 	bads[DESTROYED].handle = qp;
 	EACH(qp)

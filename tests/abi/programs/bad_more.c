@@ -88,7 +88,7 @@ static void check_null_result_pointers_of_queues(void)
  * Checks the lookup of siwarp's objects by invalid handles, handles of another kind, and destroyed
  * handles.
  */
-static void check_engine_object_lookup(void)
+static void check_siwarp_object_lookup(void)
 {
 	struct ibv_pd *gone = ibv_alloc_pd(ctx);
 	void *handles[] = { NULL, (void *)(uintptr_t)0x10, memory + 1, memory, NULL };
@@ -172,7 +172,8 @@ static void check_dofork_and_dontfork_ranges(void)
 			ERRNO(0, ibv_dofork_range(bases[base], sizes[size]));
 			ERRNO(0, ibv_dontfork_range(bases[base], sizes[size]));
 		}
-	which = "an open device"; /* for adapters, ibv_fork_init fails while a device is open */
+	/* The libraries of adapters refuse ibv_fork_init while a device is open. */
+	which = "an open device";
 	ERRNO(0, ibv_fork_init());
 	ERRNO(0, ibv_fork_init());
 	ERRNO(IBV_FORK_UNNEEDED, (int)ibv_is_fork_initialized());
@@ -219,7 +220,7 @@ int main(void)
 	open_loopback_device();
 	check_null_result_pointers_of_context();
 	check_null_result_pointers_of_queues();
-	check_engine_object_lookup();
+	check_siwarp_object_lookup();
 	check_copies_with_null();
 	check_dofork_and_dontfork_ranges();
 	check_sysfs_calls();

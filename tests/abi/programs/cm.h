@@ -163,7 +163,7 @@ static inline void connect_ids(struct rdma_cm_id *listener, struct rdma_cm_id **
 	expect_cm_event(channel, RDMA_CM_EVENT_ESTABLISHED, *server, 0);
 	CHECK((*client)->qp->state == IBV_QPS_RTS && rdma_get_src_port(*client) != 0);
 	CHECK(rdma_get_src_port(*client) == rdma_get_dst_port(*server));
-	send_between_ids(*server, *client); /* the server may send first */
+	send_between_ids(*server, *client); /* an RC server may send before its client */
 	send_between_ids(*client, *server);
 }
 

@@ -73,7 +73,7 @@ static void check_calls_with_bad_id(struct rdma_cm_id *id)
 	MINUS(EINVAL, rdma_query_addrinfo(id, &info));
 	check_call_result(__LINE__, "rdma_get_src_port", rdma_get_src_port(id), 0);
 	check_call_result(__LINE__, "rdma_get_dst_port", rdma_get_dst_port(id), 0);
-	/* Functions without a return value must only not crash. */
+	/* Functions without a return value have to ignore the invalid id. */
 	rdma_destroy_qp(id);
 	rdma_destroy_srq(id);
 	rdma_destroy_ep(id);
@@ -194,7 +194,7 @@ static void check_calls_in_wrong_id_state(struct rdma_cm_id *id)
 	CHECK(rdma_resolve_addr(id, NULL, (struct sockaddr *)&addr, 1) == 0);
 	CHECK(rdma_get_cm_event(channel, &event) == 0 && rdma_ack_cm_event(event) == 0);
 	MINUS(EINVAL, rdma_bind_addr(id, (struct sockaddr *)&addr));
-	MINUS(EINVAL, rdma_connect(id, NULL)); /* the id has no queue pair */
+	MINUS(EINVAL, rdma_connect(id, NULL)); /* rdma_connect needs a queue pair */
 	MINUS(EINVAL, rdma_establish(id));
 	CHECK(rdma_init_qp_attr(id, &attr, &mask) == 0 && mask & IBV_QP_PORT);
 	attr.qp_state = IBV_QPS_SQE;

@@ -273,7 +273,7 @@ static void check_id_migration(void)
 	accept_and_expect_established(client, server);
 	CHECK(rdma_migrate_id(client, NULL) == 0);
 	CHECK(client->channel && client->channel != other && !client->event);
-	CHECK(rdma_migrate_id(client, NULL) == 0); /* the id is already synchronous */
+	CHECK(rdma_migrate_id(client, NULL) == 0); /* a second call has no effect */
 	CHECK(rdma_disconnect(client) == 0);
 	CHECK(client->event && client->event->event == RDMA_CM_EVENT_DISCONNECTED);
 	expect_cm_event(channel, RDMA_CM_EVENT_DISCONNECTED, server, 0);

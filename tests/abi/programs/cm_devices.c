@@ -18,7 +18,7 @@ static void run_ip_command(const char *what)
 
 static void create_two_devices(void)
 {
-	/* Do not preload a sanitizer into ip. */
+	/* The command ip runs without the sanitizer that is preloaded into this program. */
 	unsetenv("LD_PRELOAD");
 	run_ip_command("link add near type veth peer name far");
 	run_ip_command("link set far addrgenmode none");

@@ -273,7 +273,7 @@ static void check_multicast_groups(void)
 	CHECK(rdma_leave_multicast(id, (struct sockaddr *)&one) == 0);
 	CHECK(rdma_join_multicast(id, (struct sockaddr *)&two, NULL) == 0);
 	expect_join_event(id, NULL);
-	destroy_ud_id(id); /* destroying an id leaves the remaining groups of the id */
+	destroy_ud_id(id); /* destroying an id ends its membership in the other groups */
 }
 
 int main(int argc, char **argv)

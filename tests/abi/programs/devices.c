@@ -339,7 +339,7 @@ static void check_interface_removal(void)
 
 int main(void)
 {
-	/* A preloaded sanitizer is meant for this program, not for ip. */
+	/* The command ip runs without the sanitizer that is preloaded into this program. */
 	unsetenv("LD_PRELOAD");
 	run_ip_command("link add near type veth peer name far");
 	run_ip_command("link set far addrgenmode none");

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * Tests a shortage of memory or descriptors: every call reports the shortage, existing objects can
- * be destroyed, and no descriptor leaks. With the argument "calls" and tests/c/failing.c preloaded,
- * another system call fails in each run; with "descriptors" the limit of descriptors rises with
- * each run.
+ * be destroyed, and no descriptor leaks. The program makes the same calls in each run. With the
+ * argument "calls" and tests/c/failing.c preloaded, the n-th system call fails in run n; with
+ * "descriptors" the limit of descriptors rises by one with each run.
  */
 #include <dlfcn.h>
 #include <stdbool.h>
@@ -171,7 +171,7 @@ static void destroy_all_objects(void)
 	own.list = NULL;
 }
 
-/* Makes another system call fail in each run, until a run completes without a failure. */
+/* Makes the n-th system call fail in run n, until a run makes fewer calls than that. */
 static int check_failing_system_calls(void)
 {
 	long (*arm)(long n) = (long (*)(long))dlsym(RTLD_DEFAULT, "fail_nth_call");

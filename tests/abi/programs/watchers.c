@@ -150,7 +150,10 @@ static void drain_send_completions(int i)
 			wait_success(own.cq);
 }
 
-/* Answers ROUNDS messages by the same operation, and exits when the parent process permits. */
+/*
+ * Waits for ROUNDS messages, answers each by the same operation (a Write or a Send), and exits when
+ * the parent process permits.
+ */
 static void run_answering_child(bool by_write)
 {
 	connect_qp_to_other_process(false);

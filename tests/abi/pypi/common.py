@@ -25,7 +25,7 @@ class Control:
             connection = socket.create_server(("0.0.0.0", PORT)).accept()[0]
         connection.settimeout(30)
         self.here = connection.getsockname()[0]
-        # Each direction has a file object, because a single one for both would lose its read-ahead.
+        # Two file objects: a text file in mode "r+" would discard buffered input at each write.
         self.read, self.write = connection.makefile("r"), connection.makefile("w")
 
     def exchange_values(self, **mine):

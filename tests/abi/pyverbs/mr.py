@@ -39,7 +39,7 @@ with open_device() as ctx:
 
     target = MR(b.pd, 4096, ALL)
     assert write_and_read_back(target) == data
-    # The region is registered again with other memory and, below, without remote access rights.
+    # Re-registration replaces the memory of the region, and later its access rights.
     place = posix_memalign(8192)
     target.rereg(flags=IBV_REREG_MR_CHANGE_TRANSLATION, addr=place, length=8192)
     assert target.length == 8192

@@ -1,4 +1,4 @@
-"""Classes for packet steering: each stores its parameters, and no queue accepts them."""
+"""Classes for packet steering: the objects store their parameters, and flows are refused."""
 
 from common import End, check_call_is_refused, open_device, report_success
 from pyverbs.enums import (
@@ -41,7 +41,7 @@ with open_device() as ctx:
     assert not [name for name in vars(FlowAction) if name in ("create", "modify")]
     FlowAction()
 
-    # A header hash distributes packets over work queues, which siwarp does not have either.
+    # A hash of headers selects one of several work queues (WQ); siwarp refuses both.
     conf = RxHashConf(IBV_RX_HASH_FUNC_TOEPLITZ, 4, [1, 2, 3, 4], IBV_RX_HASH_DST_IPV4)
     assert conf.rx_hash_key_len == 4 and conf.rx_hash_fields_mask == IBV_RX_HASH_DST_IPV4
     init = QPInitAttrEx(

@@ -33,13 +33,13 @@ class Pair:
 
 
 def perftest_rdma_cm_program_pair(program: str) -> Pair:
-    """Return the pair of a perftest program that connects by rdma_cm."""
+    """Return the server and client commands of a perftest program that connects by rdma_cm."""
     words = f"{program} -R -F -D 300"
     return Pair(f"{program} -R", words, f"{words} {{addr}}", PERFTEST)
 
 
 def rdma_core_program_pairs() -> Iterator[Pair]:
-    """Yield pairs of programs of librdmacm and perftest."""
+    """Yield server and client commands of programs of librdmacm and perftest."""
     yield Pair("rping", "rping -s", "rping -c -a {addr}", RPING, quiet="DISCONNECT EVENT")
     # ucmatose does not check the status of completions.
     words = "ucmatose -C 4000 -S 4000000"
@@ -53,7 +53,7 @@ def rdma_core_program_pairs() -> Iterator[Pair]:
 
 
 def non_rdma_core_program_pairs() -> Iterator[Pair]:
-    """Yield pairs of programs of UCX, qperf, DAPL and fio."""
+    """Yield server and client commands of programs of UCX, qperf, DAPL and fio."""
     server = f"io_demo -q -p {IO_DEMO}"
     client = f"{server} -i 1000000000 -c 1 -n 20 {{addr}}"
     yield Pair("UCX rdmacm", server, client, IO_DEMO, ("server",))

@@ -52,8 +52,8 @@ class Row:
     #: The end that is killed with SIGKILL after one second: "server", "client", or "rank" for a
     #: process of an MPI. The other end must then end by itself, with an exit status other than 0.
     kill: str = ""
-    #: Whether the killed program is killed by its own command at a certain call
-    #: (libs/killed_at.sh).
+    #: Whether the command of the end that is killed runs gdb, which kills the program after a
+    #: certain call (libs/killed_at.sh), so that `make abi` need not kill it.
     itself: bool = False
     #: Expected output of a surviving end that exits with status 0 without its peer, by design.
     quiet: str = ""

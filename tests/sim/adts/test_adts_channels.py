@@ -102,7 +102,7 @@ def test_rd_fills_a_path_of_50_mbit_s_with_81_ms_each_way(world: World) -> None:
     world.faults("delay=81ms,rate=50Mbit")
     limits = Limits(unit=1 << 20)
 
-    async def transfer() -> None:
+    async def transfer_over_long_path() -> None:
         async with run_acceptors("rd", limits) as server:
             accepted = asyncio.get_running_loop().create_future()
             invitation = server.acceptor.expect(b"t" * 16, 1 << 20, 8, accepted.set_result)
@@ -118,7 +118,7 @@ def test_rd_fills_a_path_of_50_mbit_s_with_81_ms_each_way(world: World) -> None:
             assert rate > 0.9 * 50e6
             await a.close()
 
-    run_in_world(world, transfer())
+    run_in_world(world, transfer_over_long_path())
 
 
 @KINDS
@@ -220,7 +220,8 @@ def test_a_peer_that_sends_without_credit_is_closed_at_no_cost_to_others(
 def test_credits_granted_never_exceed_units_received_given_back_and_receives_posted(
     world: World, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    used: dict[RDMAChannel, int] = {}  # units received; the counts in the headers of the last units
+    #: Units received; `returned` and `granted` are the counts in the header of the last unit.
+    used: dict[RDMAChannel, int] = {}
     returned: dict[RDMAChannel, int] = {}
     granted: dict[RDMAChannel, int] = {}
     last = checks = 0
@@ -277,7 +278,7 @@ def test_credits_granted_never_exceed_units_received_given_back_and_receives_pos
                         send_units(b, 20, first=number), receive_units(a, 20, first=number),
                     )  # fmt: skip
                     pairs.append(await server.open_channel_pair())
-            await asyncio.sleep(12)  # unused credits are asked back
+            await asyncio.sleep(12)  # the peer asks for unused credits back (RECLAIM)
             assert any(returned.values())
             await asyncio.gather(*(a.close() for a, _ in pairs))
 
@@ -408,7 +409,7 @@ def test_300_sessions_that_grant_nothing_do_not_delay_an_honest_session(
     world: World, kind: str
 ) -> None:
     async def serve_beside_silent_sessions() -> None:
-        # The pool has only 64 large units, so most of the 300 sessions get small ones, at once.
+        # The pool has only 64 large units, so most of the 300 sessions get small units immediately.
         async with run_acceptors(kind, Limits(unit=1 << 20)) as server:
             silent = []
             writers = []
@@ -504,7 +505,7 @@ def test_peers_that_take_no_data_lose_their_memory_to_sessions_of_another_transp
             with pytest.raises(LimitError, match="try again in 30 seconds"):
                 rc.expect(b"t" * 16, UNIT, 8, lambda _: None)
             await check_that_stalled_channels_end(world, since, writers)
-            await asyncio.sleep(1)  # the transport returns the memory
+            await asyncio.sleep(1)  # the transport RD gives its unused memory back to the pool
             accepted = asyncio.get_running_loop().create_future()
             invitation = rc.expect(b"u" * 16, UNIT, 8, accepted.set_result)
             a = await open_channel("rc", B, invitation, LIMITS)

@@ -52,7 +52,7 @@ def two_simulated_hosts(world: World, tmp_path: Path, request: pytest.FixtureReq
 
 @asynccontextmanager
 async def open_rendezvous(hosts: Hosts) -> AsyncIterator[Channel]:
-    """Connect a rendezvous to a server, on which nothing has been sent yet, and yield it."""
+    """Yield a connection to a server (a rendezvous) on which nothing has been sent yet."""
     async with await hosts.start_server():
         rendezvous = await endpoints.connect("rc", (B, 18517))
         try:
@@ -112,7 +112,7 @@ async def is_silent(channel: Channel, seconds: float) -> bool:
 def test_a_hello_is_answered_with_a_hello_and_a_new_nonce(hosts: Hosts) -> None:
     nonces = set()
 
-    async def send_hello() -> None:
+    async def send_hello_and_save_nonce() -> None:
         async with open_rendezvous(hosts) as rendezvous:
             assert await is_silent(rendezvous, 5)
             await send_messages(rendezvous, HELLO)
@@ -122,7 +122,7 @@ def test_a_hello_is_answered_with_a_hello_and_a_new_nonce(hosts: Hosts) -> None:
             nonces.add(answer.nonce)
 
     for _ in range(2):
-        hosts.run_coroutine(send_hello())
+        hosts.run_coroutine(send_hello_and_save_nonce())
     assert len(nonces) == 2
     assert bytes(16) not in nonces
 
@@ -140,7 +140,7 @@ def test_a_session_that_does_not_begin_with_hello_is_refused(hosts: Hosts, first
 
 @pytest.mark.clause("ADTS-HELLO-2")
 def test_a_peer_without_a_common_version_is_told_so(hosts: Hosts) -> None:
-    async def send_hello(lowest: int, highest: int) -> Message:
+    async def send_versions_and_get_error(lowest: int, highest: int) -> Message:
         async with open_rendezvous(hosts) as rendezvous:
             await send_messages(rendezvous, replace(HELLO, min_version=lowest, max_version=highest))
             assert isinstance((await receive_messages(rendezvous))[0][1], wire.Hello)
@@ -149,10 +149,10 @@ def test_a_peer_without_a_common_version_is_told_so(hosts: Hosts) -> None:
             await send_messages(rendezvous, wire.Auth(bytes(32)))
             return await receive_until_error_message(rendezvous)
 
-    newer = hosts.run_coroutine(send_hello(2, 3))
+    newer = hosts.run_coroutine(send_versions_and_get_error(2, 3))
     assert isinstance(newer, wire.Error)
     assert newer.code == ErrorCode.VERSION
-    both = hosts.run_coroutine(send_hello(1, 3))
+    both = hosts.run_coroutine(send_versions_and_get_error(1, 3))
     assert isinstance(both, wire.Error)
     # REFUSED, because the versions match but the key is wrong
     assert both.code == ErrorCode.REFUSED
@@ -209,17 +209,17 @@ def test_the_key_is_not_sent(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> N
     async def save_sent_unit_and_send(
         channel: RDMAChannel, unit: Unit, length: int, payload: None = None
     ) -> None:
-        wire.put_unit_header(unit.view, length)  # as the channel will
+        wire.put_unit_header(unit.view, length)  # send_unit writes this header, too
         sent.append(bytes(unit.view[:length]))
         await send_unit(channel, unit, length, payload)
 
     monkeypatch.setattr(RDMAChannel, "send", save_sent_unit_and_send)
 
-    async def put() -> None:
+    async def put_a_file() -> None:
         async with await hosts.start_server(), await hosts.connect_client() as session:
             await session.put(b"x", "file")
 
-    hosts.run_coroutine(put())
+    hosts.run_coroutine(put_a_file())
     types = {record.type for unit in sent for record in wire.records(memoryview(unit))}
     assert types >= {Type.HELLO, Type.AUTH, Type.CHANNEL, Type.OPEN, Type.DONE}
     for form in (bytes(range(32)), KEY.text.encode()):
@@ -234,7 +234,7 @@ def test_the_smaller_numbers_of_both_hellos_apply(
 
     def make_hello_with_small_limits(kinds: Any, limits: Any, window: int) -> wire.Hello:
         made = hello(kinds, limits, window)
-        # a window of 0 is that of an acceptor's HELLO, which stays unchanged
+        # the HELLO of an acceptor has window 0, and stays unchanged
         return replace(made, files=2, idle=5) if window else made
 
     monkeypatch.setattr(handshake, "_make_hello", make_hello_with_small_limits)
@@ -260,7 +260,7 @@ def test_the_smaller_numbers_of_both_hellos_apply(
 
 @pytest.mark.clause("ADTS-CRED-4")
 def test_an_initiator_with_too_small_a_window_is_refused(hosts: Hosts) -> None:
-    async def send_hello() -> None:
+    async def send_hello_with_small_window() -> None:
         async with open_rendezvous(hosts) as rendezvous:
             kind = handshake.parse_channels([hosts.kind])
             own = replace(HELLO, channels=kind, window=3)
@@ -273,7 +273,7 @@ def test_an_initiator_with_too_small_a_window_is_refused(hosts: Hosts) -> None:
             assert error.code == ErrorCode.PROTOCOL
             assert "HELLO grants 3 credits" in error.text
 
-    hosts.run_coroutine(send_hello())
+    hosts.run_coroutine(send_hello_with_small_window())
 
 
 @pytest.mark.clause("ADTS-CHAN-5")
@@ -348,7 +348,7 @@ def test_an_end_that_was_asked_to_pause_sends_no_files_until_it_may(hosts: Hosts
             assert await is_silent(channel, 20)
             await send_messages(channel, wire.Resume())
             types = [type(message) for _, message in await receive_messages(channel)]
-            assert types == [wire.Open, wire.End]  # and DATA between them
+            assert types == [wire.Open, wire.End]  # DATA records are no messages
 
     hosts.run_coroutine(pause_server_and_resume_it())
 

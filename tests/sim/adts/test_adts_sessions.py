@@ -38,7 +38,7 @@ from siwarp.ulp.adts.tree import SystemCalls
 from siwarp.ulp.adts.wire import Record, Type
 from siwarp.verbs import LimitError
 
-#: Above SMALL_FILE, so that it is accepted before it is sent, and resumed.
+#: A file of this size, more than SMALL_FILE, is accepted before it is sent, and can be resumed.
 LARGE = 400_000
 SIZES = {"empty": 0, "small": 100, "d/medium": 60_000, "d/e/large": LARGE}
 
@@ -437,14 +437,14 @@ def test_a_mirror_keeps_a_file_that_appears_at_the_server_meanwhile(
     monkeypatch.setattr(adts.Session, "entries", list_before_a_file_appears)
     (tmp_path / "back").mkdir()
 
-    async def mirror() -> None:
+    async def get_directory_and_delete_others() -> None:
         async with await hosts.start_server(), await hosts.connect_client() as session:
             result = await session.get(
                 "", tmp_path / "back", recursive=True, delete=True, progress=lambda _: None
             )
             assert (result.files, result.deleted) == (1, 0)
 
-    hosts.run_coroutine(mirror())
+    hosts.run_coroutine(get_directory_and_delete_others())
     assert read_files_below(tmp_path / "back") == {"new": b"new"}
 
 
@@ -461,13 +461,13 @@ def test_a_mirror_deletes_nothing_if_the_server_cannot_list_everything(
 
     monkeypatch.setattr(ListPlan, "__init__", create_list_plan_with_a_failure)
 
-    async def mirror() -> None:
+    async def get_incompletely_listed_directory() -> None:
         async with await hosts.start_server(), await hosts.connect_client() as session:
             result = await session.get("", tmp_path / "back", recursive=True, delete=True)
             assert (result.files, result.deleted) == (1, 0)
             assert "nothing was deleted" in result.failures[0].text
 
-    hosts.run_coroutine(mirror())
+    hosts.run_coroutine(get_incompletely_listed_directory())
     assert set(read_files_below(tmp_path / "back")) == {"kept", "old"}
 
 
@@ -539,10 +539,10 @@ def test_an_array_is_sent_from_its_own_memory_which_is_registered_while_it_exist
 def test_memory_that_cannot_be_registered_is_copied(
     hosts: Hosts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(cache: Registrations, memory: ProgramMemory) -> None:
+    def refuse_registration(cache: Registrations, memory: ProgramMemory) -> None:
         raise LimitError(errno.ENOMEM, "too many regions")
 
-    monkeypatch.setattr(Registrations, "take", refuse)
+    monkeypatch.setattr(Registrations, "take", refuse_registration)
     array = np.arange(100_000)
 
     async def put_array() -> None:

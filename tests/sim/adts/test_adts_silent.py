@@ -23,8 +23,8 @@ KINDS = (ChannelKind.RD, ChannelKind.RC, ChannelKind.UD)
 Answer = Callable[[Channel], Awaitable[None]]
 
 
-@pytest.fixture
-def hosts(world: World, tmp_path: Path) -> Hosts:
+@pytest.fixture(name="hosts")
+def two_simulated_hosts(world: World, tmp_path: Path) -> Hosts:
     return Hosts(world, tmp_path / "root", "rd")
 
 
@@ -34,11 +34,11 @@ async def listen_and_answer(answer: Answer) -> AsyncIterator[None]:
     channels: list[Channel] = []
     tasks: list[asyncio.Future[None]] = []
 
-    def accept(rendezvous: Channel) -> None:
+    def start_answering(rendezvous: Channel) -> None:
         channels.append(rendezvous)
         tasks.append(asyncio.ensure_future(answer(rendezvous)))
 
-    listener = await endpoints.listen("rc", (B, 18517), accept)
+    listener = await endpoints.listen("rc", (B, 18517), start_answering)
     try:
         yield
     finally:
@@ -68,7 +68,7 @@ async def offer_a_port_without_a_listener(rendezvous: Channel) -> None:
 
 
 async def complete_handshake_and_stay_silent(rendezvous: Channel) -> None:
-    """Be a server that ends its handshake in order, and serves nothing afterwards."""
+    """Act as a server that completes its handshake, and answers nothing afterwards."""
     acceptors = await endpoints.open_acceptors(B, LIMITS)
     kinds = {ChannelKind.RD: acceptors.rd}
     await handshake.admit_initiator(rendezvous, KEY, (ChannelKind.RD,), kinds, LIMITS, lambda: None)

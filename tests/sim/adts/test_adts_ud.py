@@ -1,4 +1,4 @@
-"""The UD channel in a simulated network: bad lines, blackouts, lies, silence."""
+"""The UD channel in a simulated network: loss, blackouts, false reports, silent peers."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ def test_a_write_with_immediate_waits_for_a_receive_and_reports_its_own_length(r
     a, b = RDEnd(rig), RDEnd(rig)
     for i, size in enumerate((70, 5)):
         post_write_with_immediate(a, b, size, i, imm=i)
-    assert_no_completion(a.scq, 0.1)  # longer than the time after which idle streams are released
+    assert_no_completion(a.scq, 0.1)  # the wait is longer than the lifetime of idle streams
     for i in range(2):
         b.qp.post_recv(RecvWR(i))
     assert [(w.wr_id, w.imm_data, w.byte_len) for w in b.poll_receives(2)] == [

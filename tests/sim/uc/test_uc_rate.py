@@ -51,8 +51,8 @@ def seconds_to_complete(qp: QP, work: list[SendWR], at_once: int) -> float:
 
 
 def check_duration(took: float, octets: int, last: int, kbits: int) -> None:
-    """Check that a duration is at least the time at the rate limit, without a burst and the last
-    datagram, and longer only by the time of polls.
+    """Check the duration of sends. It is at least the time of all datagrams but the last at the
+    rate limit, less a burst, and at most LATE_S longer.
     """
     least = (octets - last) * 8 / kbits / 1000 - BURST_S
     assert took >= least

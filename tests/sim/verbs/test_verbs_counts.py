@@ -243,13 +243,13 @@ def test_a_terminate_after_a_delivery_count_fails_the_request_that_it_quotes(
 @pytest.mark.parametrize(
     "said",
     [
-        [(2, 3)],  # counts one Write more than was sent
+        [(2, 3)],  # a delivery count of more Writes than were sent
         [(3, 2)],
         [(1 << 31, 0)],
         [(0, 1 << 31)],
-        [(0, 0)],  # the count confirms no new request
+        [(0, 0)],  # a delivery count that confirms no new request
         [(1, 1), (1, 1)],
-        [(2, 1), (1, 1)],  # the second count is lower than the first count
+        [(2, 1), (1, 1)],  # a count of Sends that is lower than the previous one
         [(1, 2), (2, 1)],
         [(2, 2), (0, 0)],
         [(2, 2), (0xFFFFFFFF, 0xFFFFFFFF)],

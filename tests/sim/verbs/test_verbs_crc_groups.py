@@ -38,8 +38,8 @@ def test_each_multicast_member_drops_a_message_with_one_wrong_bit(
         for cq, mr in zip(cqs, mrs, strict=True):
             assert_no_completion(cq)
             assert bytes(mr.view) == bytes(1 << 16)
-        # The call of errors() takes the progress lock, so the preceding checks are made before the
-        # next datagram is placed.
+        # errors() takes the progress lock, which orders the preceding reads of memory before the
+        # placement of the next datagram by the device's thread.
         assert all(qp.errors() == [] for qp in qps)
         theirs.sendto(build_datagram(octet_pattern(size, 2)), (GROUP, MCAST_PORT))
         for cq, mr in zip(cqs, mrs, strict=True):

@@ -101,7 +101,7 @@ def test_the_state_err_flushes_lists_that_waited_after_the_linger_time(
 
 def test_a_reset_of_the_peer_flushes_lists_that_waited(stalled: tuple[End, PlainPeer]) -> None:
     a, peer = stalled
-    peer.sock.close()  # resets the connection, because octets have not been read
+    peer.sock.close()  # a close with unread octets resets the connection
     assert_completed_or_flushed(poll(a.scq, POSTED))
 
 

@@ -44,7 +44,7 @@ class QPModel:
         self.state = RESET
         self.held: list[Request] = []
         self.receives: list[int] = []
-        self.sends_taken = self.receives_taken = 0  # the numbers of used slots of both queues
+        self.sends_taken = self.receives_taken = 0  # used slots of the send and the receive queue
         #: Completions to be polled: wr_id, status, and the number of send slots that they free.
         self.sent: list[tuple[int, WCStatus, int]] = []
         self.received: list[tuple[int, WCStatus]] = []

@@ -1,4 +1,4 @@
-"""The event loop makes the progress of its connections, and the progress thread stands in."""
+"""Progress of siwarp.aio by the event loop, or by the progress thread if the loop is blocked."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def test_an_rd_send_in_asyncio_returns_only_after_the_peer_has_received_the_mess
 
 
 def test_a_cancelled_rd_receive_loses_no_message_and_invalid_sends_raise_errors() -> None:
-    async def run_test_body() -> None:
+    async def cancel_receives_and_send_invalid_messages() -> None:
         async with aio.open_rd(recv_size=100) as end, aio.open_rd() as other:
             with pytest.raises(LimitError, match="split it"):
                 await other.send(bytes(65_536), end.address)
@@ -85,4 +85,4 @@ def test_a_cancelled_rd_receive_loses_no_message_and_invalid_sends_raise_errors(
             await end.send(b"x", ("127.0.0.1", 1))
         assert "closed" in repr(end)
 
-    run_in_event_loop(run_test_body)
+    run_in_event_loop(cancel_receives_and_send_invalid_messages)

@@ -47,7 +47,7 @@ class EchoServer:
 
 
 def test_many_connections_exchange_messages_in_one_event_loop() -> None:
-    async def run_test_body() -> None:
+    async def exchange_over_many_connections() -> None:
         small = {"recv_size": 64, "recv_depth": 2}
         async with aio.listen(LOOPBACK, **small) as listener:
             server = EchoServer(listener)
@@ -73,5 +73,5 @@ def test_many_connections_exchange_messages_in_one_event_loop() -> None:
             await wait_until_async(lambda: count_open_descriptors() == before)
 
     fds_before, threads_before = count_open_descriptors(), settled_thread_count()
-    run_in_event_loop(run_test_body)
+    run_in_event_loop(exchange_over_many_connections)
     assert count_open_descriptors() == fds_before and thread_count_falls_to(threads_before)

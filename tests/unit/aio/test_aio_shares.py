@@ -55,7 +55,7 @@ def test_a_peer_gets_a_quarter_and_a_source_three_quarters_of_a_limited_resource
 
 
 def test_a_peer_beyond_its_share_waits_and_does_not_delay_other_peers() -> None:
-    async def run_test_body() -> None:
+    async def acquire_more_than_share() -> None:
         admission = Admission(16)
         for _ in range(4):
             await asyncio.wait_for(admission.acquire(A), 1)
@@ -73,7 +73,7 @@ def test_a_peer_beyond_its_share_waits_and_does_not_delay_other_peers() -> None:
         admission.release(A)
         await asyncio.wait_for(late[2], 1)
 
-    asyncio.run(run_test_body())
+    asyncio.run(acquire_more_than_share())
 
 
 def test_each_source_has_a_separate_ration() -> None:

@@ -15,7 +15,7 @@ from siwarp.verbs import AH, CQ, MR, QP, WC, QPInitAttr, QPType, RecvWR, SendWR
 
 
 def test_messages_received_by_a_ud_endpoint_have_their_source() -> None:
-    async def run_test_body() -> None:
+    async def exchange_messages_and_check_sources() -> None:
         async with aio.open_ud() as server, aio.open_ud() as a, aio.open_ud() as b:
 
             async def echo_reversed() -> None:
@@ -28,23 +28,23 @@ def test_messages_received_by_a_ud_endpoint_have_their_source() -> None:
                 assert await end.recv() == (text[::-1], server.address)
             await cancel_and_wait(serving)
 
-    run_in_event_loop(run_test_body)
+    run_in_event_loop(exchange_messages_and_check_sources)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 def test_each_ud_message_of_many_tasks_arrives_once(host: str) -> None:
-    async def run_test_body() -> None:
+    async def send_messages_from_many_tasks() -> None:
         async with aio.open_ud((host, 0), recv_depth=256) as a, aio.open_ud((host, 0)) as b:
             await asyncio.gather(*(b.send(b"%d" % i, a.address) for i in range(200)))
             got = [await a.recv() for _ in range(200)]
             assert sorted(int(d.data) for d in got) == list(range(200))
             assert {d.source for d in got} == {b.address}
 
-    run_in_event_loop(run_test_body)
+    run_in_event_loop(send_messages_from_many_tasks)
 
 
 def test_a_cancelled_ud_receive_loses_no_message_and_a_message_too_long_is_dropped() -> None:
-    async def run_test_body() -> None:
+    async def cancel_receives_and_send_long_messages() -> None:
         async with aio.open_ud(recv_size=100, recv_depth=4) as a, aio.open_ud() as b:
             for i in range(20):
                 receiving = asyncio.create_task(a.recv())
@@ -55,11 +55,11 @@ def test_a_cancelled_ud_receive_loses_no_message_and_a_message_too_long_is_dropp
                 got = await a.recv() if receiving.cancelled() else receiving.result()
                 assert got.data == b"%d" % i
 
-    run_in_event_loop(run_test_body)
+    run_in_event_loop(cancel_receives_and_send_long_messages)
 
 
 def test_a_ud_answer_reaches_the_queue_pair_that_sent_the_query_on_a_shared_socket() -> None:
-    async def run_test_body() -> None:
+    async def answer_queries_from_shared_socket() -> None:
         async with aio.open_ud() as server, aio.open_ud() as first:
             cq = CQ(first.pd.context, 16)
             init = QPInitAttr(QPType.UD, scq=cq, shared_socket_qp=first.qp)
@@ -81,12 +81,12 @@ def test_a_ud_answer_reaches_the_queue_pair_that_sent_the_query_on_a_shared_sock
             assert (await first.recv()).data == b"for the first"
             second.close()
 
-    run_in_event_loop(run_test_body)
+    run_in_event_loop(answer_queries_from_shared_socket)
 
 
 @pytest.mark.clause("DGRAM-ERR-15")
 def test_protocol_errors_of_a_peer_with_the_q_key_leave_a_ud_endpoint_usable() -> None:
-    async def run_test_body() -> None:
+    async def receive_after_protocol_errors() -> None:
         async with aio.open_ud() as end, aio.open_ud() as good:
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as bad:
                 for fields in ({"opcode": 4}, {"opcode": 15}, {"l": 0}, {"mo": 1}):
@@ -95,11 +95,11 @@ def test_protocol_errors_of_a_peer_with_the_q_key_leave_a_ud_endpoint_usable() -
             await good.send(b"good", end.address)
             assert (await end.recv()).data == b"good"
 
-    run_in_event_loop(run_test_body)
+    run_in_event_loop(receive_after_protocol_errors)
 
 
 def test_invalid_sends_raise_errors_and_leave_a_ud_endpoint_usable() -> None:
-    async def run_test_body() -> None:
+    async def send_after_invalid_sends() -> None:
         async with aio.open_ud() as end:
             with pytest.raises(LimitError):
                 await end.send(bytes(65500), end.address)
@@ -114,4 +114,4 @@ def test_invalid_sends_raise_errors_and_leave_a_ud_endpoint_usable() -> None:
         with pytest.raises(StateError):
             await end.send(b"x", ("127.0.0.1", 1))
 
-    run_in_event_loop(run_test_body)
+    run_in_event_loop(send_after_invalid_sends)

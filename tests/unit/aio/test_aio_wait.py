@@ -29,7 +29,7 @@ def test_completions_are_awaited_in_batches() -> None:
     rig = Rig()
     pair = create_ud_pair(rig)
 
-    async def run_test_body() -> None:
+    async def await_completions_in_batches() -> None:
         waiting = asyncio.create_task(aio.wait(pair.rcq))
         await asyncio.sleep(0.01)
         assert not waiting.done()
@@ -46,7 +46,7 @@ def test_completions_are_awaited_in_batches() -> None:
                 break
         assert [wc.wr_id for wc in found] == [0, 1, 2, 3, 4, 5]
 
-    run_in_event_loop(run_test_body)
+    run_in_event_loop(await_completions_in_batches)
     rig.close()
 
 
@@ -55,7 +55,7 @@ def test_each_task_that_waits_on_a_shared_channel_gets_the_completions_of_its_cq
     channel = rig.create_channel()
     pairs = [create_ud_pair(rig, channel) for _ in range(4)]
 
-    async def run_test_body() -> None:
+    async def await_completions_on_shared_channel() -> None:
         for round_ in range(20):
             waiting = [asyncio.create_task(aio.wait(pair.rcq)) for pair in pairs]
             await asyncio.sleep(0)
@@ -68,7 +68,7 @@ def test_each_task_that_waits_on_a_shared_channel_gets_the_completions_of_its_cq
                 wcs = await aio.wait(pair.rcq) if task.cancelled() else await task
                 assert [wc.wr_id for wc in wcs] == [n]
 
-    run_in_event_loop(run_test_body)
+    run_in_event_loop(await_completions_on_shared_channel)
     rig.close()
 
 
@@ -117,7 +117,7 @@ def test_a_cq_event_that_another_task_reads_wakes_the_task_that_waits_on_the_cq(
         pairs[n].send(b"x")
         wait_until(lambda: readable_now(channel.fileno()))
 
-    async def run_test_body() -> None:
+    async def await_completions_in_many_tasks() -> None:
         for n, cq in enumerate(queues):
             cq.message = functools.partial(send_message, n)
         waiting = [asyncio.create_task(aio.wait(cq)) for cq in queues]
@@ -137,7 +137,7 @@ def test_a_cq_event_that_another_task_reads_wakes_the_task_that_waits_on_the_cq(
             if len(sent) == 1:
                 send_message(1 - n)
 
-    run_in_event_loop(run_test_body, 10)
+    run_in_event_loop(await_completions_in_many_tasks, 10)
     rig.close()
 
 
@@ -152,7 +152,7 @@ def test_a_cq_event_that_a_thread_reads_wakes_the_task_that_waits_on_the_cq() ->
         assert cq is pair.rcq
         cq.ack_events(1)
 
-    async def run_test_body() -> None:
+    async def await_completion_while_thread_reads_event() -> None:
         waiting = asyncio.create_task(aio.wait(pair.rcq))
         await asyncio.sleep(0)
         pair.send(b"x")
@@ -162,7 +162,7 @@ def test_a_cq_event_that_a_thread_reads_wakes_the_task_that_waits_on_the_cq() ->
         thread.join()
         assert [wc.wr_id for wc in await waiting] == [1]
 
-    run_in_event_loop(run_test_body, 10)
+    run_in_event_loop(await_completion_while_thread_reads_event, 10)
     rig.close()
 
 
@@ -173,7 +173,7 @@ def test_closing_an_object_on_which_a_task_waits_ends_the_wait() -> None:
     channel = pair.rcq.channel
     assert channel is not None
 
-    async def run_test_body() -> None:
+    async def close_objects_of_waiting_tasks() -> None:
         waiting = [
             asyncio.create_task(aio.wait(pair.rcq)),
             asyncio.create_task(aio.cm_event(events)),
@@ -192,14 +192,14 @@ def test_closing_an_object_on_which_a_task_waits_ends_the_wait() -> None:
         other.send(b"x")
         assert [wc.wr_id for wc in await again] == [7]
 
-    run_in_event_loop(run_test_body, 10)
+    run_in_event_loop(close_objects_of_waiting_tasks, 10)
     rig.close()
 
 
 def test_cm_events_can_be_awaited() -> None:
     rig = Rig()
 
-    async def run_test_body() -> None:
+    async def await_cm_events() -> None:
         channel, other = CMEventChannel(rig.ctx), CMEventChannel(rig.ctx)
         listener = CMID(channel)
         listener.listen(LOOPBACK)
@@ -215,7 +215,7 @@ def test_cm_events_can_be_awaited() -> None:
         events = await asyncio.gather(aio.cm_event(other), aio.cm_event(channel))
         assert [e.type for e in events] == [CMEventType.ESTABLISHED] * 2
 
-    run_in_event_loop(run_test_body)
+    run_in_event_loop(await_cm_events)
     rig.close()
 
 
@@ -228,7 +228,7 @@ def test_asynchronous_events_can_be_awaited() -> None:
     rig = Rig()
     srqs = [SRQ(PD(rig.ctx), SrqAttr(4)) for _ in range(2)]
 
-    async def run_test_body() -> None:
+    async def await_async_events() -> None:
         waiting = asyncio.create_task(aio.async_event(rig.ctx))
         await cancel_and_wait(waiting)
         raise_srq_limit_event(srqs[0])
@@ -244,18 +244,18 @@ def test_asynchronous_events_can_be_awaited() -> None:
         for event in events:
             event.ack()
 
-    run_in_event_loop(run_test_body)
+    run_in_event_loop(await_async_events)
     rig.close()
 
 
 def test_waiting_on_a_cq_without_a_channel_raises() -> None:
     rig = Rig()
 
-    async def run_test_body() -> None:
+    async def await_completion_without_channel() -> None:
         with pytest.raises(StateError, match="channel"):
             await aio.wait(rig.create_cq())
 
-    run_in_event_loop(run_test_body)
+    run_in_event_loop(await_completion_without_channel)
     rig.close()
 
 
@@ -275,7 +275,7 @@ def test_a_forced_close_of_the_device_raises_an_error_in_waiting_tasks() -> None
     pair = create_ud_pair(rig)
     ids = CMEventChannel(rig.ctx)
 
-    async def run_test_body() -> None:
+    async def close_device_of_waiting_tasks() -> None:
         waiting = [
             asyncio.create_task(aio.wait(pair.rcq)),
             asyncio.create_task(aio.cm_event(ids)),
@@ -294,18 +294,18 @@ def test_a_forced_close_of_the_device_raises_an_error_in_waiting_tasks() -> None
         assert (await wcs)[0].ok
         other.close()
 
-    run_in_event_loop(run_test_body)
+    run_in_event_loop(close_device_of_waiting_tasks)
 
 
 def test_a_thread_closes_the_device_of_waiting_tasks_by_force() -> None:
     rig = Rig()
     pair = create_ud_pair(rig)
 
-    async def run_test_body() -> None:
+    async def close_device_in_thread() -> None:
         waiting = asyncio.create_task(aio.wait(pair.rcq))
         await asyncio.sleep(0.01)
         await asyncio.to_thread(rig.ctx.close, force=True)
         with pytest.raises(StateError):
             await waiting
 
-    run_in_event_loop(run_test_body)
+    run_in_event_loop(close_device_in_thread)

@@ -391,7 +391,7 @@ def test_binding_a_cm_id_twice_or_to_an_unknown_address_family_is_refused(rig: R
 
 
 def test_calls_that_find_an_event_each_time_make_progress() -> None:
-    """A program that finds an event at each call never waits, and waits make progress."""
+    """Progress must not depend on waits: a program that finds an event at each call never waits."""
     rig = open_device_without_progress_thread()
     channel = CMEventChannel(rig.ctx)
     id = CMID(channel)

@@ -15,7 +15,7 @@ def sidr_listener_and_client(rig: Rig) -> SidrEndpoints:
 
 
 def build_sidr_query_fast(id: int, template: bytes = build_sidr_query()) -> bytes:
-    """Return the octets of ``build_sidr_query(id)`` without the milliseconds that scapy takes."""
+    """Return the same octets as ``build_sidr_query(id)``, which needs milliseconds for them."""
     head = template[:8] + id.to_bytes(8, "big") + template[16:-4]
     return head + crc32c(head).to_bytes(4, "little")
 

@@ -88,7 +88,8 @@ def create_parties(kind: str, rig: Rig) -> list[Party]:
 def test_two_threads_that_wait_exchange_messages_without_a_progress_thread(
     kind: str, lanes: int
 ) -> None:
-    # Either thread may handle a message of the other, which it then wakes: nothing else would.
+    # A thread may receive a message for the other thread, and then has to wake that thread, because
+    # there is no progress thread.
     with temporary_settings(lanes=lanes):
         rig = open_device_without_progress_thread()
     one, other = create_parties(kind, rig)

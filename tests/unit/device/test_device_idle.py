@@ -164,7 +164,8 @@ def poll_for_a_second(pause: float) -> tuple[int, float, float]:
         before = voluntary_context_switches(task)
 
         def naps_have_begun() -> bool:
-            stranger.sendto(b"x", address)  # wakes the progress thread, which then finds polls
+            # The datagram wakes the progress thread, which finds that the program polls, and naps.
+            stranger.sendto(b"x", address)
             cq.poll(1)
             return voluntary_context_switches(task) > before + 3
 
@@ -186,16 +187,16 @@ def poll_for_a_second(pause: float) -> tuple[int, float, float]:
 
 def test_the_progress_thread_wakes_rarely_while_the_program_polls_steadily() -> None:
     wakeups, share, _ = poll_for_a_second(0)
-    # About 17 wake-ups in the first 140 ms, and then one every 40 ms; 100 if all were 10 ms apart.
-    # If other programs take a quarter of the CPU, the thread continues to wake up every 10 ms.
+    # About 38 wake-ups are expected: 17 in the first 140 ms, and then one every 40 ms. Naps that
+    # stay at 10 ms, as when other programs take a quarter of the CPU, would cause 100.
     assert 20 <= wakeups <= 50 or share < 0.9
 
 
 def test_the_progress_thread_wakes_often_while_the_polling_program_does_not_have_a_cpu() -> None:
     wakeups, share, longest = poll_for_a_second(0.0003)
     assert share < 0.75
-    # 100 wake-ups; 38 if most were 40 ms apart. If the program had no CPU during the shortest
-    # nap, the thread makes progress itself, and takes no naps meanwhile.
+    # 100 wake-ups are expected, one every 10 ms; naps of up to 40 ms would cause only 38. If the
+    # program gets no CPU during the shortest nap, the thread makes progress itself, without naps.
     assert wakeups > 50 or longest > 0.00125
 
 

@@ -140,7 +140,7 @@ def test_a_loop_alone_receives_messages_on_a_device_without_progress_thread(
     with temporary_settings(lanes=1, budget=1):
         rig = open_device_without_progress_thread()
         pair = Pair(rig, max_send_wr=256, max_recv_wr=256)
-    if polled:  # this makes the socket hot
+    if polled:  # receiving a message makes the socket hot
         pair.post_receive()
         pair.send(b"x")
         poll(pair.rcq)
@@ -268,7 +268,7 @@ def test_a_send_without_a_memory_region_completes_during_the_call(
     two_device_connector: ListenerAndConnector,
 ) -> None:
     a, b = two_device_connector.connect(max_inline_data=64)
-    for i in range(40):  # more than the send queue has slots
+    for i in range(40):  # more messages than the send queue has slots
         b.post_receive(i)
         data = b"message %d" % i
         assert a.qp.send_inline(data, wr_id=i)

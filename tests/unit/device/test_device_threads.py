@@ -190,7 +190,7 @@ def restrict_process_to_one_cpu() -> Iterator[None]:
 
     def set_affinity_of_all_threads(on: set[int]) -> None:
         for task in thread_ids():
-            with contextlib.suppress(ProcessLookupError):  # the thread has just ended
+            with contextlib.suppress(ProcessLookupError):  # a listed thread has ended
                 os.sched_setaffinity(task, on)
 
     set_affinity_of_all_threads({min(cpus)})
@@ -322,7 +322,7 @@ def test_handles_can_be_closed_in_any_order_while_other_threads_use_them() -> No
 
     def replace_device() -> None:
         w = current[0]
-        for _ in range(5):  # causes events for which other threads wait
+        for _ in range(5):  # the completions raise events, for which other threads wait
             w.qp.post_recv(RecvWR(1, sg=[w.into.sge()]))
             w.qp.post_send(SendWR(2, sg=[w.out.sge(0, 8)], ah=w.ah))
         old, current[0] = w, DeviceObjects()

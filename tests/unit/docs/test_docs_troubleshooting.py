@@ -32,7 +32,7 @@ TRAFFIC = {
     "rd_acks", "rd_probes", "rd_restarted", "rd_evicted",
 }  # fmt: skip
 
-#: Texts that need no entry: a pattern of the text or its location, and the reason.
+#: Texts without an entry in TROUBLESHOOTING.md: a pattern of text or location, and the reason.
 EXEMPT = {
     r"^_build/": "shown by the compiler to a user who builds siwarp",
     r"^pyverbs/": "errors of pyverbs: they repeat its text, then add the reason",

@@ -26,7 +26,7 @@ class Hop(NamedTuple):
     via: str
 
 
-def call_chain_tables() -> list[str]:
+def tables_of_walks() -> list[str]:
     """Return the tables of hops in ARCHITECTURE.md, each between a begin and an end marker."""
     text = PAGE.read_text("utf-8")
     found = re.findall(f"{BEGIN}\n(.*?){END}", text, re.DOTALL)
@@ -34,10 +34,10 @@ def call_chain_tables() -> list[str]:
     return found
 
 
-def walkthroughs_by_title() -> dict[str, list[Hop]]:
+def walks_by_title() -> dict[str, list[Hop]]:
     """Return the hops of each walk in ARCHITECTURE.md by the title of the walk."""
     found: dict[str, list[Hop]] = {}
-    for table in call_chain_tables():
+    for table in tables_of_walks():
         title = None
         for line in table.splitlines():
             if begin := re.fullmatch(r"(\S.*):", line):
@@ -75,9 +75,9 @@ def hop_calls_next_hop(before: Hop, hop: Hop) -> bool:
     return called is not None and filled is not None
 
 
-@each_row("title", walkthroughs_by_title())
+@each_row("title", walks_by_title())
 def test_each_hop_of_a_walk_calls_the_next_hop(title: str) -> None:
-    hops = walkthroughs_by_title()[title]
+    hops = walks_by_title()[title]
     assert len(hops) > 2
     for before, hop in itertools.pairwise(hops):
         assert hop_calls_next_hop(before, hop), f"{before.function} does not call {hop.function}"
@@ -91,12 +91,12 @@ def test_each_queue_pair_type_has_walks_for_sending_and_receiving() -> None:
     of_rd = {"post", "flush", "HELLO", "CHALLENGE", "check", "acknowledgement"}
     others = {f"{stage}, RC" for stage in of_rc | {"connect by QPN"}}
     others |= {f"{stage}, RD" for stage in of_rd} | {"send a batch, UD"}
-    assert set(walkthroughs_by_title()) == each_way | others
+    assert set(walks_by_title()) == each_way | others
 
 
 def test_every_hop_in_the_architecture_page_is_in_a_checked_table() -> None:
     text = PAGE.read_text("utf-8")
-    for table in call_chain_tables():
+    for table in tables_of_walks():
         text = text.replace(table, "")
     assert not [line for line in text.splitlines() if HOP.fullmatch(line)]
 
@@ -112,5 +112,5 @@ def test_the_permitted_calls_in_the_architecture_page_equal_those_of_the_lint() 
 
 
 def test_a_hop_that_does_not_call_the_next_hop_is_detected() -> None:
-    hops = walkthroughs_by_title()["send, RC"]
+    hops = walks_by_title()["send, RC"]
     assert not hop_calls_next_hop(hops[0], hops[-1])

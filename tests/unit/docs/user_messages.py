@@ -110,7 +110,7 @@ def python_error_messages(package: Path) -> set[ErrorText]:
         for shown in _message_nodes(ast.parse(file.read_text("utf-8"))):
             for node in _conditional_branches(shown):
                 text = _literal_text(node)
-                # A string of only a name or a placeholder passes on a text that is found elsewhere.
+                # A string of only a name or a placeholder is no message: it contains another text.
                 if text is not None and len(re.sub(f"[{VARIES}\\W]", "", text)) > 6 and " " in text:
                     where = f"{file.relative_to(package)}:{getattr(node, 'lineno', 0)}"
                     found.add(ErrorText(text, where))

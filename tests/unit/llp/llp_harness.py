@@ -304,7 +304,7 @@ class LoopDescriptor:
         assert lib.siw_llp_event_loop_fd_open(poller.c, out) == 0
         self.c = out[0]
         self.fd = lib.siw_llp_event_loop_fd_number(self.c)
-        #: The descriptors that it consists of.
+        #: All descriptors that opening this object has created.
         self.made = set(list_open_descriptors()) - before
 
     def wait_until_readable(self) -> bool:

@@ -359,7 +359,7 @@ def test_under_a_fault_plan_the_octets_of_a_tcp_stream_arrive_complete_and_in_or
 
 
 def test_octets_that_a_fault_plan_has_left_out_of_a_read_are_reported(poller, llp_helpers):
-    """The reader of a stream in an event loop notes after each short read that all are handled."""
+    """After each short read, the reader reports that it has handled all octets it has received."""
     loop = LoopDescriptor(poller)
     a, b = poller.connected_pair()
     got = 0

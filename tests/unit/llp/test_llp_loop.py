@@ -89,7 +89,7 @@ def test_the_descriptor_is_readable_between_set_and_clear(loop: LoopDescriptor) 
 def test_the_descriptor_is_readable_from_the_time_of_its_timer_on(loop: LoopDescriptor) -> None:
     loop.set_timer(NEVER)
     assert not loop.readable()
-    loop.set_timer(PASSED)  # earlier than the time that was set
+    loop.set_timer(PASSED)  # a timer keeps the earlier of its times
     assert loop.wait_until_readable()
     loop.set_timer(NEVER)
     assert not loop.readable()
@@ -139,7 +139,7 @@ def test_a_forked_child_closes_the_descriptors_of_an_event_loop(loop: LoopDescri
 @pytest.fixture(name="pair")
 def connected_pair(poller: Poller, loop: LoopDescriptor) -> tuple[LlpSocket, LlpSocket]:
     """A connection; polls report its second end, which has the octet `x`."""
-    del loop  # no socket of the poller becomes hot
+    del loop  # with a descriptor for an event loop, a poller has no hot sockets
     a, b = poller.connected_pair()
     assert a.send(b"x") == 1
     poller.wait_until_ready(b)
@@ -166,7 +166,7 @@ def test_octets_reported_after_the_last_read_are_not_lost(poller: Poller, pair: 
     a, b = pair
     assert b.recv() == (1, b"x")
     assert a.send(b"y") == 1
-    poller.poll()  # consumes the event
+    poller.poll()  # the poll consumes the epoll event of `b`
     b.note_all_handled()
     poller.wait_until_ready(b)
     assert b.recv() == (1, b"y")
@@ -177,7 +177,7 @@ def test_the_end_of_a_stream_reported_before_the_last_read_is_not_lost(
 ) -> None:
     a, b = pair
     assert lib.siw_llp_tcp_shutdown(a.c) == 0
-    poller.poll()  # consumes the event
+    poller.poll()  # the poll consumes the epoll event of `b`
     assert b.recv() == (1, b"x")
     b.note_all_handled()
     poller.wait_until_ready(b)
@@ -190,7 +190,7 @@ def test_octets_after_urgent_data_are_not_lost(poller: Poller, pair: Pair) -> No
     with socket.socket(fileno=os.dup(a.fd)) as s:
         s.send(b"!", socket.MSG_OOB)
         s.send(b"y")
-    poller.poll()  # consumes the events
+    poller.poll()  # the poll consumes the epoll events of `b`
     assert b.recv() == (1, b"x")
     b.note_all_handled()
     poller.wait_until_ready(b)

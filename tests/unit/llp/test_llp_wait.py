@@ -178,7 +178,7 @@ def test_a_poll_after_a_wait_that_a_hot_socket_ended_does_not_call_epoll_wait(
     bring_socket_to_state(poller, sender, a, "hot")
     for turn in range(321):
         if turn == 1:
-            # The first iteration is not counted: no wait that a socket ended precedes it.
+            # The first iteration is not counted, because no wait has ended before it.
             c = llp_helpers.Counters()
         sender.sendto(a.local_addr(), b"x")
         assert poller.wait(-1) == 1

@@ -256,7 +256,7 @@ class Stream:
         wait_until(lambda: self.place_payload_once(skip, dest))
 
     def receive_ulpdu(self, skip: int = 14, pieces: int = 1) -> bytes:
-        """Receive the next ULPDU: the first `skip` octets from the head, the rest into buffers."""
+        """Receive the next ULPDU: peek at the first `skip` octets, place the rest in buffers."""
         head, length, _ = wait_until(self.peek_fpdu)
         skip = min(skip, length)
         rest = length - skip
@@ -268,7 +268,7 @@ class Stream:
 
     def emss(self) -> int:
         """Return the effective maximum segment size of siwarp's own socket, octets (TCP_MAXSEG)."""
-        with find_socket_of_stream(self.sock) as ours:
+        with duplicate_socket_of_stream(self.sock) as ours:
             return ours.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
 
     def shutdown(self) -> None:
@@ -283,7 +283,7 @@ class Stream:
         self.handle = ffi.NULL
 
 
-def find_socket_of_stream(peer: socket.socket) -> socket.socket:
+def duplicate_socket_of_stream(peer: socket.socket) -> socket.socket:
     """Return a duplicate of the socket, also of this process, to which ``peer`` is connected."""
     for entry in list(Path("/proc/self/fd").iterdir()):
         try:

@@ -149,7 +149,7 @@ def test_fpdus_of_every_size_with_markers_are_received(layer_poller: MpaPoller) 
 def test_a_stream_with_markers_split_at_any_octet_gives_the_same_ulpdus(
     layer_poller: MpaPoller, sizes: tuple[int, ...]
 ) -> None:
-    """Each round sends the same FPDUs on one stream, split at another octet."""
+    """Each round sends the same FPDUs on one stream, split at a different octet."""
     stream = layer_poller.create_receiver(markers=True)
     ulpdus = [octet_pattern(n, n) for n in sizes]
     at = 0
@@ -229,7 +229,7 @@ def test_fpdus_with_markers_that_arrived_with_the_mpa_request_are_received(
 def replace_marker(
     octets: bytes, at: int, pointer: int, *, reserved: int = 0, crc: bool = True
 ) -> bytes:
-    """Return one FPDU with another Marker at `at`; its CRC is recomputed unless crc=False."""
+    """Return one FPDU with the Marker at `at` replaced, and with a new CRC unless crc=False."""
     marker = reserved.to_bytes(2, "big") + pointer.to_bytes(2, "big")
     changed = octets[:at] + marker + octets[at + 4 :]
     if not crc:

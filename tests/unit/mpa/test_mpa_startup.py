@@ -25,7 +25,7 @@ from unit.mpa.mpa_harness import (
     Stream,
     StreamError,
     build_fpdu,
-    find_socket_of_stream,
+    duplicate_socket_of_stream,
     make_enhanced_mpa_params,
     make_mpa_params,
     octet_pattern,
@@ -228,7 +228,7 @@ def test_up_to_4_kib_that_arrive_before_the_mpa_reply_are_read_and_kept(
     octets = b"".join(build_fpdu(ulpdu) for ulpdu in ulpdus)
     stream, _ = layer_poller.create_responder_with_request(MPARequest(rev=2))
     handlers = ffi.new("struct siw_io_handler *[]", 8)
-    with find_socket_of_stream(stream.sock) as ours:
+    with duplicate_socket_of_stream(stream.sock) as ours:
         if piecemeal:
             stream.sock.sendall(octets[:3000])
             wait_until(lambda: stream.continue_startup() and unread_octet_count(ours) == 0)
@@ -379,7 +379,7 @@ def fill_socket_send_buffer(stream: Stream) -> int:
     TCP's first probe, 0.2 s later, which frees space again.
     """
     sent, lasting = 0, 0.5
-    with find_socket_of_stream(stream.sock) as ours:
+    with duplicate_socket_of_stream(stream.sock) as ours:
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
         quiet = time.monotonic() + lasting
         while time.monotonic() < quiet:
@@ -444,7 +444,7 @@ def test_a_peer_that_closes_before_it_has_read_the_mpa_reply_is_detected(
     stream, _ = layer_poller.create_responder_with_request(MPARequest(rev=2))
     fill_socket_send_buffer(stream)
     stream.send_reply(make_mpa_params())
-    stream.sock.close()  # closes with unread input, so the connection is reset
+    stream.sock.close()  # a close with unread input resets the connection
     with pytest.raises(StreamError) as e:
         wait_until(stream.peek_fpdu)
     assert e.value.errno in (errno.ECONNRESET, errno.EPIPE)

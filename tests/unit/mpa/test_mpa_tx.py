@@ -96,7 +96,7 @@ def test_fpdus_of_every_small_size_and_around_each_limit_are_sent(layer_poller: 
     assert stream.tcp_accepted_fpdu_count == stream.framed_fpdu_count == len(sizes)
 
 
-def find_socket_of_stack(sock: socket.socket) -> socket.socket:
+def duplicate_siwarp_socket(sock: socket.socket) -> socket.socket:
     """Return a duplicate of siwarp's own socket, given the test's socket at the other end."""
     ends = sock.getpeername(), sock.getsockname()
     for entry in Path("/proc/self/fd").iterdir():
@@ -124,7 +124,7 @@ def test_one_small_fpdu_or_eight_are_sent_in_one_tcp_segment(
     layer_poller: MpaPoller, size: int
 ) -> None:
     stream = layer_poller.create_sender()
-    with find_socket_of_stack(stream.sock) as sender:
+    with duplicate_siwarp_socket(stream.sock) as sender:
         for count in (1, 8):
             before = count_sent_data_segments(sender)
             for _ in range(count):

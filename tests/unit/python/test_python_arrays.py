@@ -73,7 +73,7 @@ def poll_n_completions(cq: CQ, n: int) -> Any:
     return wcs
 
 
-def set_elements(wrs: Any, mr: MR, at: int = 0, size: int = SIZE) -> Any:
+def assign_buffers(wrs: Any, mr: MR, at: int = 0, size: int = SIZE) -> Any:
     """Let each request of an array use ``size`` octets of a region, one after another."""
     wrs["wr_id"] = np.arange(len(wrs))
     wrs["addr"] = mr.iova + at + size * np.arange(len(wrs), dtype=np.uint64)
@@ -94,12 +94,12 @@ class Loop:
         self.mr = MR(self.pd, 2 * MANY * SIZE)
         self.ah = AH(self.pd, self.qp.addr)
         self.ahs = arrays.AHList([self.ah])
-        self.sends = set_elements(arrays.send_array(MANY), self.mr)
-        self.recvs = set_elements(arrays.recv_array(MANY), self.mr, MANY * SIZE)
+        self.sends = assign_buffers(arrays.send_array(MANY), self.mr)
+        self.recvs = assign_buffers(arrays.recv_array(MANY), self.mr, MANY * SIZE)
 
 
 @pytest.fixture(name="loop")
-def ud_loop() -> Iterator[Loop]:
+def self_sending_ud_qp() -> Iterator[Loop]:
     it = Loop()
     with it.ctx:
         yield it
@@ -181,11 +181,11 @@ def test_receives_of_an_array_can_be_posted_to_an_srq() -> None:
     cq = rig.create_cq(512)
     qp = rig.create_ud_qp(cq, srq=srq)
     mr = rig.reg_mr(MANY * SIZE)
-    srq.post_recv_array(set_elements(arrays.recv_array(MANY), mr))
+    srq.post_recv_array(assign_buffers(arrays.recv_array(MANY), mr))
     with pytest.raises(siwarp.LimitError, match=r"index 106 to <SRQ.*all 256 receives") as caught:
-        srq.post_recv_array(set_elements(arrays.recv_array(MANY), mr))
+        srq.post_recv_array(assign_buffers(arrays.recv_array(MANY), mr))
     assert caught.value.bad_wr == srq.attr.max_wr - MANY
-    qp.post_send_array(set_elements(arrays.send_array(3), mr), arrays.AHList([rig.create_ah(qp)]))
+    qp.post_send_array(assign_buffers(arrays.send_array(3), mr), arrays.AHList([rig.create_ah(qp)]))
     wcs = poll_n_completions(cq, 6)
     assert not wcs["status"].any()
     assert wcs["wr_id"][wcs["opcode"] == WCOpcode.RECV].tolist() == [0, 1, 2]
@@ -216,7 +216,7 @@ def test_a_remote_qpn_of_zero_means_the_qpn_of_the_address_handle(loop: Loop) ->
     sharer.to_rts()
     for qp in (loop.qp, sharer):
         qp.post_recv_array(loop.recvs[:4])
-    sharer.post_send_array(loop.sends[:1], loop.ahs)  # to the first queue pair of the socket
+    sharer.post_send_array(loop.sends[:1], loop.ahs)  # the message arrives at loop.qp
     [request] = wait_until(loop.rcq.poll)
     answer = arrays.AHList([AH(loop.pd, wc=request)])
     loop.qp.post_send_array(loop.sends[1:2], answer)
@@ -245,7 +245,7 @@ def test_requests_with_a_closed_address_handle_are_refused(loop: Loop) -> None:
 def test_a_list_keeps_its_address_handles_alive(loop: Loop) -> None:
     ahs = arrays.AHList([AH(loop.pd, loop.qp.addr)])
     loop.qp.post_recv_array(loop.recvs)
-    for _ in range(3):  # opening a handle destroys those that were dropped
+    for _ in range(3):  # creating an AH destroys AHs that Python has collected
         AH(loop.pd, loop.qp.addr)
         loop.qp.post_send_array(loop.sends[:10], ahs)
         assert not poll_n_completions(loop.rcq, 10)["status"].any()
@@ -291,7 +291,7 @@ def test_writes_reads_and_atomics_of_an_array_reach_the_peers_memory(rc_pair: Pa
 def test_flags_of_an_array_are_those_of_its_requests(rc_pair: Pair) -> None:
     a, b = rc_pair
     mr = MR(a.pd, 1024)
-    wrs = set_elements(arrays.send_array(9), mr)
+    wrs = assign_buffers(arrays.send_array(9), mr)
     wrs["send_flags"] = 0
     wrs["send_flags"][[3, 8]] = SendFlag.SIGNALED
     a.qp.post_send_array(wrs)
@@ -303,7 +303,7 @@ def test_rd_requests_of_an_array_name_their_peer_by_index() -> None:
     with pair("rd") as (a, b), pair("rd", a.device) as (c, _):
         there = [MR(end.pd, 64, ALL) for end in (b, c)]
         here = MR(a.pd, octet_pattern(64), AccessFlag(0))
-        wrs = set_elements(arrays.send_array(4), here)
+        wrs = assign_buffers(arrays.send_array(4), here)
         wrs["opcode"] = WROpcode.RDMA_WRITE
         wrs["ah"] = [1, 0, 1, 0]
         wrs["remote_addr"] = [there[i].iova + SIZE * k for k, i in enumerate(wrs["ah"])]
@@ -402,7 +402,8 @@ def test_a_poll_refuses_an_unsuitable_array(loop: Loop, what: str) -> None:
     loop.qp.post_send_array(loop.sends[:1], loop.ahs)
     with pytest.raises(kind, match=message):
         loop.scq.poll_array(change(arrays.wc_array(4)))  # type: ignore[arg-type]
-    assert poll_n_completions(loop.scq, 1)["wr_id"].tolist() == [0]  # no completion was lost
+    # The refused poll took no completion.
+    assert poll_n_completions(loop.scq, 1)["wr_id"].tolist() == [0]
 
 
 @pytest.mark.parametrize("what", ["a list", "of another dtype", "of 2 dimensions", "with gaps"])
@@ -412,7 +413,7 @@ def test_a_post_refuses_an_unsuitable_array(loop: Loop, what: str) -> None:
         loop.qp.post_send_array(change(loop.sends[:4]), loop.ahs)  # type: ignore[arg-type]
     with pytest.raises(kind):
         loop.qp.post_recv_array(change(loop.recvs[:4]))  # type: ignore[arg-type]
-    loop.qp.post_recv_array(loop.recvs)  # the complete capacity is left
+    loop.qp.post_recv_array(loop.recvs)  # the refused posts used no slot
     loop.qp.post_recv_array(loop.recvs[: 256 - MANY])
 
 
@@ -531,7 +532,7 @@ def test_every_request_of_an_array_completes_once_if_the_peer_is_killed(kind: QP
         )
     qp.to_init()
     mr = rig.reg_mr(MANY * SIZE)
-    sends = set_elements(arrays.send_array(MANY), mr)
+    sends = assign_buffers(arrays.send_array(MANY), mr)
     with process_with_peer(rig, qp) as (process, ahs):
         qp.post_send_array(sends[:100], ahs)
         # The peer has posted eight receives. An RC peer also stores Sends without a receive.
@@ -553,9 +554,9 @@ def test_every_request_of_an_array_completes_once_if_the_peer_is_killed(kind: QP
 def test_sends_of_an_array_beyond_the_receives_of_an_rc_peer_wait_or_fail(persona: Persona) -> None:
     with pair("rc", receives=0, persona=persona) as (a, b):
         out, into = MR(a.pd, 60 * SIZE), MR(b.pd, 60 * SIZE)
-        recvs = set_elements(arrays.recv_array(60), into)
+        recvs = assign_buffers(arrays.recv_array(60), into)
         b.qp.post_recv_array(recvs[:4])
-        a.qp.post_send_array(set_elements(arrays.send_array(60), out))
+        a.qp.post_send_array(assign_buffers(arrays.send_array(60), out))
         received = poll_n_completions(b.cq, 4)
         assert (received["wr_id"].tolist(), received["status"].any()) == ([0, 1, 2, 3], False)
         if persona == Persona.ROCE:
@@ -565,7 +566,8 @@ def test_sends_of_an_array_beyond_the_receives_of_an_rc_peer_wait_or_fail(person
             sent = np.concatenate([sent, poll_n_completions(a.cq, 56)])
             assert not sent["status"].any()
         else:
-            sent = poll_n_completions(a.cq, 60)  # iWARP ends the connection
+            # With persona iwarp, a Send without a receive ends the connection.
+            sent = poll_n_completions(a.cq, 60)
             assert (np.diff((sent["status"] != 0).astype(int)) >= 0).all()
         assert sent["wr_id"].tolist() == list(range(60))
 
@@ -573,10 +575,10 @@ def test_sends_of_an_array_beyond_the_receives_of_an_rc_peer_wait_or_fail(person
 def test_messages_of_an_array_beyond_the_receives_of_a_ud_peer_are_dropped_and_counted() -> None:
     with pair("ud", receives=0) as (a, b):
         out, into = MR(a.pd, 61 * SIZE), MR(b.pd, 5 * SIZE)
-        recvs = set_elements(arrays.recv_array(5), into)
+        recvs = assign_buffers(arrays.recv_array(5), into)
         b.qp.post_recv_array(recvs[:4])
         ahs = arrays.AHList([AH(a.pd, b.qp.addr)])
-        sends = set_elements(arrays.send_array(61), out)
+        sends = assign_buffers(arrays.send_array(61), out)
         sends["opcode"], sends["imm_data"] = WROpcode.SEND_WITH_IMM, np.arange(61)
         with assert_counter_grows("drop_no_buffer", by=56):
             a.qp.post_send_array(sends[:60], ahs)

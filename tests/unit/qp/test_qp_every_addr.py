@@ -243,7 +243,7 @@ def test_queue_pairs_may_share_all_sockets_of_a_queue_pair_on_every_address(rig:
                 assert poll(a.rcq)[0].source == (host, first.port)
 
     exchange_messages_with_each([first, *others])
-    first.qp.close()  # the others keep the sockets, which they share with the first queue pair
+    first.qp.close()  # the other queue pairs share its sockets, and keep them
     exchange_messages_with_each(others)
     others[0].qp.close()
     exchange_messages_with_each(others[1:])

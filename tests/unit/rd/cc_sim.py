@@ -188,7 +188,7 @@ class Bottleneck:
 
 
 def capacity_share(flow: Flow, line: Bottleneck) -> float:
-    """Return the fraction of the line's capacity that the flow has used since all flows began."""
+    """Return the fraction of the link's capacity that the flow has used since all flows began."""
     return float(flow.delivered * line.ns_per_octet / (line.now - _BEGIN))
 
 

@@ -57,7 +57,7 @@ class Endpoint:
         attr.local = siw_addr(where, port)[0]
         attr.fd = -1
         attr.ird = 7
-        attr.rnr_retry = 7  # 7 means retry without limit
+        attr.rnr_retry = 7  # RNR retries without limit
         attr.qkey = QKEY
         attr.handler = ffi.cast("void *", 1)
         for name, value in attrs.items():
@@ -70,7 +70,7 @@ class Endpoint:
         self.c = rd[0]
         self.got: dict[str, list[bytes]] = {}
         self.news: list[tuple[str, str]] = []
-        self.had = 0  # segments that the last lost peer had acknowledged
+        self.had = 0  # number of segments that the last lost peer had acknowledged
         self.judge: Callable[[str, bytes], str] = lambda _who, _data: "take"
         self.event = ffi.new("struct siw_rd_event *")
         self.waits = ffi.new("struct siw_llp_waitset *")

@@ -136,7 +136,7 @@ def test_bbr_measures_no_rate_before_a_round_trip_time_is_known(congestion_contr
     )  # state 0 is BBR's Startup
     report_acknowledged_datagram(congestion_control, 2 * SECOND, 50 * MS)
     assert max(congestion_control.bbr.max_bw) > 0
-    assert congestion_control.rate < first_pace / 10  # the initial rate assumes 1 ms
+    assert congestion_control.rate < first_pace / 10  # the initial rate assumes 1 ms RTT
 
 
 @pytest.mark.parametrize("congestion_control", ["bbr"], indirect=True)

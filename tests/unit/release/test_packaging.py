@@ -31,14 +31,14 @@ def version_of_the_tree() -> str:
     return found[1]
 
 
-@pytest.fixture
-def tree(tmp_path: Path) -> Path:
+@pytest.fixture(name="tree")
+def packaging_tree(tmp_path: Path) -> Path:
     shutil.copytree(ROOT / "packaging", tmp_path / "packaging")
     shutil.copy(ROOT / "meson.build", tmp_path)
     return tmp_path
 
 
-def prepare(tree: Path, **environment: str) -> Path:
+def run_prepare_script(tree: Path, **environment: str) -> Path:
     everything = {**os.environ, **SOMEBODY, **environment}
     for command in ("git init -q", "git commit -q --allow-empty -m a", "packaging/prepare"):
         subprocess.run(command.split(), cwd=tree, env=everything, check=True)
@@ -48,7 +48,7 @@ def prepare(tree: Path, **environment: str) -> Path:
 def test_the_debian_package_has_the_version_of_the_tree_and_the_author_as_maintainer(
     tree: Path,
 ) -> None:
-    debian = prepare(tree)
+    debian = run_prepare_script(tree)
     version = version_of_the_tree()
     assert (debian / "changelog").read_text("utf-8") == (
         f"siwarp ({version}) unstable; urgency=medium\n\n"
@@ -61,7 +61,7 @@ def test_the_debian_package_has_the_version_of_the_tree_and_the_author_as_mainta
 def test_a_release_candidate_sorts_before_the_release_in_debian(tree: Path) -> None:
     file = tree / "meson.build"
     file.write_text(re.sub(r"(?m)^  version: '.*',$", "  version: '0.2.0rc1',", file.read_text()))
-    debian = prepare(tree, DEBFULLNAME="C", DEBEMAIL="c@example.org")
+    debian = run_prepare_script(tree, DEBFULLNAME="C", DEBEMAIL="c@example.org")
     assert (debian / "changelog").read_text().startswith("siwarp (0.2.0~rc1) ")
     assert "Maintainer: C <c@example.org>" in (debian / "control").read_text("utf-8")
 

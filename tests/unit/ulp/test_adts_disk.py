@@ -20,7 +20,7 @@ def test_calls_are_made_in_their_order_and_errors_end_only_their_own_call() -> N
             raise OSError(5, "a bad sector")
         return 10 * number
 
-    async def main() -> None:
+    async def make_calls_of_which_one_fails() -> None:
         disk = Disk()
         futures = [disk.run(record_call, number) for number in range(20)]
         done = await asyncio.gather(*futures, return_exceptions=True)
@@ -29,14 +29,14 @@ def test_calls_are_made_in_their_order_and_errors_end_only_their_own_call() -> N
         assert done == [10 * number for number in range(20) if number != 3]
         disk.close()
 
-    asyncio.run(main())
+    asyncio.run(make_calls_of_which_one_fails())
 
 
 def test_a_cancelled_call_is_made_in_its_turn() -> None:
     may_go_on = threading.Event()
     made: list[str] = []
 
-    async def main() -> None:
+    async def cancel_second_of_three_calls() -> None:
         disk = Disk()
         first = disk.run(may_go_on.wait)
         second = disk.run(made.append, "second")
@@ -47,13 +47,13 @@ def test_a_cancelled_call_is_made_in_its_turn() -> None:
         assert made == ["second", "third"]
         disk.close()
 
-    asyncio.run(main())
+    asyncio.run(cancel_second_of_three_calls())
 
 
 def test_the_disk_is_busy_from_the_first_call_to_the_end_of_the_last() -> None:
     may_go_on = threading.Event()
 
-    async def main() -> None:
+    async def check_busy_since_during_calls() -> None:
         with ThreadPoolExecutor(1) as threads:
             disk = Disk(threads)
             assert disk.busy_since is None
@@ -69,14 +69,14 @@ def test_the_disk_is_busy_from_the_first_call_to_the_end_of_the_last() -> None:
             await asyncio.get_running_loop().run_in_executor(threads, lambda: None)
             assert disk.busy_since is None
 
-    asyncio.run(main())
+    asyncio.run(check_busy_since_during_calls())
 
 
 def test_a_session_with_many_calls_lets_others_have_the_thread() -> None:
     may_go_on = threading.Event()
     made: list[str] = []
 
-    async def main() -> None:
+    async def make_calls_of_two_disks() -> None:
         with ThreadPoolExecutor(1) as threads:
             busy, other = Disk(threads), Disk(threads)
             first = busy.run(may_go_on.wait)
@@ -87,14 +87,14 @@ def test_a_session_with_many_calls_lets_others_have_the_thread() -> None:
             assert made.count("busy") == 100
             assert made.index("other") < 10
 
-    asyncio.run(main())
+    asyncio.run(make_calls_of_two_disks())
 
 
 def test_calls_that_wait_when_the_disk_is_closed_are_made() -> None:
     may_go_on = threading.Event()
     made: list[int] = []
 
-    async def main() -> None:
+    async def close_disk_with_waiting_calls() -> None:
         disk = Disk()
         calls = [disk.run(may_go_on.wait), *(disk.run(made.append, i) for i in range(50))]
         disk.close()
@@ -102,7 +102,7 @@ def test_calls_that_wait_when_the_disk_is_closed_are_made() -> None:
         await asyncio.gather(*calls)
         assert made == list(range(50))
 
-    asyncio.run(main())
+    asyncio.run(close_disk_with_waiting_calls())
 
 
 @pytest.mark.parametrize("calls", [1, 3])
@@ -111,13 +111,13 @@ def test_a_loop_that_was_closed_does_not_disturb_the_thread(calls: int) -> None:
     made: list[int] = []
     threads = ThreadPoolExecutor(1)
 
-    async def main() -> None:
+    async def start_calls_and_leave_loop() -> None:
         disk = Disk(threads)
         disk.run(may_go_on.wait)
         for i in range(calls):
             disk.run(made.append, i)
 
-    asyncio.run(main())
+    asyncio.run(start_calls_and_leave_loop())
     may_go_on.set()
     threads.shutdown(wait=True)
     assert made == list(range(calls))

@@ -56,12 +56,12 @@ def start_client(kind: str, where: dict[str, Any]) -> subprocess.Popen[bytes]:
 async def exchange_until_channel_ends(channel: Channel) -> ChannelEnded:
     """Send and receive until the channel ends; return how it ended."""
 
-    async def send() -> None:
+    async def send_units_without_end() -> None:
         while True:
             unit = await channel.buffer()
             await channel.send(unit, UNIT_HEADER_SIZE + 100)
 
-    sending = asyncio.create_task(send())
+    sending = asyncio.create_task(send_units_without_end())
     try:
         while True:
             (await channel.receive()).release()

@@ -29,13 +29,13 @@ def find_memory(owner: Any) -> ProgramMemory:
 
 
 def run_with_cache(pd: PD, test: Callable[[Registrations], None]) -> None:
-    async def run() -> None:
+    async def call_with_new_cache() -> None:
         test(Registrations(pd))
 
-    asyncio.run(run())
+    asyncio.run(call_with_new_cache())
 
 
-def use_once(cache: Registrations, owner: Any) -> MR:
+def use_registration(cache: Registrations, owner: Any) -> MR:
     registration = cache.take(find_memory(owner))
     cache.release(registration)
     return registration.mr
@@ -44,21 +44,21 @@ def use_once(cache: Registrations, owner: Any) -> MR:
 def test_a_second_transfer_of_the_same_memory_finds_its_registration(pd: PD) -> None:
     array = np.zeros(70_000, np.uint8)
 
-    def test(cache: Registrations) -> None:
-        mr = use_once(cache, array)
+    def register_same_memory_twice(cache: Registrations) -> None:
+        mr = use_registration(cache, array)
         assert (mr.addr, mr.length, mr.access) == (array.ctypes.data, 70_000, 0)
-        assert use_once(cache, array) is mr
-        assert use_once(cache, memoryview(array)) is mr
-        assert use_once(cache, array[1:]) is not mr
+        assert use_registration(cache, array) is mr
+        assert use_registration(cache, memoryview(array)) is mr
+        assert use_registration(cache, array[1:]) is not mr
 
-    run_with_cache(pd, test)
+    run_with_cache(pd, register_same_memory_twice)
 
 
 def test_a_registration_does_not_keep_memory_and_ends_with_it(pd: PD) -> None:
-    async def free_memory() -> None:
+    async def register_and_free_memory() -> None:
         cache = Registrations(pd)
         array = np.zeros(70_000, np.uint8)
-        mr = use_once(cache, array)
+        mr = use_registration(cache, array)
         assert (len(cache), mr.closed) == (1, False)
         del array
         assert len(cache) == 0
@@ -66,22 +66,22 @@ def test_a_registration_does_not_keep_memory_and_ends_with_it(pd: PD) -> None:
         await asyncio.sleep(0)
         assert mr.closed
 
-    asyncio.run(free_memory())
+    asyncio.run(register_and_free_memory())
 
 
 def test_other_memory_at_the_same_address_has_a_registration_of_its_own(pd: PD) -> None:
     pages = mmap.mmap(-1, 1 << 16)
 
-    def test(cache: Registrations) -> None:
+    def register_other_memory_at_same_address(cache: Registrations) -> None:
         first = np.frombuffer(pages, np.uint8)
-        mr = use_once(cache, first)
+        mr = use_registration(cache, first)
         del first
         second = np.frombuffer(pages, np.uint8)
-        other = use_once(cache, second)
+        other = use_registration(cache, second)
         assert other is not mr
         assert (other.addr, other.length) == (mr.addr, mr.length)
 
-    run_with_cache(pd, test)
+    run_with_cache(pd, register_other_memory_at_same_address)
 
 
 def test_a_registration_in_use_ends_with_its_last_user(pd: PD) -> None:
@@ -109,19 +109,19 @@ def test_registrations_that_were_used_longest_ago_are_dropped_first(
     monkeypatch.setattr(registrations, "MAX_KEPT", 3)
     arrays = [np.zeros(10_000, np.uint8) for _ in range(5)]
 
-    def test(cache: Registrations) -> None:
-        mrs = [use_once(cache, array) for array in arrays[:3]]
-        use_once(cache, arrays[0])
-        use_once(cache, arrays[3])
+    def register_more_arrays_than_are_kept(cache: Registrations) -> None:
+        mrs = [use_registration(cache, array) for array in arrays[:3]]
+        use_registration(cache, arrays[0])
+        use_registration(cache, arrays[3])
         assert [mr.closed for mr in mrs] == [False, True, False]
         held = cache.take(find_memory(arrays[2]))
         for array in (arrays[0], arrays[1], arrays[4], arrays[3]):
-            use_once(cache, array)
+            use_registration(cache, array)
         assert not held.mr.closed  # in use
         assert len(cache) == 3
         cache.release(held)
 
-    run_with_cache(pd, test)
+    run_with_cache(pd, register_more_arrays_than_are_kept)
 
 
 def test_the_octets_of_kept_registrations_are_limited_but_for_the_last_one(
@@ -130,14 +130,14 @@ def test_the_octets_of_kept_registrations_are_limited_but_for_the_last_one(
     monkeypatch.setattr(registrations, "MAX_OCTETS", 100_000)
     small, large = np.zeros(50_000, np.uint8), np.zeros(200_000, np.uint8)
 
-    def test(cache: Registrations) -> None:
-        mrs = use_once(cache, small), use_once(cache, large)
+    def register_more_octets_than_are_kept(cache: Registrations) -> None:
+        mrs = use_registration(cache, small), use_registration(cache, large)
         assert [mr.closed for mr in mrs] == [True, False]
-        use_once(cache, small)
+        use_registration(cache, small)
         assert mrs[1].closed
         assert len(cache) == 1
 
-    run_with_cache(pd, test)
+    run_with_cache(pd, register_more_octets_than_are_kept)
 
 
 @pytest.mark.parametrize(

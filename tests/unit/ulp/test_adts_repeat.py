@@ -1,4 +1,4 @@
-"""Numbered units and reports of the UD channel, without a network: loss, rates, lies."""
+"""Numbered units and reports of the UD channel, without a network: loss, rates, false reports."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def encode_and_decode_report(report: Report) -> Report:
 
 
 class Line:
-    """Two ends and a line that loses and reorders datagrams; time passes in steps of 1 ms."""
+    """Two ends and a link that loses and reorders datagrams; time passes in steps of 1 ms."""
 
     def __init__(self, seed: int, loss: float, window: int = 64, delay: float = 0.01) -> None:
         self.draw = random.Random(seed)

@@ -140,11 +140,11 @@ def test_symbolic_links_are_failures_unless_they_are_wanted(source: Path, target
 
 
 class Killed(BaseException):
-    """Raised by a system call in place of a signal that kills the process."""
+    """Raised by a fake system call, to simulate that the process is killed in the call."""
 
 
 class KilledDisk(SystemCalls):
-    """A disk that ends the receiver when a number of octets has been written."""
+    """A fake disk that raises Killed when a number of octets has been written."""
 
     def __init__(self, octets: int) -> None:
         self.left = octets
@@ -159,7 +159,7 @@ class KilledDisk(SystemCalls):
 
 
 class CountsWrittenOctets(SystemCalls):
-    """A disk that counts the octets that are written."""
+    """The calls of the real disk, with a count of the octets that are written."""
 
     written = 0
 
@@ -210,7 +210,7 @@ def test_an_incomplete_file_with_other_octets_is_replaced(source: Path, target: 
 
 
 class Failing(SystemCalls):
-    """A file system that fails for files of one size."""
+    """The calls of the real file system, which fail for files of one size."""
 
     def __init__(self, size: int, error: int) -> None:
         self.size = size

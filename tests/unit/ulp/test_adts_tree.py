@@ -341,7 +341,7 @@ def test_holes_are_found_and_stay_holes(root: Path) -> None:
 
 
 class BadDisk(SystemCalls):
-    """A disk of 4 octets: writes are short, then fail; reads fail."""
+    """A fake disk with space for 4 octets: writes are short, then fail; reads fail."""
 
     def __init__(self, error: int) -> None:
         self.error = error

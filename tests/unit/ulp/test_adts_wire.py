@@ -520,7 +520,7 @@ def test_a_damaged_unit_gives_records_or_a_wire_error(
         assert str(error)
         return
     for got in found:
-        # What was accepted can be expressed, so it is within all limits.
+        # An accepted message is within the limits of the format.
         assert isinstance(got, Record) or len(got.body()) <= wire.MAX_BODY
 
 

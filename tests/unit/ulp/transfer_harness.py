@@ -117,7 +117,7 @@ def copy_tree(
     digest: DigestKind = DigestKind.CRC32C,
     symlinks: bool = False,
 ) -> Pump:
-    """Copy the contents of a directory to another one; return the pump with the outcomes."""
+    """Copy the contents of a directory to another one; return the Pump, which has the outcomes."""
     with Tree(source, calls=source_calls) as origin, Tree(target, True, calls) as destination:
         pump = Pump(destination, unit)
         try:

@@ -260,7 +260,7 @@ def test_a_closed_connection_whose_peer_keeps_sending_is_reset_at_a_limit(limit:
         thread = start_flooding(peer, sent, 64 if limit == "linger_ms" else 1 << 16)
         thread.join(30)
         assert not thread.is_alive()
-        if limit == "octets":  # the limit plus the octets in the sockets' buffers
+        if limit == "octets":  # at most 256 MiB of linger, and socket buffers
             assert 256 * MIB <= sent[0] < 292 * MIB
         else:
             assert sent[0] < 256 * MIB
