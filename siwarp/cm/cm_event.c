@@ -113,7 +113,7 @@ static int complete_connect_with_reply(struct siw_cm_id *id, const struct siw_mp
 	id->ird = id->request.ird;
 	id->ord = id->request.ord;
 	if (reply->enhanced) {
-		id->ord = siw_cm_limit_depth(id->ord, reply->ird);
+		id->ord = siw_cm_limit_ord(id->ord, reply->ird);
 		err = raise_ird_to_ord(id, reply->ord);
 		if (err)
 			*why = INSUFFICIENT_IRD;

@@ -305,7 +305,10 @@ int siw_cm_listen(struct siw_cm_id *id, const struct siw_addr *addr, int backlog
 
 /* ---- the user's parameters become MPA's ------------------------------------------------------ */
 
-/* Checks a depth given by the user and converts it: 0 means the device's limit, -1 means none. */
+/*
+ * Checks an IRD or ORD given by the user and converts it to MPA's: 0 becomes the device's limit,
+ * and -1 (no Reads) becomes 0.
+ */
 static int convert_ird_or_ord(const char *name, int asked, uint32_t limit, uint16_t *out)
 {
 	if (asked < -1 || asked > (int)limit)
@@ -386,7 +389,7 @@ static int param_check_request(const struct siw_cm_param *param)
 	return param_check_common(param);
 }
 
-/* Returns the features that this end announces, unless a setting turns them off. */
+/* Returns the features that this end announces: all that no setting has turned off. */
 static uint8_t announced_features(void)
 {
 	if (!siw_settings()->mpa_announce)
@@ -482,7 +485,7 @@ static int param_to_mpa_reply_params(struct siw_cm_id *id, const struct siw_cm_p
 	if (param_convert_ird_and_ord(id, param, &id->ird, &id->ord))
 		return -EINVAL;
 	if (req->enhanced) {
-		id->ord = siw_cm_limit_depth(id->ord, req->ird);
+		id->ord = siw_cm_limit_ord(id->ord, req->ird);
 		p->p2p = req->p2p;
 		p->rtr = req->p2p ? choose_rtr_messages_of_reply(req->rtr, id->ird) : 0;
 	}

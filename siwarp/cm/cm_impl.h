@@ -151,10 +151,10 @@ static inline bool siw_cm_is_busy(const struct siw_cm_id *id)
 }
 
 /*
- * Returns the limit of a depth by RFC 6581 section 6: the smaller of this end's depth and the
- * peer's; the peer may leave its depth open.
+ * Returns the ORD that this end may use (RFC 6581 section 6): the smaller of its own ORD and the
+ * peer's IRD. The peer may have left its IRD open.
  */
-static inline uint16_t siw_cm_limit_depth(uint16_t own, uint16_t peer)
+static inline uint16_t siw_cm_limit_ord(uint16_t own, uint16_t peer)
 {
 	return peer == SIW_CM_NOT_NEGOTIATED || own < peer ? own : peer;
 }

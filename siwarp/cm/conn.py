@@ -51,7 +51,7 @@ RECV_SIZE = 64 * 1024
 RECV_DEPTH = 16
 
 #: Maximum octets of a message that is copied into the send queue, so that it needs no region and
-#: mostly completes at once.
+#: usually completes at once.
 INLINE = 512
 
 #: Maximum number of accepted connections that are not established yet. Accepting one more closes
@@ -347,7 +347,7 @@ class Connection(Closing):
         return "receiving" if opcode is None else f"{opcode.name} to {self._peer_name}"
 
     def _store_peer_name(self) -> None:
-        """Store the name for error messages: the queue pair of a lost connection has no peer."""
+        """Store the peer's address for error messages: a lost connection does not have it."""
         with contextlib.suppress(Error):  # lost already
             self._peer_name = "{} port {}".format(*self.qp.peer)
 

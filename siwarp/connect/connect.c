@@ -691,7 +691,10 @@ static bool conn_can_attach_qp(const struct siw_conn *conn, const struct siw_rc_
 	const struct siw_lane *lane = siw_conn_lane(conn);
 	int action;
 
-	/* A connection in another lane, whose lock is not held, has had another queue pair. */
+	/*
+	 * A connection that is neither in lane 0 nor in the lane of this queue pair has had another
+	 * queue pair. The lock of its lane is not held.
+	 */
 	if (lane != &lane->ctx->lane0 && lane != rc->base.qp.lane)
 		return false;
 	return conn->stage == STARTED && !rc->conn && !rc->base.flow.stream &&

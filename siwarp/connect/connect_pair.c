@@ -489,7 +489,7 @@ static void pair_connect(struct siw_pair *pair)
 
 	pair->retry_ns = 0;
 	pair_fill_params(pair, &params);
-	if (itself) /* without RTR message, since this end is initiator and responder in one */
+	if (itself) /* no RTR message, because this end is both initiator and responder */
 		params.p2p = params.rtr = 0;
 	dest.port_be = htons((uint16_t)pair->peer.qpn);
 	if (siw_conn_start_connecting(&pair->port->user, pair->lane, itself ? NULL : &dest,
@@ -660,8 +660,8 @@ static int pair_handle_arriving_request(struct siw_conn *conn, struct siw_conn *
 	struct siw_pair *pair;
 
 	/*
-	 * Without Reads, neither end can find out how much the other has received; siwarp always
-	 * grants one.
+	 * siwarp's Requests always permit at least one Read (IRD), because a Read shows how much
+	 * the initiator has received.
 	 */
 	if (!params->enhanced || !params->p2p || !params->ird ||
 	    pair_hello_parse(params->pdata, params->pdata_len, &hello)) {
@@ -722,8 +722,9 @@ static int pair_handle_connection_event(struct siw_conn *conn, struct siw_conn *
 		return 0;
 	case SIW_CONN_DISCONNECTED:
 		/*
-		 * If the connection broke off after this end's Reply but before it was established,
-		 * the initiator retries, unless this end has failed itself.
+		 * If the connection ended after this end's Reply but before it was established, the
+		 * initiator connects again, and this end waits for that unless its queue pair is in
+		 * ERR.
 		 */
 		pair->stage = conn->established || pair->rc->base.qp.state == SIW_QPS_ERR
 				      ? SIW_PAIR_LOST

@@ -22,7 +22,7 @@
 #define SIW_RD_BUF	   65536u
 #define SIW_RD_CLASS_LEAST 9 /* the smallest buffers have 1 << 9 octets */
 #define SIW_RD_CLASSES	   8 /* number of buffer sizes; the largest is 64 KiB */
-#define SIW_RD_SHARE	   4 /* one peer may use 1/4 of the memory that all peers have left */
+#define SIW_RD_SHARE	   4 /* one peer may use 1/4 of the memory that is left for all peers */
 #define SIW_RD_NEVER	   UINT64_MAX
 #define SIW_RD_BATCH	   65507u /* maximum octets of a batch, sent (GSO) or received (GRO) */
 #define SIW_RD_ACK_NS	   20000  /* the longest delay of an acknowledgement, ns */
@@ -218,7 +218,10 @@ struct siw_rd_peer {
 	uint32_t peer_window;
 	/* octets of the longest datagram that may be sent to this peer now */
 	_Atomic uint16_t datagram;
-	/* Datagrams longer than this are sent in IP fragments; equals datagram, or 0. */
+	/*
+	 * Datagrams longer than this are sent in IP fragments. Equal to the member datagram; or 0,
+	 * if the path carries only datagrams shorter than the minimum.
+	 */
 	uint16_t fragmented_len;
 	/* A datagram of this length or longer triggers a search for a larger path MTU. */
 	uint16_t mtu_search_len;

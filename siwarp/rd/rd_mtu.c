@@ -84,7 +84,10 @@ void siw_rd_mtu_init(struct siw_rd_peer *peer)
 {
 	peer->near = siw_llp_udp_route_mtu(peer->rd->sock, &peer->addr) >= SIW_LLP_LOOPBACK_MTU;
 	mtu_set_datagram_len(peer, SIW_RD_MIN_DATAGRAM);
-	/* Loopback sets no ECN marks, and reading the marks costs time for each datagram. */
+	/*
+	 * ECN is not enabled for loopback, which sets no marks: reading the marks costs time for
+	 * each datagram.
+	 */
 	if (!peer->near && !peer->rd->ecn)
 		peer->rd->ecn = siw_llp_udp_enable_ecn(peer->rd->sock) == 0;
 }

@@ -318,7 +318,7 @@ void siw_rd_pause_delivery(struct siw_rd_peer *peer, enum siw_rd_space space, bo
 	if (rd->delivered_peer == peer && rd->delivered_seq == seq) {
 		rd->delivered_peer = NULL;
 		atomic_store_explicit(&rd->delivery, SIW_RD_NONE, memory_order_relaxed);
-		/* A stored segment was already acknowledged by a range when it arrived. */
+		/* A segment that was stored before has been acknowledged in a range of an ACK. */
 		if (rd->direct) {
 			/* Without memory the datagram counts as lost and will be retransmitted. */
 			if (!store_datagram(peer, seq, seq->rcv, rd->direct, rd->direct_len))

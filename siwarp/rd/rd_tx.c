@@ -600,7 +600,10 @@ int64_t siw_rd_tx(struct siw_rd_peer *peer, enum siw_rd_space space, const void 
 	if (len > SIW_RD_BUF)
 		return -EMSGSIZE;
 	siw_lock(&rd->lock);
-	/* A segment after unsent ones is sent later, with a more recent time. */
+	/*
+	 * The clock is not read for a segment that waits behind unsent ones: it is read when they
+	 * are sent.
+	 */
 	if (!waits_behind_unsent_segment(peer, seq))
 		rd->queued_ns = siw_now_ns();
 	now = rd->queued_ns;

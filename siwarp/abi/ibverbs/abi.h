@@ -71,7 +71,7 @@ enum abi_kind {
 	ABI_CQ,
 	ABI_QP,
 	ABI_SRQ,
-	ABI_AH, /* stored in engine memory, in the space at the start of struct siw_ah */
+	ABI_AH, /* a struct ibv_ah is stored in engine memory, at the start of its struct siw_ah */
 	ABI_TD,
 	ABI_BUF,
 	ABI_LIST, /* array of ibv_get_device_list, allocated by malloc */
@@ -407,7 +407,7 @@ static inline struct abi_cq *abi_cq_of(struct ibv_cq *cq)
 /* ---- abi_refuse.c ---------------------------------------------------------------------------- */
 
 /*
- * Records a reason of this library for siw_reason() and the log. format: as of printf, without a
+ * Records a reason of this library for siw_reason() and the log. format: as in printf, without a
  * newline. The caller then fails with abi_fail() or abi_fail_null(). Returns err.
  */
 int abi_refuse(int err, const char *format, ...) __attribute__((cold, format(printf, 2, 3)));

@@ -73,7 +73,7 @@ struct cm_id {
 	 * rdma_establish
 	 */
 	atomic_bool completes;
-	/* depths of the CONNECT_REQUEST; once established, the negotiated depths */
+	/* IRD and ORD: those in the CONNECT_REQUEST; once established, the negotiated values */
 	uint8_t resources, depth;
 	/*
 	 * The queue pair bound to the engine's id. The program may store another queue pair in

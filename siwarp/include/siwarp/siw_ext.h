@@ -75,7 +75,7 @@ void siw_reason_record(const char *text);
 /*
  * For libraries on top of siwarp: writes a line about a refused call to the log, if layer verbs
  * logs warnings (setting log). call: the function that the program called, or NULL; err: positive
- * errno value; reason: as of siw_reason, or NULL.
+ * errno value; reason: a text as siw_reason returns it, or NULL.
  */
 void siw_log_refused_call(const char *call, int err, const char *reason);
 
