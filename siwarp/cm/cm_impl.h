@@ -90,7 +90,10 @@ int siw_cm_check_channel_usable(const struct siw_cm_channel *channel);
 /* Returns the channel of an id, which siw_cm_migrate_id() may change at the same time. */
 static inline struct siw_cm_channel *siw_cm_channel_of(const struct siw_cm_id *id)
 {
-	/* The locks order the accesses; a value read without a lock is read again with it. */
+	/*
+	 * Relaxed order suffices, because the locks order the accesses: a value that was read
+	 * without a lock is read again with the lock held.
+	 */
 	return atomic_load_explicit(&id->channel, memory_order_relaxed);
 }
 

@@ -156,7 +156,7 @@ struct siw_ddp_rd_event {
 	int status;
 	bool acked; /* the event is also an SIW_DDP_RD_ACKED, to be handled last */
 	struct siw_ddp_rd_peer *peer;
-	void *user; /* user of the peer's stream; NULL with NO_STREAM */
+	void *user; /* user of the peer's stream; NULL in event SIW_DDP_RD_NO_STREAM */
 	const struct siw_ddp_seg *seg;
 };
 /* Returns 1 and the next event in *event, or 0 if there is none. */

@@ -232,8 +232,8 @@ void siw_rd_set_upper_layer_object(struct siw_rd_peer *peer, void *upper)
 	if (peer->settling) /* the upper layer has handled the RESTARTED or GONE event */
 		rd_finish_handled_event(peer->rd);
 	/*
-	 * Pairs with the load of peer->upper: the upper layer's object is complete before it is
-	 * visible.
+	 * Pairs with the load in siw_rd_upper_layer_object(): a thread that finds the upper layer's
+	 * object finds it complete.
 	 */
 	atomic_store_explicit(&peer->upper, upper, memory_order_release);
 	siw_unlock(&peer->rd->lock);

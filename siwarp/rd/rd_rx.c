@@ -289,8 +289,8 @@ static void acknowledge_delivered_segment(struct siw_rd_peer *peer, struct siw_r
 void siw_rd_acknowledge_accepted_segment(struct siw_rd *rd)
 {
 	/*
-	 * Pairs with the store in siw_rd_mark_segment_accepted: the upper layer has read the
-	 * segment's octets.
+	 * Pairs with the store in siw_rd_mark_segment_accepted(), after which the upper layer does
+	 * not read the segment any more.
 	 */
 	if (atomic_load_explicit(&rd->delivery, memory_order_acquire) != SIW_RD_ACCEPTED)
 		return;
