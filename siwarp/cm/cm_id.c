@@ -332,7 +332,7 @@ static int copy_private_data(struct siw_mpa_params *p, const void *data, uint32_
 	return 0;
 }
 
-static bool is_markers_requested(const struct siw_cm_param *param)
+static bool are_markers_requested(const struct siw_cm_param *param)
 {
 	return param->markers || siw_settings()->markers;
 }
@@ -408,7 +408,7 @@ static int param_to_mpa_request_params(struct siw_cm_id *id, const struct siw_cm
 	if (err)
 		return err;
 	p->crc = !param->no_crc && siw_settings()->crc;
-	p->markers = is_markers_requested(param);
+	p->markers = are_markers_requested(param);
 	p->enhanced = p->rev == 2;
 	p->features = announced_features();
 	p->p2p = param->peer_to_peer != 0;
@@ -479,7 +479,7 @@ static int param_to_mpa_reply_params(struct siw_cm_id *id, const struct siw_cm_p
 		return -EINVAL;
 	p->rev = req->rev;
 	p->crc = req->crc || (!param->no_crc && siw_settings()->crc);
-	p->markers = is_markers_requested(param);
+	p->markers = are_markers_requested(param);
 	p->enhanced = req->enhanced;
 	p->features = announced_features() & req->features;
 	if (param_convert_ird_and_ord(id, param, &id->ird, &id->ord))

@@ -182,7 +182,10 @@ bool siw_ddp_rd_can_resume_paused_stream(struct siw_ddp_rd *rd,
 					 const struct siw_mem_buffer_queue *recvs);
 /* Resumes all paused streams of the endpoint. */
 void siw_ddp_rd_resume_paused_streams(struct siw_ddp_rd *rd);
-/* Releases the record of a peer returned by siw_ddp_rd_peer for which no stream is created. */
+/*
+ * Releases the record of a peer that siw_ddp_rd_find_or_create_peer returned, if no stream is
+ * created for it.
+ */
 void siw_ddp_rd_release_unused_peer(struct siw_ddp_rd_peer *peer);
 /* Discards the segment of a peer that has no stream, and sends the peer a BYE. */
 void siw_ddp_rd_reject_peer(struct siw_ddp_rd_peer *peer);

@@ -121,8 +121,8 @@ void siw_llp_sock_note_empty(struct siw_llp_sock *sock)
 void siw_llp_sock_note_all_handled(struct siw_llp_sock *sock)
 {
 	/*
-	 * Not after epoll has reported the end of the stream, which it does not report again, or
-	 * urgent data, before which a read stops: the socket may have more input.
+	 * The socket may have more input, and stays ready, if epoll has reported the end of the
+	 * stream, which it does not report again, or urgent data, before which a read stops.
 	 */
 	if (sock->read_last && !sock->ended &&
 	    atomic_load_explicit(&sock->registered, memory_order_relaxed))

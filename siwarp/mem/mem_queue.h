@@ -57,7 +57,7 @@ struct siw_mem_buffer_queue {
 	_Atomic uint32_t n_returned; /* length of the list `returned` */
 	/* list of returned buffers, filled before those of the ring */
 	struct siw_mem_returned *returned;
-	siw_lock_t take_lock; /* its holder takes no other lock */
+	siw_lock_t take_lock; /* while it is held, no other lock is acquired */
 	_Alignas(64) uint8_t first_ring[];
 };
 

@@ -155,7 +155,7 @@ struct siw_mpa_rx {
 	bool strict;
 	bool markers;	    /* this end requested Markers; strict is then set, too */
 	bool fpdu_received; /* a valid FPDU has arrived */
-	int dead;	    /* -errno, after an error was reported (RFC5044-8-07) */
+	int dead;	    /* the -errno of each call after an error (RFC5044-8-07) */
 	uint64_t dropped;   /* octets that siw_mpa_read_and_discard dropped */
 };
 

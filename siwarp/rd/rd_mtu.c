@@ -145,7 +145,8 @@ void siw_rd_mtu_handle_timeout(struct siw_rd_peer *peer, uint32_t octets, uint64
 		siw_rd_mtu_reduce_datagram_len(peer, octets, now);
 }
 
-void siw_rd_mtu_check_losses(struct siw_rd_peer *peer, uint32_t lost, uint32_t passed, uint64_t now)
+void siw_rd_mtu_detect_smaller_mtu(struct siw_rd_peer *peer, uint32_t lost, uint32_t passed,
+				   uint64_t now)
 {
 	if (passed > SIW_RD_MIN_DATAGRAM)
 		peer->long_losses = 0;

@@ -417,7 +417,7 @@ enum siw_wc_opcode {
 };
 
 enum siw_wc_flags {
-	SIW_WC_GRH = 1, /* see grh in struct siw_qp_init_attr */
+	SIW_WC_GRH = 1, /* the receive buffer begins with a GRH: grh of struct siw_qp_init_attr */
 	SIW_WC_WITH_IMM = 2,
 	SIW_WC_WITH_INV = 8,
 };
