@@ -176,6 +176,6 @@ void siw_conn_free(struct siw_conn *conn);
  * connection ended.
  */
 void siw_conn_leave_listener(struct siw_conn *conn);
-/* Moves the connection to another count of its listener's admission state. */
+/* Counts the connection in another stage of its listener's admission: start-up, or Request. */
 void siw_conn_set_admission_stage(struct siw_conn *conn, enum siw_admission_place place);
 #endif

@@ -30,7 +30,7 @@ enum siw_llp_kind {
 	SIW_LLP_LISTENER,
 	SIW_LLP_CONNECTING,
 	SIW_LLP_STREAM,
-	SIW_LLP_WATCHER, /* monitors a network interface */
+	SIW_LLP_WATCHER, /* netlink socket that reports changes of an interface */
 };
 
 #ifndef UDP_GRO

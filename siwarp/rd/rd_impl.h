@@ -86,7 +86,7 @@ enum siw_rd_state {
 };
 
 /* Events of a peer to report to the upper layer, in this order. */
-#define SIW_RD_REPORT_OVER  0x01 /* event RESTARTED or GONE, which ended an incarnation */
+#define SIW_RD_REPORT_OVER  0x01 /* the event that ends an incarnation, such as GONE */
 #define SIW_RD_REPORT_NEW   0x02
 #define SIW_RD_REPORT_ACKED 0x04
 
@@ -182,7 +182,7 @@ struct siw_rd_peer {
 	uint8_t long_losses : 4;
 	/* octets of the longest segment that the peer accepts; 0: not known yet */
 	uint16_t peer_max_segment;
-	uint16_t probe_limit; /* the path drops datagrams of this length, in octets */
+	uint16_t probe_limit; /* the path drops datagrams of this many octets or more */
 
 	struct siw_rd_seq seq[SIW_RD_SPACES];
 

@@ -33,7 +33,7 @@
 #include <siwarp/siw.h>
 #include <siwarp/siw_ext.h>
 
-/* <infiniband/verbs.h> defines macros with the names of some exported functions. */
+/* Remove the macros of <infiniband/verbs.h> that have the names of exported functions. */
 #undef ibv_query_port
 #undef ibv_reg_mr
 #undef ibv_reg_mr_iova
@@ -382,7 +382,7 @@ void abi_store_qp_attr(struct abi_qp *qp, const struct ibv_qp_attr *attr, int ma
  */
 int abi_check_qp_transition(enum ibv_qp_type type, enum ibv_qp_state from, enum ibv_qp_state to,
 			    int mask);
-/* Sets the function pointers of struct ibv_qp_ex. Returns 0 or an errno value. */
+/* Makes a QP extended: its builder and the functions of struct ibv_qp_ex. 0 or an errno value. */
 int abi_builder_create(struct abi_qp *qp, uint64_t send_ops_flags);
 /* Frees the builder that abi_builder_create has made. Requests built afterwards are dropped. */
 void abi_builder_destroy(struct abi_qp *qp);

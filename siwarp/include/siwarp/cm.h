@@ -106,7 +106,7 @@ struct siw_cm_param {
 /* An event that siw_cm_get_event returns. A prefix names the events that set a member. */
 struct siw_cm_event {
 	struct siw_cm_id *id;	     /* CONNECT_REQUEST: the new id */
-	struct siw_cm_id *listen_id; /* valid in CONNECT_REQUEST only */
+	struct siw_cm_id *listen_id; /* CONNECT_REQUEST: the listening id */
 	void *context;		     /* context of id (CONNECT_REQUEST: of listen_id) */
 	int event;		     /* enum siw_cm_event_type */
 	int status;		     /* 0 or -errno: -ECONNREFUSED, -ETIMEDOUT, -EPROTO, ... */
