@@ -61,8 +61,8 @@ if importlib.util.find_spec("siwarp._siwarp") is None:
     )
 
 
-# These names load the C library, so each is imported when it is first used: siwarp.inspect and
-# the command's help do not need the library.
+# The modules of these names load the C library, so each name is imported when it is first used:
+# siwarp.inspect and the command's help do not need the library.
 _FROM = {
     "Error": "siwarp.verbs",
     "LimitError": "siwarp.verbs",

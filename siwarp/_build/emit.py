@@ -70,7 +70,7 @@ def read_cffi_blocks(header: Path) -> str:
 
 
 def sort_by_include_order(root: Path, start: list[Path]) -> list[Path]:
-    """Return the headers and siwarp headers they include, each after the headers it includes."""
+    """Return ``start`` and the siwarp headers that they include, each after those it includes."""
     done: list[Path] = []
     seen: set[Path] = set()
 

@@ -113,7 +113,7 @@ static int complete_connect_with_reply(struct siw_cm_id *id, const struct siw_mp
 	id->ird = id->request.ird;
 	id->ord = id->request.ord;
 	if (reply->enhanced) {
-		id->ord = siw_cm_limit_depth(id->ord, reply->ird);
+		id->ord = siw_cm_limit_ord(id->ord, reply->ird);
 		err = raise_ird_to_ord(id, reply->ord);
 		if (err)
 			*why = INSUFFICIENT_IRD;
@@ -270,8 +270,9 @@ int siw_cm_get_event(struct siw_cm_channel *ch, struct siw_cm_event *event, int 
 	if (!event)
 		return siw_refuse_null("event");
 	/*
-	 * The loop repeats until there is an event to report: another thread may read an event
-	 * first, and an MPA Reply alone is not reported, because SIW_CONN_ESTABLISHED follows it.
+	 * The loop repeats until there is an event to report: another thread may have read the
+	 * event that ended the wait, and an MPA Reply alone is not reported, because
+	 * SIW_CONN_ESTABLISHED follows it.
 	 */
 	for (;;) {
 		int r = siw_evq_wait(ch->evq, timeout_ms < 0 ? -1 : remaining_ms(deadline));

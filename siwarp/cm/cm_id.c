@@ -305,7 +305,10 @@ int siw_cm_listen(struct siw_cm_id *id, const struct siw_addr *addr, int backlog
 
 /* ---- the user's parameters become MPA's ------------------------------------------------------ */
 
-/* Checks a depth given by the user and converts it: 0 means the device's limit, -1 means none. */
+/*
+ * Checks an IRD or ORD given by the user and converts it to MPA's: 0 becomes the device's limit,
+ * and -1 (no Reads) becomes 0.
+ */
 static int convert_ird_or_ord(const char *name, int asked, uint32_t limit, uint16_t *out)
 {
 	if (asked < -1 || asked > (int)limit)
@@ -329,7 +332,7 @@ static int copy_private_data(struct siw_mpa_params *p, const void *data, uint32_
 	return 0;
 }
 
-static bool is_markers_requested(const struct siw_cm_param *param)
+static bool are_markers_requested(const struct siw_cm_param *param)
 {
 	return param->markers || siw_settings()->markers;
 }
@@ -386,7 +389,7 @@ static int param_check_request(const struct siw_cm_param *param)
 	return param_check_common(param);
 }
 
-/* Returns the features that this end announces, unless a setting turns them off. */
+/* Returns the features that this end announces: all that no setting has turned off. */
 static uint8_t announced_features(void)
 {
 	if (!siw_settings()->mpa_announce)
@@ -405,7 +408,7 @@ static int param_to_mpa_request_params(struct siw_cm_id *id, const struct siw_cm
 	if (err)
 		return err;
 	p->crc = !param->no_crc && siw_settings()->crc;
-	p->markers = is_markers_requested(param);
+	p->markers = are_markers_requested(param);
 	p->enhanced = p->rev == 2;
 	p->features = announced_features();
 	p->p2p = param->peer_to_peer != 0;
@@ -476,13 +479,13 @@ static int param_to_mpa_reply_params(struct siw_cm_id *id, const struct siw_cm_p
 		return -EINVAL;
 	p->rev = req->rev;
 	p->crc = req->crc || (!param->no_crc && siw_settings()->crc);
-	p->markers = is_markers_requested(param);
+	p->markers = are_markers_requested(param);
 	p->enhanced = req->enhanced;
 	p->features = announced_features() & req->features;
 	if (param_convert_ird_and_ord(id, param, &id->ird, &id->ord))
 		return -EINVAL;
 	if (req->enhanced) {
-		id->ord = siw_cm_limit_depth(id->ord, req->ird);
+		id->ord = siw_cm_limit_ord(id->ord, req->ird);
 		p->p2p = req->p2p;
 		p->rtr = req->p2p ? choose_rtr_messages_of_reply(req->rtr, id->ird) : 0;
 	}

@@ -90,7 +90,10 @@ int siw_cm_check_channel_usable(const struct siw_cm_channel *channel);
 /* Returns the channel of an id, which siw_cm_migrate_id() may change at the same time. */
 static inline struct siw_cm_channel *siw_cm_channel_of(const struct siw_cm_id *id)
 {
-	/* The locks order the accesses; a value read without a lock is read again with it. */
+	/*
+	 * Relaxed order suffices, because the locks order the accesses: a value that was read
+	 * without a lock is read again with the lock held.
+	 */
 	return atomic_load_explicit(&id->channel, memory_order_relaxed);
 }
 
@@ -151,10 +154,10 @@ static inline bool siw_cm_is_busy(const struct siw_cm_id *id)
 }
 
 /*
- * Returns the limit of a depth by RFC 6581 section 6: the smaller of this end's depth and the
- * peer's; the peer may leave its depth open.
+ * Returns the ORD that this end may use (RFC 6581 section 6): the smaller of its own ORD and the
+ * peer's IRD. The peer may have left its IRD open.
  */
-static inline uint16_t siw_cm_limit_depth(uint16_t own, uint16_t peer)
+static inline uint16_t siw_cm_limit_ord(uint16_t own, uint16_t peer)
 {
 	return peer == SIW_CM_NOT_NEGOTIATED || own < peer ? own : peer;
 }

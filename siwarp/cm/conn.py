@@ -51,7 +51,7 @@ RECV_SIZE = 64 * 1024
 RECV_DEPTH = 16
 
 #: Maximum octets of a message that is copied into the send queue, so that it needs no region and
-#: mostly completes at once.
+#: usually completes at once.
 INLINE = 512
 
 #: Maximum number of accepted connections that are not established yet. Accepting one more closes
@@ -320,7 +320,7 @@ class Connection(Closing):
                 raise Timeout(errno.ETIMEDOUT, f"receiving: no message arrived within {timeout} s")
             # The request is outstanding and may still use the memory, so the connection must be
             # closed.
-            what = self._name_of(opcode)
+            what = self._describe_operation(opcode)
             self.close()
             raise Timeout(
                 errno.ETIMEDOUT,
@@ -335,7 +335,7 @@ class Connection(Closing):
             self._check_open()
             raise PeerGone(
                 errno.ECONNRESET,
-                f"{self._name_of(opcode)}: the connection has ended; connect again",
+                f"{self._describe_operation(opcode)}: the connection has ended; connect again",
             )
         return wc.check()
 
@@ -343,11 +343,11 @@ class Connection(Closing):
         if self._closed:
             raise StateError(errno.ENOTCONN, "this connection is closed: connect again")
 
-    def _name_of(self, opcode: WROpcode | None) -> str:
+    def _describe_operation(self, opcode: WROpcode | None) -> str:
         return "receiving" if opcode is None else f"{opcode.name} to {self._peer_name}"
 
     def _store_peer_name(self) -> None:
-        """Store the name for error messages: the queue pair of a lost connection has no peer."""
+        """Store the peer's address for error messages: a lost connection does not have it."""
         with contextlib.suppress(Error):  # lost already
             self._peer_name = "{} port {}".format(*self.qp.peer)
 

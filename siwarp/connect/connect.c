@@ -374,7 +374,8 @@ static struct siw_conn *choose_startup_to_close(struct siw_conn *listener, uint3
 		if (conn->place != SIW_ADMISSION_STARTING ||
 		    (source != ANY_SOURCE && conn->source != source))
 			continue;
-		if (now < conn->began_ns + SAFE_NS) { /* later entries of the list are younger */
+		/* this start-up and all later ones in the list may be too young to be closed */
+		if (now < conn->began_ns + SAFE_NS) {
 			*next = conn->began_ns + SAFE_NS;
 			break;
 		}
@@ -585,7 +586,7 @@ int siw_connect_reply(struct siw_conn *conn, const struct siw_mpa_params *params
 	return err;
 }
 
-void siw_conn_set_timeout(struct siw_conn *conn, int timeout_ms)
+void siw_conn_limit_wait_for_answer(struct siw_conn *conn, int timeout_ms)
 {
 	conn_start_timer(conn, timeout_ms);
 }
@@ -691,7 +692,10 @@ static bool conn_can_attach_qp(const struct siw_conn *conn, const struct siw_rc_
 	const struct siw_lane *lane = siw_conn_lane(conn);
 	int action;
 
-	/* A connection in another lane, whose lock is not held, has had another queue pair. */
+	/*
+	 * A connection that is neither in lane 0 nor in the lane of this queue pair has had another
+	 * queue pair. The lock of its lane is not held.
+	 */
 	if (lane != &lane->ctx->lane0 && lane != rc->base.qp.lane)
 		return false;
 	return conn->stage == STARTED && !rc->conn && !rc->base.flow.stream &&

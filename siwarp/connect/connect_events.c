@@ -244,7 +244,7 @@ void siw_reporter_close(struct siw_reporter *reporter)
 }
 
 /*
- * Moves the events of user_data to another queue. The two queues are locked one after the other.
+ * Moves the events of user_data to another queue. The two queues are never locked at the same time.
  * Called with the lock of the reporter of user_data held, if there is one.
  */
 static void evq_move_events(struct siw_evq *from, struct siw_evq *to, const void *user_data)

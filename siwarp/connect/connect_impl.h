@@ -118,7 +118,10 @@ struct siw_conn {
 /* Returns the lane of the connection. The lane's lock is held, except in siw_conn_lock(). */
 static inline struct siw_lane *siw_conn_lane(const struct siw_conn *conn)
 {
-	/* The locks order the accesses; a value read without a lock is read again with it. */
+	/*
+	 * Relaxed order suffices, because the locks order the accesses: a value that was read
+	 * without a lock is read again with the lock held.
+	 */
 	return atomic_load_explicit(&conn->lane, memory_order_relaxed);
 }
 
@@ -160,7 +163,7 @@ int siw_conn_reply(struct siw_conn *conn, const struct siw_mpa_params *params);
 int siw_conn_attach_qp(struct siw_conn *conn, struct siw_rc_qp *rc,
 		       const struct siw_rc_start *start);
 /* Limits how long a Request may wait for the user's answer. */
-void siw_conn_set_timeout(struct siw_conn *conn, int timeout_ms);
+void siw_conn_limit_wait_for_answer(struct siw_conn *conn, int timeout_ms);
 /*
  * Frees a connection that has no queue pair, or a listener with its pending connections and with
  * the listeners chained by next_addr.
@@ -173,6 +176,6 @@ void siw_conn_free(struct siw_conn *conn);
  * connection ended.
  */
 void siw_conn_leave_listener(struct siw_conn *conn);
-/* Moves the connection to another count of its listener's admission state. */
+/* Counts the connection in another stage of its listener's admission: start-up, or Request. */
 void siw_conn_set_admission_stage(struct siw_conn *conn, enum siw_admission_place place);
 #endif

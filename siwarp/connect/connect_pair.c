@@ -46,7 +46,7 @@ enum siw_pair_features {
 	SIW_PAIR_COUNTS = 1, /* the sender supports delivery counts (spec/delivery-counts.md) */
 };
 
-struct siw_pair_hello {
+struct siw_pair_pdata {
 	uint32_t features; /* set of enum siw_pair_features */
 	uint8_t rnr_retry; /* rnr_retry of the sender's QP, as in struct siw_qp_attr */
 	struct siw_pair_id from, to;
@@ -67,19 +67,19 @@ struct frame {
 _Static_assert(sizeof(struct frame) == 48, "the size in the figure");
 
 /* Builds the private data that identifies this end; returns the length in octets. */
-static uint16_t pair_hello_build(uint8_t *out, const struct siw_pair_hello *hello)
+static uint16_t pair_private_data_build(uint8_t *out, const struct siw_pair_pdata *pdata)
 {
 	struct frame frame = {
 		.version = VERSION,
-		.rnr_retry = hello->rnr_retry,
-		.features = htons((uint16_t)hello->features),
-		.from_qpn = htonl(hello->from.qpn),
-		.to_qpn = htonl(hello->to.qpn),
+		.rnr_retry = pdata->rnr_retry,
+		.features = htons((uint16_t)pdata->features),
+		.from_qpn = htonl(pdata->from.qpn),
+		.to_qpn = htonl(pdata->to.qpn),
 	};
 
 	memcpy(frame.magic, magic, sizeof(magic));
-	siw_addr_to_gid(&hello->from.addr, frame.from_gid);
-	siw_addr_to_gid(&hello->to.addr, frame.to_gid);
+	siw_addr_to_gid(&pdata->from.addr, frame.from_gid);
+	siw_addr_to_gid(&pdata->to.addr, frame.to_gid);
 	memcpy(out, &frame, sizeof(frame));
 	return sizeof(frame);
 }
@@ -88,7 +88,7 @@ static uint16_t pair_hello_build(uint8_t *out, const struct siw_pair_hello *hell
  * Parses the private data of a peer. Returns 0, or -EPROTO: the data is not from siwarp, or of an
  * unknown version.
  */
-static int pair_hello_parse(const uint8_t *in, size_t len, struct siw_pair_hello *hello)
+static int pair_private_data_parse(const uint8_t *in, size_t len, struct siw_pair_pdata *pdata)
 {
 	struct frame frame;
 
@@ -97,11 +97,11 @@ static int pair_hello_parse(const uint8_t *in, size_t len, struct siw_pair_hello
 	memcpy(&frame, in, sizeof(frame));
 	if (memcmp(frame.magic, magic, sizeof(magic)) || frame.version != VERSION)
 		return -EPROTO;
-	hello->features = ntohs(frame.features);
-	hello->rnr_retry = frame.rnr_retry;
-	hello->from =
+	pdata->features = ntohs(frame.features);
+	pdata->rnr_retry = frame.rnr_retry;
+	pdata->from =
 		(struct siw_pair_id){ siw_addr_of_gid(frame.from_gid), ntohl(frame.from_qpn) };
-	hello->to = (struct siw_pair_id){ siw_addr_of_gid(frame.to_gid), ntohl(frame.to_qpn) };
+	pdata->to = (struct siw_pair_id){ siw_addr_of_gid(frame.to_gid), ntohl(frame.to_qpn) };
 	return 0;
 }
 
@@ -414,7 +414,7 @@ static uint32_t pair_announced_features(void)
 
 static void pair_fill_params(const struct siw_pair *pair, struct siw_mpa_params *params)
 {
-	struct siw_pair_hello hello = {
+	struct siw_pair_pdata pdata = {
 		.features = pair_announced_features(),
 		.rnr_retry = (uint8_t)pair->rc->base.rnr_retry,
 		.from = pair->own,
@@ -431,7 +431,7 @@ static void pair_fill_params(const struct siw_pair *pair, struct siw_mpa_params 
 		.ird = pair_own_ird_limit(pair),
 		.ord = SIW_RDMAP_MAX_READS,
 	};
-	params->pdata_len = pair_hello_build(params->pdata, &hello);
+	params->pdata_len = pair_private_data_build(params->pdata, &pdata);
 }
 
 /*
@@ -451,7 +451,7 @@ static void pair_limit_outstanding_reads(struct siw_pair *pair)
 
 static int pair_attach_connection(struct siw_pair *pair, struct siw_conn *conn,
 				  const struct siw_mpa_params *theirs,
-				  const struct siw_pair_hello *hello, bool initiator, uint8_t rtr)
+				  const struct siw_pair_pdata *pdata, bool initiator, uint8_t rtr)
 {
 	struct siw_rc_start at = {
 		.ird = pair_own_ird_limit(pair),
@@ -460,7 +460,7 @@ static int pair_attach_connection(struct siw_pair *pair, struct siw_conn *conn,
 		.initiator = initiator,
 		.ord_known = true,
 		.siwarp = true,
-		.counts = pair_announced_features() & hello->features & SIW_PAIR_COUNTS,
+		.counts = pair_announced_features() & pdata->features & SIW_PAIR_COUNTS,
 	};
 	int err;
 
@@ -489,7 +489,7 @@ static void pair_connect(struct siw_pair *pair)
 
 	pair->retry_ns = 0;
 	pair_fill_params(pair, &params);
-	if (itself) /* without RTR message, since this end is initiator and responder in one */
+	if (itself) /* no RTR message, because this end is both initiator and responder */
 		params.p2p = params.rtr = 0;
 	dest.port_be = htons((uint16_t)pair->peer.qpn);
 	if (siw_conn_start_connecting(&pair->port->user, pair->lane, itself ? NULL : &dest,
@@ -546,13 +546,13 @@ static void pair_handle_reply(struct siw_pair *pair, struct siw_conn *conn,
 			      const struct siw_mpa_params *params)
 {
 	bool itself = pair_ids_are_equal(&pair->own, &pair->peer);
-	struct siw_pair_hello hello;
+	struct siw_pair_pdata pdata;
 
-	if (!params->ird || pair_hello_parse(params->pdata, params->pdata_len, &hello) ||
-	    !pair_ids_are_equal(&hello.from, &pair->peer) ||
-	    !pair_ids_are_equal(&hello.to, &pair->own)) {
+	if (!params->ird || pair_private_data_parse(params->pdata, params->pdata_len, &pdata) ||
+	    !pair_ids_are_equal(&pdata.from, &pair->peer) ||
+	    !pair_ids_are_equal(&pdata.to, &pair->own)) {
 		siw_count(SIW_COUNTER_pair_strangers, 1);
-	} else if (pair_attach_connection(pair, conn, params, &hello, true,
+	} else if (pair_attach_connection(pair, conn, params, &pdata, true,
 					  itself ? 0 : params->rtr) == 0) {
 		return;
 	}
@@ -564,12 +564,12 @@ static void pair_handle_reply(struct siw_pair *pair, struct siw_conn *conn,
 
 /* The contents of a Request that is kept until its QP is in RTR. */
 struct kept {
-	struct siw_pair_hello hello;
+	struct siw_pair_pdata pdata;
 	struct siw_mpa_params params;
 };
 
 static int pair_accept_request(struct siw_pair *pair, struct siw_conn *conn,
-			       const struct siw_pair_hello *hello,
+			       const struct siw_pair_pdata *pdata,
 			       const struct siw_mpa_params *theirs)
 {
 	struct siw_mpa_params params;
@@ -590,7 +590,7 @@ static int pair_accept_request(struct siw_pair *pair, struct siw_conn *conn,
 	 */
 	free(conn->user_data);
 	conn->user_data = pair;
-	return pair_attach_connection(pair, conn, theirs, hello, false, params.rtr);
+	return pair_attach_connection(pair, conn, theirs, pdata, false, params.rtr);
 }
 
 /* Rejects a Request. The initiator retries as long as its program wants to connect. */
@@ -609,16 +609,16 @@ static int pair_reject_request(struct siw_conn *conn, const struct siw_mpa_param
 	return -ECONNREFUSED;
 }
 
-static int pair_keep_request(struct siw_conn *conn, const struct siw_pair_hello *hello,
+static int pair_keep_request(struct siw_conn *conn, const struct siw_pair_pdata *pdata,
 			     const struct siw_mpa_params *params)
 {
 	struct kept *kept = malloc(sizeof(*kept));
 
 	if (!kept)
 		return -ENOMEM;
-	*kept = (struct kept){ *hello, *params };
+	*kept = (struct kept){ *pdata, *params };
 	conn->user_data = kept;
-	siw_conn_set_timeout(conn, KEPT_STARTUPS * (int)siw_settings()->mpa_timeout_ms);
+	siw_conn_limit_wait_for_answer(conn, KEPT_STARTUPS * (int)siw_settings()->mpa_timeout_ms);
 	return 0;
 }
 
@@ -626,62 +626,63 @@ static int pair_keep_request(struct siw_conn *conn, const struct siw_pair_hello 
  * Accepts or rejects a Request. Returns 0: the connection belongs to the queue pair. Otherwise the
  * caller frees conn.
  */
-static int pair_handle_request(struct siw_pair *pair, struct siw_conn *conn,
-			       const struct siw_pair_hello *hello,
-			       const struct siw_mpa_params *params)
+static int pair_accept_or_reject_request(struct siw_pair *pair, struct siw_conn *conn,
+					 const struct siw_pair_pdata *pdata,
+					 const struct siw_mpa_params *params)
 {
 	if (pair->stage != SIW_PAIR_AWAITING || pair->conn ||
 	    !pair_id_is_lower(&pair->peer, &pair->own) ||
-	    !pair_ids_are_equal(&hello->from, &pair->peer) ||
-	    !pair_ids_are_equal(&hello->to, &pair->own))
+	    !pair_ids_are_equal(&pdata->from, &pair->peer) ||
+	    !pair_ids_are_equal(&pdata->to, &pair->own))
 		return pair_reject_request(conn, params);
-	return pair_accept_request(pair, conn, hello, params);
+	return pair_accept_request(pair, conn, pdata, params);
 }
 
 /*
  * Returns whether the sender's address is the address in its private data, which is not the case
  * behind an address translator.
  */
-static bool pair_hello_addr_matches(struct siw_conn *conn, const struct siw_pair_hello *hello)
+static bool pair_private_data_addr_matches(struct siw_conn *conn,
+					   const struct siw_pair_pdata *pdata)
 {
 	struct siw_addr local, peer;
 
 	if (siw_mpa_addrs(conn->mpa, &local, &peer))
 		return false;
 	peer.port_be = 0;
-	return siw_addr_same(&peer, &hello->from.addr);
+	return siw_addr_same(&peer, &pdata->from.addr);
 }
 
 static int pair_handle_arriving_request(struct siw_conn *conn, struct siw_conn *listener,
 					const struct siw_mpa_params *params)
 {
 	const struct siw_pair_port *port = listener->user_data;
-	struct siw_pair_hello hello;
+	struct siw_pair_pdata pdata;
 	struct siw_pair *pair;
 
 	/*
-	 * Without Reads, neither end can find out how much the other has received; siwarp always
-	 * grants one.
+	 * siwarp's Requests always permit at least one Read (IRD), because a Read shows how much
+	 * the initiator has received.
 	 */
 	if (!params->enhanced || !params->p2p || !params->ird ||
-	    pair_hello_parse(params->pdata, params->pdata_len, &hello)) {
+	    pair_private_data_parse(params->pdata, params->pdata_len, &pdata)) {
 		siw_count(SIW_COUNTER_pair_strangers, 1);
 		return -EPROTO;
 	}
-	if (!pair_hello_addr_matches(conn, &hello)) {
+	if (!pair_private_data_addr_matches(conn, &pdata)) {
 		siw_count(SIW_COUNTER_pair_addresses, 1);
 		return -EACCES;
 	}
-	pair = pair_port_find_pair(port, hello.to.qpn);
+	pair = pair_port_find_pair(port, pdata.to.qpn);
 	if (!pair)
 		return pair_reject_request(conn, params);
 	if (pair->stage == SIW_PAIR_UNPAIRED)
-		return pair_keep_request(conn, &hello, params);
-	return pair_handle_request(pair, conn, &hello, params);
+		return pair_keep_request(conn, &pdata, params);
+	return pair_accept_or_reject_request(pair, conn, &pdata, params);
 }
 
-/* Handles the kept Requests that arrived before the QP was in RTR. */
-static void pair_handle_kept_requests(struct siw_pair *pair)
+/* Accepts or rejects the kept Requests, which arrived before the QP was in RTR. */
+static void pair_answer_kept_requests(struct siw_pair *pair)
 {
 	struct siw_pair_port *port = pair->port;
 
@@ -694,11 +695,11 @@ static void pair_handle_kept_requests(struct siw_pair *pair)
 			struct kept said;
 
 			next = l->next;
-			if (!kept || kept->hello.to.qpn != pair->own.qpn)
+			if (!kept || kept->pdata.to.qpn != pair->own.qpn)
 				continue;
 			said = *kept;
 			siw_device_timer_cancel(siw_conn_lane(conn), &conn->timed);
-			if (pair_handle_request(pair, conn, &said.hello, &said.params))
+			if (pair_accept_or_reject_request(pair, conn, &said.pdata, &said.params))
 				siw_conn_free(conn);
 		}
 	}
@@ -722,8 +723,9 @@ static int pair_handle_connection_event(struct siw_conn *conn, struct siw_conn *
 		return 0;
 	case SIW_CONN_DISCONNECTED:
 		/*
-		 * If the connection broke off after this end's Reply but before it was established,
-		 * the initiator retries, unless this end has failed itself.
+		 * If the connection ended after this end's Reply but before it was established, the
+		 * initiator connects again, and this end waits for that unless its queue pair is in
+		 * ERR.
 		 */
 		pair->stage = conn->established || pair->rc->base.qp.state == SIW_QPS_ERR
 				      ? SIW_PAIR_LOST
@@ -747,7 +749,8 @@ static void pair_handle_freed_connection(struct siw_conn *conn)
 		free(conn->user_data);
 }
 
-static bool pair_expects_peer_address(const struct siw_conn *listener, const struct siw_addr *peer)
+static bool pair_expects_connection_from(const struct siw_conn *listener,
+					 const struct siw_addr *peer)
 {
 	const struct siw_pair_port *port = listener->user_data;
 	struct siw_addr who = *peer;
@@ -766,7 +769,7 @@ static bool pair_expects_peer_address(const struct siw_conn *listener, const str
 static const struct siw_conn_user user = {
 	.report = pair_handle_connection_event,
 	.forget = pair_handle_freed_connection,
-	.expects = pair_expects_peer_address,
+	.expects = pair_expects_connection_from,
 };
 
 /* ---- calls of the queue pair: struct siw_pair_ops -------------------------------------------- */
@@ -877,7 +880,7 @@ static void pair_start_connecting(struct siw_pair *pair)
 	pair->began_ns = siw_now_ns();
 	pair->wait_us = FIRST_WAIT_US / 2;
 	if (pair_id_is_lower(&pair->peer, &pair->own))
-		pair_handle_kept_requests(pair);
+		pair_answer_kept_requests(pair);
 	else
 		pair_connect(pair);
 }

@@ -51,7 +51,7 @@ struct siw_sidr_query {
 	uint32_t wait_ms;
 	int cookies; /* number of cookies received */
 	int refusals;
-	/* ICMP has refused the last query sent; another refusal counts only after another query */
+	/* an ICMP error for the query sent last was counted; the next one counts after a resend */
 	bool refused;
 };
 
@@ -430,7 +430,7 @@ struct siw_sidr_request {
 	uint64_t id;
 	uint32_t source; /* index of the query's source in the port's admission table */
 	enum kind kind;
-	uint64_t since_ns;	   /* time at which the request entered its current stage */
+	uint64_t since_ns;	   /* time at which the query entered its current stage */
 	uint64_t last_received_ns; /* time at which the query was last received */
 	union {
 		struct { /* PENDING */
@@ -461,7 +461,7 @@ struct siw_sidr_ports {
 struct siw_sidr_port {
 	struct siw_io_handler handler; /* must be the first member of the struct */
 	struct siw_context *ctx;
-	/* NULL: the port is closed, and waits for its last answers */
+	/* NULL: the port is closed, and is freed when all queries in stage TAKEN are answered */
 	struct siw_reporter *reporter;
 	struct siw_llp_sock *sock;
 	struct siw_addr addr;
@@ -472,13 +472,13 @@ struct siw_sidr_port {
 	struct siw_sipkey key;
 	uint32_t n_answered;
 	uint64_t tidied_ns;
-	struct siw_sidr_request *offered; /* the request whose event is in the queue, or NULL */
+	struct siw_sidr_request *offered; /* the query whose event is in the queue, or NULL */
 	uint64_t turn;			  /* number of queries offered to the program so far */
 	struct sidr_source sources[SIW_SOURCES + 1];
 	/* for each kind of query: the sources with such queries, ordered by last_turn */
 	struct siw_link turns[KINDS];
-	struct siw_link by_arrival;	/* pending requests, ordered by last_received_ns */
-	struct siw_link stages[STAGES]; /* for each stage: its requests, oldest first */
+	struct siw_link by_arrival;	/* pending queries, ordered by last_received_ns */
+	struct siw_link stages[STAGES]; /* for each stage: its queries, oldest first */
 	struct siw_link buckets[BUCKETS];
 };
 

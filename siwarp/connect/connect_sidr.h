@@ -48,15 +48,15 @@ int siw_sidr_listen(struct siw_reporter *reporter, const struct siw_addr *addr,
 		    struct siw_sidr_port **out);
 struct siw_addr siw_sidr_port_addr(const struct siw_sidr_port *port);
 /*
- * Closes the port and refuses the queries whose event was not read yet; requests whose event was
+ * Closes the port and refuses the queries whose event was not read yet; queries whose event was
  * read stay until they are answered.
  */
 void siw_sidr_port_close(struct siw_sidr_port *port);
 
-/* Returns the addresses of both ends of a request whose event was read from the queue. */
+/* Returns the addresses of both ends of a query whose event was read from the event queue. */
 void siw_sidr_request_addrs(const struct siw_sidr_request *request, struct siw_addr *local,
 			    struct siw_addr *peer);
-/* Answers the request, or refuses it if status is not 0, and ends the request. */
+/* Answers the query, or refuses it if status is not 0, and frees the request struct. */
 void siw_sidr_answer_or_refuse_request(struct siw_sidr_request *request,
 				       const struct siw_sidr_data *say, int status);
 

@@ -429,7 +429,7 @@ struct siw_ddp_dgram_tagged {
 	uint32_t stag;
 	uint64_t to; /* tagged offset of the first octet after head */
 	const void *head;
-	uint32_t head_len; /* at most SIW_DDP_TAGGED_HEAD */
+	uint32_t head_len; /* octets of head, at most SIW_DDP_TAGGED_HEAD */
 	const struct siw_sge *sgl;
 	int nsge;
 	bool internal;

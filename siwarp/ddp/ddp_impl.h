@@ -89,7 +89,7 @@ struct siw_ddp_rd_rx {
 	uint8_t space; /* PSN space of the segment at the head of the stream: enum siw_rd_space */
 	/* a partially received message holds a receive, and the endpoint's `parts` counts it */
 	bool part;
-	bool consumed_buffer; /* user_data is that of a buffer used up by the refused message */
+	bool consumed_buffer; /* the refused message used up the buffer of user_data */
 	/*
 	 * For each PSN space: whether the remaining segments of a refused message are dropped, and
 	 * the last segment dropped.

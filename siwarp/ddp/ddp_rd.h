@@ -156,7 +156,7 @@ struct siw_ddp_rd_event {
 	int status;
 	bool acked; /* the event is also an SIW_DDP_RD_ACKED, to be handled last */
 	struct siw_ddp_rd_peer *peer;
-	void *user; /* user of the peer's stream; NULL with NO_STREAM */
+	void *user; /* user of the peer's stream; NULL in event SIW_DDP_RD_NO_STREAM */
 	const struct siw_ddp_seg *seg;
 };
 /* Returns 1 and the next event in *event, or 0 if there is none. */
@@ -182,7 +182,10 @@ bool siw_ddp_rd_can_resume_paused_stream(struct siw_ddp_rd *rd,
 					 const struct siw_mem_buffer_queue *recvs);
 /* Resumes all paused streams of the endpoint. */
 void siw_ddp_rd_resume_paused_streams(struct siw_ddp_rd *rd);
-/* Releases the record of a peer returned by siw_ddp_rd_peer for which no stream is created. */
+/*
+ * Releases the record of a peer that siw_ddp_rd_find_or_create_peer returned, if no stream is
+ * created for it.
+ */
 void siw_ddp_rd_release_unused_peer(struct siw_ddp_rd_peer *peer);
 /* Discards the segment of a peer that has no stream, and sends the peer a BYE. */
 void siw_ddp_rd_reject_peer(struct siw_ddp_rd_peer *peer);

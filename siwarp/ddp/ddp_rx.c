@@ -263,8 +263,8 @@ static int place_tagged(struct siw_ddp_stream *stream, uint32_t right,
 	int n, r;
 
 	/*
-	 * Memory ordering: the writes that the program made before it posted a receive must happen
-	 * before the peer's writes from now on.
+	 * What the program wrote to its memory before it posted a receive must happen before the
+	 * peer's data is written there.
 	 */
 	if (rx->q[0].queue)
 		siw_mem_queue_sync_with_posts(rx->q[0].queue);

@@ -289,8 +289,8 @@ int siw_ddp_uc_place_tagged(struct siw_ddp_uc *uc, struct siw_mem_buffer_queue *
 	int n, r;
 
 	/*
-	 * Memory ordering as in place_tagged of ddp_rx.c: the writes that the program made before
-	 * it posted a receive must happen before the peer's write is placed.
+	 * What the program wrote to its memory before it posted a receive must happen before the
+	 * peer's data is written there.
 	 */
 	if (queue)
 		siw_mem_queue_sync_with_posts(queue);

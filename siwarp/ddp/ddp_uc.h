@@ -13,8 +13,8 @@
  * arrives late or twice is dropped.
  *
  * Locks: call siw_ddp_uc_tx... and _set_tx_psn under the QP's send lock; _close, _connect,
- * _set_keys and _reset_tx under the send lock and the progress lock; all others under the progress
- * lock.
+ * _set_qkey_pd_and_identity and _reset_tx under the send lock and the progress lock; all others
+ * under the progress lock.
  */
 #ifndef SIW_DDP_UC_H
 #define SIW_DDP_UC_H

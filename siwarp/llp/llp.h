@@ -171,7 +171,8 @@ struct siw_llp_event_loop_fd;
  * calls below one at a time; the progress lock is not needed.
  */
 int siw_llp_event_loop_fd_open(struct siw_llp_poller *poller, struct siw_llp_event_loop_fd **out);
-void siw_llp_event_loop_fd_close(struct siw_llp_event_loop_fd *loop); /* NULL: nothing is done */
+/* Closes the descriptor. Does nothing if loop is NULL. */
+void siw_llp_event_loop_fd_close(struct siw_llp_event_loop_fd *loop);
 /* Returns the descriptor, which must not be read. */
 int siw_llp_event_loop_fd_number(const struct siw_llp_event_loop_fd *loop);
 void siw_llp_event_loop_fd_set(struct siw_llp_event_loop_fd *loop);
@@ -190,7 +191,8 @@ uint64_t siw_llp_poller_next_due_ns(const struct siw_llp_poller *poller);
 
 /* ---- event descriptors: readable between set and clear; any thread -------------------------- */
 
-int siw_llp_event_fd_open(void); /* Opens a close-on-exec descriptor; returns it or -errno. */
+/* Opens an event descriptor with close-on-exec set. Returns the descriptor or -errno. */
+int siw_llp_event_fd_open(void);
 /* Returns whether the program has set O_NONBLOCK on the descriptor. */
 bool siw_llp_event_fd_is_nonblocking(int fd);
 void siw_llp_event_fd_set(int fd);

@@ -137,8 +137,8 @@ static void link_captures_of_both_ends(struct siw_llp_capture *capture)
 			capture->known = other->next[OURS];
 			capture->has_known = true;
 			/*
-			 * If the capture starts in the middle of a stream, octets that this end
-			 * sent earlier are not in the file.
+			 * If the capture began in the middle of the stream, octets that were in
+			 * flight at that time may be missing from the file.
 			 */
 			break;
 		}
@@ -226,7 +226,7 @@ static struct siw_llp_capture *get_stream_capture_state(struct siw_llp_sock *soc
 	if (!capture || !fresh)
 		return capture;
 	if (siw_llp_peer_addr(sock, &peer)) {
-		capture->generation = 0; /* the connection has ended; the next call retries */
+		capture->generation = 0; /* so that the next call tries again */
 		return NULL;
 	}
 	set_captured_peer(sock, capture, &peer);

@@ -39,7 +39,7 @@ enum siw_dgram_type {
 	SIW_DGRAM_RD_CHALLENGE = 7, /* contains the cookie; the sender keeps no state */
 	SIW_DGRAM_RD_ECHO = 8,	    /* returns the cookie; the receiver may store peer state */
 	SIW_DGRAM_RD_PROBE = 9,	    /* tests whether a datagram of this length arrives */
-	SIW_DGRAM_RD_BYE = 10,	    /* its sender is closed, or does not know the epoch */
+	SIW_DGRAM_RD_BYE = 10,	    /* the sender is closed, or does not know the epochs */
 	SIW_DGRAM_RD_VERSIONS = 11, /* reply to a HELLO of an unknown version */
 };
 

@@ -31,8 +31,8 @@ static struct siw_llp_faulty *alloc_fault_state(struct siw_llp_sock *sock)
 	siw_fault_queue_init(&f->way[1].queue);
 	f->reset_at = UINT64_MAX;
 	/*
-	 * A send and a receive may race to create the fault state of a socket. Pairs with the load
-	 * in siw_llp_fault_state_lock().
+	 * A send and a receive in two threads may both create the fault state of the socket: the
+	 * state that was stored first is used. Pairs with the load in siw_llp_fault_state_lock().
 	 */
 	if (atomic_compare_exchange_strong_explicit(&sock->faulty, &other, f, memory_order_acq_rel,
 						    memory_order_acquire))

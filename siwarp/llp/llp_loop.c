@@ -25,7 +25,7 @@ static void close_descriptors(const int *fds, int n)
 			siw_llp_fd_close(fds[n]);
 }
 
-/* Creates the descriptors of a loop descriptor. Returns 0 or -errno, and then has closed all. */
+/* Creates the descriptors of a loop descriptor. Returns 0, or -errno with all of them closed. */
 static int event_loop_fd_create_descriptors(struct siw_llp_event_loop_fd *loop)
 {
 	int fds[3];

@@ -35,8 +35,9 @@
 static void set_wake_descriptor(struct siw_llp_poller *poller)
 {
 	/*
-	 * One write is enough while woken is set. reset_wake_descriptor() stores 0 only after it
-	 * has read the descriptor, so no wake-up is lost.
+	 * While woken is set, the descriptor is readable, and another write is not needed.
+	 * reset_wake_descriptor() reads the descriptor before it clears woken, so no wake-up is
+	 * lost.
 	 */
 	if (!atomic_exchange_explicit(&poller->woken, 1, memory_order_seq_cst))
 		siw_llp_event_fd_set(poller->wake_fd);
@@ -45,17 +46,18 @@ static void set_wake_descriptor(struct siw_llp_poller *poller)
 void siw_llp_poller_wake(struct siw_llp_poller *poller)
 {
 	/*
-	 * A thread that has filled a wait set may not have begun to sleep, and before it does, a
-	 * poll of another thread may reset the descriptor.
+	 * A thread that has filled a wait set and does not sleep yet notices the change of the
+	 * counter. The descriptor alone is not sufficient, because a poll of another thread may
+	 * reset it before the thread sleeps.
 	 */
 	atomic_fetch_add_explicit(&poller->changes, 1, memory_order_seq_cst);
 	set_wake_descriptor(poller);
 }
 
 /*
- * Resets the wake descriptor once no thread sleeps on it, because the descriptor must first wake
- * all sleeping threads. The descriptor is read before 0 is stored: a wake-up before the store is
- * handled by this poll, and a wake-up after the store writes to the descriptor again.
+ * Resets the wake descriptor if no thread sleeps on it; otherwise it must first wake all sleeping
+ * threads. The descriptor is read before woken is cleared. This poll handles the reason for an
+ * earlier wake-up; a later wake-up writes to the descriptor again.
  */
 static void reset_wake_descriptor(struct siw_llp_poller *poller)
 {
@@ -64,8 +66,8 @@ static void reset_wake_descriptor(struct siw_llp_poller *poller)
 	siw_llp_event_fd_clear(poller->wake_fd);
 	atomic_store_explicit(&poller->woken, 0, memory_order_seq_cst);
 	/*
-	 * A thread may have started to sleep meanwhile, and a wake-up for that thread may have
-	 * found woken set, so wake again.
+	 * A thread may have begun to sleep in the meantime, and a wake-up for that thread may have
+	 * found woken set and written nothing: so set the descriptor again.
 	 */
 	if (atomic_load_explicit(&poller->sleepers, memory_order_seq_cst))
 		set_wake_descriptor(poller);
@@ -73,7 +75,11 @@ static void reset_wake_descriptor(struct siw_llp_poller *poller)
 
 void siw_llp_poller_invalidate_wait_sets(struct siw_llp_poller *poller)
 {
-	/* Pairs with siw_llp_wait_any(), which increments sleepers and then loads changes. */
+	/*
+	 * changes is incremented before sleepers is loaded, and siw_llp_wait_any() increments
+	 * sleepers before it loads changes: a thread that begins to sleep either notices this
+	 * change or is woken here.
+	 */
 	atomic_fetch_add_explicit(&poller->changes, 1, memory_order_seq_cst);
 	if (atomic_load_explicit(&poller->sleepers, memory_order_seq_cst))
 		set_wake_descriptor(poller);
@@ -115,8 +121,8 @@ void siw_llp_sock_note_empty(struct siw_llp_sock *sock)
 void siw_llp_sock_note_all_handled(struct siw_llp_sock *sock)
 {
 	/*
-	 * The end of a stream that was reported before the read is not reported again, and a read
-	 * stops before urgent data.
+	 * The socket may have more input, and stays ready, if epoll has reported the end of the
+	 * stream, which it does not report again, or urgent data, before which a read stops.
 	 */
 	if (sock->read_last && !sock->ended &&
 	    atomic_load_explicit(&sock->registered, memory_order_relaxed))
@@ -149,8 +155,8 @@ int siw_llp_sock_register(struct siw_llp_sock *sock)
 		return -errno;
 	atomic_store_explicit(&sock->registered, 1, memory_order_seq_cst);
 	/*
-	 * Pairs with siw_llp_set_want_write(), which may have set want_write after
-	 * wanted_epoll_events() loaded it.
+	 * siw_llp_set_want_write() may have set want_write after wanted_epoll_events() loaded it,
+	 * and found the socket not registered yet, so load want_write again.
 	 */
 	now = wanted_epoll_events(sock) | ev.events;
 	if (now != ev.events) {
@@ -320,13 +326,17 @@ void siw_llp_sock_enable_timer(struct siw_llp_sock *sock)
 void siw_llp_sock_set_timer(struct siw_llp_sock *sock, uint64_t at)
 {
 	/*
-	 * Pairs with mark_sockets_with_expired_timers_ready(), which resets timed_due before it
-	 * reads the sockets' times.
+	 * The time of the socket is set before the poller's time timed_due, and
+	 * mark_sockets_with_expired_timers_ready() resets timed_due before it reads the times of
+	 * the sockets, so no timer is missed.
 	 */
 	siw_llp_set_earlier_due_time(&sock->due_ns, at);
 	if (!siw_llp_set_earlier_due_time(&sock->poller->timed_due, at))
 		return;
-	/* A sleeping thread must wake up earlier. Event loops are not counted as sleepers. */
+	/*
+	 * A thread that sleeps must wake up, because the timer is due earlier. A thread that sleeps
+	 * in an event loop is not counted in sleepers, so it is always woken.
+	 */
 	if (atomic_load_explicit(&sock->poller->loops, memory_order_seq_cst))
 		siw_llp_poller_wake(sock->poller);
 	else
@@ -379,8 +389,8 @@ static void handle_epoll_event(struct siw_llp_sock *sock, uint32_t events)
 	if (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR | EPOLLPRI))
 		sock->ended = true;
 	/*
-	 * The only event is EPOLLOUT, and no thread waits to send. A later siw_llp_set_want_write()
-	 * makes epoll report EPOLLOUT again.
+	 * EPOLLOUT alone is ignored if no thread waits to send: a later siw_llp_set_want_write()
+	 * makes epoll report it again.
 	 */
 	if (data && !want && !(events & ~(uint32_t)EPOLLOUT))
 		return;
@@ -639,7 +649,10 @@ uint8_t *siw_llp_poller_rx_buffer(struct siw_llp_poller *poller)
 	return poller->room;
 }
 
-/* Pairs with siw_llp_batch_buffer_return(), which publishes the octets written to the batch. */
+/*
+ * The acquire order pairs with the release order in siw_llp_batch_buffer_return(): the thread that
+ * returned the buffer has finished its accesses to it.
+ */
 uint8_t *siw_llp_batch_buffer_acquire(struct siw_llp_poller *poller)
 {
 	uint8_t *batch = atomic_exchange_explicit(&poller->batch, NULL, memory_order_acquire);

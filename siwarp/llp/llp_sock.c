@@ -96,7 +96,7 @@ void siw_llp_leave_poller(struct siw_llp_sock *sock)
 	bool ready = sock->ready;
 
 	sock_remove_from_poller(sock);
-	sock->ready = ready; /* remembered for siw_llp_join_poller() */
+	sock->ready = ready; /* siw_llp_join_poller() marks the socket ready again */
 }
 
 int siw_llp_join_poller(struct siw_llp_sock *sock, struct siw_llp_poller *poller)
@@ -184,7 +184,7 @@ void siw_llp_set_want_write(struct siw_llp_sock *sock, bool always)
 	if (atomic_load_explicit(&sock->registered, memory_order_seq_cst) && (!did || always))
 		epoll_update_socket_entry(sock, true);
 	else if (!did)
-		/* a thread may sleep on this socket only for reading */
+		/* a thread may sleep on this socket's descriptor without waiting for space */
 		siw_llp_poller_invalidate_wait_sets(sock->poller);
 	siw_unlock(&sock->poller->wish_lock);
 }
@@ -196,10 +196,10 @@ static __attribute__((cold, noinline)) void clear_want_write(struct siw_llp_sock
 	siw_lock(&sock->poller->wish_lock);
 	did = atomic_exchange_explicit(&sock->want_write, 0, memory_order_seq_cst);
 	if (did && sock->udp && atomic_load_explicit(&sock->registered, memory_order_seq_cst))
-		/* an entry for EPOLLOUT would cause an event per transmitted datagram */
+		/* with EPOLLOUT in its entry, each transmitted datagram would cause an event */
 		epoll_update_socket_entry(sock, false);
 	siw_unlock(&sock->poller->wish_lock);
-	/* The thread that waits to send may belong to another user of the socket. */
+	/* A thread that waits to send may belong to another user of the socket: wake all. */
 	if (did && atomic_load_explicit(&sock->shared, memory_order_relaxed))
 		siw_llp_poller_wake(sock->poller);
 }

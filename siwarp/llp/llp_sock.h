@@ -30,7 +30,7 @@ enum siw_llp_kind {
 	SIW_LLP_LISTENER,
 	SIW_LLP_CONNECTING,
 	SIW_LLP_STREAM,
-	SIW_LLP_WATCHER, /* monitors a network interface */
+	SIW_LLP_WATCHER, /* netlink socket that reports changes of an interface */
 };
 
 #ifndef UDP_GRO
@@ -96,7 +96,7 @@ struct siw_llp_sock {
 	 */
 	uint32_t drops;
 	struct siw_link all;
-	struct siw_link timed; /* in poller->timed if has_timer */
+	struct siw_link timed; /* link in the poller's list `timed` if has_timer is set */
 	/* capture state of the socket, under the capture lock; NULL until a capture is started */
 	struct siw_llp_capture *capture;
 	/* fault state of the socket; NULL until there is a fault plan */

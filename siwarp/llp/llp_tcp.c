@@ -75,8 +75,8 @@ int siw_llp_tcp_listen(struct siw_llp_poller *poller, const struct siw_addr *loc
  * Opens and binds a socket like open_bound_socket(); *own: the address to which the socket was
  * bound.
  */
-static int open_bound_socket_and_addr(const struct siw_addr *local, enum purpose how,
-				      struct siw_addr *own)
+static int open_bound_socket_and_get_addr(const struct siw_addr *local, enum purpose how,
+					  struct siw_addr *own)
 {
 	int fd = open_bound_socket(local, local->family, how);
 	socklen_t len = sizeof(*own);
@@ -94,7 +94,7 @@ static int open_bound_socket_and_addr(const struct siw_addr *local, enum purpose
 int siw_llp_tcp_reserve_port(struct siw_addr *local, bool v6_only)
 {
 	struct siw_addr own;
-	int fd = open_bound_socket_and_addr(local, v6_only ? TO_KEEP : TO_KEEP_BOTH, &own);
+	int fd = open_bound_socket_and_get_addr(local, v6_only ? TO_KEEP : TO_KEEP_BOTH, &own);
 
 	if (fd >= 0)
 		local->port_be = own.port_be;
@@ -192,7 +192,7 @@ int siw_llp_tcp_connect_to_itself(struct siw_llp_poller *poller, const struct si
 				  struct siw_io_handler *handler, struct siw_llp_sock **out)
 {
 	struct siw_addr own;
-	int fd = open_bound_socket_and_addr(local, TO_CONNECT_ITSELF, &own);
+	int fd = open_bound_socket_and_get_addr(local, TO_CONNECT_ITSELF, &own);
 
 	/* TCP simultaneous open (RFC 9293 section 3.5), with one socket as both ends. */
 	if (fd < 0)
@@ -341,7 +341,7 @@ ssize_t siw_llp_tcp_recvv(struct siw_llp_sock *sock, const struct iovec *iov, in
 {
 	bool faults = siw_faults_on();
 
-	sock->read_last = !faults; /* a fault plan delays octets, and limits the octets of a read */
+	sock->read_last = !faults; /* with a fault plan, a short read may leave input unread */
 	return faults ? siw_llp_tcp_recvv_with_faults(sock, iov, n) : recvv_now(sock, iov, n);
 }
 

@@ -252,7 +252,7 @@ int siw_llp_udp_send(struct siw_llp_sock *sock, const struct siw_addr *dest,
  * Returns whether a batch may have failed with this error although its datagrams can be sent one by
  * one.
  */
-static bool is_batch_error(int error)
+static bool can_retry_without_batching(int error)
 {
 	return error == EINVAL || error == EIO || error == EMSGSIZE || error == EOPNOTSUPP ||
 	       error == ENOPROTOOPT;
@@ -332,7 +332,7 @@ int siw_llp_udp_send_batchv(struct siw_llp_sock *sock, const struct siw_addr *de
 		siw_llp_update_want_write(sock, false);
 		return 0;
 	}
-	if (is_batch_error(errno))
+	if (can_retry_without_batching(errno))
 		return -EOPNOTSUPP;
 	/*
 	 * The error belongs to an earlier datagram. Sending the datagrams one by one finds out
@@ -480,7 +480,7 @@ ssize_t siw_llp_udp_recv_without_faults(struct siw_llp_sock *sock, struct siw_ad
 {
 	uint16_t seg;
 
-	/* The ECN code point of a datagram is in a control message. */
+	/* With ECN, control messages are received, too: they contain the ECN code point. */
 	return recv_without_faults(sock, source, buf, size,
 				   atomic_load_explicit(&sock->ecn, memory_order_relaxed) ? &seg
 											  : NULL);

@@ -149,7 +149,7 @@ uint32_t siw_llp_udp_rx_buffer_space(struct siw_llp_sock *sock)
 	int rcvbuf = 0;
 	socklen_t len = sizeof(rcvbuf);
 
-	/* The kernel's figure includes its own overhead; half of it is payload (socket(7)). */
+	/* SO_RCVBUF includes the kernel's overhead; half of it is for payload (socket(7)). */
 	if (getsockopt(sock->fd, SOL_SOCKET, SO_RCVBUF, &rcvbuf, &len))
 		return 0;
 	return (uint32_t)rcvbuf / 2;

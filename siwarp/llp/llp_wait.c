@@ -63,8 +63,9 @@ void siw_llp_waitset_fill(struct siw_llp_poller *poller, struct siw_llp_waitset 
 
 	set->poller = poller;
 	/*
-	 * The counter changes is loaded before want_write, because siw_llp_set_want_write() stores
-	 * want_write first and then changes.
+	 * The counter changes is loaded before want_write. siw_llp_set_want_write() stores
+	 * want_write before it increments changes, so if the old want_write is found here, the wait
+	 * set counts as incomplete.
 	 */
 	set->changes = atomic_load_explicit(&poller->changes, memory_order_seq_cst);
 	set->n = 0;
@@ -136,7 +137,7 @@ static int sleep_until_descriptor_ready(struct sleep *how)
 	return rv < 0 ? -errno : rv > 0;
 }
 
-static void count_sleeper(const struct wait_sets *on)
+static void increment_sleeper_counts(const struct wait_sets *on)
 {
 	for (int i = 0; i < on->n; i++)
 		if (on->sets[i].poller)
@@ -144,7 +145,7 @@ static void count_sleeper(const struct wait_sets *on)
 						  memory_order_seq_cst);
 }
 
-static void undo_sleeper_count(void *arg)
+static void decrement_sleeper_counts(void *arg)
 {
 	const struct wait_sets *on = arg;
 
@@ -173,11 +174,12 @@ static int sleep_on_wait_sets(struct wait_sets *on, struct sleep *how)
 	int rv;
 
 	/*
-	 * Pairs with siw_llp_poller_invalidate_wait_sets(), which increments changes and then loads
-	 * sleepers.
+	 * sleepers is incremented before changes is loaded, and
+	 * siw_llp_poller_invalidate_wait_sets() increments changes before it loads sleepers: this
+	 * thread either notices the change or is woken.
 	 */
-	count_sleeper(on);
-	pthread_cleanup_push(undo_sleeper_count, on);
+	increment_sleeper_counts(on);
+	pthread_cleanup_push(decrement_sleeper_counts, on);
 	if (has_incomplete_wait_set(on))
 		rv = 1;
 	else

@@ -183,7 +183,7 @@ struct siw_mem_queue_attr {
 /* Returns 0; -ENOMEM; -EINVAL if there are more than 2^20 buffers, or max_sge is too large. */
 int siw_mem_buffer_queue_create(const struct siw_mem_queue_attr *attr,
 				struct siw_mem_buffer_queue **out);
-/* No other thread may use the queue any more. */
+/* Frees the queue. No other thread may use the queue any more. */
 void siw_mem_buffer_queue_destroy(struct siw_mem_buffer_queue *queue);
 /*
  * Changes the depth of the queue; its buffers are kept, in the same order. No other thread may post

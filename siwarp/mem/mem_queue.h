@@ -57,7 +57,7 @@ struct siw_mem_buffer_queue {
 	_Atomic uint32_t n_returned; /* length of the list `returned` */
 	/* list of returned buffers, filled before those of the ring */
 	struct siw_mem_returned *returned;
-	siw_lock_t take_lock; /* its holder takes no other lock */
+	siw_lock_t take_lock; /* while it is held, no other lock is acquired */
 	_Alignas(64) uint8_t first_ring[];
 };
 
@@ -72,7 +72,7 @@ siw_mem_buffer_queue_peek(const struct siw_mem_buffer_queue *queue)
 
 	if (__builtin_expect(queue->returned != NULL, 0))
 		return &queue->returned->buf;
-	/* Pairs with the store of tail in siw_mem_buffer_queue_post. */
+	/* Pairs with the store of tail in siw_mem_buffer_queue_post: a buffer found is complete. */
 	if (head == atomic_load_explicit(&queue->tail, memory_order_acquire))
 		return NULL;
 	return (const void *)(queue->ring + (size_t)(head & queue->mask) * queue->stride);
@@ -93,7 +93,8 @@ static inline void siw_mem_queue_pop(struct siw_mem_buffer_queue *queue)
 		return;
 	}
 	/*
-	 * Pairs with the load of head in siw_mem_buffer_queue_post: the slot may be written again.
+	 * Pairs with the load of head in siw_mem_buffer_queue_post: this thread does not read the
+	 * slot any more, so it may be reused.
 	 */
 	atomic_store_explicit(&queue->head, head + 1, memory_order_release);
 }
@@ -139,8 +140,8 @@ static inline bool siw_mem_queue_is_empty(const struct siw_mem_buffer_queue *que
 }
 
 /*
- * Orders memory: what the program wrote before it posted a buffer, if the buffer is visible to this
- * thread, happens before what the caller does next. Pairs with the store of tail in
+ * Orders memory accesses: whatever the program wrote before it posted a buffer that this thread can
+ * find happens before the accesses that follow this call. Pairs with the store of tail in
  * siw_mem_buffer_queue_post.
  */
 static inline void siw_mem_queue_sync_with_posts(const struct siw_mem_buffer_queue *queue)

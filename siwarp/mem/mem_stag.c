@@ -159,7 +159,7 @@ static int make_stag_key(struct siw_stag_key *key)
 
 static struct siw_stag_entry *stag_entry_at(struct siw_mem *mem, uint32_t index)
 {
-	/* Pairs with the store in stag_table_grow(). */
+	/* Pairs with the store in stag_table_grow(): the chunk that is found has been zeroed. */
 	struct siw_stag_entry *chunk =
 		atomic_load_explicit(&mem->chunks[index >> CHUNK_BITS], memory_order_acquire);
 
@@ -218,7 +218,7 @@ static void stag_table_grow(struct siw_mem *mem)
 	if (posix_memalign((void **)&chunk, 64, CHUNK * sizeof(*chunk)))
 		return;
 	memset(chunk, 0, CHUNK * sizeof(*chunk));
-	/* Pairs with the load in stag_entry_at(). */
+	/* Pairs with the load in stag_entry_at(): the chunk is zeroed before it can be found. */
 	atomic_store_explicit(&mem->chunks[mem->n_chunks++], chunk, memory_order_release);
 	for (i = 0; i < CHUNK; i++)
 		push_free_index(mem, base + i);

@@ -9,8 +9,8 @@
 #include "mpa/mpa_stream.h"
 
 /*
- * Counts streams for siw_trim_free_memory: a connection holds buffers while it is used, and structs
- * in all layers.
+ * The number of streams, by which siw_trim_free_memory notices that many connections have ended,
+ * each of which has freed buffers, and structs in all layers.
  */
 static struct siw_trim_group streams;
 

@@ -155,7 +155,7 @@ struct siw_mpa_rx {
 	bool strict;
 	bool markers;	    /* this end requested Markers; strict is then set, too */
 	bool fpdu_received; /* a valid FPDU has arrived */
-	int dead;	    /* -errno, after an error was reported (RFC5044-8-07) */
+	int dead;	    /* the -errno of each call after an error (RFC5044-8-07) */
 	uint64_t dropped;   /* octets that siw_mpa_read_and_discard dropped */
 };
 
@@ -209,7 +209,7 @@ bool siw_mpa_markers_valid(const uint8_t *octets, uint32_t at, uint32_t marked_l
 /* functions of mpa_tx.c and mpa_rx.c */
 void siw_mpa_tx_free(struct siw_mpa_tx *tx);
 void siw_mpa_rx_free(struct siw_mpa_rx *rx);
-/* Free the memory that unused streams have left to others (mpa_spare.h). Any thread. */
+/* Free the memory blocks in the pools, which no stream uses now (mpa_spare.h). Any thread. */
 void siw_mpa_tx_free_pool(void);
 void siw_mpa_rx_free_pools(void);
 /*

@@ -38,7 +38,7 @@
  * Memory: segments that arrived early or are paused are stored; their buffers and rings count
  * against a memory limit of the endpoint. One peer may use a quarter of the memory that is left. A
  * peer record is kept while a valid ECHO could open its incarnation again. A peer that leaves a gap
- * or an unfinished message is probed; after peer_timeout without progress it is declared lost.
+ * or an unfinished message is probed; it is declared lost after the peer time-out without progress.
  *
  * Path MTU: datagrams have at most 1200 octets initially, except on loopback, and become longer
  * after a probe was acknowledged; probes are sent only when segments fill the datagrams. A path
@@ -213,7 +213,7 @@ int siw_rd_get_or_create_peer(struct siw_rd *rd, const struct siw_addr *addr,
 	int r;
 
 	siw_lock(&rd->lock);
-	r = siw_rd_find_or_create_peer(rd, addr, out);
+	r = siw_rd_get_or_create_peer_locked(rd, addr, out);
 	if (!r)
 		(*out)->claimed = true;
 	siw_unlock(&rd->lock);
@@ -232,8 +232,8 @@ void siw_rd_set_upper_layer_object(struct siw_rd_peer *peer, void *upper)
 	if (peer->settling) /* the upper layer has handled the RESTARTED or GONE event */
 		rd_finish_handled_event(peer->rd);
 	/*
-	 * Pairs with the load of peer->upper: the upper layer's object is complete before it is
-	 * visible.
+	 * Pairs with the load in siw_rd_upper_layer_object(): a thread that finds the upper layer's
+	 * object finds it complete.
 	 */
 	atomic_store_explicit(&peer->upper, upper, memory_order_release);
 	siw_unlock(&peer->rd->lock);
@@ -539,8 +539,8 @@ static struct siw_rd_peer *rd_peer_with_oldest_pending_ack(struct siw_rd *rd)
 static void rd_handle_empty_socket(struct siw_rd *rd)
 {
 	/*
-	 * The comparison uses the arrival time of the last datagram: an acknowledgement that may
-	 * still be delayed at that time is not due.
+	 * rd->now, the arrival time of the last datagram, is used instead of the current time: an
+	 * acknowledgement that was not due then is not sent yet.
 	 */
 	bool ack = !siw_link_empty(&rd->acks) &&
 		   siw_rd_must_ack_now(rd_peer_with_oldest_pending_ack(rd), rd->now);
@@ -575,7 +575,7 @@ static void rd_handle_empty_socket(struct siw_rd *rd)
 
 /* ---- receiving ------------------------------------------------------------------------------- */
 
-/* The arguments and the result of a receive call on the socket, which is made without the lock. */
+/* The result of a receive call on the socket, which is made without the endpoint's lock. */
 struct received {
 	ssize_t len;  /* as siw_llp_udp_recv_with_gro */
 	uint32_t seg; /* octets of each datagram but the last one */

@@ -6,10 +6,10 @@
  * What this layer does NOT do: interpret a segment. It numbers segments, checks them (CRC32C,
  * Q_Key), acknowledges, retransmits and paces them, and detects lost peers.
  *
- * A peer is identified by its address. A peer record is created by siw_rd_peer, or when an unknown
- * source returns a valid cookie; an idle record takes less than 1 kB. An epoch numbers one
- * incarnation of the pair of endpoints. After a peer has restarted, it is unknown whether the peer
- * received the segments sent to it before; none of them is retransmitted.
+ * A peer is identified by its address. A peer record is created by siw_rd_get_or_create_peer, or
+ * when an unknown source returns a valid cookie; an idle record takes less than 1 kB. An epoch
+ * numbers one incarnation of the pair of endpoints. After a peer has restarted, it is unknown
+ * whether the peer received the segments sent to it before; none of them is retransmitted.
  *
  * An instance is the lifetime of an endpoint, from open to close. Each endpoint announces its
  * instance number in the handshake. A changed number shows that another process now uses the peer's
@@ -71,7 +71,7 @@ struct siw_rd_attr {
 	uint32_t max_peers; /* 0: use setting rd_peers */
 	/*
 	 * A silent peer is declared lost after this time, +-20%; 0: after the time in setting
-	 * peer_timeout.
+	 * peer_timeout_ms.
 	 */
 	uint64_t peer_timeout_ns;
 	/* see siw_rd_set_rnr_retry_and_timer */
@@ -203,7 +203,7 @@ int64_t siw_rd_tx(struct siw_rd_peer *peer, enum siw_rd_space space, const void 
 int siw_rd_flush(struct siw_rd_peer *peer, uint64_t *accepted);
 bool siw_rd_is_send_queue_full(const struct siw_rd_peer *peer, enum siw_rd_space space);
 /*
- * siw_rd_count_queued_segments() returns the number of segments of a sequence space that
+ * siw_rd_count_queued_segments() returns the number of segments of a PSN space that
  * siw_rd_tx() has queued in this incarnation. siw_rd_count_accepted_segments() returns how many of
  * them, counted without a gap from the first, the peer has acknowledged as accepted.
  */
@@ -227,8 +227,8 @@ enum siw_rd_event_kind {
 	 */
 	SIW_RD_RESTARTED,
 	/*
-	 * Like RESTARTED, but the peer closed its endpoint, or was silent for peer_timeout. The
-	 * next siw_rd_tx starts a new handshake.
+	 * Like RESTARTED, but the peer closed its endpoint, or was silent for the peer time-out.
+	 * The next siw_rd_tx starts a new handshake.
 	 */
 	SIW_RD_GONE,
 	/*
@@ -247,7 +247,7 @@ struct siw_rd_event {
 	int kind; /* enum siw_rd_event_kind */
 	struct siw_rd_peer *peer;
 	int space;  /* in event SEGMENT: enum siw_rd_space */
-	bool acked; /* in event SEGMENT: handle an event ACKED after the segment */
+	bool acked; /* in event SEGMENT: also an event ACKED, to be handled last */
 	const uint8_t
 		*data; /* SEGMENT: valid until the next siw_rd_recv or siw_rd_pause_delivery */
 	uint32_t len;

@@ -263,7 +263,7 @@ void siw_rd_handle_ack(struct siw_rd_peer *peer, const struct siw_rd_wire *wire,
 	if (gain.cc.octets)
 		handle_newly_delivered_datagrams(peer, &gain, before, now);
 	if (__builtin_expect(gain.relost || peer->long_losses, 0))
-		siw_rd_mtu_check_losses(peer, gain.relost, gain.longest, now);
+		siw_rd_mtu_detect_smaller_mtu(peer, gain.relost, gain.longest, now);
 	if (peer->peer_unready_una != requests->una)
 		peer->peer_unready_ns = 0;
 	if (!siw_rd_has_outstanding_segment(peer))

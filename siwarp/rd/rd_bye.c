@@ -206,9 +206,8 @@ void siw_rd_handle_bye(struct siw_rd_peer *peer, const struct siw_rd_wire *wire,
 		build_bye_datagram(peer, SIW_RD_CLOSED_END, SIW_RD_ANSWER, answer);
 		send_bye_datagram(peer, answer);
 	}
-	peer->state = open ? SIW_RD_OPEN
-			   /* one of the states in which siw_rd_end_incarnation() reports the end */
-			   : SIW_RD_ECHOED;
+	if (open)
+		peer->state = SIW_RD_OPEN; /* so that siw_rd_end_incarnation() reports the end */
 	siw_rd_end_incarnation(peer, wire->reason == SIW_RD_UNKNOWN_PAIR ? SIW_RD_RESTARTED
 									 : SIW_RD_GONE);
 }

@@ -67,7 +67,7 @@ static void update_bbr_round(struct siw_rd_cc *cc, const struct sample *s)
 	}
 }
 
-static void update_bbr_signals(struct siw_rd_cc *cc, const struct sample *s)
+static void update_congestion_signals(struct siw_rd_cc *cc, const struct sample *s)
 {
 	struct siw_rd_bbr *bbr = &cc->bbr;
 
@@ -214,7 +214,7 @@ void siw_rd_bbr_handle_ack(struct siw_rd_cc *cc, const struct siw_rd_cc_ack *ack
 	struct siw_rd_bbr *bbr = &cc->bbr;
 	bool expired;
 
-	update_bbr_signals(cc, s);
+	update_congestion_signals(cc, s);
 	update_ack_aggregation(cc, ack);
 	check_full_bandwidth_reached(cc, s);
 	end_startup_if_done(cc, s);

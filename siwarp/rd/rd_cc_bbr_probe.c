@@ -39,7 +39,7 @@ void siw_rd_bbr_start_probe_down(struct siw_rd_cc *cc, uint64_t now)
 
 	reset_congestion_signals(bbr);
 	bbr->probe_up_per_inc = NO_LIMIT;
-	/* BBR.bw_probe_wait and rounds_since_bw_probe: 2 to 3 s, or as many rounds as Reno needs */
+	/* BBR.bw_probe_wait: 2 to 3 s at random; BBR.rounds_since_bw_probe: 0 or 1 at random */
 	bbr->probe_wait_ns = (uint32_t)(2 * SECOND + next_bbr_random_number(bbr) % SECOND);
 	bbr->rounds_since_probe = (uint8_t)(next_bbr_random_number(bbr) & 1);
 	bbr->cycle_stamp = now;
@@ -132,8 +132,9 @@ static bool adapt_long_term_bound(struct siw_rd_cc *cc, const struct siw_rd_cc_a
 }
 
 /*
- * Returns whether it is time for a bandwidth probe: 2 to 3 s have passed, or as many rounds as Reno
- * needs to grow by the same amount.
+ * Returns whether it is time for a bandwidth probe: since the last one 2 to 3 s have passed, or
+ * twice as many rounds as datagrams fit in flight, plus LEAST_RENO_ROUNDS, and at most
+ * MOST_RENO_ROUNDS; but never before LEAST_PROBE_WAIT.
  */
 static bool is_time_to_probe_bandwidth(struct siw_rd_cc *cc, uint64_t now)
 {

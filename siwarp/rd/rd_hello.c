@@ -469,7 +469,7 @@ void siw_rd_handle_cookie_echo(struct siw_rd *rd, const struct siw_addr *from,
 		siw_drop(SIW_COUNTER_drop_rd_cookie);
 		return;
 	}
-	if (!peer && siw_rd_find_or_create_peer(rd, from, &peer) < 0) {
+	if (!peer && siw_rd_get_or_create_peer_locked(rd, from, &peer) < 0) {
 		siw_drop(SIW_COUNTER_drop_rd_peers);
 		return;
 	}

@@ -22,7 +22,7 @@
 #define SIW_RD_BUF	   65536u
 #define SIW_RD_CLASS_LEAST 9 /* the smallest buffers have 1 << 9 octets */
 #define SIW_RD_CLASSES	   8 /* number of buffer sizes; the largest is 64 KiB */
-#define SIW_RD_SHARE	   4 /* one peer may use 1/4 of the memory that all peers have left */
+#define SIW_RD_SHARE	   4 /* one peer may use 1/4 of the memory that is left for all peers */
 #define SIW_RD_NEVER	   UINT64_MAX
 #define SIW_RD_BATCH	   65507u /* maximum octets of a batch, sent (GSO) or received (GRO) */
 #define SIW_RD_ACK_NS	   20000  /* the longest delay of an acknowledgement, ns */
@@ -86,7 +86,7 @@ enum siw_rd_state {
 };
 
 /* Events of a peer to report to the upper layer, in this order. */
-#define SIW_RD_REPORT_OVER  0x01 /* event RESTARTED or GONE, which ended an incarnation */
+#define SIW_RD_REPORT_OVER  0x01 /* the event that ends an incarnation, such as GONE */
 #define SIW_RD_REPORT_NEW   0x02
 #define SIW_RD_REPORT_ACKED 0x04
 
@@ -144,9 +144,12 @@ struct siw_rd_peer {
 	uint8_t state; /* enum siw_rd_state */
 	_Atomic uint8_t ird;
 	uint8_t reports;   /* bit mask of SIW_RD_REPORT_ */
-	uint8_t over_kind; /* event that reports the end of the incarnation: RESTARTED or GONE */
+	uint8_t over_kind; /* event that reports the end of the incarnation, such as GONE */
 	bool settling : 1; /* over_kind was reported, and the upper layer is still handling it */
-	/* siw_rd_peer returned the record, and siw_rd_set_upper_layer_object was not called yet */
+	/*
+	 * siw_rd_get_or_create_peer returned the record, and siw_rd_set_upper_layer_object was not
+	 * called yet
+	 */
 	bool claimed : 1;
 	/*
 	 * a PROBE was sent after a long idle time to ask whether the peer still knows these epochs
@@ -179,7 +182,7 @@ struct siw_rd_peer {
 	uint8_t long_losses : 4;
 	/* octets of the longest segment that the peer accepts; 0: not known yet */
 	uint16_t peer_max_segment;
-	uint16_t probe_limit; /* the path drops datagrams of this length, in octets */
+	uint16_t probe_limit; /* the path drops datagrams of this many octets or more */
 
 	struct siw_rd_seq seq[SIW_RD_SPACES];
 
@@ -218,7 +221,10 @@ struct siw_rd_peer {
 	uint32_t peer_window;
 	/* octets of the longest datagram that may be sent to this peer now */
 	_Atomic uint16_t datagram;
-	/* Datagrams longer than this are sent in IP fragments; equals datagram, or 0. */
+	/*
+	 * Datagrams longer than this are sent in IP fragments. Equal to the member datagram; or 0,
+	 * if the path carries only datagrams shorter than the minimum.
+	 */
 	uint16_t fragmented_len;
 	/* A datagram of this length or longer triggers a search for a larger path MTU. */
 	uint16_t mtu_search_len;
@@ -407,9 +413,12 @@ _Static_assert(sizeof(struct siw_rd_peer) + sizeof(void *) <= 640, "size of an i
 int siw_rd_peer_table_init(struct siw_rd *rd);
 void siw_rd_peer_table_fini(struct siw_rd *rd);
 struct siw_rd_peer *siw_rd_peer_find(struct siw_rd *rd, const struct siw_addr *addr);
-/* Does the same as siw_rd_peer, with the endpoint's lock held. */
-int siw_rd_find_or_create_peer(struct siw_rd *rd, const struct siw_addr *addr,
-			       struct siw_rd_peer **out);
+/*
+ * Finds or creates the record of the peer at addr. Returns the same values as
+ * siw_rd_get_or_create_peer. Called with the endpoint's lock held.
+ */
+int siw_rd_get_or_create_peer_locked(struct siw_rd *rd, const struct siw_addr *addr,
+				     struct siw_rd_peer **out);
 /* Returns a new epoch, never 0. */
 uint32_t siw_rd_new_epoch(struct siw_rd *rd);
 /* Returns rd->sources, which are allocated on first use; NULL: no memory. */
@@ -632,11 +641,12 @@ void siw_rd_mtu_reduce_datagram_len(struct siw_rd_peer *peer, uint32_t octets, u
 /* Handles one more consecutive time-out (peer->rtos); octets: the longest outstanding datagram. */
 void siw_rd_mtu_handle_timeout(struct siw_rd_peer *peer, uint32_t octets, uint64_t now);
 /*
- * Evaluates one acknowledgement for a path MTU that has become smaller; lost: octets of the longest
- * datagram lost twice; passed: octets of the longest datagram delivered.
+ * Detects from one acknowledgement that the path MTU has become smaller, and reduces the datagram
+ * length. lost: octets of the longest datagram lost twice; passed: octets of the longest datagram
+ * delivered.
  */
-void siw_rd_mtu_check_losses(struct siw_rd_peer *peer, uint32_t lost, uint32_t passed,
-			     uint64_t now);
+void siw_rd_mtu_detect_smaller_mtu(struct siw_rd_peer *peer, uint32_t lost, uint32_t passed,
+				   uint64_t now);
 /*
  * Sends a datagram longer than the path MTU in IP fragments. Returns the result of
  * siw_rd_send_datagram.
@@ -666,8 +676,8 @@ uint64_t siw_rd_time_to_declare_peer_lost(const struct siw_rd_peer *peer);
 /* Sends an empty PROBE, which the peer must acknowledge. */
 void siw_rd_send_liveness_probe(struct siw_rd_peer *peer, uint64_t now);
 /*
- * Called before sending after a long silence: probes whether the peer still knows these epochs.
- * Returns 0.
+ * Called before sending after a long silence: sends a PROBE to find out whether the peer still
+ * knows these epochs. Returns 0: nothing can be queued until the peer has answered.
  */
 int siw_rd_probe_peer_before_send(struct siw_rd_peer *peer, uint64_t now);
 /*

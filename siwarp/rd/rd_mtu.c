@@ -84,7 +84,10 @@ void siw_rd_mtu_init(struct siw_rd_peer *peer)
 {
 	peer->near = siw_llp_udp_route_mtu(peer->rd->sock, &peer->addr) >= SIW_LLP_LOOPBACK_MTU;
 	mtu_set_datagram_len(peer, SIW_RD_MIN_DATAGRAM);
-	/* Loopback sets no ECN marks, and reading the marks costs time for each datagram. */
+	/*
+	 * ECN is not enabled for loopback, which sets no marks: reading the marks costs time for
+	 * each datagram.
+	 */
 	if (!peer->near && !peer->rd->ecn)
 		peer->rd->ecn = siw_llp_udp_enable_ecn(peer->rd->sock) == 0;
 }
@@ -142,7 +145,8 @@ void siw_rd_mtu_handle_timeout(struct siw_rd_peer *peer, uint32_t octets, uint64
 		siw_rd_mtu_reduce_datagram_len(peer, octets, now);
 }
 
-void siw_rd_mtu_check_losses(struct siw_rd_peer *peer, uint32_t lost, uint32_t passed, uint64_t now)
+void siw_rd_mtu_detect_smaller_mtu(struct siw_rd_peer *peer, uint32_t lost, uint32_t passed,
+				   uint64_t now)
 {
 	if (passed > SIW_RD_MIN_DATAGRAM)
 		peer->long_losses = 0;

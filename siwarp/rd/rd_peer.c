@@ -417,8 +417,8 @@ uint32_t siw_rd_new_epoch(struct siw_rd *rd)
 	return siw_initial_sequence(epoch); /* the epoch is also the first PSN */
 }
 
-int siw_rd_find_or_create_peer(struct siw_rd *rd, const struct siw_addr *addr,
-			       struct siw_rd_peer **out)
+int siw_rd_get_or_create_peer_locked(struct siw_rd *rd, const struct siw_addr *addr,
+				     struct siw_rd_peer **out)
 {
 	struct siw_rd_peer *peer = siw_rd_peer_find(rd, addr);
 	struct siw_rd_sources *sources;

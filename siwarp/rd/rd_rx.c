@@ -289,8 +289,8 @@ static void acknowledge_delivered_segment(struct siw_rd_peer *peer, struct siw_r
 void siw_rd_acknowledge_accepted_segment(struct siw_rd *rd)
 {
 	/*
-	 * Pairs with the store in siw_rd_mark_segment_accepted: the upper layer has read the
-	 * segment's octets.
+	 * Pairs with the store in siw_rd_mark_segment_accepted(), after which the upper layer does
+	 * not read the segment any more.
 	 */
 	if (atomic_load_explicit(&rd->delivery, memory_order_acquire) != SIW_RD_ACCEPTED)
 		return;
@@ -318,7 +318,7 @@ void siw_rd_pause_delivery(struct siw_rd_peer *peer, enum siw_rd_space space, bo
 	if (rd->delivered_peer == peer && rd->delivered_seq == seq) {
 		rd->delivered_peer = NULL;
 		atomic_store_explicit(&rd->delivery, SIW_RD_NONE, memory_order_relaxed);
-		/* A stored segment was already acknowledged by a range when it arrived. */
+		/* A segment that was stored before has been acknowledged in a range of an ACK. */
 		if (rd->direct) {
 			/* Without memory the datagram counts as lost and will be retransmitted. */
 			if (!store_datagram(peer, seq, seq->rcv, rd->direct, rd->direct_len))

@@ -341,8 +341,8 @@ static int rd_send_batch(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint3
 	if (r == -EOPNOTSUPP || r == -ECONNREFUSED) {
 		sent = send_datagram_of_slot(peer, seq, tx->sent, now);
 		/*
-		 * If this batch has lowered the path MTU, the datagrams were too long, and batches
-		 * still work.
+		 * If sending the datagram alone has lowered the path MTU, the batch failed because
+		 * its datagrams were too long. Otherwise batches of this size do not work.
 		 */
 		if (r == -EOPNOTSUPP && peer->fragmented_len == whole)
 			peer->rd->batch_max = (uint32_t)iov[0].iov_len - 1;
@@ -600,7 +600,10 @@ int64_t siw_rd_tx(struct siw_rd_peer *peer, enum siw_rd_space space, const void 
 	if (len > SIW_RD_BUF)
 		return -EMSGSIZE;
 	siw_lock(&rd->lock);
-	/* A segment after unsent ones is sent later, with a more recent time. */
+	/*
+	 * The clock is not read for a segment that waits behind unsent ones: it is read when they
+	 * are sent.
+	 */
 	if (!waits_behind_unsent_segment(peer, seq))
 		rd->queued_ns = siw_now_ns();
 	now = rd->queued_ns;

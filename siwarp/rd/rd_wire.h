@@ -48,7 +48,7 @@ struct siw_rd_wire {
 #define SIW_RD_LEN 36
 _Static_assert(sizeof(struct siw_rd_wire) == SIW_RD_LEN, "RD header");
 
-#define SIW_RD_PROBED	0x01 /* ACK: acknowledges the PROBE with that PSN */
+#define SIW_RD_PROBED	0x01 /* ACK: acknowledges the PROBE whose PSN it contains */
 #define SIW_RD_ANSWER	0x02 /* flag of a BYE that answers the peer's BYE */
 #define SIW_RD_RESPONSE 0x04 /* DATA: its PSN belongs to the response space */
 /* ACK: the oldest request that is not acknowledged waits for a receive */

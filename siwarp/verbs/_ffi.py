@@ -463,7 +463,7 @@ class Waitable(Handle):
             self._c_object()
             self._waiters += 1
         try:
-            # Two threads in the library could read each other's events.
+            # If two threads waited in the library, one could read an event for the other.
             alone = not self._has_progress_thread() or self._waiters == 1
             while True:
                 if not alone and self._in_library and timeout != 0:
@@ -526,7 +526,7 @@ class Waitable(Handle):
         end = system.monotonic() + _LEAVING_S
         while self._watchers and system.monotonic() < end:
             system.sleep(0.001)
-        with _watching:  # the waiters' earlier actions are visible to this thread
+        with _watching:  # makes the waiters' earlier actions visible to this thread
             self._watchers.clear()
 
     def _check_closable(self) -> None:

@@ -199,7 +199,7 @@ def wc_array_to_c(array: object) -> Any:
 
     """
     wcs = _check_array(array, wc_dtype, "arrays.wc_array(n)")
-    flags = wcs.flags  # of the checked array: the flag for alignment depends on the dtype
+    flags = wcs.flags  # not those of `array`, whose dtype may differ in alignment
     if not flags.writeable:
         raise ValueError("the array is read-only: pass a writable one, as arrays.wc_array(n) is")
     if not flags.aligned:
@@ -210,9 +210,10 @@ def wc_array_to_c(array: object) -> Any:
 
 
 def _check_array(array: object, dtype: np.dtype[np.void], example: str) -> NDArray[np.void]:
-    """Return a one-dimensional, contiguous array of this dtype; ``example`` creates such an array.
+    """Return the array with this dtype, if it is one-dimensional and contiguous.
 
-    The dtype of the returned array is also aligned, which the comparison of dtypes ignores.
+    ``example`` is a call that creates such an array, for error messages. The dtype of the returned
+    array is also aligned, which the comparison of dtypes ignores.
     """
     if not isinstance(array, np.ndarray):
         raise type_error(f"expected a NumPy array, for example {example}", array)

@@ -300,7 +300,7 @@ class CompChannel(Waitable):
                 which[0] = _null
                 return None
             cq._unacked += 1
-            # a single statement, because Python handles signals only between statements
+            # in one statement, so that no signal handler runs between the two assignments
             of, which[0] = which[0], _null
             cq._events += 1
             self._wake_waiters(cq)
@@ -546,8 +546,8 @@ class CQ(Handle):
             if (left is not None and left <= 0) or (over is not None and over()):
                 return []
 
-            # Another thread may meanwhile read the queue's event from the channel, or close the
-            # queue.
+            # During the wait another thread may read the queue's event from the channel, or close
+            # the queue.
             def is_wait_over(events: int = events) -> bool:
                 return self._events != events or self.closed or (over is not None and over())
 

@@ -249,7 +249,7 @@ class MR(Handle):
     def _release_memory(self) -> None:
         super()._release_memory()
         self._free()
-        # A view of this memory that the program created keeps the memory in use.
+        # This fails while the program has another view of the memory, which stays in use then.
         with contextlib.suppress(BufferError):
             self.view.release()
         self.view = memoryview(b"")

@@ -33,7 +33,7 @@
 #include <siwarp/siw.h>
 #include <siwarp/siw_ext.h>
 
-/* <infiniband/verbs.h> defines macros with the names of some exported functions. */
+/* Remove the macros of <infiniband/verbs.h> that have the names of exported functions. */
 #undef ibv_query_port
 #undef ibv_reg_mr
 #undef ibv_reg_mr_iova
@@ -71,7 +71,7 @@ enum abi_kind {
 	ABI_CQ,
 	ABI_QP,
 	ABI_SRQ,
-	ABI_AH, /* stored in engine memory, in the space at the start of struct siw_ah */
+	ABI_AH, /* a struct ibv_ah is stored in engine memory, at the start of its struct siw_ah */
 	ABI_TD,
 	ABI_BUF,
 	ABI_LIST, /* array of ibv_get_device_list, allocated by malloc */
@@ -382,7 +382,7 @@ void abi_store_qp_attr(struct abi_qp *qp, const struct ibv_qp_attr *attr, int ma
  */
 int abi_check_qp_transition(enum ibv_qp_type type, enum ibv_qp_state from, enum ibv_qp_state to,
 			    int mask);
-/* Sets the function pointers of struct ibv_qp_ex. Returns 0 or an errno value. */
+/* Makes a QP extended: its builder and the functions of struct ibv_qp_ex. 0 or an errno value. */
 int abi_builder_create(struct abi_qp *qp, uint64_t send_ops_flags);
 /* Frees the builder that abi_builder_create has made. Requests built afterwards are dropped. */
 void abi_builder_destroy(struct abi_qp *qp);
@@ -407,7 +407,7 @@ static inline struct abi_cq *abi_cq_of(struct ibv_cq *cq)
 /* ---- abi_refuse.c ---------------------------------------------------------------------------- */
 
 /*
- * Records a reason of this library for siw_reason() and the log. format: as of printf, without a
+ * Records a reason of this library for siw_reason() and the log. format: as in printf, without a
  * newline. The caller then fails with abi_fail() or abi_fail_null(). Returns err.
  */
 int abi_refuse(int err, const char *format, ...) __attribute__((cold, format(printf, 2, 3)));

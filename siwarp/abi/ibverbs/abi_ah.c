@@ -14,9 +14,10 @@
 #define IPV4_AT 20
 
 /*
- * Replaces an address vector without a GID and with LID 0, by which rsockets addresses its own
- * port, by the device's first address. Returns false for other vectors, and for protection domains
- * that the program has allocated, because Ethernet adapters refuse such a vector there.
+ * rsockets addresses its own port by an address vector without a GID and with LID 0. If pd is used
+ * by rdma_cm ids, stores an address vector with the device's first GID in *out instead. Returns
+ * false for any other address vector, and for a protection domain that the program has allocated,
+ * because Ethernet adapters refuse an address vector without a GID.
  */
 static bool ah_attr_fill_own_port_gid(const struct ibv_pd *pd, const struct ibv_ah_attr *attr,
 				      struct ibv_ah_attr *out)

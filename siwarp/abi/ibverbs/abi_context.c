@@ -190,7 +190,7 @@ no_engine:
 }
 
 /* Returns whether cmd_fd of a context refers to the file *wanted. */
-static bool context_has_fd(void *handle, const void *wanted)
+static bool context_cmd_fd_refers_to_file(void *handle, const void *wanted)
 {
 	const struct stat *file = wanted;
 	const struct ibv_context *context = handle;
@@ -217,10 +217,10 @@ static bool context_release_import(struct abi_context *ctx)
 	if (!import)
 		return false;
 	/*
-	 * The program may have closed the imported descriptor by mistake, and the number may have
-	 * been reused.
+	 * Close the imported descriptor only if it still refers to the context's file: the program
+	 * may have closed it by mistake, and its number may have been reused.
 	 */
-	if (fstat(import->fd, &file) == 0 && context_has_fd(&ctx->v.context, &file))
+	if (fstat(import->fd, &file) == 0 && context_cmd_fd_refers_to_file(&ctx->v.context, &file))
 		abi_close_fd(import->fd);
 	free(import);
 	return true;
@@ -272,7 +272,7 @@ struct ibv_context *ibv_import_device(int cmd_fd)
 	 * A device of another process cannot be imported, because its queues and sockets exist only
 	 * in the other process.
 	 */
-	context = abi_find_object(ABI_CONTEXT, context_has_fd, &file);
+	context = abi_find_object(ABI_CONTEXT, context_cmd_fd_refers_to_file, &file);
 	if (!context)
 		return abi_fail_null(abi_refuse(EINVAL,
 						"descriptor %d is not cmd_fd of a device context "

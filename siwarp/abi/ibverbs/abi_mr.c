@@ -4,7 +4,7 @@
 
 #include "abi/ibverbs/abi.h"
 
-/* The access flags that have an effect. ABI_ACCESS_IGNORED has those that are accepted without. */
+/* The access flags that have an effect. Those in ABI_ACCESS_IGNORED are accepted without effect. */
 #define ENGINE                                                                                   \
 	((unsigned int)(IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |                       \
 			IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_MW_BIND | \

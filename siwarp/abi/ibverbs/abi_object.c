@@ -34,7 +34,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 unsigned int abi_forks;
 static struct entry *table;
-static size_t slots, used; /* the count also includes tombstones, the entries of removed objects */
+static size_t slots, used; /* used slots include tombstones, the entries of removed objects */
 static struct {
 	struct spare *head, **tail;
 	unsigned int count;
@@ -245,7 +245,7 @@ static void object_set_functions_of_dead_object(enum abi_kind kind, void *handle
 
 	switch (kind) {
 	case ABI_DEVICE:
-	case ABI_CONTEXT: /* the functions of devices and contexts check the handle */
+	case ABI_CONTEXT: /* every function that takes a device or a context checks its handle */
 	case ABI_LIST:
 		break;
 	case ABI_CQ:

@@ -235,7 +235,7 @@ int abi_query_rt_values(struct ibv_context *context, struct ibv_values_ex *value
 
 	if (!abi_is_live_object(ABI_CONTEXT, context) || !abi_is_given(values, "values"))
 		return abi_fail(EINVAL);
-	/* The remaining bits of comp_mask report which values were set. */
+	/* On return, comp_mask reports which of the requested values were set. */
 	values->comp_mask &= IBV_VALUES_MASK_RAW_CLOCK;
 	if (!values->comp_mask)
 		return 0;

@@ -257,7 +257,7 @@ static int qp_check_attr(const struct ibv_qp *qp, const struct ibv_qp_attr *attr
 				  "attr_mask %#x contains unknown bits: use a set of enum "
 				  "ibv_qp_attr_mask",
 				  mask);
-	/* TCP controls the rate of streams. */
+	/* The rate of an RC queue pair is controlled by TCP alone. */
 	if (mask & IBV_QP_RATE_LIMIT && !qp_supports_rate_limit(qp))
 		return abi_refuse(EOPNOTSUPP, "only UD and UC queue pairs have a rate limit: omit "
 					      "IBV_QP_RATE_LIMIT");

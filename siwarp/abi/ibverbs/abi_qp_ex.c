@@ -13,7 +13,7 @@ struct abi_builder {
 	/* abi_forks when the builder was created; differs in a forked child */
 	unsigned int forks;
 	int err;   /* first error of a request in the list */
-	bool dead; /* the builder that destroyed queue pairs share; it begins no list */
+	bool dead; /* the builder that all destroyed queue pairs share: its requests are dropped */
 	size_t n, sges, octets;
 	/*
 	 * The following arrays grow as needed. Pointers between the arrays are set when the list is

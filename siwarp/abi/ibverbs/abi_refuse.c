@@ -12,8 +12,8 @@
 #define REASON_OCTETS 512
 
 /*
- * Phrases of the engine's reasons and those of verbs programs. If several match, the first one in
- * the table is used.
+ * Phrases in the engine's reasons, and the phrases that replace them for programs that know only
+ * verbs. If several match, the first one in the table is used.
  */
 static const struct phrase {
 	const char *engine, *verbs;
@@ -75,9 +75,9 @@ int abi_refuse(int err, const char *format, ...)
 }
 
 /*
- * Returns the name under which programs know a function: those of tables of functions, whose
- * wrappers are inline functions of verbs.h, are named abi_NAME for ibv_NAME, or wr_NAME for
- * ibv_wr_NAME. Returns NULL for other functions of this library.
+ * Returns the name by which programs call a function of this library. A function that an inline
+ * function of verbs.h calls through a table of functions is named abi_NAME for ibv_NAME, or wr_NAME
+ * for ibv_wr_NAME. Returns NULL for a function that programs do not call.
  */
 static const char *public_name_of_function(const char *call, char name[64])
 {
@@ -98,7 +98,7 @@ int abi_set_errno_and_log_refusal(const char *call, int err)
 {
 	char text[REASON_OCTETS], name[64];
 
-	/* no event or completion is available, or there is no such entry: not a mistake */
+	/* Not logged: no event or completion is available, or a table has no such entry. */
 	if (err != EAGAIN && err != EINTR && err != ENODATA) {
 		reason_copy_with_verbs_names(siw_reason(), text);
 		siw_log_refused_call(public_name_of_function(call, name), err, text);

@@ -73,7 +73,7 @@ struct cm_id {
 	 * rdma_establish
 	 */
 	atomic_bool completes;
-	/* depths of the CONNECT_REQUEST; once established, the negotiated depths */
+	/* IRD and ORD: those in the CONNECT_REQUEST; once established, the negotiated values */
 	uint8_t resources, depth;
 	/*
 	 * The queue pair bound to the engine's id. The program may store another queue pair in
@@ -216,7 +216,8 @@ int cm_ud_disconnect(struct cm_id *id);
 void cm_store_qp_attr(const struct cm_id *id);
 int cm_ud_fill_transition_attr(const struct cm_id *id, struct ibv_qp_attr *attr, int *mask);
 /* Fills in the address vector for sending from the address of an id to dgid. */
-void cm_ud_fill_path(const struct cm_id *id, const union ibv_gid *dgid, struct rdma_ud_param *ud);
+void cm_ud_fill_ah_attr(const struct cm_id *id, const union ibv_gid *dgid,
+			struct rdma_ud_param *ud);
 /* Fills in the event data of a UD connection request or response. */
 void cm_ud_fill_event(const struct cm_id *id, const struct siw_cm_event *from,
 		      struct cm_event *event);

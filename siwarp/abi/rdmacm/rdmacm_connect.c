@@ -12,8 +12,8 @@
 #define REFUSED_MS 500
 
 /*
- * Converts a depth of rdma_cm to the engine's: 0 means none, and a value above the limit means the
- * limit.
+ * Converts an IRD or ORD of rdma_cm to the engine's: 0 (no Reads) becomes -1, and a value above the
+ * limit becomes the limit.
  */
 static int ird_or_ord_to_engine(uint8_t asked, int limit)
 {
@@ -46,8 +46,9 @@ static int conn_param_to_engine(const struct cm_id *id, const struct rdma_conn_p
 }
 
 /*
- * Sets how often the peer may retry a Send for which this end has posted no receive; this end
- * counts the retries. Applies to queue pairs whose states the id manages.
+ * Sets the RNR retry count for the peer's Sends for which this end has posted no receive. The count
+ * limits how long such a Send waits at this end. Applies to queue pairs whose states the id
+ * manages.
  */
 static int set_rnr_retries_allowed_to_peer(struct cm_id *id, const struct rdma_conn_param *from,
 					   struct siw_cm_param *to)
@@ -164,7 +165,7 @@ static int bind_qp_stored_by_program(struct cm_id *id)
 
 /* ---- connecting ------------------------------------------------------------------------------ */
 
-/* The reason of a refused answer to a connection request. */
+/* The reason for refusing rdma_accept and rdma_reject on an id without an unanswered request. */
 #define NO_REQUEST                                                              \
 	"the id has no unanswered connection request: use the id of the event " \
 	"RDMA_CM_EVENT_CONNECT_REQUEST"
@@ -229,7 +230,7 @@ int rdma_accept(struct rdma_cm_id *rdma_id, struct rdma_conn_param *conn_param)
 		r = set_rnr_retries_allowed_to_peer(id, conn_param, &param);
 	if (r < 0)
 		return cm_fail(-r);
-	id->accepted = true; /* set before another thread can receive the id's events */
+	id->accepted = true; /* before siw_cm_accept: another thread may then get an event */
 	r = siw_cm_accept(id->siw, &param);
 	if (r < 0) {
 		id->accepted = false;

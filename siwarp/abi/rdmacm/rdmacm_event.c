@@ -86,8 +86,8 @@ static uint8_t ird_or_ord_to_uint8(int value)
 }
 
 /*
- * Sets the depths in an event to the values in the peer's frame. If the frame contains no depths,
- * and in events of connection requests, the depths are the values that the local end may use.
+ * Sets the IRD and ORD in an event to the values that the local end may use or, in the events
+ * ESTABLISHED and CONNECT_RESPONSE, to the peer's ORD and IRD if the peer's frame contains them.
  */
 static void event_fill_ird_and_ord(struct rdma_conn_param *conn, const struct siw_cm_event *from)
 {

@@ -80,7 +80,7 @@ bool cm_fill_join_event(struct cm_id *id, struct cm_event *event)
 			group->qp = id->id.qp;
 	}
 	ud->private_data = group->context;
-	cm_ud_fill_path(id, &group->gid, ud);
+	cm_ud_fill_ah_attr(id, &group->gid, ud);
 	ud->qp_num = 0xffffff;
 	ud->qkey = SIW_CM_UD_QKEY;
 	return true;

@@ -35,7 +35,7 @@ static uint8_t ud_gid_index(const struct cm_id *id, const union ibv_gid *dgid)
 	return found < 0 ? 0 : (uint8_t)found;
 }
 
-void cm_ud_fill_path(const struct cm_id *id, const union ibv_gid *dgid, struct rdma_ud_param *ud)
+void cm_ud_fill_ah_attr(const struct cm_id *id, const union ibv_gid *dgid, struct rdma_ud_param *ud)
 {
 	ud->ah_attr = (struct ibv_ah_attr){ .is_global = 1, .port_num = ABI_PORT };
 	ud->ah_attr.grh.dgid = *dgid;
@@ -57,7 +57,7 @@ void cm_ud_fill_event(const struct cm_id *id, const struct siw_cm_event *from,
 	if (from->event != SIW_CM_ESTABLISHED || siw_cm_addr(id->siw, &local, &peer))
 		return;
 	cm_gid_of_addr(&peer, &dgid);
-	cm_ud_fill_path(id, &dgid, ud);
+	cm_ud_fill_ah_attr(id, &dgid, ud);
 	ud->qp_num = from->qpn;
 	ud->qkey = from->qkey;
 }
@@ -78,7 +78,7 @@ int cm_ud_connect(struct cm_id *id, const struct rdma_conn_param *from)
 		r = siw_cm_connect(id->siw, cm_dest_addr(id), &source, &param);
 	/*
 	 * Ports of rdma_cm are separate from UDP ports, so the program itself may use a UDP socket
-	 * on the port.
+	 * on the port. The query then leaves from any free port.
 	 */
 	if (r == -EADDRINUSE) {
 		source.port_be = 0;

@@ -83,7 +83,7 @@ struct siw_cm_param {
 	int rev;		 /* connect: MPA revision, 1 or 2; 0 = 2 */
 	int no_crc;		 /* 1 = use CRCs only if the peer requires them */
 	int peer_to_peer;	 /* connect, revision 2: set of enum siw_cm_rtr that is offered */
-	int markers;		 /* 1 = request Markers from the peer, like setting markers */
+	int markers;		 /* 1 = request Markers; 0 = only if setting markers is on */
 	int timeout_ms;		 /* time limit of MPA start-up; 0 = setting mpa_timeout_ms */
 	/* connect: 1 = report the peer's Reply by CONNECT_RESPONSE and wait for siw_cm_establish */
 	int hold;
@@ -106,7 +106,7 @@ struct siw_cm_param {
 /* An event that siw_cm_get_event returns. A prefix names the events that set a member. */
 struct siw_cm_event {
 	struct siw_cm_id *id;	     /* CONNECT_REQUEST: the new id */
-	struct siw_cm_id *listen_id; /* valid in CONNECT_REQUEST only */
+	struct siw_cm_id *listen_id; /* CONNECT_REQUEST: the listening id */
 	void *context;		     /* context of id (CONNECT_REQUEST: of listen_id) */
 	int event;		     /* enum siw_cm_event_type */
 	int status;		     /* 0 or -errno: -ECONNREFUSED, -ETIMEDOUT, -EPROTO, ... */
@@ -115,7 +115,7 @@ struct siw_cm_event {
 	int initiator_depth; /* negotiated local ORD; CONNECT_REQUEST: its upper limit */
 	/* negotiated local IRD; CONNECT_REQUEST: ORD that the peer requests */
 	int responder_resources;
-	int peer_ird, peer_ord; /* values in the peer's frame; -1: the frame has none */
+	int peer_ird, peer_ord; /* IRD and ORD in the peer's frame; -1: the frame has none */
 	/*
 	 * The Terminate that ended the connection, in the format of siw_wc.vendor_err, or 0. UD,
 	 * REJECTED: 1 = the listener is closed, 2 = its program rejected the request.

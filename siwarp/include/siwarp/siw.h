@@ -318,7 +318,7 @@ struct siw_mw {
  * from addr on; for a region with an iova, addr is in the range that starts at iova.
  */
 struct siw_mw_bind_info {
-	struct siw_mr *mr; /* registered with SIW_ACCESS_MW_BIND */
+	struct siw_mr *mr; /* the region, which was registered with SIW_ACCESS_MW_BIND */
 	uint64_t addr;
 	uint64_t length;
 	unsigned int
@@ -417,7 +417,7 @@ enum siw_wc_opcode {
 };
 
 enum siw_wc_flags {
-	SIW_WC_GRH = 1, /* see grh in struct siw_qp_init_attr */
+	SIW_WC_GRH = 1, /* the receive buffer begins with a GRH: grh of struct siw_qp_init_attr */
 	SIW_WC_WITH_IMM = 2,
 	SIW_WC_WITH_INV = 8,
 };
@@ -945,7 +945,7 @@ struct siw_send_wr {
 			uint64_t swap_mask;
 		} masked; /* MASKED_ATOMIC_...: the masks; the operands are in wr.atomic */
 		struct {
-			struct siw_mw *mw; /* a type 2 window */
+			struct siw_mw *mw; /* the window to bind, of type 2 */
 			uint32_t rkey;	   /* the window's key after the bind */
 			struct siw_mw_bind_info bind_info;
 		} bind_mw;

@@ -75,7 +75,7 @@ void siw_reason_record(const char *text);
 /*
  * For libraries on top of siwarp: writes a line about a refused call to the log, if layer verbs
  * logs warnings (setting log). call: the function that the program called, or NULL; err: positive
- * errno value; reason: as of siw_reason, or NULL.
+ * errno value; reason: a text as siw_reason returns it, or NULL.
  */
 void siw_log_refused_call(const char *call, int err, const char *reason);
 
@@ -307,12 +307,12 @@ int siw_send_inline(struct siw_qp *qp, uint64_t wr_id, const void *data, uint32_
 struct siw_array_send_wr {
 	uint64_t wr_id;
 	uint64_t addr;	      /* address of the scatter/gather element */
-	uint64_t remote_addr; /* for Writes, Reads and atomics */
+	uint64_t remote_addr; /* Writes, Reads and atomics: address in the peer's memory */
 	uint64_t compare_add; /* atomics */
 	uint64_t swap;	      /* ATOMIC_CMP_AND_SWP */
 	uint32_t length;      /* octets of the scatter/gather element; 0: the request has none */
 	uint32_t lkey;	      /* local key of the scatter/gather element */
-	uint32_t rkey;	      /* for Writes, Reads and atomics */
+	uint32_t rkey;	      /* Writes, Reads and atomics: key of the peer's memory */
 	/* immediate data; with the opcodes that invalidate an STag: its rkey */
 	uint32_t imm_data;
 	uint32_t opcode;
@@ -333,7 +333,7 @@ struct siw_array_ah {
 struct siw_array_recv_wr {
 	uint64_t wr_id;
 	uint64_t addr;
-	uint32_t length; /* in octets; 0: the receive has no element */
+	uint32_t length; /* octets of the element; 0: the receive has none */
 	uint32_t lkey;
 };
 

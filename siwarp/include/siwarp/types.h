@@ -47,7 +47,7 @@ struct siw_sge {
 struct siw_source_drops {
 	struct siw_addr source;
 	uint64_t drops; /* number of dropped datagrams */
-	uint64_t over;	/* upper bound of the part of drops that other sources caused */
+	uint64_t over;	/* at most this number of drops were datagrams of other sources */
 };
 
 /* An RD peer with a message that waits for a receive. Returned by siw_query_waits. */
