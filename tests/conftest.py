@@ -72,6 +72,7 @@ if "SANITIZER" in os.environ:
         "cli/test_cli_tmux.py",
         "ftp/test_ftp_server.py",
         "ftp/test_ftp_stream.py",
+        "harness/test_siwarp_process.py",
         "unit/inspect",
         "unit/python/test_python_rebuild.py",
         # The tests in these folders check the source tree and its tools. Programs such as make have

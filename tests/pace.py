@@ -24,7 +24,7 @@ PIECES = 7
 MOST = 12.0
 CPUS = os.cpu_count() or 1
 #: Seconds for which a measurement is reused.
-FRESH_S = 2.0
+FRESH_S = 5.0
 
 
 def _time_work_piece() -> float:

@@ -1,7 +1,7 @@
 """Messages in NumPy arrays: lists of requests and completions, over reliable datagrams.
 
 python message_arrays.py                  prints its port, adds up the readings of one client
-python message_arrays.py 127.0.0.1 PORT   sends 100,000 messages of 8 readings
+python message_arrays.py 127.0.0.1 PORT   sends 16,000 messages of 8 readings
 """
 
 import sys
@@ -24,7 +24,7 @@ from siwarp.verbs import (
     arrays,
 )
 
-MESSAGES, READINGS = 100_000, 8
+MESSAGES, READINGS = 16_000, 8
 #: Number of messages per list, and of receives that the server keeps posted.
 LIST, RECEIVES = 32, 128
 #: The Q_Key of both sides' queue pairs; messages with another Q_Key are dropped.

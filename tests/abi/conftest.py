@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from abi.abi_harness import CC, PROGRAMS
+from abi.symbols import exported_symbols
 from cli.cli_harness import environment_without_sanitizer
 
 from siwarp import _paths
@@ -18,8 +19,9 @@ from siwarp import _paths
 class Programs(dict[str, Path]):
     """The C programs of tests/abi/programs; each is compiled when a test first needs it.
 
-    A program is kept in the build directory until its sources, the headers, the libraries or the
-    command change, so that neither the next run nor another pytest process compiles it again.
+    A program is kept in the build directory until its sources, the headers, the symbols of the
+    libraries or the command change, so that neither the next run nor another pytest process
+    compiles it again.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -31,8 +33,10 @@ class Programs(dict[str, Path]):
         self._link = ["-Wl,--as-needed", *libraries, f"-Wl,-rpath-link,{folders[1]}"]
         headers = [*PROGRAMS.glob("*.h"), *_paths.include_dir().rglob("*.h")]
         self._inputs = hashlib.sha256(repr([*CC, *self._link]).encode())
-        for file in [*sorted(headers), *libraries, _paths.library_path()]:
-            self._inputs.update(Path(file).read_bytes())
+        for file in sorted(headers):
+            self._inputs.update(file.read_bytes())
+        for library in libraries:
+            self._inputs.update(repr(sorted(exported_symbols(Path(library)))).encode())
 
     def __missing__(self, name: str) -> Path:
         """Compile a program and link it with --as-needed, as distributions link programs."""

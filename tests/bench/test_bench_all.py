@@ -376,9 +376,11 @@ def test_a_trial_measures_every_section_and_is_never_reliable(
     page, data = tmp_path / "page.html", tmp_path / "data.json"
     # Without PATH no other stack is found: what is installed here does not change the test.
     monkeypatch.setenv("PATH", "")
-    # One round of each figure, with small messages.
+    # One round of each figure, with few and small messages.
     of_trial = report.Scope.of_trial()
-    small = replace(of_trial, rounds=1, datagrams=(64,), streams=(64,), thread_counts=(2,))
+    small = replace(
+        of_trial, seconds=0.002, rounds=1, datagrams=(64,), streams=(64,), thread_counts=(2,)
+    )
     monkeypatch.setattr(report.Scope, "of_trial", lambda: small)
     arguments = ["bench", "all", "--quick", "--out", str(page), "--json", str(data)]
     done = CliRunner().invoke(build_app("bench"), arguments)

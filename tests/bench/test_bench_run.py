@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import statistics
+import sys
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from harness.siwarp_process import forking_programs
 from pace import scale_limit
 
 from siwarp import bench
@@ -79,6 +81,11 @@ pytestmark = pytest.mark.scales
 def extend_run_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Extend the time limit of a run, so that only a run that hangs exceeds it."""
     monkeypatch.setattr(runner, "LIMIT_S", int(scale_limit(runner.LIMIT_S)))
+
+
+@pytest.fixture(autouse=True)
+def fork_processes_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", str(forking_programs() / "python"))
 
 
 @pytest.mark.parametrize("asked", SMALL.values(), ids=SMALL.keys())

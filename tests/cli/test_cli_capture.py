@@ -21,7 +21,7 @@ from cli.cli_harness import (
     run_siwarp_in_process,
 )
 from harness.rc_traffic import capture_rc_messages
-from harness.siwarp_process import COMMAND
+from harness.siwarp_process import COMMAND, forking_programs
 from harness.verbs_harness import wait_until
 from scapy.utils import rdpcap
 
@@ -34,7 +34,7 @@ from siwarp.verbs import AH, CQ, MR, PD, QP, Context, QPInitAttr, QPType, RecvWR
 def capture_ping(file: Path, qp: str, *more: object) -> None:
     with run_ping_server("--qp", qp, "--addr", "127.0.0.1") as (port, _):
         done = run_siwarp(
-            "capture", "-o", file, "--", *COMMAND,
+            "capture", "-o", file, "--", forking_programs() / "siwarp",
             "ping", "127.0.0.1", "-p", port, "--qp", qp, *qkey_options(qp), *more,
         )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -65,7 +65,10 @@ def test_a_ud_ping_is_captured_completely_and_dissected(tmp_path: Path) -> None:
 def test_words_after_the_captured_program_are_arguments_of_the_program(tmp_path: Path) -> None:
     file = tmp_path / "x.pcapng"
     for between in ([], ["--"]):
-        done = run_siwarp("capture", "-o", file, *between, *COMMAND, "ping", "-n", 3, "--json")
+        done = run_siwarp(
+            *("capture", "-o", file, *between),
+            *(forking_programs() / "siwarp", "ping", "-n", 3, "--json"),
+        )
         assert (done.returncode, json.loads(done.stdout)["received"]) == (0, 3)
         assert len(dissect_to_json(file)) == 6
 
@@ -297,7 +300,7 @@ def test_a_path_that_cannot_be_written_is_reported_before_the_command_runs(tmp_p
 def test_the_size_of_a_capture_can_be_limited(tmp_path: Path) -> None:
     file = tmp_path / "x.pcapng"
     done = run_siwarp(
-        "capture", "--max-mb", 1, "-o", file, "--", *COMMAND,
+        "capture", "--max-mb", 1, "-o", file, "--", forking_programs() / "siwarp",
         "ping", "-n", 200, "-s", 20_000, "--qp", "rc",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

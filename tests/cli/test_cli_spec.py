@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import pytest
+from cli.cli_harness import run_siwarp
 
 
 def run_siwarp_spec(*arguments: str) -> str:
-    command = [sys.executable, "-m", "siwarp.cli", "spec", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    done = run_siwarp("spec", *arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 @pytest.mark.parametrize("name", ["dgram", "adts"])

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pace
+from harness.siwarp_process import forking_programs
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
@@ -24,9 +25,16 @@ def run_in_namespace(script: str, folder: Path, first: Path | None = None) -> st
     """Run a script in a folder and in a new network namespace; return all of its output.
 
     In a shared namespace, another test might use the ports of the script. Programs are searched in
-    the folder ``first``, then in the folder of this Python, which contains ``siwarp``.
+    the folder ``first``, then among those that are forked, then in the folder of this Python.
     """
-    places = [first, Path(sys.executable).parent, os.environ["PATH"], "/usr/sbin", "/sbin"]
+    places = [
+        first,
+        forking_programs(),
+        Path(sys.executable).parent,
+        os.environ["PATH"],
+        "/usr/sbin",
+        "/sbin",
+    ]
     done = pace.run_command(
         ["unshare", "-rn", "bash", "-ec", f"ip link set lo up\n{script}"],
         stdout=subprocess.PIPE,

@@ -37,4 +37,4 @@ def test_the_documented_siwarp_sim_command_counts_seeds_and_operations(tmp_path:
     said = run_in_namespace(
         read_doc_block("docs/guides/deterministic-tests.md", "random"), tmp_path
     )
-    assert said.startswith("siwarp sim: 3 seeds from 1, 0 failed, 1809 operations")
+    assert said.startswith("siwarp sim: 2 seeds from 1, 0 failed, 1206 operations")

@@ -12,7 +12,7 @@ from docs.docs_harness import ROOT, read_doc_block, run_in_namespace
 
 def run_python_in_namespace(code: str, folder: Path) -> str:
     (folder / "program.py").write_text(code)
-    return run_in_namespace(f'"{sys.executable}" program.py', folder)
+    return run_in_namespace("python program.py", folder)
 
 
 def test_the_documented_pair_of_queue_pairs_exchanges_messages(tmp_path: Path) -> None:
@@ -55,7 +55,8 @@ def test_the_tests_of_the_example_project_pass(tmp_path: Path) -> None:
 
 
 def test_the_documented_simulated_pair_exchanges_a_message_in_virtual_time(tmp_path: Path) -> None:
-    said = run_python_in_namespace(read_doc_block("docs/guides/testing.md", "simulated"), tmp_path)
+    (tmp_path / "program.py").write_text(read_doc_block("docs/guides/testing.md", "simulated"))
+    said = run_in_namespace(f'"{sys.executable}" program.py', tmp_path)
     assert re.fullmatch(r"b'hello' after \d\.\d+ s\n", said)
 
 

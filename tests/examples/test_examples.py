@@ -12,39 +12,31 @@ from pathlib import Path
 
 import pace
 import pytest
-from cli.cli_harness import environment_without_sanitizer
+from cli.cli_harness import environment_without_sanitizer, run_siwarp
 from harness.siwarp_process import SiwarpProcess
 
 from siwarp import verbs
 
 
-def compiler_flags() -> list[str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "siwarp.cli", "config", "--cflags", "--libs"],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd="/",
-    )
-    return [done.stdout.strip()]
-
-
-@pytest.fixture
-def build_example(root: Path, tmp_path: Path):
-    """Provide a function that compiles an example in C, with warnings as errors."""
+@pytest.fixture(scope="module")
+def build_example(root: Path, tmp_path_factory: pytest.TempPathFactory):
+    """Provide a function that compiles an example in C once, with warnings as errors."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     assert compiler, "this test needs a C compiler: apt install gcc"
+    folder = tmp_path_factory.mktemp("examples")
+    flags = run_siwarp("config", "--cflags", "--libs").stdout.strip()
 
     def build_c_example(name: str) -> list[str]:
-        program = tmp_path / name
-        source = root / "examples/c" / f"{name}.c"
-        subprocess.run(
-            f"{compiler} -O2 -Wall -Wextra -Werror '{source}' {compiler_flags()[0]} -o '{program}'",
-            shell=True,
-            check=True,
-            timeout=60,
-            env=environment_without_sanitizer(),
-        )
+        program = folder / name
+        if not program.exists():
+            source = root / "examples/c" / f"{name}.c"
+            subprocess.run(
+                f"{compiler} -O2 -Wall -Wextra -Werror '{source}' {flags} -o '{program}'",
+                shell=True,
+                check=True,
+                timeout=60,
+                env=environment_without_sanitizer(),
+            )
         return [str(program)]
 
     return build_c_example
@@ -221,8 +213,8 @@ def test_numpy_memory_changes_the_array_in_the_other_process(root: Path) -> None
 
 def test_message_arrays_adds_up_the_readings_of_all_messages(root: Path) -> None:
     server, client = run_server_and_client(python_example_command(root, "message_arrays.py"))
-    assert client == "sent 100,000 messages\n"
-    assert server == f"sum of 800,000 readings: {8 * sum(range(100_000)):,}\n"
+    assert client == "sent 16,000 messages\n"
+    assert server == f"sum of 128,000 readings: {8 * sum(range(16_000)):,}\n"
 
 
 def test_aio_echo_answers_a_hundred_connections_in_one_event_loop(root: Path) -> None:

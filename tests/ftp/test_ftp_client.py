@@ -20,6 +20,7 @@ from ftp.ftp_harness import (
     run_server,
     wait_until,
 )
+from harness.siwarp_process import SiwarpProcess
 from table import each_row
 
 from siwarp.ulp.adts.tree import Tree
@@ -271,7 +272,9 @@ def test_an_url_names_server_user_and_path(monkeypatch: pytest.MonkeyPatch, tmp_
 
 def run_siwarp_ftp(*words: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "siwarp.cli", "ftp", *map(str, words)]
-    done: Any = pace.run_command(command, seconds=60, capture_output=True, text=True)
+    done: Any = pace.run_command(
+        command, seconds=60, capture_output=True, text=True, start=SiwarpProcess
+    )
     return done  # type: ignore[no-any-return]
 
 

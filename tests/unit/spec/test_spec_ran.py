@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
 import clause_record
+import pace
 import pytest
+from harness.siwarp_process import SiwarpProcess
 from unit.spec.spec_harness import (
     ROOT,
     Captured,
@@ -221,15 +222,26 @@ def test_a_run_is_recorded_with_and_without_parallel_workers(tmp_path: Path, wor
     (tmp_path / "pytest.ini").write_text(
         f"[pytest]\npythonpath = {shlex.quote(str(ROOT / 'spec'))}\n"
     )
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "xdist.plugin", "-n", workers]
-    command += ["-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "xdist.plugin", "-p", "no:cacheprovider"]
     outside = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST", "LD_PRELOAD"))}
     outside["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = (
         # Plugins are not loaded automatically, because importing hypothesis takes longer than the
         # test.
         "1"
     )
-    subprocess.run([*command, "tests"], cwd=tmp_path, env=outside, timeout=100, check=False)
+
+    def run_pytest(*arguments: str) -> int:
+        done = pace.run_command(
+            [*command, *arguments, "tests"],
+            cwd=tmp_path,
+            env=outside,
+            seconds=100,
+            start=SiwarpProcess,
+            imports=("pytest",),
+        )
+        return done.returncode
+
+    run_pytest("-n", workers)
     record = clause_record.load_clause_record(tmp_path)
     assert record is not None
     assert record["tree"] == clause_record.source_fingerprint(tmp_path)
@@ -244,9 +256,7 @@ def test_a_run_is_recorded_with_and_without_parallel_workers(tmp_path: Path, wor
             ("skips", ["X-4"], "skipped"),
         ]
     }
-    subprocess.run(
-        [*command, "tests", "-k", "passes"], cwd=tmp_path, env=outside, timeout=100, check=True
-    )
+    assert run_pytest("-k", "passes") == 0
     # The tree is unchanged, so a partial run adds to the record.
     assert clause_record.load_clause_record(tmp_path) == record
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pace
 import pytest
+from cli.cli_harness import run_siwarp
+from harness.siwarp_process import SiwarpProcess
 
 pytestmark = pytest.mark.scales
 
@@ -24,14 +26,18 @@ def run_pytest_on(tmp_path: Path):
         # The environment of an xdist worker contains PYTEST_ variables, which are removed.
         env = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
         done = pace.run_command(
-            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments],
+            # The plugin of hypothesis takes longer to import than most of the tests.
+            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider",
+             "-p", "no:hypothesispytest", *arguments],
             cwd=tmp_path,
             env=env,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             seconds=60,
-        )
+            start=SiwarpProcess,
+            imports=("pytest",),
+        )  # fmt: skip
         return done.returncode, done.stdout
 
     return run_pytest_on_text
@@ -103,12 +109,7 @@ def test_cannot_begin(broken):
     ]
     for file in kept:
         assert f"siwarp dissect '{file}'" in said
-    done = pace.run_command(
-        [sys.executable, "-m", "siwarp.cli", "dissect", str(kept[1])],
-        capture_output=True,
-        text=True,
-        seconds=60,
-    )
+    done = run_siwarp("dissect", kept[1])
     # The capture includes the start-up of the connection, although the test's parameters name
     # rc_pair before capture.
     assert re.search(
@@ -189,12 +190,7 @@ def test_fails(rc_pair, capture, world):
     assert "1 failed, 4 passed" in said, said
     assert code == 1
     kept = tmp_path / "siwarp-captures" / "test_it.py-test_fails.pcapng"
-    done = pace.run_command(
-        [sys.executable, "-m", "siwarp.cli", "dissect", str(kept)],
-        capture_output=True,
-        text=True,
-        seconds=60,
-    )
+    done = run_siwarp("dissect", kept)
     assert re.search(r"rc MPA_REQUEST .*rc SEND", done.stdout, re.DOTALL)
 
 

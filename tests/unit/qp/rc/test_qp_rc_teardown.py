@@ -17,6 +17,7 @@ from contextlib import contextmanager
 import pytest
 from harness.peer_harness import PlainPeer, connected_plain_peer
 from harness.rc_harness import SEND, WRITE, End, ListenerAndConnector
+from harness.siwarp_process import SiwarpProcess
 from harness.verbs_harness import Rig, octet_pattern, poll, wait_until
 
 from siwarp._siwarp import ffi, lib
@@ -43,7 +44,8 @@ pd = PD(ctx)
 cq, rcq = CQ(ctx, 64), CQ(ctx, 64)
 qp = QP(pd, QPInitAttr(QPType.RC, scq=cq, rcq=rcq))
 target = MR(pd, bytearray(1 << 16), AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_WRITE)
-mr = MR(pd, bytearray((i * 7 + (i >> 8) * 13 + 31) & 0xFF for i in range(1 << 20)))
+pattern = bytes((i * 7 + (i >> 8) * 13 + 31) & 0xFF for i in range(1 << 16))
+mr = MR(pd, bytearray(16 * pattern))
 channel = cm.CMEventChannel(ctx)
 cm_id = cm.CMID(channel)
 cm_id.bind_qp(qp)
@@ -68,7 +70,9 @@ elif how in ("exit of C", "idle"):  # exits without Python's cleanup
 
 @contextmanager
 def sender_process(*arguments: str, **env: str) -> Iterator[subprocess.Popen[str]]:
-    child = subprocess.Popen(
+    # With "close", the normal end of an interpreter closes the connection.
+    start = subprocess.Popen if "close" in arguments else SiwarpProcess
+    child = start(
         [sys.executable, "-c", SENDER, *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
