@@ -191,12 +191,12 @@ def make_certificate(folder: Path) -> tuple[Path, Path]:
     return files
 
 
-def quarter_octets_for_ud(kind: str, count: int) -> int:
-    """Return a quarter of a number of octets on UD, where a unit is a thousandth of other units.
+def fewer_octets_for_ud(kind: str, count: int) -> int:
+    """Return a sixth of a number of octets on UD, where a unit is a thousandth of other units.
 
-    A quarter of some megabytes is still more than the window of UD.
+    A sixth of five megabytes is still more than the window of UD.
     """
-    return count // 4 if kind == "ud" else count
+    return count // 6 if kind == "ud" else count
 
 
 def random_octets(count: int) -> bytes:
