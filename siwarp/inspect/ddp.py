@@ -30,6 +30,7 @@ from scapy.fields import (
 )
 from scapy.packet import Packet
 
+from siwarp.inspect.layer import Layer
 from siwarp.inspect.names import OPCODES, TAGGED_PRIVATE_CODES, Opcode, TaggedPrivateCode
 from siwarp.inspect.wire import TAGGED_HDR_LEN, UNTAGGED_HDR_LEN
 
@@ -50,7 +51,7 @@ def ddp_and_rdmap_control_fields(tagged: int) -> list[Field[Any, Any]]:
     ]
 
 
-class DDP(Packet):
+class DDP(Layer):
     """Base class of both headers; parses octets whose T bit is not known yet."""
 
     name = "DDP"

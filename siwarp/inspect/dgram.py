@@ -31,6 +31,7 @@ from scapy.packet import Packet, bind_top_down
 
 from siwarp.inspect.crc import crc32c
 from siwarp.inspect.ddp import DDP, UNTAGGED_HDR_LEN, DDPUntagged, ddp_and_rdmap_control_fields
+from siwarp.inspect.layer import Layer
 from siwarp.inspect.names import Opcode, Queue
 from siwarp.inspect.rd import RDDatagram
 from siwarp.inspect.rdmap import Terminate
@@ -83,7 +84,7 @@ def _segment_len(datagram: Packet) -> int:
     return max(len(datagram.original or b"") - CRC_LEN, 0)
 
 
-class UDDatagram(Packet):
+class UDDatagram(Layer):
     """A complete UDP payload of a UD QP.
 
     `crc` is computed if it is None; a QP without CRC sends zero.
@@ -187,7 +188,7 @@ class UCReport(LLPDatagram):
     ]
 
 
-class RecordHeader(Packet):
+class RecordHeader(Layer):
     """RDMAP's header in each segment of a Write-Record, which has the private opcode: 20 octets.
 
     `to` is the tagged offset of the message's first octet, `length` the message's length in octets.

@@ -50,6 +50,7 @@ from siwarp.inspect.framing import (
     mpa_startup_frame_end_offset,
     pad_len,
 )
+from siwarp.inspect.layer import Layer
 from siwarp.inspect.wire import ENHANCED_LEN
 
 #: The M flag in the octet after the key of a start-up frame.
@@ -93,7 +94,7 @@ def _startup_fields(key: bytes) -> list[Field[Any, Any] | ConditionalField]:
     ]
 
 
-class MPAStartup(Packet):
+class MPAStartup(Layer):
     """Base class of both start-up frames; `MPAStartup(octets)` selects the class by the key.
 
     `pd_length` is computed if it is None; it includes IRD/ORD, which `private_data` does not. The
@@ -147,7 +148,7 @@ def _pad_len(fpdu: Packet) -> int:
     return pad_len(fpdu.ulpdu_length)
 
 
-class FPDU(Packet):
+class FPDU(Layer):
     """A framed ULPDU: length, DDP segment, pad, CRC32C.
 
     `ulpdu_length`, `pad` and `crc` are computed if they are None; given values are kept, so that
@@ -171,12 +172,12 @@ class FPDU(Packet):
 
     def post_build(self, pkt: bytes, pay: bytes) -> bytes:
         """Insert the computed length, pad and CRC if their fields are None."""
-        ulpdu = bytes(self.ulpdu) if self.ulpdu is not None else b""
+        length = len(pkt) - LENGTH_LEN - len(self.pad or b"") - CRC_LEN
         if self.ulpdu_length is None:
-            pkt = len(ulpdu).to_bytes(LENGTH_LEN, "big") + pkt[LENGTH_LEN:]
+            pkt = length.to_bytes(LENGTH_LEN, "big") + pkt[LENGTH_LEN:]
         if self.pad is None:
-            end = LENGTH_LEN + len(ulpdu)
-            pkt = pkt[:end] + bytes(pad_len(len(ulpdu))) + pkt[end:]
+            end = LENGTH_LEN + length
+            pkt = pkt[:end] + bytes(pad_len(length)) + pkt[end:]
         if self.crc is None:
             pkt = pkt[:-CRC_LEN] + crc32c(pkt[:-CRC_LEN]).to_bytes(CRC_LEN, "little")
         return pkt + pay
@@ -194,7 +195,7 @@ class FPDU(Packet):
         return len(self.marked or bytes(self))
 
 
-class Marker(Packet):
+class Marker(Layer):
     """A Marker (RFC 5044 figure 3); `fpduptr` is the distance from its FPDU's first octet."""
 
     name = "MPA Marker"
@@ -279,7 +280,7 @@ class _DirectionState:
     at: int = 0  # position: octets of FPDUs and Markers parsed so far
 
 
-class MPA(Packet):
+class MPA(Layer):
     """Contiguous octets that begin with a frame: start-up frames and FPDUs."""
 
     name = "MPA"

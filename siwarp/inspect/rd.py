@@ -28,6 +28,7 @@ from scapy.fields import (
 from scapy.packet import Packet
 
 from siwarp.inspect.crc import crc32c
+from siwarp.inspect.layer import Layer
 from siwarp.inspect.wire import ACK_HEAD, CRC_LEN, LLP_VERSION, RANGE, RD_HEADER_LEN
 
 COOKIE_LEN = 20
@@ -82,7 +83,7 @@ def _body_len(datagram: Packet) -> int:
     return max(len(datagram.original or b"") - RD_HEADER_LEN - CRC_LEN, 0)
 
 
-class RDDatagram(Packet):
+class RDDatagram(Layer):
     """A complete UDP payload of an RD QP.
 
     `crc` is computed if it is None; a QP without CRC sends zero. `body` is the segment, the ranges,

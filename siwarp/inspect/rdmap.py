@@ -31,6 +31,7 @@ from siwarp.inspect.ddp import (
     DDPTagged,
     DDPUntagged,
 )
+from siwarp.inspect.layer import Layer
 from siwarp.inspect.names import (
     ATOMIC_CODES,
     PRIVATE_CODES,
@@ -46,7 +47,7 @@ ATOMIC_RESPONSE_LEN = 12
 IMMEDIATE_LEN = 8
 
 
-class ReadRequest(Packet):
+class ReadRequest(Layer):
     """RDMA Read Request header, 28 octets (RFC 5040 figure 6)."""
 
     name = "RDMAP Read Request"
@@ -59,7 +60,7 @@ class ReadRequest(Packet):
     ]
 
 
-class AtomicRequest(Packet):
+class AtomicRequest(Layer):
     """Atomic Operation Request header, 52 octets (RFC 7306 figure 4).
 
     The default values of fields that FetchAdd does not use are those to be sent: compare data 0,
@@ -80,7 +81,7 @@ class AtomicRequest(Packet):
     ]
 
 
-class AtomicResponse(Packet):
+class AtomicResponse(Layer):
     """Atomic Operation Response header, 12 octets (RFC 7306 figure 6)."""
 
     name = "RDMAP Atomic Response"
@@ -90,7 +91,7 @@ class AtomicResponse(Packet):
     ]
 
 
-class ImmediateData(Packet):
+class ImmediateData(Layer):
     """Immediate Data, 8 octets (RFC 7306 figure 7); verbs use only the first four."""
 
     name = "RDMAP Immediate Data"
@@ -100,7 +101,7 @@ class ImmediateData(Packet):
     ]
 
 
-class PrivateHead(Packet):
+class PrivateHead(Layer):
     """The first 8 octets of an untagged private message, before the user's octets.
 
     Used by Send with Immediate; spec/datagram-iwarp.md section 10.
@@ -153,7 +154,7 @@ def _parse_quoted_read_request(octets: bytes) -> Packet:
     return QuotedReadRequest(octets) if whole else Raw(octets)
 
 
-class Terminate(Packet):
+class Terminate(Layer):
     """Terminate header (RFC 5040 figures 7 and 8).
 
     `m`, `d` and `r` define the rest. The length field is present if M or D is set: M marks it as

@@ -25,10 +25,11 @@ from scapy.fields import (
 from scapy.packet import Packet
 
 from siwarp.inspect.crc import crc32c
+from siwarp.inspect.layer import Layer
 from siwarp.inspect.wire import CRC_LEN, SIDR_DATA_LEN, SIDR_LEN, SIDRType
 
 
-class SIDR(Packet):
+class SIDR(Layer):
     """A frame of UD resolution; `crc` and the length of `data` are computed if they are None."""
 
     name = "siwarp UD resolution"

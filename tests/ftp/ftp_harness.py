@@ -191,13 +191,13 @@ def make_certificate(folder: Path) -> tuple[Path, Path]:
     return files
 
 
-def quarter_octets_for_ud(kind: str, count: int) -> int:
-    """Return a test's number of octets for a transport: a quarter of ``count`` on UD.
+def fewer_octets_for_ud(kind: str, count: int) -> int:
+    """Return a test's number of octets for a transport: a sixth of ``count`` on UD.
 
-    UD is slower, because a unit is a single datagram. A quarter of some megabytes is still more
-    than the window of UD.
+    UD is slower, because a unit is a single datagram. A sixth of five megabytes is still more than
+    the window of UD.
     """
-    return count // 4 if kind == "ud" else count
+    return count // 6 if kind == "ud" else count
 
 
 def random_octets(count: int) -> bytes:

@@ -15,8 +15,8 @@ import pytest
 from ftp.ftp_harness import (
     LIMIT,
     ServerProcess,
+    fewer_octets_for_ud,
     make_certificate,
-    quarter_octets_for_ud,
     random_octets,
     read_file,
     run_server,
@@ -59,7 +59,7 @@ def log_in_to_server(request: pytest.FixtureRequest, server: ServerProcess) -> I
 @pytest.mark.parametrize("size", [0, 1, 1 << 20, 5_000_000])
 def test_a_file_is_stored_and_retrieved(ftp: FTP, root: Path, size: int) -> None:
     large = size >= 1 << 20
-    data = random_octets(quarter_octets_for_ud(ftp.transports[0], size) if large else size)
+    data = random_octets(fewer_octets_for_ud(ftp.transports[0], size) if large else size)
     for name in NAMES[:1] if large else NAMES:
         ftp.storbinary(f"STOR {name}", io.BytesIO(data), 1 << 16)
         assert (root / name).read_bytes() == data
@@ -109,7 +109,7 @@ def test_a_transfer_is_aborted_and_the_session_goes_on(ftp: FTP, root: Path) -> 
 def test_an_upload_that_is_cut_is_never_seen_under_its_name(
     ftp: FTP, server: ServerProcess, root: Path
 ) -> None:
-    data = random_octets(quarter_octets_for_ud(ftp.transports[0], 6_000_000))
+    data = random_octets(fewer_octets_for_ud(ftp.transports[0], 6_000_000))
     cut = len(data) // 2
     (root / "name").write_bytes(b"the version before")
     ftp.voidcmd("TYPE I")
@@ -188,7 +188,7 @@ def test_a_token_that_has_expired_is_refused(tmp_path: Path) -> None:
 
 def test_in_active_mode_the_server_opens_the_channels(ftp: FTP, root: Path) -> None:
     ftp.set_pasv(False)
-    data = random_octets(quarter_octets_for_ud(ftp.transports[0], 3_000_000))
+    data = random_octets(fewer_octets_for_ud(ftp.transports[0], 3_000_000))
     ftp.storbinary("STOR active", io.BytesIO(data))
     assert (root / "active").read_bytes() == data
     assert read_file(ftp, "active") == data
@@ -316,7 +316,7 @@ def test_descriptors_are_as_before_after_many_transfers(server: ServerProcess, r
 
     def read_and_store_files(kind: str) -> None:
         with connect_client(server, kind) as ftp:
-            for _ in range(5):
+            for _ in range(3):
                 read_file(ftp, "file")
                 ftp.storbinary("STOR other", io.BytesIO(b"x"))
 

@@ -15,7 +15,7 @@ import pytest
 from ftp.ftp_harness import (
     LIMIT,
     ServerProcess,
-    quarter_octets_for_ud,
+    fewer_octets_for_ud,
     random_octets,
     run_server,
     wait_until,
@@ -83,7 +83,7 @@ def connect_client(server: ServerProcess, transport: str) -> FTP:
 def test_a_download_that_was_cut_continues_where_it_was(
     server: ServerProcess, root: Path, tmp_path: Path, transport: str
 ) -> None:
-    data = random_octets(quarter_octets_for_ud(transport, 5_000_000))
+    data = random_octets(fewer_octets_for_ud(transport, 5_000_000))
     cut = len(data) * 2 // 5
     (root / "file").write_bytes(data)
     with Tree(tmp_path, writable=True) as tree:
@@ -119,7 +119,7 @@ def test_another_version_of_a_file_is_not_continued(
 def test_an_upload_that_was_cut_continues(
     server: ServerProcess, root: Path, tmp_path: Path, transport: str
 ) -> None:
-    data = random_octets(quarter_octets_for_ud(transport, 5_000_000))
+    data = random_octets(fewer_octets_for_ud(transport, 5_000_000))
     cut = len(data) * 3 // 5
     (tmp_path / "file").write_bytes(data)
     with Tree(tmp_path) as tree:
@@ -144,7 +144,7 @@ def test_an_upload_that_the_file_system_refuses_says_why(
 ) -> None:
     with (tmp_path / "file").open("wb") as file:
         file.truncate(40 << 20)
-    limit = quarter_octets_for_ud(transport, 8 << 20)
+    limit = fewer_octets_for_ud(transport, 4 << 20)
     with run_server(root, "--write", "--workers", "1", file_size=limit) as server:
         with Tree(tmp_path) as tree, closing(connect_client(server, transport)) as ftp:
             source = tree.open_for_send("file")

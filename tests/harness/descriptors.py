@@ -5,18 +5,19 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-from pathlib import Path
 
 
 def list_open_descriptors() -> list[int]:
     """Return the open file descriptors, in ascending order."""
+    with os.scandir("/proc/self/fd") as entries:
+        listed = [int(entry.name) for entry in entries]
     found = []
-    for entry in list(Path("/proc/self/fd").iterdir()):
+    for fd in sorted(listed):
         # The descriptor through which the directory was read is in the list, but closed by now.
         with contextlib.suppress(OSError):
-            os.fstat(int(entry.name))
-            found.append(int(entry.name))
-    return sorted(found)
+            os.fstat(fd)
+            found.append(fd)
+    return found
 
 
 def count_open_descriptors() -> int:

@@ -361,7 +361,8 @@ def _serve_fork_requests(
     Returns None in the server, and in a forked process its request and its descriptors.
     """
     running: dict[int, tuple[int, int]] = {}  # by pidfd: pid, descriptor for the exit status
-    clients: dict[int, int] = {}  # by the client's pidfd: pid that is killed when the client has ended
+    #: By the client's connection: the pid of its program, which is killed when the client ends.
+    clients: dict[int, int] = {}
     events = select.poll()
     events.register(requests, select.POLLIN)
     if listener is not None:

@@ -113,7 +113,7 @@ def wait_until(ready: Callable[[], Any], limit: float = LIMIT) -> Any:
         if net.SIMULATED:
             net.sleep(1e-5)
         elif turns > 100:
-            net.sleep(min((net.now() - began) / 20, 0.002))
+            net.sleep(min((net.now() - began) / 20, 0.01))
 
 
 def poll(cq: CQ, n: int = 1, limit: float = LIMIT) -> list[WC]:

@@ -98,6 +98,7 @@ class ScriptedRCPeer:
         self.mine, self.ours = mine, ours
         self._at = 0
         self._got = b""
+        self._frames = Frames()
         self._taken = 0
 
     @classmethod
@@ -178,14 +179,13 @@ class ScriptedRCPeer:
 
     def receive_fpdu(self) -> FPDU:
         """Return the next FPDU that siwarp sends."""
-        while True:
-            frames = self._split_received_octets_into_frames()
-            if len(frames.fpdus) > self._taken:
-                self._taken += 1
-                return frames.fpdus[self._taken - 1]
+        while len(self._frames.fpdus) == self._taken:
             got = self.sock.recv(1 << 20)
             assert got, "end of stream"
             self._got += got
+            self._frames = self._split_received_octets_into_frames()
+        self._taken += 1
+        return self._frames.fpdus[self._taken - 1]
 
     def receive_to_end(self) -> Frames:
         """Read up to the end of the stream; return everything that siwarp sent since start-up."""

@@ -27,7 +27,7 @@ from siwarp.verbs import QP, ErrorOrigin, ErrorPolicy, QPState, RecvWR, SendWR, 
 #: All operations are 5 to 20 times slower with a sanitizer.
 SANITIZED = "SANITIZER" in os.environ
 SEED = int(os.environ.get("HOSTILE_SEED", "5042"))
-MANY = 300 if SANITIZED else 2000
+MANY = 300 if SANITIZED else 500
 #: The number of octets by which an error message may exceed the datagram that it answers.
 MAX_ADDED_OCTETS = 24
 

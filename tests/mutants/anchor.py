@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 #: A comment or blank (skipped), or one token of C.
 _TOKEN = re.compile(
@@ -26,8 +27,7 @@ _HEAD = re.compile(r"[A-Za-z_]")
 _DEFINE = re.compile(r"#\s*define\s+(\w+)")
 
 
-@dataclass(frozen=True)
-class Token:
+class Token(NamedTuple):
     """A token of C and its position in the text of the file."""
 
     text: str
@@ -96,10 +96,14 @@ def _last_line_of_definition(lines: list[str], at: int) -> int:
 
 def _defined_name(text: str) -> str | None:
     """Return the name that a definition defines, or None for a declaration."""
-    words = [token.text for token in tokenize_c(text)]
-    if "{" not in words:
+    head = []
+    for found in _TOKEN.finditer(text):
+        if found.group() == "{":
+            break
+        if found.group("skip") is None:
+            head.append(found.group())
+    else:
         return None
-    head = words[: words.index("{")]
     if head[-1:] == ["="]:
         head = head[: head.index("[")] if "[" in head else head[:-1]
         return head[-1]
@@ -122,6 +126,7 @@ class CSourceTree:
         self.root = root
         self.texts: dict[Path, str] = {}
         self.defined: dict[str, list[tuple[Path, Definition]]] = {}
+        self._tokens: dict[tuple[Path, Definition], list[Token]] = {}
         package = root / "siwarp"
         for path in sorted([*package.rglob("*.c"), *package.rglob("*.h")]):
             if path.relative_to(package).parts[0] in APART:
@@ -163,12 +168,18 @@ class CSourceTree:
     def _places_in_definition(
         self, path: Path, chunk: Definition, wanted: list[str]
     ) -> Iterator[TextRange]:
-        there = tokenize_c(self.texts[path], chunk.start, chunk.end)
+        there = self._tokens_of_definition(path, chunk)
         words = [token.text for token in there]
         n = len(wanted)
         for at in range(len(words) - n + 1):
             if words[at : at + n] == wanted:
                 yield TextRange(path, there[at].start, there[at + n - 1].end)
+
+    def _tokens_of_definition(self, path: Path, chunk: Definition) -> list[Token]:
+        """Return the tokens of a definition, which many mutants change."""
+        if (path, chunk) not in self._tokens:
+            self._tokens[path, chunk] = tokenize_c(self.texts[path], chunk.start, chunk.end)
+        return self._tokens[path, chunk]
 
 
 @functools.cache

@@ -23,7 +23,7 @@ HOST = "127.0.0.1"
 PROCESSES, EACH = 8, 8
 #: Indexes of the processes that are killed, and the number of messages of each connection before.
 KILLED, EARLY = (2, 5), 20
-MESSAGES, SIZE = 40 if SANITIZED else 150, 200
+MESSAGES, SIZE = 40, 200
 #: Messages of a connection that have not been answered, and receives of each end.
 WINDOW, RECEIVES = 4, 8
 

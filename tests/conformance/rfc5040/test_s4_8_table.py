@@ -230,7 +230,7 @@ def _invalidate_source_of_blocked_write(peer: ScriptedRCPeer, size: int) -> None
 def register_invalidatable_memory(peer: ScriptedRCPeer, size: int) -> MR:
     """Return memory that the peer may invalidate, even while the siwarp end uses it."""
     access = ALL_ACCESS | AccessFlag.REMOTE_INVALIDATE
-    mr = MR(peer.end.rig.pd, bytearray(size), access, qp=peer.end.qp)
+    mr = MR(peer.end.rig.pd, size, access, qp=peer.end.qp)
     KEPT_REGIONS.append(mr)
     return mr
 
@@ -324,7 +324,7 @@ def _send_too_many_reads(peer: ScriptedRCPeer, size: int) -> Packet:
     """Send a fifth Read Request while four Reads are outstanding, because the peer does not read
     their responses of 64 MiB.
     """
-    there = keep_region_registered(MR(peer.end.rig.pd, bytearray(64 << 20), ALL_ACCESS))
+    there = keep_region_registered(MR(peer.end.rig.pd, 64 << 20, ALL_ACCESS))
     for msn in (1, 2, 3, 4):
         peer.send_segments(build_read_request(64 << 20, there.rkey, there.addr, msn=msn))
     return send_segment_and_return_it(peer, build_read_request(size, there.rkey, there.addr, msn=5))

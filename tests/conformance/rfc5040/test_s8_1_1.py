@@ -128,7 +128,7 @@ def test_the_number_of_outstanding_reads_of_a_peer_is_limited(
     with ScriptedRCPeer.connect_to_siwarp(
         connector, param=ConnParam(responder_resources=limit)
     ) as peer:
-        there = MR(peer.end.rig.pd, bytearray(64 << 20), ALL_ACCESS)
+        there = MR(peer.end.rig.pd, 64 << 20, ALL_ACCESS)
         for msn in range(1, limit + 2):
             peer.send_segments(build_read_request(64 << 20, there.rkey, there.addr, msn=msn))
         assert receive_terminate_numbers(peer) == (1, 2, 2)

@@ -25,6 +25,7 @@ from unit.ddp.ddp_harness import (
     temporary_setting,
     wait_until,
 )
+from unit.mpa.mpa_harness import set_small_send_buffer
 
 CATASTROPHIC = (lib.SIW_LAYER_DDP, lib.SIW_DDP_LOCAL_CATASTROPHIC, 0)
 BATCH_OCTETS = 1 << 18  # octets that mpa frames before a flush is needed
@@ -176,6 +177,7 @@ def test_a_message_of_20_mib_is_framed_in_several_calls(layer_poller: DdpPoller)
 
 def test_messages_beyond_the_in_flight_limit_wait_for_tcp(layer_poller: DdpPoller) -> None:
     stream = layer_poller.create_sender(rcvbuf=4096)
+    set_small_send_buffer(stream.sock)
     m = layer_poller.register_new_memory(2000, octet_pattern(2000))
     sent = 0
     while stream.begin_message(stream.build_message([m.sge()])) == 1:
@@ -193,6 +195,7 @@ def test_messages_beyond_the_in_flight_limit_wait_for_tcp(layer_poller: DdpPolle
 
 def test_the_octets_of_small_messages_in_flight_are_bounded(layer_poller: DdpPoller) -> None:
     stream = layer_poller.create_sender(rcvbuf=4096)
+    set_small_send_buffer(stream.sock)
     m = layer_poller.register_new_memory(1)
     sent = 0
     while stream.begin_message(stream.build_message([m.sge()])) == 1:

@@ -12,7 +12,7 @@ def test_queue_pairs_created_in_all_lanes_beside_traffic_and_queries_have_number
     build_dir: Path,
 ) -> None:
     done = subprocess.run(
-        [build_dir / "tests/c/siw-test-lanes", "4000" if "SANITIZER" in os.environ else "1500"],
+        [build_dir / "tests/c/siw-test-lanes", "4000" if "SANITIZER" in os.environ else "500"],
         capture_output=True,
         text=True,
         timeout=120,

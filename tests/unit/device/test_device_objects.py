@@ -11,7 +11,7 @@ def test_threads_use_and_destroy_objects_that_share_one_cq_and_one_srq(
     build_dir: Path,
 ) -> None:
     done = subprocess.run(
-        [build_dir / "tests/c/siw-test-objects", "4000" if "SANITIZER" in os.environ else "1500"],
+        [build_dir / "tests/c/siw-test-objects", "4000" if "SANITIZER" in os.environ else "500"],
         capture_output=True,
         text=True,
         timeout=120,

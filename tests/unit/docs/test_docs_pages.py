@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
 from pathlib import Path
@@ -29,6 +30,7 @@ RUNNERS = [
 FENCE = re.compile(r"^```(\w*)\n.*?^```$", re.DOTALL | re.MULTILINE)
 
 
+@functools.cache
 def paths_of_generated_pages() -> set[Path]:
     """Return the pages of docs that `make site` generates from the code; links may lead to them."""
     return {(ROOT / "docs" / name).resolve() for name in stage.generated_doc_pages()}

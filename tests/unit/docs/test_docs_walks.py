@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 from pathlib import Path
@@ -62,6 +63,11 @@ def function_body(function: str, file: str) -> str:
     return found[1]
 
 
+@functools.cache
+def c_code_of_siwarp() -> str:
+    return "\n".join(p.read_text("utf-8") for p in (ROOT / "siwarp").rglob("*.[ch]"))
+
+
 def hop_calls_next_hop(before: Hop, hop: Hop) -> bool:
     """Return whether the hop ``before`` calls the hop ``hop``."""
     if not hop.via:
@@ -70,8 +76,9 @@ def hop_calls_next_hop(before: Hop, hop: Hop) -> bool:
             is not None
         )
     called = re.search(rf"(->|\.){hop.via}\(", function_body(before.function, before.file))
-    sources = "\n".join(p.read_text("utf-8") for p in (ROOT / "siwarp").rglob("*.[ch]"))
-    filled = re.search(rf"\.{hop.via}\s*=\s*{hop.function}\b|{hop.via} = {hop.function};", sources)
+    filled = re.search(
+        rf"\.{hop.via}\s*=\s*{hop.function}\b|{hop.via} = {hop.function};", c_code_of_siwarp()
+    )
     return called is not None and filled is not None
 
 

@@ -121,9 +121,7 @@ def capture_corpus(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
     return [file.read_bytes() for file in [*made, *RECORDED]]
 
 
-@settings(
-    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     which=st.integers(0, 4),
     changes=st.lists(
@@ -165,7 +163,6 @@ def check_dissection_invariants(found: Dissection) -> None:
     assert told == {s.number: sum(s.messages.values()) for s in found.streams}
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     octets=st.binary(max_size=300),
     who=st.integers(0, 1),

@@ -30,7 +30,7 @@ def test_after_a_gap_the_search_for_the_request_of_a_response_is_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Count the comparisons, whose number could make a long capture with a gap take hours."""
-    count, looks = 200, 0
+    count, looks = 100, 0
     link = add_startup_frames(TCPConversation().open())
     for n in range(1, count + 1):
         link.send(0, make_read_request_fpdu(n, n, 4)).send(

@@ -51,7 +51,7 @@ def split_into_pieces(octets: bytes, sizes: list[int]) -> list[tuple[int, bytes]
     return pieces
 
 
-@settings(max_examples=30)  # each example builds and dissects over a hundred packets
+@settings(max_examples=15)  # each example builds and dissects over a hundred packets
 @given(
     isn=st.integers(0, (1 << 32) - 1),
     sizes=st.lists(st.integers(1, 60), min_size=1, max_size=5),

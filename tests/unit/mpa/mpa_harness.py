@@ -301,6 +301,12 @@ def duplicate_socket_of_stream(peer: socket.socket) -> socket.socket:
     raise LookupError("the stream has no socket")
 
 
+def set_small_send_buffer(peer: socket.socket) -> None:
+    """Let TCP store few octets for ``peer``, so that a test needs few messages to fill it."""
+    with find_socket_of_stream(peer) as ours:
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+
+
 def recv_exactly(sock: socket.socket, n: int) -> bytes:
     """Read n octets from a blocking socket."""
     out = bytearray()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from typing import Any
 
@@ -33,8 +34,13 @@ CRC = (LLP_LAYER, MPA_TYPE, lib.SIW_MPA_CRC)
 
 def build_fpdus_with_markers(ulpdus: list[bytes], *, crc: bool = True, at: int = 0) -> bytes:
     """Return the FPDUs of these ULPDUs with Markers, as a peer sends them."""
-    fields = {} if crc else {"crc": 0}
-    return mark_stream([FPDU(ulpdu=Raw(u), **fields) for u in ulpdus], at)
+    return mark_stream([_fpdu_of_ulpdu(u, crc) for u in ulpdus], at)
+
+
+@functools.lru_cache(maxsize=16)
+def _fpdu_of_ulpdu(ulpdu: bytes, crc: bool) -> FPDU:
+    """Return an FPDU; many tests send the same one again, at other positions of the stream."""
+    return FPDU(ulpdu=Raw(ulpdu), **({} if crc else {"crc": 0}))
 
 
 def send_ulpdus(stream: Any, ulpdus: list[bytes]) -> bytes:

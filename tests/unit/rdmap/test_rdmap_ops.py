@@ -13,6 +13,7 @@ from _siwarp_layers import ffi, lib
 from hostile.vanishing import RemovableMemory
 from hypothesis import given
 from hypothesis import strategies as st
+from unit.mpa.mpa_harness import set_small_send_buffer
 from unit.rdmap.rdmap_harness import (
     LOCAL_WRITE,
     PD,
@@ -431,6 +432,7 @@ def test_other_operations_are_refused_until_a_long_message_is_framed(
 
 def test_the_number_of_operations_in_flight_is_bounded(layer_poller: RdmapPoller) -> None:
     stream = layer_poller.create_initiator(rcvbuf=4096)
+    set_small_send_buffer(stream.sock)
     sent = 0
     while True:
         try:

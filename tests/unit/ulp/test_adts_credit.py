@@ -221,9 +221,10 @@ def end_that_is_stuck(exchange: ExchangeState) -> str | None:
 
 CASES = [
     *((4, acceptor, range(0)) for acceptor in (1, 2, 3, 4)),
-    *((6, acceptor, range(0)) for acceptor in (1, 2, 3)),
+    *((6, acceptor, range(0)) for acceptor in (1, 2)),
+    (5, 3, range(0)),
     (4, 1, range(1, 3)),  # the acceptor's window grows and shrinks, and the acceptor sends RECLAIM
-    (4, 3, range(1, 4)),
+    (4, 3, range(1, 3)),  # RECLAIM finds credits that the initiator gives back
 ]
 
 
@@ -368,7 +369,7 @@ class RandomPrograms(RuleBasedStateMachine):
 
 
 TestRandomPrograms = RandomPrograms.TestCase
-TestRandomPrograms.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestRandomPrograms.settings = settings(max_examples=50, stateful_step_count=40)
 
 
 def send_units_to_acceptor(ends: ExchangeState, count: int) -> None:

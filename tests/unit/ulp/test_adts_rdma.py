@@ -108,10 +108,10 @@ def test_100_sessions_share_64_mib_and_return_the_memory(
             pairs.append((client, await accepted))
         for a, b in pairs:
             await asyncio.gather(
-                send_numbered_units(a, 4),
-                receive_numbered_units(b, 4),
-                send_numbered_units(b, 4),
-                receive_numbered_units(a, 4),
+                send_numbered_units(a, 1),
+                receive_numbered_units(b, 1),
+                send_numbered_units(b, 1),
+                receive_numbered_units(a, 1),
             )
         assert before < device.pool.registered <= 64
         await asyncio.gather(*(end.close() for pair in pairs for end in pair))

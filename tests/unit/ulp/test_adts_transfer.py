@@ -74,12 +74,12 @@ def test_a_tree_arrives_with_contents_modes_and_times(
 def test_many_small_files_are_packed_into_few_units(tmp_path: Path, target: Path) -> None:
     source = tmp_path / "many"
     source.mkdir()
-    for i in range(1000):
+    for i in range(200):
         (source / f"{i:04}").write_bytes(b"x" * 100)
     pump = copy_tree(source, target, unit=1 << 20)
     assert read_tree_contents(target) == read_tree_contents(source)
-    # At most 64 transfers are open at a time, so the receiver replies 16 times.
-    assert pump.units == 16
+    # At most 64 transfers are open at a time, so the receiver replies four times.
+    assert pump.units == 4
 
 
 @pytest.mark.clause("ADTS-FILE-3")
@@ -170,7 +170,7 @@ class CountsWrittenOctets(SystemCalls):
 
 
 @pytest.mark.clause("ADTS-RESUME-1", "ADTS-RESUME-2", "ADTS-RESUME-3")
-@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.parametrize("seed", range(60))
 def test_a_transfer_that_is_cut_at_any_octet_is_resumed(tmp_path: Path, seed: int) -> None:
     draw = random.Random(seed)
     source, target = tmp_path / "source", tmp_path / "target"
@@ -425,7 +425,7 @@ def test_holes_are_written_to_an_open_file_as_zeros_up_to_a_limit() -> None:
 @pytest.mark.clause("ADTS-REQ-1")
 def test_an_answer_ends_with_request_done_however_full_the_last_unit_is() -> None:
     entries = [Entry(f"{i}" * 10, FileKind.FILE, i) for i in range(9)]
-    for size in range(120, 400):
+    for size in range(120, 220):  # an entry needs fewer than a hundred octets
         sender = Sender(1, 64)
         sender.add(ListPlan(iter(entries), 1))
         types: list[wire.Type] = []
