@@ -303,7 +303,7 @@ def duplicate_socket_of_stream(peer: socket.socket) -> socket.socket:
 
 def set_small_send_buffer(peer: socket.socket) -> None:
     """Let TCP store few octets for ``peer``, so that a test needs few messages to fill it."""
-    with find_socket_of_stream(peer) as ours:
+    with duplicate_socket_of_stream(peer) as ours:
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
 
 
