@@ -28,7 +28,10 @@ void siw_bench_die(int code, const char *format, ...)
 	static atomic_flag ended = ATOMIC_FLAG_INIT;
 	va_list args;
 
-	/* Two threads must not call exit(); the first thread's message is the most specific. */
+	/*
+	 * Two threads must not call exit() at the same time. Only the first thread prints its
+	 * message, which is the most specific.
+	 */
 	while (atomic_flag_test_and_set(&ended))
 		pause();
 	va_start(args, format);

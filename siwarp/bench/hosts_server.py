@@ -137,8 +137,9 @@ class Server:
         expected = self._channels.pop(token, None)
         if expected is None or expected.done():
             return
-        # The client sends nothing on this connection before it has this octet, so that the process
-        # receives everything else. The process has a descriptor of its own.
+        # The client sends nothing on this connection before it has received ACCEPTED, so this
+        # server reads no octets that are meant for the process of the run. That process gets a
+        # duplicate of the descriptor.
         writer.write(ACCEPTED)
         descriptor = os.dup(writer.get_extra_info("socket").fileno())
         os.set_blocking(descriptor, True)

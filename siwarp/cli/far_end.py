@@ -99,7 +99,7 @@ class _Answer(NamedTuple):
 
     @classmethod
     def parse(cls, answer: dict[str, Any], paths: int) -> _Answer:
-        """Return the answer in a parsed line, which must contain ``paths`` paths.
+        """Return the far end's answer from its parsed line, which must list ``paths`` paths.
 
         Raises:
             KeyError, TypeError, ValueError: the line is of another form.
@@ -209,7 +209,7 @@ def start_far_end(
 
 
 def _close_pipes_and_wait(process: subprocess.Popen[bytes]) -> None:
-    """Wait until the program has ended, which the end of its standard input asks for."""
+    """Close the program's standard input, which tells the program to exit; wait for its exit."""
     assert process.stdin is not None and process.stdout is not None
     with contextlib.suppress(OSError):
         process.stdin.close()
@@ -222,7 +222,7 @@ def _close_pipes_and_wait(process: subprocess.Popen[bytes]) -> None:
 
 
 def _read_lines(fd: int, limit: float) -> Iterator[str]:
-    """Yield the lines that arrive, also a last one without an end.
+    """Yield the lines that arrive on a descriptor, and a last line without a newline.
 
     Raises:
         TimeoutError: the next line was not complete ``limit`` seconds after the first call.

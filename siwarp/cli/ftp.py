@@ -141,7 +141,7 @@ def serve(
 def _print_listening_address(
     address: tuple[str, int], password: str | None, write: bool, as_json: bool
 ) -> None:
-    """Print where the server listens; ``password``: that of the user siwarp, if it was made."""
+    """Print where the server listens, and the password of the user siwarp, if that user exists."""
     host, port = address
     if as_json:
         told: dict[str, Any] = {"addr": host, "port": port, "write": write}

@@ -148,7 +148,7 @@ class Connection:
     first_frame: int = 0
     when: int = 0
     halves: dict[Direction, HalfConnection] = field(default_factory=dict)
-    ended: str | None = None  # "closed", "reset" or None
+    ended: str | None = None  # how the connection ended: "closed" or "reset"; None: it has not
     last: int = 0
     cut: int = 0  # number of octets that the capture truncated
 

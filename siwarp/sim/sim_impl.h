@@ -221,7 +221,10 @@ struct siw_llp_poller {
 	uint64_t timed_due;
 	bool woken;
 	uint32_t changes;
-	/* host, or NULL until the poller has a watch or a socket, unless a sibling has a host */
+	/*
+	 * the host of the poller's sockets: that of an earlier poller of the device, or NULL until
+	 * the poller has a socket or an interface watch
+	 */
 	struct sim_host *host;
 	struct siw_link waiters; /* tasks that wait on the poller */
 	struct siw_link loops;	 /* descriptors for event loops: struct siw_llp_event_loop_fd */
@@ -482,8 +485,8 @@ struct sim_world {
 		SIM_MEMORY_SUCCEEDS
 	} memory_decided; /* whether the next allocation fails */
 	/*
-	 * firsts: the arguments that siw_initial_sequence() has had so far; recorded while
-	 * near_wrap is set
+	 * firsts: the distinct RD epochs for which siw_initial_sequence() has returned a number
+	 * since near_wrap was set
 	 */
 	bool near_wrap;
 	uint32_t *firsts;

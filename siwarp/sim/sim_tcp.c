@@ -1024,8 +1024,8 @@ static int bind_address_pair(struct siw_llp_sock *sock, const struct siw_addr *d
 		if (!stream_find(local, peer))
 			return 0;
 		/*
-		 * Another connection uses the pair of addresses, in TIME-WAIT or accepted by a
-		 * listener.
+		 * Another connection, which is in TIME-WAIT or was accepted by a listener, uses the
+		 * same pair of addresses.
 		 */
 		if (!any_port)
 			return -EADDRINUSE;

@@ -105,16 +105,16 @@ class Channel(ABC):
     ``receive`` first returns the units that had arrived before a peer ended the channel.
     """
 
-    #: "rd", "rc", "ud" or "tcp".
+    #: Kind of the channel: "rd", "rc", "ud" or "tcp".
     name: str
     #: Whether ``send`` sends the program's memory without a copy.
     gathers = False
     #: The greatest number of octets of a unit, in both directions.
     unit_size: int
-    #: The address of the other end, and of this end.
+    #: The address of the peer, and the address of this end.
     peer: Address
     local: Address
-    #: Octets of units received and sent so far.
+    #: Octets of all units that were received so far, and of all units that were sent.
     received_octets: int
     sent_octets: int
     #: Why the channel has ended; ``None`` while it is open.
@@ -292,7 +292,7 @@ class Invitation:
 class Acceptor(ABC):
     """The part of a server that accepts channels of one transport from peers with a token."""
 
-    #: "rd", "rc" or "ud".
+    #: Kind of the channels that are accepted: "rd", "rc" or "ud".
     name: str
 
     @abstractmethod

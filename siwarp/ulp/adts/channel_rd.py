@@ -213,7 +213,8 @@ def _token_in_join(view: memoryview) -> bytes | None:
 
 def random_qkey() -> int:
     """Return a new Q_Key."""
-    # The top bit of a Q_Key in a request means the Q_Key of the queue pair; 0 is no protection.
+    # A request whose Q_Key has the top bit set is sent with the Q_Key of its own queue pair, and a
+    # Q_Key of 0 protects nothing.
     return int.from_bytes(system.random_bytes(4), "big") & 0x7FFF_FFFF or 1
 
 

@@ -30,7 +30,8 @@ from siwarp.verbs import QP, WC, Address, Error, SendWR, WCStatus
 
 __all__ = ["SEND_DEPTH", "RDMAChannel"]
 
-#: Maximum number of requests of one channel in the send queue: grant units, units with records.
+#: Maximum number of requests of one channel in the send queue. A request sends either a unit with
+#: records, or a grant unit, which only announces credits.
 SEND_DEPTH = 256
 
 
@@ -54,7 +55,7 @@ class RDMAChannel(Channel):
         super().__init__(name, receives.unit, peer, local)
         self.device = device
         self.credits = credits
-        #: The largest window of this end, which is also the most units that it fills and sends at a
+        #: The largest window of this end, and maximum number of units that it fills and sends at a
         #: time.
         self.window_limit = window_limit
         #: The time of the last unit with records, and of the first RECLAIM that is unanswered.

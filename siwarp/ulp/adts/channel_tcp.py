@@ -29,7 +29,8 @@ from siwarp.verbs import Address
 
 __all__ = ["TCPChannel", "TCPListener", "connect_tcp", "listen_tcp"]
 
-#: Number of units that a channel receives in advance, and that its user may fill in advance.
+#: Number of units that a channel receives before its user asks for them, and number of units that
+#: its user may fill before they are sent.
 UNITS = 4
 #: Maximum number of calls of recv before other callbacks of the event loop run.
 READS_A_TURN = 4
@@ -178,7 +179,6 @@ class TCPChannel(Channel):
         self._reading = True
         self._loop.add_reader(self._fd, self._on_readable)
         if self._header_have == UNIT_HEADER_SIZE:
-            # the header has arrived, perhaps without octets that follow it
             self._loop.call_soon(self._on_readable)
 
     def _stop_reading(self) -> None:

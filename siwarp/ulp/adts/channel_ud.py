@@ -44,9 +44,9 @@ UD_UNIT_SIZE = 1184
 #: The trailer of a datagram: the channel's token, and the number of the unit.
 _TRAILER = struct.Struct(">16sQ")
 _ROOM = UD_UNIT_SIZE + _TRAILER.size
-#: Receives of a queue pair, and datagrams that it sends at a time.
+#: Number of receives of a queue pair, and maximum number of datagrams that it sends at a time.
 RECEIVES, SENDS = 512, 256
-#: Units that one end of a session stores in each direction, at most.
+#: Maximum number of units that one end of a session stores in each direction.
 WINDOW = 512
 #: Seconds of silence after which a peer that owes a report is lost, as on RD.
 SILENCE_S = 30.0
@@ -199,7 +199,7 @@ class UDChannel(Channel):
         """See ``Channel``."""
         self._check_open()
         if self._outbound.room <= self._window - self._sends.free - self._outbound.unacknowledged:
-            return None  # the units that are being filled count, too
+            return None  # the units that are being filled also occupy room
         return self._sends.take_nowait()
 
     async def buffer(self) -> Unit:
@@ -354,7 +354,8 @@ class UDChannel(Channel):
                 timer.cancel()
         if self.on_released is not None:
             self.on_released()
-        with contextlib.suppress(Error):  # a request still uses it: it is closed when deleted
+        # While a request uses the address handle, its close fails: then its finalizer closes it.
+        with contextlib.suppress(Error):
             self._handle.close()
         if self.owns_device:
             self._port.device.close_nowait()
@@ -376,7 +377,7 @@ class UDChannel(Channel):
 async def connect_ud(
     port: UDPort, address: Address, token: bytes, window: int, timeout: float
 ) -> UDChannel:
-    """Open a channel to the UD queue pair at ``address`` with a token; it owns the port's device.
+    """Open a channel, which owns the port's device, to the UD queue pair at ``address``.
 
     Raises:
         ChannelEnded: the peer did not answer in time, or has refused the token.

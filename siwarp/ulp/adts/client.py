@@ -39,7 +39,7 @@ class Progress:
 
     #: The path of the current file.
     path: str = ""
-    #: Files that are complete or up to date, and octets of files so far.
+    #: Number of files that are complete or up to date, and octets of files transferred so far.
     files: int = 0
     octets: int = 0
     #: Octets of all files; None if they were not counted.
@@ -50,7 +50,8 @@ class Progress:
 class Result:
     """What a transfer has done."""
 
-    #: Files that were transferred, that the receiver had already, and that were deleted there.
+    #: Numbers of files that were transferred, that the receiver already had, and that were deleted
+    #: at the receiver.
     files: int = 0
     skipped: int = 0
     deleted: int = 0
@@ -58,7 +59,7 @@ class Result:
     #: transfer had left.
     octets: int = 0
     seconds: float = 0.0
-    #: "rd", "rc", "ud" or "tcp".
+    #: Kind of the session's channel: "rd", "rc", "ud" or "tcp".
     channel: str = ""
     failures: list[Failure] = field(default_factory=list)
 
@@ -364,7 +365,8 @@ class Session:
             result = await stack.enter_async_context(self._record_transfer(progress, total))
             await self._receive_files(wire.Get(os.fsencode(path), options, digest), destination)
             if delete and recursive and tree is not None and not result.failures:
-                # Listed after the files were received, so that none of them is surplus.
+                # The server's files are listed after the transfer, so that no file that was just
+                # received is missing in the list and deleted.
                 remote, failed = await self._list_entries(path, recursive)
                 if failed:
                     text = "nothing was deleted, because the server cannot read all directories"

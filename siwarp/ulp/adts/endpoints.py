@@ -53,14 +53,15 @@ __all__ = [
 
 Kind = Literal["rd", "rc", "ud"]
 
-#: Sessions that a server's memory suffices for.
+#: Number of sessions for which a server's memory suffices.
 SESSIONS = 1000
-#: Octets of a unit of sessions that outnumber the large units, and of those that outnumber these.
+#: Size of a unit in octets for sessions that get no unit of the largest size, and for those that
+#: get no unit of SMALL_UNIT octets either.
 SMALL_UNIT = 64 << 10
 LEAST_UNIT = 16 << 10
 #: The largest part of a pool that is set aside for sessions: 1 / SET_ASIDE.
 SET_ASIDE = 4
-#: Units that an end of a UD channel stores in each direction, at least.
+#: Minimum number of units that an end of a UD channel stores in each direction.
 LEAST_UD_WINDOW = 16
 #: The window of each end of a rendezvous on RC, and the octets of memory of the rendezvous.
 RENDEZVOUS_WINDOW = 4
@@ -85,12 +86,12 @@ class _Memory:
     def __init__(self, device: Device, limits: Limits) -> None:
         self.device = device
         self.limits = limits
-        #: Sessions over RC and RD, and those of them with units of the largest size.
+        #: Number of sessions over RC and RD, and number of those with units of the largest size.
         self.sessions = self.large = 0
         self._set_memory_aside()
 
     def unit_sizes(self, peer_unit: int) -> list[int]:
-        """Return the octets of a unit that a new session may have, preferred ones first."""
+        """Return the unit sizes in octets that a new session may use, preferred sizes first."""
         sizes: dict[int, None] = {}
         for most in (self.limits.unit, SMALL_UNIT, LEAST_UNIT):
             size = min(most, self.limits.unit)
@@ -364,7 +365,7 @@ class _RDAcceptor(_RDMAAcceptor):
 
 
 class _UDAcceptor(_Acceptor[int]):
-    """Reserves nothing but a window."""
+    """The acceptor of UD channels, which reserves only a window for each expected channel."""
 
     name = "ud"
 
@@ -551,7 +552,7 @@ class _RCRendezvous:
         window = 0
         with contextlib.suppress(LimitError):
             window = self._receives.reserve_for_channel(RENDEZVOUS_WINDOW)
-        if window < RENDEZVOUS_WINDOW:  # the peer counts on it
+        if window < RENDEZVOUS_WINDOW:  # the peer assumes that it may send RENDEZVOUS_WINDOW units
             self._receives.reserved -= window
             _reject_connect_request(event)
             return

@@ -18,12 +18,12 @@ from siwarp.verbs import MR, PD, SGE, AccessFlag, StateError
 
 __all__ = ["POOL_SIZE", "UNIT_SIZE", "Pool", "SplitPool", "Unit", "Units"]
 
-#: Octets of a pool, at most, and octets of each of its units.
+#: Maximum size of a pool in octets, and size of each of its units.
 POOL_SIZE = 64 << 20
 UNIT_SIZE = 1 << 20
 #: Octets that a pool allocates and registers at a time: at least one unit.
 REGION_SIZE = 4 << 20
-#: Regions without a unit in use that stay registered; those that were used last.
+#: Number of regions without a unit in use that stay registered: those that were used last.
 IDLE_REGIONS = 1
 
 
@@ -213,7 +213,7 @@ class Pool(Units):
         if not 0 < unit <= size:
             raise ValueError(f"a pool of {size} octets has no unit of {unit}")
         self.unit = unit
-        #: The number of units, and of those that only calls with ``set_aside`` take.
+        #: The number of units, and the number of those that only calls with ``set_aside`` may take.
         self.size = size // unit
         self.set_aside = 0
         self._pd = pd

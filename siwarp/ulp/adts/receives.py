@@ -106,7 +106,7 @@ class Receives:
         self.srq = SRQ(device.pd, SrqAttr(max_wr=limit))
         self.find: Callable[[WC], Any] = lambda wc: None
         self.unknown: Callable[[memoryview, WC], None] = lambda view, wc: None
-        #: Receives in the SRQ; credits of all channels.
+        #: Number of receives in the SRQ, and number of receives reserved by the channels' credits.
         self.posted = self.reserved = 0
         self._holders: dict[_ReceivingChannel, None] = {}
         self._all: dict[Receive, None] = {}
@@ -144,7 +144,8 @@ class Receives:
             receive.holder = holder
             holder.on_receive(receive, wc)
             return
-        # A copy, because a new channel may grant the receive at once. No JOIN is longer.
+        # Copy the unit, because the receive is posted again before the unit is processed. A JOIN
+        # is never longer than HANDSHAKE_UNIT_SIZE.
         octets = bytes(receive.memory.view[: min(wc.byte_len, HANDSHAKE_UNIT_SIZE)])
         self.post_receive_again(receive)
         if wc.ok:
@@ -176,7 +177,7 @@ class Receives:
         receive.memory.release()
 
     def _take_unit_for_receive(self, set_aside: bool) -> Unit | None:
-        """Return a unit for a receive, unless the memory is kept for sends or for sessions."""
+        """Return a unit for a receive, unless the free units are reserved for sends or sessions."""
         pool = self.device.pool
         kept = pool.size // FOR_SENDS + (0 if set_aside else pool.set_aside)
         if self.device.receiving + self.unit > (pool.size - kept) * pool.unit:

@@ -61,7 +61,7 @@ _DISK_END_S = 5.0
 #: Seconds between the end of the rendezvous and the end of the session, in which a BYE or ERROR
 #: that the peer has sent on the channel arrives.
 _LAST_WORDS_S = 0.5
-#: Received units that the disk has not stored; further units wait in the channel.
+#: Maximum number of received units that the disk has not stored; further units wait in the channel.
 _RING = 4
 #: Number of queued messages at which this end stops receiving units.
 _UNSENT = 1024
@@ -439,7 +439,7 @@ class Exchange:
         return self.sender.is_busy and not self._paused_by_peer
 
     def _fill_unit(self, unit: Unit) -> tuple[Unit, asyncio.Future[Filled]]:
-        """Begin to fill a unit; return it with the future of what it has then."""
+        """Begin to fill a unit; return the unit and a future of the length of its octets."""
         at = self._put_control_messages(unit.view)
         if self._is_sending_files():
             fill = partial(self.sender.fill, gathers=self.channel.gathers)

@@ -57,9 +57,9 @@ SMALL_FILE = 256 << 10
 AHEAD = 4
 #: Minimum length of a hole that is announced as a hole; shorter ones are sent as zeros.
 _SMALLEST_HOLE = 4096
-#: Smallest part of a file that is put at the end of a unit.
+#: Minimum octets of a file for which the end of a unit is used; less space there stays unused.
 _SMALLEST_PART = 512
-#: Smallest part of the program's memory that is sent from there instead of from a copy.
+#: Minimum octets of the program's memory that are sent without a copy.
 _SMALLEST_PAYLOAD = 8 << 10
 #: Octets that are read at a time to compute the digest of what arrived before.
 _PREFIX_STEP = 1 << 20
@@ -322,7 +322,7 @@ class Sender:
         return outcome
 
     def fill(self, view: memoryview, at: int, *, gathers: bool = False) -> Filled:
-        """Write records into a unit, from a position on; return what the unit has then.
+        """Write records into a unit, from a position on; return the length of the unit's octets.
 
         The length is ``at`` if there is nothing to send until the peer has replied. ``gathers``:
         the octets of the last record may be a payload outside of the unit.
@@ -349,7 +349,7 @@ class Sender:
             else:
                 at = self._put_files(view, at)
             if self._payload is not None:
-                return at  # nothing may follow in the unit
+                return at  # the payload is the end of the unit, so no record may follow
             if at == before and not self._unsent and (self._plan is not None or not self._plans):
                 return at
 

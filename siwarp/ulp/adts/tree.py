@@ -37,9 +37,9 @@ __all__ = [
     "temporary_name",
 ]
 
-#: Octets of a name in a directory; all file systems of Linux have this limit.
+#: Maximum octets of a name in a directory, on all file systems of Linux.
 NAME_MAX = 255
-#: Hexadecimal digits of a tag.
+#: Number of hexadecimal digits of a tag, which identifies a version of a file.
 TAG_DIGITS = 16
 _TEMPORARY = re.compile(rf"\..*\.adts-[0-9a-f]{{{TAG_DIGITS}}}", re.DOTALL)
 

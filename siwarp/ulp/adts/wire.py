@@ -130,9 +130,9 @@ MAX_BODY = 2 * MAX_PATH + 256
 NONCE_SIZE = 16
 TOKEN_SIZE = 16
 MAC_SIZE = 32
-#: Sizes of CRC32C and SHA-256.
+#: Sizes in octets of the digests CRC32C and SHA-256.
 _DIGEST_SIZES = (4, 32)
-#: Most channels that a HELLO lists: more than there are kinds, so that kinds can be added.
+#: Maximum number of kinds of channels that a HELLO lists; more than exist, so kinds can be added.
 _MAX_CHANNELS = 16
 _U8, _U16, _U32, _U64 = ((1 << bits) - 1 for bits in (8, 16, 32, 64))
 
@@ -696,8 +696,8 @@ class Hello(Message):
     #: Credits that the initiator grants when a channel opens. The acceptor sends 0: it grants
     #: nothing to a peer that has not proved that it knows the key (UseChannel.window).
     window: Annotated[int, _Field(6, _Int(2, 0, MAX_WINDOW))]
-    #: Most transfers that may be open at a time, and seconds without a record after which an idle
-    #: session ends. The smaller one of the two ends' values counts.
+    #: Maximum number of transfers that are open at a time, and seconds without a record after
+    #: which an idle session ends. The smaller of the two ends' values applies.
     files: Annotated[int, _Field(7, _Int(2, 1, _U16))]
     idle: Annotated[int, _Field(8, _Int(2, 1, _U16))]
 

@@ -142,7 +142,7 @@ class Connection:
         if self._broken:
             raise ConnectionError("the transfer has failed before: begin it again")
         if not self._chunk and not self._complete:
-            self._broken = True  # remains set if the next call raises an exception
+            self._broken = True  # cleared below, unless _run_transfer_step raises an exception
             self._chunk = self._run_transfer_step(self._next_octets())
             self._broken = False
         data = bytes(self._chunk[:count])

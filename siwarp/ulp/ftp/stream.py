@@ -132,7 +132,7 @@ class Sender:
         if self._answer is not None:
             await asyncio.wait({self._answer})
             if not self._answer.cancelled():
-                self._answer.exception()  # its exception was raised before, or no longer matters
+                self._answer.exception()  # retrieve it: it was raised before, or does not matter
 
 
 async def receive(channel: Channel) -> AsyncGenerator[memoryview, None]:
