@@ -178,7 +178,7 @@ class Connection(OpenDeviceUser):
         try:
             self.qp.post_recv(self._recvs[slot])
         except StateError:
-            return data  # the connection has ended; the next call of recv() reports the end
+            return data  # the connection has ended, which the next call of recv() reports
         return data
 
     def __aiter__(self) -> AsyncIterator[bytes]:

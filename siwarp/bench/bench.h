@@ -29,7 +29,7 @@
 
 #define SIW_BENCH_SLEEP_MS \
 	10000		   /* ms that a sleeping process waits for a message before it gives up */
-#define SIW_BENCH_BATCH 32 /* messages per sendmmsg or recvmmsg, and maximum of a posted list */
+#define SIW_BENCH_BATCH 32 /* messages per sendmmsg or recvmmsg; maximum length of a posted list */
 
 enum siw_bench_op { SIW_BENCH_SEND, SIW_BENCH_WRITE, SIW_BENCH_READ };
 

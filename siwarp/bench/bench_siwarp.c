@@ -558,7 +558,7 @@ static uint32_t bench_stream_send(struct siw_bench_side *e, uint32_t n)
 	struct list list;
 	int got;
 
-	if (e->o->op == SIW_BENCH_WRITE) /* on UC, a credit counts Writes with Immediate */
+	if (e->o->op == SIW_BENCH_WRITE) /* Writes with Immediate, which the peer can count */
 		bench_wr_list_init_rdma(e, &list, SIW_WR_RDMA_WRITE_WITH_IMM);
 	else
 		bench_wr_list_init(e, &list);

@@ -66,7 +66,7 @@ struct run;
 
 struct worker {
 	struct run *run;
-	struct pair *pair;	 /* NULL in raw runs */
+	struct pair *pair;	 /* the pair of queue pairs; NULL in runs with raw sockets */
 	int from, to;		 /* only for raw runs: a connected pair of sockets */
 	struct sockaddr_in peer; /* only for raw runs of UDP: the address of `to` */
 	char *memory;		 /* only for raw runs: the message, followed by space for a list */
@@ -379,7 +379,7 @@ static void pair_create_and_connect(struct run *run, uint32_t i, uint32_t lane)
 					 .length = part,
 					 .stride = (o->size + 63) & ~(size_t)63,
 					 .slots = p->window };
-	/* not memcpy: the buffer of the first pair is run->memory.base itself */
+	/* not memcpy(), because for the first pair source and destination are the same memory */
 	memmove(p->buf.base, run->memory.base, o->size);
 	if (!mr)
 		mr = device_register_memory(d, p->buf.base, p->buf.length);

@@ -62,7 +62,7 @@ uint64_t siw_bench_now(void)
 	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-#define OTHER_FDS 100 /* descriptors of a process besides those of its QPs */
+#define OTHER_FDS 100 /* number of descriptors that a process needs besides those of its QPs */
 
 void siw_bench_raise_fd_limit(uint32_t n)
 {

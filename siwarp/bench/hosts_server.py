@@ -54,7 +54,8 @@ class Server:
     """
 
     WAITING = 16
-    #: Seconds for a greeting, for the connections of a run, and between two runs of a client.
+    #: Time limits in seconds: for a greeting, for opening the connections of a run, and between two
+    #: runs of a client.
     GREET_S, CHANNELS_S, IDLE_S = 5.0, 10.0, 10.0
 
     def __init__(self, visit: float, say: Callable[[str], None]) -> None:

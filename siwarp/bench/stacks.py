@@ -28,7 +28,7 @@ __all__ = [
 
 #: Octets of the messages with which latency and bandwidth are measured.
 LATENCY_SIZE, STREAM_SIZE = 64, 1 << 20
-#: Messages of a run: about as long as siwarp's runs.
+#: Number of messages of a run, which takes about as long as a run of siwarp.
 _COUNTS = {"lat": 10_000, "bw": 500}
 
 #: The environment of an MPI on loopback: Open MPI's own TCP, or MPICH's UCX or libfabric over TCP

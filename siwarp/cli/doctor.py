@@ -79,7 +79,8 @@ def _granted_buffer_octets(option: int, force: int, octets: int) -> int:
             s.setsockopt(socket.SOL_SOCKET, force, octets)
         except PermissionError:
             s.setsockopt(socket.SOL_SOCKET, option, octets)
-        return s.getsockopt(socket.SOL_SOCKET, option) // 2  # the kernel reports twice the size
+        # The kernel doubles the size that was set, and getsockopt() returns the doubled size.
+        return s.getsockopt(socket.SOL_SOCKET, option) // 2
 
 
 def _check_socket_buffers() -> Finding:

@@ -37,7 +37,7 @@ __all__ = ["FarEnd", "FarEndError", "HostPath", "cp_far_end", "parse_host_path",
 #: What the far end's line on standard output begins with. Other lines are from the login scripts of
 #: the remote shell.
 _MARK = "siwarp-cp-far-end "
-#: Lines of login scripts that are skipped, at most, and characters of a line.
+#: Maximum number of lines of login scripts that are skipped, and maximum length of a line.
 _MOST_LINES, _LONGEST_LINE = 1000, 1 << 20
 #: Seconds within which the far end must be ready. sshd waits 120 s for a login by default, in which
 #: ssh may ask for a password, and login scripts may be slow.
@@ -94,7 +94,7 @@ class _Answer(NamedTuple):
     port: int
     #: The key of the session, as text.
     key: str
-    #: The paths of the command below the directory that the far end serves.
+    #: The paths of the command, relative to the directory that the far end serves.
     paths: list[str]
 
     @classmethod
@@ -125,7 +125,7 @@ class FarEnd:
         self._listens_on, self._port, self.key, self._paths = answer
 
     def urls(self, given: list[str]) -> list[str]:
-        """Return the URLs of the paths, which are ``given`` as in the call of ``start_far_end``.
+        """Return the URLs of ``given``, the paths that were passed to ``start_far_end``.
 
         Raises:
             FarEndError: the far end cannot be reached.

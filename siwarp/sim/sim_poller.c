@@ -119,7 +119,7 @@ int siw_llp_poller_open(const struct siw_llp_poller *sibling, struct siw_llp_pol
 	poller->owner = getpid();
 	poller->timed_due = SIM_NEVER;
 	poller->timer.fire = poller_timer_fire;
-	/* A connect from the wildcard address has to know its host. */
+	/* A socket that connects from the wildcard address gets the poller's host. */
 	poller->host = sibling ? sibling->host : NULL;
 	siw_link_init(&poller->ring);
 	siw_link_init(&poller->socks);

@@ -101,8 +101,8 @@ class Received(ABC):
 class Channel(ABC):
     """One session's channel.
 
-    ``receive``, ``buffer`` and ``send`` raise ``ChannelEnded`` after the end of the channel;
-    ``receive`` first returns the units that had arrived before a peer ended the channel.
+    ``receive``, ``take_empty_unit`` and ``send`` raise ``ChannelEnded`` after the end of the
+    channel; ``receive`` first returns the units that had arrived before a peer ended the channel.
     """
 
     #: Kind of the channel: "rd", "rc", "ud" or "tcp".
@@ -135,7 +135,7 @@ class Channel(ABC):
     # ---- sending
 
     @abstractmethod
-    async def buffer(self) -> Unit:
+    async def take_empty_unit(self) -> Unit:
         """Wait for credit and memory; return an empty unit, which the caller sends or releases.
 
         The wait is the back-pressure: a peer that grants nothing holds no memory of this end. The
@@ -143,8 +143,8 @@ class Channel(ABC):
         """
 
     @abstractmethod
-    def buffer_nowait(self) -> Unit | None:
-        """Return an empty unit to send; ``None`` if ``buffer`` would have to wait for one."""
+    def take_empty_unit_nowait(self) -> Unit | None:
+        """Return an empty unit to send; ``None`` if ``take_empty_unit`` would wait for one."""
 
     @abstractmethod
     async def send(self, unit: Unit, length: int, payload: Payload | None = None) -> None:
@@ -296,7 +296,7 @@ class Acceptor(ABC):
     name: str
 
     @abstractmethod
-    def expect(
+    def expect_peer(
         self,
         token: bytes,
         peer_unit: int,
@@ -316,7 +316,7 @@ class Acceptor(ABC):
         """
 
     @abstractmethod
-    def forget(self, token: bytes) -> None:
+    def forget_token(self, token: bytes) -> None:
         """Refuse the token from now on; has no effect if it has been used or has expired."""
 
     @abstractmethod

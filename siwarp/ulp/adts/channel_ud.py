@@ -180,7 +180,7 @@ class UDChannel(Channel):
         self.owns_device = False
         #: Called when the channel has ended.
         self.on_released: Callable[[], None] | None = None
-        #: Completed by the first datagram of the peer.
+        #: A future that the first datagram of the peer completes.
         self.answered: asyncio.Future[None] = self._loop.create_future()
         #: An attribute of every channel of a device; here always None, because a UD channel has its
         #: own units.
@@ -195,16 +195,19 @@ class UDChannel(Channel):
 
     # ---- sending
 
-    def buffer_nowait(self) -> Unit | None:
+    def take_empty_unit_nowait(self) -> Unit | None:
         """See ``Channel``."""
         self._check_open()
-        if self._outbound.room <= self._window - self._sends.free - self._outbound.unacknowledged:
+        if (
+            self._outbound.room
+            <= self._window - self._sends.free_count - self._outbound.unacknowledged
+        ):
             return None  # the units that are being filled also occupy room
         return self._sends.take_nowait()
 
-    async def buffer(self) -> Unit:
+    async def take_empty_unit(self) -> Unit:
         """See ``Channel``."""
-        while (unit := self.buffer_nowait()) is None:
+        while (unit := self.take_empty_unit_nowait()) is None:
             self._waits = True
             self._start_timer_for_expected_report()
             try:

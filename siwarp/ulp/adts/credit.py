@@ -103,7 +103,7 @@ class Credits:
     # Sending.
 
     @property
-    def sendable(self) -> int:
+    def sendable_unit_count(self) -> int:
         """Number of units with records that may be sent now. A grant unit may reduce it."""
         credit = self._limit - self._used
         if self._role is Role.ACCEPTOR:
@@ -135,7 +135,7 @@ class Credits:
     def count_sent_unit(self) -> tuple[int, int]:
         """Count a unit as sent; return `granted` and `returned` for its header.
 
-        Permitted for a unit with records if ``sendable`` is not 0, for a grant unit if
+        Permitted for a unit with records if ``sendable_unit_count`` is not 0, for a grant unit if
         ``is_grant_due``.
         """
         credit = self._limit - self._used

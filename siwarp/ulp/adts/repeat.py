@@ -22,7 +22,7 @@ from siwarp.ulp.adts.wire import WireError
 
 __all__ = ["REPORT_S", "Inbound", "Outbound", "Report"]
 
-#: Seconds between two reports.
+#: Seconds between two reports of a receiver.
 REPORT_S = 0.02
 #: Maximum number of ranges in a report.
 MOST_RANGES = 64
@@ -39,7 +39,7 @@ T = TypeVar("T")
 _MAGIC = b"ADTR"
 _HEAD = struct.Struct(">4sIQQQ")
 _RANGE = struct.Struct(">QQ")
-#: Flag of a report that the receiver answers with a report.
+#: Flag of a report that asks its receiver to answer with a report.
 _ASK = 1
 _MOST = (1 << 63) - 1
 
@@ -180,10 +180,11 @@ class Outbound(Generic[T]):
     _round_trip: float | None = None
     _budget: float = LEAST_BURST
     _budget_at: float | None = None
-    #: The time of the last report or question, and the seconds until the next question.
+    #: The time of the peer's last report or of this end's last request for a report, and the
+    #: seconds until this end asks for one again.
     _heard_at: float = 0.0
     _wait: float = FIRST_WAIT_S
-    #: Whether a question was asked after the last report.
+    #: Whether this end has asked for a report since the peer's last report.
     _has_asked: bool = False
 
     @property
