@@ -251,8 +251,8 @@ class Outbound(Generic[T]):
         if not is_answer:
             self._measure_round_trip(report.latest - 1, now)
         elif not missing and report.next < self._next:
-            # The answer names no gap, so no unit from number report.next on has arrived, although
-            # all of them were sent before this end asked for the report.
+            # This end asked for the report, and it names no gap: of the units that were sent before
+            # this end asked, none from number report.next on has arrived.
             missing = ((report.next, self._next - report.next),)
         arrived = self._remove_arrived_units(report.next - self._acked)
         lost = 0
