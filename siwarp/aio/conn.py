@@ -42,8 +42,8 @@ __all__ = ["AwaitableOpening", "Connection", "connect"]
 #: Size in octets of a posted receive, and number of posted receives.
 RECV_SIZE = 64 * 1024
 RECV_DEPTH = 16
-#: Limits of a connection: outstanding requests, octets of a message that is sent inline, and octets
-#: of a message that is sent from a copy.
+#: Limits of a connection: number of outstanding requests, size in octets of a message that is sent
+#: inline, and size of a message that is copied and sent from the copy.
 SENDS = 16
 INLINE = 256
 STAGED = 64 * 1024
@@ -151,8 +151,8 @@ class Connection(OpenDeviceUser):
             ProtocolError: the peer refused an operation; the error describes it.
 
         """
-        # A small message on an idle connection takes one call of the library, and no slot if the
-        # Send completes at once.
+        # A small message on an idle connection takes only one call of the library, and occupies no
+        # slot of the send queue if the Send completes during the call.
         if type(data) is bytes and len(data) <= INLINE and not self._ops:
             if self._closed:
                 raise self._make_closed_error()
@@ -178,7 +178,7 @@ class Connection(OpenDeviceUser):
         try:
             self.qp.post_recv(self._recvs[slot])
         except StateError:
-            return data  # the connection has ended; the next call of recv() reports the end
+            return data  # the connection has ended, which the next call of recv() reports
         return data
 
     def __aiter__(self) -> AsyncIterator[bytes]:
@@ -293,7 +293,7 @@ class Connection(OpenDeviceUser):
 
         def make_request() -> SendWR:
             self._memory.write(view, offset=self._inline_at)
-            # Posting copies the request, so that one request per opcode is enough.
+            # Posting copies the request, so one SendWR per opcode is used for all requests.
             wr = self._inline_wrs.get(opcode)
             if wr is None:
                 flags = SendFlag.SIGNALED | SendFlag.INLINE
@@ -332,7 +332,7 @@ class Connection(OpenDeviceUser):
             await self._post_and_wait(SendWR(opcode=opcode, sg=[mr.sge(at, size)], remote=there))
 
     async def _wait_for_inline_send(self) -> None:
-        """Wait for a Send that was posted in the last free slot of the list."""
+        """Occupy the slot with whose number ``send`` has posted a Send; wait for the Send."""
         self._slot_admission.try_acquire()
         op = self._ops[self._slots.pop()] = _PostedRequest(self._source.loop.create_future(), None)
         await self._wait_for_completion(op, WROpcode.SEND)
@@ -509,7 +509,7 @@ class Connection(OpenDeviceUser):
                 self._established.cancel()
             else:
                 self._established.set_exception(self._source.lost)
-                # Mark the exception as retrieved, because no task may be waiting for it.
+                # Retrieve the exception, because asyncio would log it if no task waits for it.
                 self._established.exception()
         del self._source.members[self]
         self._source.release()
@@ -569,7 +569,7 @@ def connect(
             raise
         conn = Connection(source, cm_id, recv_size, recv_depth, persona)
         try:
-            # Peer-to-peer mode lets either end send first (RFC 6581). In the other mode the
+            # Peer-to-peer mode lets either end send first (RFC 6581). Without peer-to-peer mode the
             # responder must wait for the initiator's first FPDU (RFC 5044 section 7.1.3).
             rtr = RTR.FPDU | RTR.WRITE | RTR.READ
             param = ConnParam(private_data=private_data, peer_to_peer=rtr, timeout=START_UP_S)

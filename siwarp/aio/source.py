@@ -49,7 +49,7 @@ class Queue:
         self._next = 0
         self.fd = self.cq.wait_fileno()
         source.loop.add_reader(self.fd, self._make_progress_and_dispatch)
-        self._make_progress_and_dispatch()  # arms the queue
+        self._make_progress_and_dispatch()  # also arms the completion queue
 
     def reserve(self, room: int, handler: Handler) -> int:
         """Reserve entries for a queue pair; return its key in the high 32 bits of wr_id."""
@@ -92,14 +92,14 @@ class Queue:
 
 
 class _Device(Context):
-    """An open device that tells its ``OpenDevice`` about a forced close."""
+    """The context of a device; a forced close of the device is reported to the ``OpenDevice``."""
 
     __slots__ = ("source",)
 
     source: OpenDevice
 
     def _wake_all_waiters(self) -> None:
-        # The thread that closes the device waits until this call back is removed.
+        # The thread that closes the device waits until this callback is removed.
         self._add_wake_callback(self.source.handle_forced_close)
         super()._wake_all_waiters()
 
@@ -270,7 +270,7 @@ U = TypeVar("U", bound="OpenDeviceUser")
 
 
 class OpenDeviceUser(ABC):
-    """Base class of the objects that use a ``OpenDevice`` (device); ``async with`` closes them."""
+    """Base class of the objects that use an ``OpenDevice``; ``async with`` closes them."""
 
     _source: OpenDevice
 
@@ -315,7 +315,7 @@ class Admission:
             if turn.done() and not turn.cancelled():
                 self.release()  # the task was admitted and cancelled at the same time
             else:
-                with contextlib.suppress(ValueError):  # release() has removed the turn already
+                with contextlib.suppress(ValueError):  # release() has already removed this waiter
                     self._waiting.remove(turn)
             raise
 

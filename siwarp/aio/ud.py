@@ -163,8 +163,9 @@ class Endpoint(OpenDeviceUser):
         handle = self._handles.get(to)
         if handle is None:
             handle = self._handles[to] = AH(self.pd, to)
-            # Posting copies the request and its destination. Closing the address handle fails
-            # while a message to the destination waits for a full socket.
+            # Posting copies the destination, so the oldest address handle can be closed while
+            # requests to its destination are outstanding. The close fails only while such a
+            # message waits for space in the send buffer of the socket.
             if len(self._handles) > DESTINATIONS:
                 with contextlib.suppress(StateError):
                     self._handles.popitem(last=False)[1].close()

@@ -29,12 +29,12 @@
 
 #define SIW_BENCH_SLEEP_MS \
 	10000		   /* ms that a sleeping process waits for a message before it gives up */
-#define SIW_BENCH_BATCH 32 /* messages per sendmmsg or recvmmsg, and maximum of a posted list */
+#define SIW_BENCH_BATCH 32 /* messages per sendmmsg or recvmmsg; maximum length of a posted list */
 
 enum siw_bench_op { SIW_BENCH_SEND, SIW_BENCH_WRITE, SIW_BENCH_READ };
 
 struct siw_bench_opts {
-	/* kind of measurement: lat, bw, rate, threads, or one of a program in lab/ */
+	/* kind of measurement: lat, bw, rate, threads, or a kind that a program in lab/ defines */
 	const char *kind;
 	const char *run; /* "ours" for siwarp, or the name of a raw-socket program to compare */
 	enum siw_bench_op op;
@@ -58,7 +58,7 @@ struct siw_bench_opts {
  * end.py
  */
 struct siw_bench_hello {
-	uint16_t port; /* all fields are in host order; other orders are refused earlier */
+	uint16_t port; /* fields are in host byte order; hosts.py refuses a host with another */
 	uint16_t zero;
 	uint32_t rkey;
 	uint64_t addr;

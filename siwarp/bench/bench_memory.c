@@ -28,7 +28,7 @@
 
 #define RING	   4 /* requests and receives that a queue pair can hold */
 #define MESSAGE	   1024
-#define MESSAGES   2 /* messages to each peer */
+#define MESSAGES   2 /* number of messages that are sent to each peer */
 #define OWN_QKEY   0x80000000u
 #define CM_WAIT_MS 10000
 #define LIMIT_S	   120
@@ -260,7 +260,8 @@ static void memory_bench_add_dgram_peers(struct end *e)
 	struct siw_addr a;
 
 	/*
-	 * An RD request occupies a slot of the queue until the peer has acknowledged the request.
+	 * A request to an RD peer occupies a slot of the send queue until the peer has acknowledged
+	 * the request, so the queue has a slot for each peer.
 	 */
 	e->qps[0] = memory_bench_create_qp(e, memory_bench_uses_rd(e) && e->peers > RING ? e->peers
 											 : RING);

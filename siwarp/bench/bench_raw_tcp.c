@@ -13,7 +13,7 @@
 
 #include "bench/bench.h"
 
-#define PIECE	(64 << 10) /* octets of a coalesced write, and minimum of a read */
+#define PIECE	(64 << 10) /* octets of a coalesced write, and minimum octets asked from recv() */
 #define REQUEST 28	   /* octets of a Read Request header (RFC 5040 section 4.4) */
 
 enum { BLOCKING = 1, COALESCED = 2 };

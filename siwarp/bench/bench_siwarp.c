@@ -181,7 +181,7 @@ static void bench_create_qp(struct siw_bench_side *e, const struct siw_addr *loo
 			 .max_recv_wr = e->buf.slots,
 			 .max_send_sge = 1,
 			 .max_recv_sge = 1 },
-		.private_messages = e->o->rc, /* permitted, because the peer is siwarp-bench, too */
+		.private_messages = e->o->rc, /* the peer, also siwarp-bench, understands them */
 	};
 
 	if (!e->o->rc)
@@ -558,7 +558,7 @@ static uint32_t bench_stream_send(struct siw_bench_side *e, uint32_t n)
 	struct list list;
 	int got;
 
-	if (e->o->op == SIW_BENCH_WRITE) /* on UC, a credit counts Writes with Immediate */
+	if (e->o->op == SIW_BENCH_WRITE) /* Writes with Immediate, which the peer can count */
 		bench_wr_list_init_rdma(e, &list, SIW_WR_RDMA_WRITE_WITH_IMM);
 	else
 		bench_wr_list_init(e, &list);
@@ -755,7 +755,7 @@ void siw_bench_measure_siwarp_stream(const struct siw_bench_opts *o,
 		[SIW_BENCH_WRITE] = bench_stream_run_write,
 		[SIW_BENCH_READ] = bench_stream_run_read,
 	};
-	/* UC Writes have no flow control, like Sends. */
+	/* Neither Sends nor UC Writes have flow control, so the receiver sends credits for them. */
 	bool windowed = o->op == SIW_BENCH_SEND || o->uc;
 	uint32_t parts[] = { o->warmup, o->iters };
 	struct siw_bench_side e;

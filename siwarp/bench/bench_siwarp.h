@@ -17,7 +17,7 @@ struct siw_bench_side {
 	const struct siw_bench_opts *o;
 	struct siw_context *context;
 	struct siw_pd *pd;
-	struct siw_comp_channel *channel; /* NULL if completions are polled */
+	struct siw_comp_channel *channel; /* completion channel; NULL if completions are polled */
 	struct siw_cq *cq;
 	struct siw_qp *qp;
 	struct siw_mr *mr;
@@ -88,8 +88,8 @@ typedef void siw_bench_lat_fn(struct siw_bench_side *e, uint32_t n, uint64_t *ns
 /* Exchange Sends in both directions. */
 siw_bench_lat_fn siw_bench_run_send_latency;
 /*
- * Exchange the warm-up messages and the measured messages; the result is the measured times divided
- * by parts.
+ * Exchange the warm-up messages and the measured messages. *result: statistics of the time of a
+ * message, divided by parts (2 to convert a round trip to a one-way latency).
  */
 void siw_bench_measure_latency(struct siw_bench_side *e, siw_bench_lat_fn *run, double parts,
 			       struct siw_bench_result *result);

@@ -44,7 +44,7 @@
 struct device {
 	struct siw_context *context;
 	struct siw_pd *pd;
-	struct siw_mr *mr;	   /* NULL if each pair has a region */
+	struct siw_mr *mr;	   /* memory region of all pairs; NULL if each pair has its own */
 	struct siw_cm_channel *cm; /* only for RC, like the following members */
 	struct siw_cm_id *listener;
 	struct siw_addr listener_addr;
@@ -53,12 +53,12 @@ struct device {
 /* A connected pair of queue pairs; messages go from one to the other. */
 struct pair {
 	struct siw_qp *from, *to;
-	struct siw_cq *send_cq, *recv_cq; /* one-cq: the same CQ */
+	struct siw_cq *send_cq, *recv_cq; /* in a run of kind one-cq both are the same CQ */
 	struct siw_ah *ah;		  /* address handle of `to`; only for UD */
-	struct siw_bench_buf buf;	  /* part of the memory of the run */
+	struct siw_bench_buf buf;	  /* the pair's part of the memory of the run */
 	uint32_t lkey;
-	uint32_t window; /* maximum of in_flight, and number of receives */
-	/* messages whose posting has begun, and whose receives have not been posted again */
+	uint32_t window; /* maximum of in_flight, and number of posted receives */
+	/* number of messages from the start of their posting until their receives are reposted */
 	_Alignas(CACHE_LINE) _Atomic uint32_t in_flight;
 };
 
@@ -66,12 +66,12 @@ struct run;
 
 struct worker {
 	struct run *run;
-	struct pair *pair;	 /* NULL in raw runs */
+	struct pair *pair;	 /* the pair of queue pairs; NULL in runs with raw sockets */
 	int from, to;		 /* only for raw runs: a connected pair of sockets */
 	struct sockaddr_in peer; /* only for raw runs of UDP: the address of `to` */
 	char *memory;		 /* only for raw runs: the message, followed by space for a list */
 	struct siw_bench_guard guard;
-	uint64_t moved_when_idle; /* messages moved until the end of the last idle time */
+	uint64_t moved_when_idle; /* messages moved when the idle time was last checked */
 	pthread_t thread;
 	/* messages received by this thread, which alone writes the count */
 	_Alignas(CACHE_LINE) _Atomic uint64_t moved;
@@ -280,7 +280,7 @@ static struct siw_mr *device_register_memory(struct device *d, char *memory, siz
 
 static struct siw_cq *pair_create_cq(struct device *d, const struct pair *p, uint32_t lane)
 {
-	/* including the completions of Sends, one for each list */
+	/* the CQ also gets a completion for each list of Sends */
 	int cqe = (int)(4 * p->window + 64);
 
 	return siw_bench_require_object(siw_create_cq(d->context, cqe, NULL, NULL, (int)lane),
@@ -298,7 +298,7 @@ static struct siw_qp *pair_create_qp(struct device *d, const struct pair *p, str
 			 .max_recv_wr = p->window,
 			 .max_send_sge = 1,
 			 .max_recv_sge = 1 },
-		.private_messages = o->rc, /* the peer is a queue pair of this process */
+		.private_messages = o->rc, /* the peer, in this process, understands them */
 	};
 	struct siw_qp *qp;
 
@@ -379,7 +379,7 @@ static void pair_create_and_connect(struct run *run, uint32_t i, uint32_t lane)
 					 .length = part,
 					 .stride = (o->size + 63) & ~(size_t)63,
 					 .slots = p->window };
-	/* not memcpy: the buffer of the first pair is run->memory.base itself */
+	/* not memcpy(), because for the first pair source and destination are the same memory */
 	memmove(p->buf.base, run->memory.base, o->size);
 	if (!mr)
 		mr = device_register_memory(d, p->buf.base, p->buf.length);

@@ -28,7 +28,10 @@ void siw_bench_die(int code, const char *format, ...)
 	static atomic_flag ended = ATOMIC_FLAG_INIT;
 	va_list args;
 
-	/* Two threads must not call exit(); the first thread's message is the most specific. */
+	/*
+	 * Two threads must not call exit() at the same time. Only the first thread prints its
+	 * message, which is the most specific.
+	 */
 	while (atomic_flag_test_and_set(&ended))
 		pause();
 	va_start(args, format);
@@ -59,7 +62,7 @@ uint64_t siw_bench_now(void)
 	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-#define OTHER_FDS 100 /* descriptors of a process besides those of its QPs */
+#define OTHER_FDS 100 /* number of descriptors that a process needs besides those of its QPs */
 
 void siw_bench_raise_fd_limit(uint32_t n)
 {

@@ -60,7 +60,7 @@ class _Axis:
         return self._start + part * (self._end - self._start)
 
     def tick_values(self) -> list[float]:
-        """Return round numbers within the axis: powers of ten, and on a short axis multiples."""
+        """Return round numbers on the axis: powers of ten; on a short axis also their multiples."""
         decades = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
         span = self.high / self.low
         digits = (1,) if span > 200 else (1, 2, 5) if span > 10 else tuple(range(1, 10))
@@ -83,7 +83,7 @@ def _draw_marker(i: int, x: float, y: float) -> str:
 
 
 def _separate_labels(wanted: Sequence[float]) -> list[float]:
-    """Return coordinates near the wanted ones for labels that must not overlap, in their order."""
+    """Return coordinates near the wanted ones, in the same order, so that labels do not overlap."""
     order = sorted(range(len(wanted)), key=lambda i: wanted[i])
     placed = [0.0] * len(wanted)
     last = -math.inf

@@ -68,7 +68,7 @@ def exit_with_message_on_bench_error(program: str = "siwarp bench") -> Iterator[
 
 
 #: Time limit of a measurement in seconds, unless the number of messages is given: on a busy machine
-#: it has fewer rounds.
+#: the measurement does fewer rounds.
 LIMIT_S = 60.0
 
 
@@ -390,7 +390,7 @@ def threads_command(
     only: str,
     as_json: bool,
 ) -> None:
-    """Message rates of threads on one device, beside a device each and raw sockets.
+    """Message rates of threads: on one device, with a device per thread, and on raw sockets.
 
     Each thread moves 64-octet messages over its own pair of queue pairs. A device has a lane for
     each thread, at most 16, unless SIWARP_LANES is set.

@@ -115,7 +115,7 @@ def ratio_interval(pairs: Sequence[tuple[float, float]]) -> Interval:
 
 
 def summarize_ratio(pairs: Sequence[tuple[float, float]]) -> dict[str, float | None]:
-    """Return ``ratio``, with ``low``, ``high`` and ``confidence`` of its interval, of pairs.
+    """Return the ratio of pairs, and ``low``, ``high`` and ``confidence`` of its interval.
 
     One pair has no interval: the three are None.
     """

@@ -42,7 +42,7 @@ svg .dashed { stroke-dasharray: 7 4; }
 
 
 def make_table(head: Sequence[str], rows: Sequence[Sequence[str]], words: Sequence[int]) -> str:
-    """Return a table of cells that are HTML; ``words`` are the columns that are no numbers."""
+    """Return a table whose cells are HTML; ``words``: numbers of the columns that hold text."""
 
     def format_cell(tag: str, i: int, text: str) -> str:
         kind = ' class="words"' if i in words else ""

@@ -131,7 +131,7 @@ class End:
         else:
             self._create_ud_queue_pair()
         if o.cpu is not None:
-            os.sched_setaffinity(0, {o.cpu})  # the affinity applies only to this thread, as in C
+            os.sched_setaffinity(0, {o.cpu})  # pins only this thread, as siwarp-bench does
 
     def slot_offset(self, slot: int) -> int:
         """Return the offset of a receive slot in the memory of this end."""
@@ -458,7 +458,7 @@ def _send_messages_from_arrays(end: End, n: int) -> int:
         got = poll()
         if not got:
             break
-        # Few requests of this end are signaled, so a credit is one of few completions.
+        # A receive completion is a credit. The loop is short, as few of the Sends are signaled.
         for i, opcode in enumerate(opcodes[:got].tolist()):
             if opcode == recv_opcode:
                 end.qp.post_recv(end.recvs[wr_ids[i]])

@@ -299,7 +299,7 @@ def remove_control_characters(text: bytes) -> str:
 
 
 class _InvalidReplyError(OSError):
-    """The server's reply is not that of the protocol."""
+    """The server's reply does not follow the protocol."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -399,7 +399,7 @@ def _choose_cpu(channel: int, side: str) -> int | None:
 
 @dataclass(frozen=True)
 class Load:
-    """Number of queue pairs that run at the same time, in one direction or in both."""
+    """Number of queue pairs that run at the same time per direction; ``both``: two directions."""
 
     pairs: int = 1
     both: bool = False
@@ -492,7 +492,7 @@ class ClientSession(Closing):
             qkey=int.from_bytes(os.urandom(4), "big") & 0x7FFFFFFF or 1,
         )
         request.validate()
-        bench_program_path()  # its absence is not an error of the session
+        bench_program_path()  # raise the error of a missing program before the session is used
         with tempfile.TemporaryDirectory(prefix="siwarp-bench-") as folder:
             try:
                 here = self._run_processes(request, folder if keep else "")
@@ -533,7 +533,7 @@ class ClientSession(Closing):
                     )
             until = time.monotonic() + request.limit + GRACE_S
             ends = [_wait_for_process_end(process, until) for process in processes]
-        # The processes at the server end when those of the client end, or at their own limit.
+        # The server's processes exit when the client's processes exit, or at their time limit.
         self._socket.settimeout(request.limit + 2 * GRACE_S)
         return ends
 

@@ -51,7 +51,7 @@ __all__ = [
 
 # ---- a point
 
-#: The maximum duration of a round in seconds, and the duration without -D.
+#: The maximum duration of a round in seconds, and its duration if the option -D is not given.
 ROUND_S, SHORT_S = 1.0, 0.15
 #: Maximum number of samples that are stored for a point.
 KEPT = 10_000_000

@@ -54,7 +54,8 @@ class Server:
     """
 
     WAITING = 16
-    #: Seconds for a greeting, for the connections of a run, and between two runs of a client.
+    #: Time limits in seconds: for a greeting, for opening the connections of a run, and between two
+    #: runs of a client.
     GREET_S, CHANNELS_S, IDLE_S = 5.0, 10.0, 10.0
 
     def __init__(self, visit: float, say: Callable[[str], None]) -> None:
@@ -137,8 +138,9 @@ class Server:
         expected = self._channels.pop(token, None)
         if expected is None or expected.done():
             return
-        # The client sends nothing on this connection before it has this octet, so that the process
-        # receives everything else. The process has a descriptor of its own.
+        # The client sends nothing on this connection before it has received ACCEPTED, so this
+        # server reads no octets that are meant for the process of the run. That process gets a
+        # duplicate of the descriptor.
         writer.write(ACCEPTED)
         descriptor = os.dup(writer.get_extra_info("socket").fileno())
         os.set_blocking(descriptor, True)

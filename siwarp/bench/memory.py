@@ -21,7 +21,7 @@ __all__ = ["PEERS", "QPS", "kernel_memory_of_sockets", "measure_memory_per_peer"
 PEERS = (1, 10, 100, 1_000, 10_000)
 QPS = ("ud", "rd", "rc")
 
-#: Seconds after which siwarp-bench-memory exits by itself, plus a margin.
+#: Time limit in seconds: a little more than the time after which siwarp-bench-memory exits itself.
 _LIMIT_S = 130
 
 

@@ -160,7 +160,8 @@ def raw_socket_floors_of_plan(plan: Plan) -> Floors:
     raw = _FLOORS[plan.kind, "rc" if plan.qp == "rc" else "ud", plan.wait]
     if plan.qp == "rd":
         return Floors(raw.floor) if plan.kind == "bw" else Floors("ud", (raw.floor,))
-    # A GSO batch has at least two segments, so that longer messages have no such floor.
+    # A GSO batch has at least two segments, so messages that are too long for two have no such
+    # floor.
     others = tuple(
         name for name in raw.others if not name.endswith("gso") or plan.size * 2 <= 65507
     )

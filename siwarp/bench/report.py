@@ -167,7 +167,8 @@ class _BenchRun:
         """Run both processes, and return their result."""
         if not self._planned:
             probe, least, most = ITERS[self._plan.kind]
-            # Large messages take so long that even the least number takes too much time.
+            # A probe of large messages sends fewer than the usual minimum number of messages, which
+            # would take too much time.
             self._set_iterations(
                 min(probe, max(FIRST_PROBE_MESSAGES, PROBE_OCTETS // self._plan.size))
             )
@@ -248,7 +249,8 @@ def _define_bench_measurements(
                 wait="event",
                 post_list=series.post_list,
             )
-            # A process that waits sleeps at once, so that its CPU time is that of the messages.
+            # A process that waits sleeps immediately and does not spin, so its CPU time is the
+            # time that the messages cost.
             run: Run = _CpuRun(
                 plan, _with_blocking_raw_socket(series).raw, scope.seconds, {"SIWARP_SPIN_US": "0"}
             )

@@ -342,7 +342,7 @@ def run_variant(
 
 # ---- rounds of runs
 
-#: Variants of siwarp that have a ratio to, or for, siwarp's own figure.
+#: Variants of siwarp whose results are compared with siwarp's ordinary figure by a ratio.
 _WITH_RATIO = ("markers", "lossless")
 
 

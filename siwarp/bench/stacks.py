@@ -28,11 +28,12 @@ __all__ = [
 
 #: Octets of the messages with which latency and bandwidth are measured.
 LATENCY_SIZE, STREAM_SIZE = 64, 1 << 20
-#: Messages of a run: about as long as siwarp's runs.
+#: Number of messages of a run, which takes about as long as a run of siwarp.
 _COUNTS = {"lat": 10_000, "bw": 500}
 
 #: The environment of an MPI on loopback: Open MPI's own TCP, or MPICH's UCX or libfabric over TCP
-#: instead of shared memory. Open MPI refuses root and more ranks than cores without the others.
+#: instead of shared memory. The other variables make Open MPI run as root, and with more ranks
+#: than cores.
 _MPI_ENVIRONMENT = {
     "OMPI_MCA_pml": "ob1",
     "OMPI_MCA_btl": "self,tcp",
@@ -76,7 +77,8 @@ def make_libfabric_program_pair(kind: str) -> Pair:
     """Return the programs that measure libfabric: ``lat`` or ``bw``."""
     size = LATENCY_SIZE if kind == "lat" else STREAM_SIZE
     words = ("-p", "tcp", "-e", "msg", "-I", str(_COUNTS[kind]), "-S", str(size))
-    # The columns: bytes (1m: 1 MiB), #sent, #ack, total, time, MB/sec, usec/xfer.
+    # Columns of fi_pingpong's output: bytes (1m: 1 MiB), #sent, #ack, total, time, MB/sec,
+    # usec/xfer.
     skipped = 5 if kind == "lat" else 4
     return Pair(
         "fi_pingpong",
@@ -93,7 +95,8 @@ def make_ucx_program_pair(kind: str) -> Pair:
     n = _COUNTS[kind]
     size = LATENCY_SIZE if kind == "lat" else STREAM_SIZE
     words = ("-t", f"tag_{kind}", "-s", str(size), "-n", str(n), "-w", str(n // 10), "-f", "-v")
-    # The columns: iterations, median latency (us), three others, overall bandwidth (MiB/s).
+    # Columns of ucx_perftest's output: iterations, median latency (us), three that are not used,
+    # overall bandwidth (MiB/s).
     column = "" if kind == "lat" else r"(?:[^,]*,){4}"
     return Pair(
         "ucx_perftest",

@@ -24,10 +24,9 @@ __all__ = [
 
 MIB = 1 << 20
 
-#: For each figure that siwarp is compared with, the ratio to it; both are keys in a result of
-#: ``run``.
+#: For each figure that siwarp is compared with, the key of the ratio to it in a result of ``run``.
 _RATIOS = {"floor": "ratio_median", "lossless": "lossless_ratio"}
-#: The figure for comparison -> the name of the ratio in a result's spans.
+#: For each figure that siwarp is compared with, the key of the ratio in a result's ``spans``.
 _SPANS = {"floor": "ratio", "lossless": "lossless_ratio"}
 
 

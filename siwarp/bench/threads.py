@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""The rates of threads on one device and on a device each, beside those of raw sockets.
+"""The rates of threads on one device, with a device per thread, and on raw sockets.
 
 Each thread moves 64-octet messages over a connected pair of queue pairs of its own (bench_threads.c
 describes the runs). A run is a new process of siwarp-bench. Each round has every run once, so that
@@ -126,7 +126,7 @@ def _lanes_of_run(row: Row) -> int:
     if not (given.isdecimal() and int(given) <= MOST_LANES):
         raise UsageError(f"SIWARP_LANES is {given!r}: give a number from 0 to {MOST_LANES}")
     if row.run == "own-devices":
-        return 1  # a device of one thread
+        return 1  # each device is used by one thread only
     return int(given) or min(row.threads, MOST_LANES)
 
 

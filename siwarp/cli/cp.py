@@ -78,7 +78,7 @@ async def _copy_with_progress(
 def _start_far_end(
     paths: list[str], rsh: str, program: str, channels: list[str]
 ) -> tuple[FarEnd, list[int]] | None:
-    """Start the far end if one side is HOST:PATH; return it with the positions of its paths.
+    """Start the far end if one side is HOST:PATH; return it, and the indexes of its paths.
 
     Raises:
         ValueError: both sides are at other machines, or the sources are at several ones.

@@ -46,7 +46,7 @@ def _check_default_port_is_free() -> Finding:
         with socket.socket(socket.AF_INET, kind) as s:
             if (
                 kind == socket.SOCK_STREAM
-            ):  # siwarp's listeners set this option, too, so old connections do not block the port
+            ):  # as siwarp's listeners do, so connections in TIME-WAIT do not block the port
                 s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 s.bind(("127.0.0.1", PORT))
@@ -79,7 +79,8 @@ def _granted_buffer_octets(option: int, force: int, octets: int) -> int:
             s.setsockopt(socket.SOL_SOCKET, force, octets)
         except PermissionError:
             s.setsockopt(socket.SOL_SOCKET, option, octets)
-        return s.getsockopt(socket.SOL_SOCKET, option) // 2  # the kernel reports twice the size
+        # The kernel doubles the size that was set, and getsockopt() returns the doubled size.
+        return s.getsockopt(socket.SOL_SOCKET, option) // 2
 
 
 def _check_socket_buffers() -> Finding:

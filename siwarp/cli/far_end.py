@@ -37,7 +37,7 @@ __all__ = ["FarEnd", "FarEndError", "HostPath", "cp_far_end", "parse_host_path",
 #: What the far end's line on standard output begins with. Other lines are from the login scripts of
 #: the remote shell.
 _MARK = "siwarp-cp-far-end "
-#: Lines of login scripts that are skipped, at most, and characters of a line.
+#: Maximum number of lines of login scripts that are skipped, and maximum length of a line.
 _MOST_LINES, _LONGEST_LINE = 1000, 1 << 20
 #: Seconds within which the far end must be ready. sshd waits 120 s for a login by default, in which
 #: ssh may ask for a password, and login scripts may be slow.
@@ -94,12 +94,12 @@ class _Answer(NamedTuple):
     port: int
     #: The key of the session, as text.
     key: str
-    #: The paths of the command below the directory that the far end serves.
+    #: The paths of the command, relative to the directory that the far end serves.
     paths: list[str]
 
     @classmethod
     def parse(cls, answer: dict[str, Any], paths: int) -> _Answer:
-        """Return the answer in a parsed line, which must contain ``paths`` paths.
+        """Return the far end's answer from its parsed line, which must list ``paths`` paths.
 
         Raises:
             KeyError, TypeError, ValueError: the line is of another form.
@@ -125,7 +125,7 @@ class FarEnd:
         self._listens_on, self._port, self.key, self._paths = answer
 
     def urls(self, given: list[str]) -> list[str]:
-        """Return the URLs of the paths, which are ``given`` as in the call of ``start_far_end``.
+        """Return the URLs of ``given``, the paths that were passed to ``start_far_end``.
 
         Raises:
             FarEndError: the far end cannot be reached.
@@ -209,7 +209,7 @@ def start_far_end(
 
 
 def _close_pipes_and_wait(process: subprocess.Popen[bytes]) -> None:
-    """Wait until the program has ended, which the end of its standard input asks for."""
+    """Close the program's standard input, which tells the program to exit; wait for its exit."""
     assert process.stdin is not None and process.stdout is not None
     with contextlib.suppress(OSError):
         process.stdin.close()
@@ -222,7 +222,7 @@ def _close_pipes_and_wait(process: subprocess.Popen[bytes]) -> None:
 
 
 def _read_lines(fd: int, limit: float) -> Iterator[str]:
-    """Yield the lines that arrive, also a last one without an end.
+    """Yield the lines that arrive on a descriptor, and a last line without a newline.
 
     Raises:
         TimeoutError: the next line was not complete ``limit`` seconds after the first call.

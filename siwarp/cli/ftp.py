@@ -141,7 +141,7 @@ def serve(
 def _print_listening_address(
     address: tuple[str, int], password: str | None, write: bool, as_json: bool
 ) -> None:
-    """Print where the server listens; ``password``: that of the user siwarp, if it was made."""
+    """Print where the server listens, and the password of the user siwarp, if that user exists."""
     host, port = address
     if as_json:
         told: dict[str, Any] = {"addr": host, "port": port, "write": write}
@@ -183,13 +183,13 @@ def get(
         file = (file or Path()) / name
     if not name or not file.name:
         raise typer.BadParameter("names a directory: see siwarp ftp mirror", param_hint="URL")
-    with _reporting_errors(), _open_connection(location, tls, ca, channel, active) as ftp:
+    with _exit_with_message_on_error(), _open_connection(location, tls, ca, channel, active) as ftp:
         remote = transfer.stat_file(ftp, location.path)
         with (
             Tree(file.parent, writable=True) as tree,
             show.progress_bar(file.name, remote.size) as step,
         ):
-            size = transfer.get(ftp, location.path, tree, file.name, remote, step)
+            size = transfer.download_file(ftp, location.path, tree, file.name, remote, step)
     _print_copied(as_json, size, str(file))
 
 
@@ -222,14 +222,16 @@ def put(
     if not path or path.endswith("/"):
         path += file.name
     with (
-        _reporting_errors(),
+        _exit_with_message_on_error(),
         Tree(file.parent) as tree,
         contextlib.closing(tree.open_for_send(file.name)) as source,
         _open_connection(location, tls, ca, channel, active) as ftp,
         show.progress_bar(file.name, source.entry.size) as step,
     ):
-        keep_time = "MFMT" in transfer.features(ftp)
-        size = transfer.put(ftp, source, path, resume=resume, keep_time=keep_time, progress=step)
+        keep_time = "MFMT" in transfer.list_server_features(ftp)
+        size = transfer.upload_file(
+            ftp, source, path, resume=resume, keep_time=keep_time, progress=step
+        )
     _print_copied(as_json, size, path)
 
 
@@ -262,7 +264,7 @@ def mirror(
         raise typer.BadParameter("give one URL and one directory", param_hint="SOURCE, DESTINATION")
     location = _parse_ftp_url(source if down else destination)
     directory = Path(destination if down else source)
-    with _reporting_errors():
+    with _exit_with_message_on_error():
         if down:
             directory.mkdir(exist_ok=True)
         with (
@@ -332,7 +334,7 @@ def _open_connection(
 
 
 @contextlib.contextmanager
-def _reporting_errors() -> Iterator[None]:
+def _exit_with_message_on_error() -> Iterator[None]:
     """Print a message for an error of the block, and end the command with an exit status."""
     again = "; the same command continues"
     try:

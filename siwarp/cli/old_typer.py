@@ -32,7 +32,7 @@ def adapt_typer() -> None:
 
 
 def _with_optional_default(make: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a constructor that, as newer ones do, needs no default."""
+    """Return ``make`` with an optional argument ``default``, as in newer versions of typer."""
 
     def make_with_optional_default(default: Any = ..., *names: str, **options: Any) -> Any:
         return make(default, *names, **options)
@@ -57,7 +57,7 @@ def _convert_parameter(parameter: inspect.Parameter, hint: Any) -> Any:
         if isinstance(info, OptionInfo) and isinstance(info.default, str):
             # In Annotated, the first argument of typer.Option is a name, not the default.
             info.param_decls = (info.default, *(info.param_decls or ()))
-        # Its help prints an Enum as the name of the class and of the member.
+        # The help of typer 0.7 would show an Enum as CLASS.MEMBER, so pass the member's value.
         value = default.value if isinstance(default, Enum) else default
         info.default = ... if default is parameter.empty else value
         default = info

@@ -117,7 +117,7 @@ def _print_server(qp: str, address: Address, qkey: int, as_json: bool) -> None:
         return
     transport = "TCP" if qp == "rc" else "UDP"
     everyone = ", every address of this machine" if host in ("0.0.0.0", "::") else ""
-    if everyone and qp == "rd":  # RD peers identify the server by its address
+    if everyone and qp == "rd":  # RD identifies a peer by its address, so the server has one
         everyone += " (if it has several, select one with --addr)"
     known = f"; clients need --qkey {qkey:#x}" if qkey else ""
     print(

@@ -124,7 +124,7 @@ async def _answer_uc_clients(ud: aio.UDEndpoint, context: Context) -> None:
         client = asked.source[0], port or 0
         if port and client not in ports and len(tasks) < _CLIENTS:
             _start_task(tasks, answer_client(asked, client))
-        elif port:  # the client repeats its message, or the server is full
+        elif port:  # a repeated start-up message of a connected client, or the server is full
             await _send_if_client_is_reachable(ud, pack_hello(ports.get(client, 0)), asked)
 
 

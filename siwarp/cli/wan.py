@@ -82,7 +82,7 @@ def _print_statistics(statistics: dict[str, dict[str, int]]) -> None:
 
 
 def _run_in_namespaces(plan: str, mtu: int, in_b: str, command: list[str]) -> tuple[int, Any]:
-    """Run the commands; return the exit status and the relay's statistics, or None without any."""
+    """Run the commands; return the exit status, and the relay's statistics or None."""
     # the programs in both namespaces share one Q_Key
     from siwarp.verbs.qkey import qkey_environment
 

@@ -482,7 +482,7 @@ def examine_packets(packets: Iterable[Packet]) -> Dissection:
     tcp, udp = Connections(), []
     for packet in packets:
         if packet.tcp:
-            tcp.find_or_add(packet).add(packet)
+            tcp.find_or_add(packet).add_segment(packet)
         else:
             udp.append(packet)
     everything = [

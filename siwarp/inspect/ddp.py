@@ -68,7 +68,8 @@ class DDP(Layer):
             return conf.raw_layer
         if not tagged:
             return DDPUntagged
-        # A Write-Record on datagrams has the same opcode, but octets after the header.
+        # A segment of a Write-Record, which only datagrams carry, has the same opcode, but octets
+        # after the header.
         is_tagged_private = _pkt[1] & 0xF == Opcode.PRIVATE and len(_pkt) == TAGGED_HDR_LEN
         return TAGGED_PRIVATE.get(_pkt[2], DDPTagged) if is_tagged_private else DDPTagged
 

@@ -106,10 +106,10 @@ class Message:
     segments: int = 1
     whole: bool = True
     fields: dict[str, int | str] = field(default_factory=dict)
-    answers: int | None = None  # of a response: number of its request
+    answers: int | None = None  # in a response: number of its request
     answered_by: int | None = None
-    latency: float | None = None  # of a response: seconds since the end of its request
-    about: int | None = None  # of a Terminate: number of the message that it quotes
+    latency: float | None = None  # in a response: seconds since the end of its request
+    about: int | None = None  # in a Terminate: number of the message whose header it quotes
     retransmitted: int = 0  # number of packets that retransmitted octets of the message
     retransmits: int | None = None  # RD: number of the message that this datagram retransmits
     dropped: str | None = None  # the receiver's reason for dropping the message
@@ -157,7 +157,7 @@ class Header(NamedTuple):
     opcode: int
     ddp_rsvd: int
     size: int  # length of the header in octets
-    a: int  # tagged: STag; untagged: the field for Invalidate STag or Q_Key
+    a: int  # tagged header: STag; untagged header: the field for Invalidate STag or Q_Key
     b: int  # TO of a tagged header, QN of an untagged one
     msn: int
     mo: int
@@ -220,7 +220,7 @@ def header_fields(header: Header, payload: bytes, ud: bool = False) -> dict[str,
         )
     found: dict[str, int | str] = {"qn": header.b, "msn": header.msn}
     found["q_key" if ud else "inv_stag"] = header.a
-    if ud:  # indexes of queue pairs that share a socket
+    if ud:  # which of the queue pairs that share a socket is the destination, and the source
         found["dest_index"] = header.b >> 8 & 0xFF
         found["source_index"] = header.b >> 16 & 0xFF
     layout, names = _OWN_HEADERS.get(header.opcode, (None, ()))

@@ -233,7 +233,7 @@ def mark(fpdu: Packet, at: int) -> bytes:
 
 
 def mark_stream(fpdus: Iterable[Packet], at: int = 0) -> bytes:
-    """Build consecutive FPDUs with Markers; `at` has the same meaning as in `mark`."""
+    """Build consecutive FPDUs with Markers; `at`: position of the first FPDU, as in `mark`."""
     out = bytearray()
     for fpdu in fpdus:
         out += mark(fpdu, at + len(out))

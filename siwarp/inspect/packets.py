@@ -176,7 +176,7 @@ class _Ip:
     dest: str
     protocol: int
     body: bytes
-    length: int  # octets of the body on the wire
+    length: int  # octets of `body` on the wire, of which the capture may have only the first
 
 
 def _parse_ipv4(octets: bytes, fragments: Fragments, frame: Frame) -> _Ip | None:

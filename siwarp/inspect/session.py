@@ -61,10 +61,10 @@ class FPDUSession(DefaultSession):
         state = self._direction_state(connection, direction)
         if state.other:
             return pkt
-        connection.add(packet)
+        connection.add_segment(packet)
         if not packet.payload:
             return pkt
-        half = connection.half(direction)
+        half = connection.half_connection(direction)
         frames = self._take_complete_frames(connection, direction, half, state)
         if half.segments_after_gap > EARLY_MAX:
             state.other = True

@@ -79,7 +79,7 @@ class HalfConnection:
         if self.base is None:
             self.base = seq % SEQ_SPACE
 
-    def add(self, seq: int, payload: bytes, frame: int = 0, when: int = 0) -> bool:
+    def add_segment(self, seq: int, payload: bytes, frame: int = 0, when: int = 0) -> bool:
         """Add a segment's octets. Return True if `octets` became longer."""
         if self.base is None:
             self.base = seq
@@ -148,21 +148,23 @@ class Connection:
     first_frame: int = 0
     when: int = 0
     halves: dict[Direction, HalfConnection] = field(default_factory=dict)
-    ended: str | None = None  # "closed", "reset" or None
+    ended: str | None = None  # how the connection ended: "closed" or "reset"; None: it has not
     last: int = 0
     cut: int = 0  # number of octets that the capture truncated
 
-    def half(self, direction: Direction) -> HalfConnection:
+    def half_connection(self, direction: Direction) -> HalfConnection:
         """Return the octets of one direction."""
         return self.halves.setdefault(direction, HalfConnection())
 
-    def add(self, packet: Packet) -> bool:
+    def add_segment(self, packet: Packet) -> bool:
         """Add a segment. Return True if the part of a direction without gaps became longer."""
-        half = self.half(direction_of(packet))
+        half = self.half_connection(direction_of(packet))
         if packet.flags & SYN:
             half.set_first_seq(packet.seq + 1)
         seq = (packet.seq + bool(packet.flags & SYN)) % SEQ_SPACE
-        longer = bool(packet.payload) and half.add(seq, packet.payload, packet.frame, packet.when)
+        longer = bool(packet.payload) and half.add_segment(
+            seq, packet.payload, packet.frame, packet.when
+        )
         if packet.flags & RST:
             self.ended = "reset"
         elif packet.flags & FIN and self.ended is None:
@@ -212,7 +214,7 @@ def tcp_connections(packets: Iterable[Packet]) -> list[Connection]:
     found = Connections()
     for packet in packets:
         if packet.tcp:
-            found.find_or_add(packet).add(packet)
+            found.find_or_add(packet).add_segment(packet)
     return found.all
 
 

@@ -43,10 +43,11 @@ LLP_VERSION = 1
 RD_HEADER_LEN = 36
 #: The flag of RD's header that marks the PSN space of responses.
 RD_RESPONSE = 4
-REPORT = struct.Struct("!QQI")  # UC report: counts of datagrams and octets, next PSN
+REPORT = struct.Struct("!QQI")  # body of a UC report: counts of datagrams and octets, next PSN
 RD_ACK = 5
-ACK_HEAD = struct.Struct("!IBBBB")  # CE count, RNR timer, numbers of request and response ranges, 0
-RANGE = struct.Struct("!HH")  # of a range of PSNs: the gap before it, its length
+#: The start of an ACK's body: CE count, RNR timer, numbers of request and response ranges, 0.
+ACK_HEAD = struct.Struct("!IBBBB")
+RANGE = struct.Struct("!HH")  # a range of PSNs in an ACK: the gap before the range, its length
 
 # ---- resolution of UD queue pairs
 

@@ -39,7 +39,7 @@ def _hide_runner_stack_frames(own: types.CodeType) -> None:
             here = here.tb_next
         if here is not None:
             trace = here.tb_next
-            error.__traceback__ = trace  # the traceback that Python prints
+            error.__traceback__ = trace  # Python's own hook prints the error's traceback
         show(kind, error, trace)
 
     sys.excepthook = print_program_traceback

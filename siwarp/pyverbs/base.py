@@ -34,7 +34,7 @@ def convert_errors(what: str) -> Iterator[None]:
         yield
     except Error as e:
         raise to_pyverbs_error(what, e) from e
-    except (ValueError, OverflowError) as e:  # a number out of range for C
+    except (ValueError, OverflowError) as e:  # a number does not fit into the type of C
         raise PyverbsRDMAError(f"{what}: {e}", errno.EINVAL) from e
 
 

@@ -468,7 +468,8 @@ class CMID(Posting, Groups):
         if param is None:
             param = ConnParam(min(self._resources, 255), min(self._depth, 255), rnr_retry=7)
         self._set_retries(param)
-        self._accepted = True  # before accept(), after which other threads may handle events
+        # Set before accept(), because other threads may handle the events that accept() causes.
+        self._accepted = True
         try:
             with convert_errors("Failed to accept"):
                 self._native().accept(self._native_param(param, hold=False))

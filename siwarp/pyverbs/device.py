@@ -285,7 +285,7 @@ class Context(Wrapper[verbs_device.Context]):
         for other in list(_contexts):
             if not other._is_closed and other._cmd_fd >= 0 and _is_same_file(fd, other._cmd_fd):
                 self._use_shared_handle(other._native())
-                self._other = other  # keeps the imported Context open
+                self._other = other  # a reference that keeps the imported Context open
                 self._cmd_fd = fd
                 return
         raise PyverbsRDMAError(

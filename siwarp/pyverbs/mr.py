@@ -415,7 +415,7 @@ class Buf(PyverbsCM):
 
     """
 
-    #: After regions, which are closed before their memory.
+    #: Higher than the rank of a region, because regions are closed before their memory.
     _RANK = 6
 
     def __init__(self, pd: PD, size: int) -> None:
@@ -475,7 +475,7 @@ class Buf(PyverbsCM):
     def close(self) -> None:
         """Close the regions of the memory, then free it; a second call has no effect."""
         super().close()
-        self._memory = None  # freed with the last region or view that uses it
+        self._memory = None  # Python frees it with the last region or view that refers to it
 
     def __str__(self) -> str:
         return attribute_lines(self, "addr", "size")

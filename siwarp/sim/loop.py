@@ -99,7 +99,7 @@ class Loop(asyncio.BaseEventLoop):
         super().__init__()
         self._selector = _Selector(check)
         self._clock_resolution = 1e-9
-        self._ready: deque[asyncio.Handle]  # created by BaseEventLoop
+        self._ready: deque[asyncio.Handle]  # only a type annotation: BaseEventLoop has created it
         self._start = start
 
     def time(self) -> float:

@@ -53,9 +53,10 @@ void __wrap_siw_device_thread_stop(struct siw_context *ctx)
 }
 
 /*
- * Opens the lane if it is the first CQ's of this lane. A closed device keeps the structs of its
- * lanes for the next world, so their allocation must not fail, and must use no random number: the
- * same seed would not produce the same run in any process.
+ * Chooses the lane of a new CQ, and opens the lane with its first CQ. Whether this allocates memory
+ * depends on earlier worlds, because a closed device keeps the structs of its lanes. So that the
+ * same seed produces the same run in any process, the allocation never fails and uses no random
+ * number.
  */
 int __wrap_siw_device_cq_lane_choose(struct siw_context *ctx, unsigned int comp_vector,
 				     struct siw_lane **out)

@@ -38,7 +38,7 @@
 
 struct sim_timer {
 	uint64_t at;
-	uint32_t place; /* index in the heap, counted from 1; 0: the timer is not set */
+	uint32_t place; /* index in the heap of timers, counted from 1; 0: the timer is not set */
 	void (*fire)(struct sim_timer *self);
 };
 
@@ -68,7 +68,7 @@ struct sim_plan {
  * A transmission line: the state of a fault plan for packets that pass in one direction, in order.
  */
 struct sim_line {
-	const struct sim_plan *plan; /* plan to which the member `state` belongs */
+	const struct sim_plan *plan; /* fault plan to which the member `state` belongs */
 	struct siw_fault_path state;
 	struct siw_fault_backlog backlog; /* list of struct sim_leaving */
 };
@@ -109,7 +109,7 @@ struct sim_path {
 	 */
 	uint64_t icmp_since;
 	uint32_t icmp_tokens;
-	struct sim_path *next; /* link in the hash bucket */
+	struct sim_path *next; /* next path in the hash bucket */
 };
 
 enum sim_event {
@@ -189,7 +189,7 @@ void sim_capture_tcp_segment(const struct sim_host *host, bool sent,
 			     const struct sim_packet *packet);
 /* How far a connection has used up the random numbers of the path's fault plan */
 struct sim_flow {
-	uint32_t number; /* number of the connection */
+	uint32_t number; /* number of the TCP connection */
 	const struct sim_plan *plan;
 	struct siw_fault_path state;
 };
@@ -221,7 +221,10 @@ struct siw_llp_poller {
 	uint64_t timed_due;
 	bool woken;
 	uint32_t changes;
-	/* host, or NULL until the poller has a watch or a socket, unless a sibling has a host */
+	/*
+	 * the host of the poller's sockets: that of an earlier poller of the device, or NULL until
+	 * the poller has a socket or an interface watch
+	 */
 	struct sim_host *host;
 	struct siw_link waiters; /* tasks that wait on the poller */
 	struct siw_link loops;	 /* descriptors for event loops: struct siw_llp_event_loop_fd */
@@ -290,9 +293,9 @@ struct siw_llp_sock {
 	int ttl;
 	enum sim_cut cut;
 	/* TCP sockets (sim_tcp.c) */
-	struct sim_stream *stream; /* NULL for a listener */
-	struct siw_link coming;	   /* listener: connections that are not yet established */
-	struct siw_link waiting;   /* listener: established connections that are not yet accepted */
+	struct sim_stream *stream; /* the connection; NULL if the socket is a listener */
+	struct siw_link coming;	   /* in a listener: connections that are not yet established */
+	struct siw_link waiting;   /* in a listener: established connections to be accepted */
 	uint32_t n_waiting, backlog;
 };
 
@@ -371,7 +374,8 @@ void sim_host_close_devices(const struct sim_host *host);
 struct sim_kept {
 	enum sim_kind kind; /* SIM_UDP or SIM_LISTENER */
 	struct siw_addr addr;
-	const struct sim_host *host; /* NULL: a wildcard address in a world of several hosts */
+	/* the host of the address; NULL: a wildcard address in a world of several hosts */
+	const struct sim_host *host;
 	/* addr is the IPv6 wildcard address without IPV6_V6ONLY, which includes IPv4 */
 	bool both;
 };
@@ -391,7 +395,8 @@ struct siw_sim_set {
 	uint32_t n_gone, gone_room;
 };
 
-struct sim_fd *sim_fd_find(int fd); /* NULL: not a descriptor of the simulator */
+/* Returns the simulator's object for a descriptor; NULL: not a descriptor of the simulator. */
+struct sim_fd *sim_fd_find(int fd);
 
 /* ---- tasks ----------------------------------------------------------------------------------- */
 
@@ -482,15 +487,15 @@ struct sim_world {
 		SIM_MEMORY_SUCCEEDS
 	} memory_decided; /* whether the next allocation fails */
 	/*
-	 * firsts: the arguments that siw_initial_sequence() has had so far; recorded while
-	 * near_wrap is set
+	 * firsts: the distinct RD epochs for which siw_initial_sequence() has returned a number
+	 * since near_wrap was set
 	 */
 	bool near_wrap;
 	uint32_t *firsts;
 	uint32_t n_firsts, firsts_room;
 	struct siw_sim_stats stats;
 	uint64_t handed; /* number of handlers that polls of pollers have returned so far */
-	bool in_round;	 /* a progress round of a device is running */
+	bool in_round;	 /* whether a progress round of a device is running */
 	/*
 	 * a poll of a completion queue is running, in which sched_yield() does not pause the task
 	 */

@@ -166,8 +166,8 @@ struct siw_link *__wrap_siw_device_freelist_take(struct siw_freelist *list)
 	struct siw_link *kept = __real_siw_device_freelist_take(list);
 
 	/*
-	 * If this function returns NULL, the caller allocates an object. So the kept object is put
-	 * back, NULL is returned, and that allocation fails.
+	 * To let the caller run out of memory, put the kept object back, return NULL, and make the
+	 * allocation fail that the caller then attempts.
 	 */
 	if (kept && next_allocation_must_fail()) {
 		siw_device_freelist_give(list, kept);

@@ -12,7 +12,7 @@
 #define IPV6_HEAD      40
 #define IPV6_FRAG_HEAD 8
 #define UDP_HEAD       8
-#define TCP_HEAD       32 /* TCP header with the time stamp option */
+#define TCP_HEAD       32 /* octets of a TCP header with the time stamp option */
 #define LOCAL_MTU      65536
 #define USUAL_MTU      1500
 #define LEAST_MTU      68
@@ -152,7 +152,7 @@ int siw_sim_host_add(const struct siw_addr *addrs, int n, uint32_t mtu)
 	siw_link_init(&host->socks);
 	siw_fault_backlog_init(&host->sends.backlog);
 	siw_fault_backlog_init(&host->receives.backlog);
-	for (int i = 0; i < n; i++) /* list the IPv4 addresses before the IPv6 addresses */
+	for (int i = 0; i < n; i++) /* add the IPv4 addresses before the IPv6 addresses */
 		if (addrs[i].family == AF_INET)
 			host_add_addr(host, &addrs[i]);
 	for (int i = 0; i < n; i++)

@@ -119,7 +119,7 @@ int siw_llp_poller_open(const struct siw_llp_poller *sibling, struct siw_llp_pol
 	poller->owner = getpid();
 	poller->timed_due = SIM_NEVER;
 	poller->timer.fire = poller_timer_fire;
-	/* A connect from the wildcard address has to know its host. */
+	/* A socket that connects from the wildcard address gets the poller's host. */
 	poller->host = sibling ? sibling->host : NULL;
 	siw_link_init(&poller->ring);
 	siw_link_init(&poller->socks);
@@ -221,7 +221,7 @@ void siw_llp_poller_disarm(struct siw_llp_poller *poller)
 
 /*
  * Returns whether an event of the poller's sockets starts a progress round, as it would wake the
- * progress thread of a real device. It does not within nap_us after a poll by another thread.
+ * progress thread of a real device. No event does so within nap_us after a poll by another thread.
  */
 bool siw_llp_poller_is_armed(const struct siw_llp_poller *poller)
 {
@@ -434,8 +434,8 @@ void siw_llp_event_fd_clear(int fd)
 	event->set = false;
 	event_clear_readable_in_sets(event);
 	/*
-	 * The program may have read the descriptor itself. Linux before 5.8 and qemu-user refuse
-	 * preadv2() with RWF_NOWAIT.
+	 * Poll first, because read() would block if the program has already read the descriptor.
+	 * preadv2() with RWF_NOWAIT is no alternative: Linux before 5.8 and qemu-user refuse it.
 	 */
 	if (poll(&readable, 1, 0) == 1 && read(fd, &count, sizeof(count)) < 0)
 		perror("siwarp.sim: reading an event descriptor");
@@ -502,7 +502,7 @@ void siw_llp_event_loop_fd_clear(struct siw_llp_event_loop_fd *loop)
 
 void siw_llp_event_loop_fd_set_timer(struct siw_llp_event_loop_fd *loop, uint64_t due_ns)
 {
-	/* The scheduler makes a round at that time. */
+	/* No timer is needed, because the scheduler makes a progress round at due_ns. */
 	(void)loop;
 	(void)due_ns;
 }
@@ -710,7 +710,7 @@ void siw_llp_leave_poller(struct siw_llp_sock *sock)
 	siw_link_del(&sock->in_timed);
 	siw_link_del(&sock->of_poller);
 	sock->poller = NULL;
-	sock->ready = ready; /* remembered for siw_llp_join_poller(), like later events */
+	sock->ready = ready; /* siw_llp_join_poller() then adds the socket to the ready sockets */
 }
 
 int siw_llp_join_poller(struct siw_llp_sock *sock, struct siw_llp_poller *poller)
@@ -914,7 +914,7 @@ void siw_llp_sock_mark_ready(struct siw_llp_sock *sock)
 
 void siw_llp_sock_note_all_handled(struct siw_llp_sock *sock)
 {
-	(void)sock; /* the next receive returns EAGAIN, and costs no system call */
+	(void)sock; /* nothing to save: a receive that returns EAGAIN costs no system call here */
 }
 
 void siw_llp_sock_pause(struct siw_llp_sock *sock)

@@ -6,7 +6,7 @@
 #include "sim/sim_impl.h"
 
 struct siw_sim_socket {
-	struct siw_io_handler handler; /* never called, because nothing polls the poller */
+	struct siw_io_handler handler; /* never called, because no device polls the poller */
 	struct siw_llp_poller *poller;
 	struct siw_llp_sock *sock;
 };

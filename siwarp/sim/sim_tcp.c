@@ -68,8 +68,8 @@ struct sent {
 struct sim_stream {
 	struct sim_timer timer, reset;
 	struct siw_link all;
-	struct sim_stream *next; /* link in the hash bucket */
-	bool listed;		 /* the stream is in its hash bucket, where segments find it */
+	struct sim_stream *next; /* next stream in the hash bucket */
+	bool listed;		 /* whether the stream is in its hash bucket */
 	struct siw_link queue;	 /* link in the listener's list `coming` or `waiting` */
 	struct siw_llp_sock *listener;
 	struct siw_llp_sock *sock; /* NULL: the connection is not yet accepted, or is closed */
@@ -77,9 +77,9 @@ struct sim_stream {
 	struct siw_addr local, peer;
 	uint64_t id, peer_id;
 	enum tcp_state state;
-	bool active;  /* the connection was opened by connect */
-	bool known;   /* the program knows that the connection is established */
-	bool aborted; /* closing the socket sends a reset */
+	bool active;  /* whether this end has opened the connection (by connect) */
+	bool known;   /* whether the program knows that the connection is established */
+	bool aborted; /* whether closing the socket sends a reset instead of a FIN */
 	int error;    /* errno value that the next call returns */
 	struct sim_flow out_flow, in_flow;
 	/*
@@ -1024,8 +1024,8 @@ static int bind_address_pair(struct siw_llp_sock *sock, const struct siw_addr *d
 		if (!stream_find(local, peer))
 			return 0;
 		/*
-		 * Another connection uses the pair of addresses, in TIME-WAIT or accepted by a
-		 * listener.
+		 * Another connection, which is in TIME-WAIT or was accepted by a listener, uses the
+		 * same pair of addresses.
 		 */
 		if (!any_port)
 			return -EADDRINUSE;

@@ -27,8 +27,8 @@ __all__ = ["End", "Kind", "Pair", "aio_pair", "pair"]
 
 
 def __getattr__(name: str) -> Any:
-    # The module of End imports siwarp.verbs, and thereby decides that the process is real, which
-    # pair(sim=True) must do itself.
+    # Imported late: the module of End imports siwarp.verbs, which loads the library for real
+    # sockets, and pair(sim=True) could then not load the simulated library.
     if name == "End":
         from siwarp.testing.end import End
 

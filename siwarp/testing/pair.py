@@ -75,7 +75,8 @@ def pair(
                 "this process is simulated and has no loopback device: create the pair in a world, "
                 f"pair({kind!r}, sim=True), or run without siwarp.sim and SIWARP_SIM"
             )
-        from siwarp.testing.connect import open_ends  # decides that the process is real, if not sim
+        # Imported late: unless ``sim``, this import loads the library for real sockets.
+        from siwarp.testing.connect import open_ends
 
         yield stack.enter_context(
             open_ends(
@@ -91,7 +92,8 @@ def pair(
 
 
 def _open_world() -> World:
-    import siwarp.sim  # makes the process simulated, unless it is real already
+    # Loads the simulated library, unless the library for real sockets has been loaded before.
+    import siwarp.sim
 
     if not system.simulated:
         raise RuntimeError(

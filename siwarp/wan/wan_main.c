@@ -37,7 +37,7 @@ struct run {
 };
 
 /* Records the end of commands, and forwards SIGTERM to a's command. */
-static void handle_signals(struct run *run)
+static void reap_commands_and_forward_sigterm(struct run *run)
 {
 	struct signalfd_siginfo info;
 	int status;
@@ -61,13 +61,13 @@ static int relay_until_done(struct run *run)
 	while (run->a) {
 		if (wan_relay_run(run->relay, run->signals, -1))
 			return -1;
-		handle_signals(run);
+		reap_commands_and_forward_sigterm(run);
 	}
 	if (!run->b)
 		return 0;
 	kill(-run->b, SIGTERM);
 	wan_relay_run(run->relay, run->signals, GRACE_NS);
-	handle_signals(run);
+	reap_commands_and_forward_sigterm(run);
 	if (run->b) {
 		kill(-run->b, SIGKILL);
 		waitpid(run->b, NULL, 0);

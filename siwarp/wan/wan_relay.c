@@ -14,7 +14,7 @@
 #include "wan/wan.h"
 
 #define BATCH  64  /* maximum number of packets read from one namespace in a row */
-#define QUEUED 512 /* the kernel queues at most 500 packets for the reader of an interface */
+#define QUEUED 512 /* more than the 500 packets that the kernel queues for a TUN reader */
 #define PACKET 65536
 #define NS     1000000000ll
 

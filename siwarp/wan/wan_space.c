@@ -58,7 +58,7 @@ static int enter_user_namespace(void)
 		return wan_fail(
 			"creating a user namespace, which siwarp wan needs unless it runs as root");
 	write_file("/proc/self/setgroups",
-		   "deny"); /* kernels before 3.19 lack this file and do not need it */
+		   "deny"); /* may fail: kernels before 3.19 lack this file and do not need it */
 	snprintf(text, sizeof(text), "0 %u 1", uid);
 	if (write_file("/proc/self/uid_map", text))
 		return wan_fail("mapping the user");

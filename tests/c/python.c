@@ -147,6 +147,20 @@ static int start_program(const char *folder, int argc, char *argv[])
 	return -1;
 }
 
+/*
+ * Blocks the forwarded signals, until it is known whether they are forwarded, or lets them in. A
+ * signal that comes meanwhile is pending.
+ */
+static void block_signals(bool block)
+{
+	sigset_t set;
+
+	sigemptyset(&set);
+	for (size_t i = 0; i < sizeof(forwarded) / sizeof(forwarded[0]); i++)
+		sigaddset(&set, forwarded[i]);
+	sigprocmask(block ? SIG_BLOCK : SIG_UNBLOCK, &set, NULL);
+}
+
 static void handle_signals(void)
 {
 	struct sigaction action = { .sa_handler = forward_signal, .sa_flags = SA_RESTART };
@@ -212,10 +226,13 @@ int main(int argc, char *argv[])
 	}
 	*strrchr(folder, '/') = 0;
 	*strrchr(folder, '/') = 0;
+	block_signals(true);
 	server = start_program(folder, argc, words);
+	if (server >= 0)
+		handle_signals();
+	block_signals(false);
 	if (server < 0)
 		return run_interpreter(folder, words);
-	handle_signals();
 	/* Pipes must end when the program closes them. */
 	for (int i = 0; i < n_descriptors; i++)
 		close(descriptors[i]);

@@ -88,11 +88,13 @@ def test_a_download_that_was_cut_continues_where_it_was(
     (root / "file").write_bytes(data)
     with Tree(tmp_path, writable=True) as tree:
         with pytest.raises(CutError), closing(connect_client(server, transport)) as ftp:
-            transfer.get(ftp, "file", tree, "got", progress=CutAfterOctets(cut))
+            transfer.download_file(ftp, "file", tree, "got", progress=CutAfterOctets(cut))
         assert not (tmp_path / "got").exists()
         steps: list[int] = []
         with connect_client(server, transport) as ftp:
-            assert transfer.get(ftp, "file", tree, "got", progress=steps.append) == len(data)
+            assert transfer.download_file(ftp, "file", tree, "got", progress=steps.append) == len(
+                data
+            )
             assert ftp.transport == transport
     # The first progress report counts the octets of the download that was cut.
     assert steps[0] > cut // 2
@@ -106,11 +108,11 @@ def test_another_version_of_a_file_is_not_continued(
     (root / "file").write_bytes(random_octets(3_000_000))
     with Tree(tmp_path, writable=True) as tree:
         with pytest.raises(CutError), closing(connect_client(server, "tcp")) as ftp:
-            transfer.get(ftp, "file", tree, "got", progress=CutAfterOctets(2_000_000))
+            transfer.download_file(ftp, "file", tree, "got", progress=CutAfterOctets(2_000_000))
         data = random_octets(3_000_001)
         (root / "file").write_bytes(data)
         with connect_client(server, "tcp") as ftp:
-            transfer.get(ftp, "file", tree, "got")
+            transfer.download_file(ftp, "file", tree, "got")
     assert (tmp_path / "got").read_bytes() == data
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["got"]
 
@@ -126,12 +128,12 @@ def test_an_upload_that_was_cut_continues(
         source = tree.open_for_send("file")
         written = root / ("file" if transport == "tcp" else ".file.part")
         with pytest.raises(CutError), closing(connect_client(server, transport)) as ftp:
-            transfer.put(ftp, source, "file", progress=CutAfterOctets(cut, written))
+            transfer.upload_file(ftp, source, "file", progress=CutAfterOctets(cut, written))
         # An interrupted upload has its final name only on TCP.
         assert (root / "file").exists() == (transport == "tcp")
         steps: list[int] = []
         with connect_client(server, transport) as ftp:
-            transfer.put(ftp, source, "file", resume=True, progress=steps.append)
+            transfer.upload_file(ftp, source, "file", resume=True, progress=steps.append)
         source.close()
     assert steps[0] > cut // 3
     assert sum(steps) == len(data)
@@ -149,7 +151,7 @@ def test_an_upload_that_the_file_system_refuses_says_why(
         with Tree(tmp_path) as tree, closing(connect_client(server, transport)) as ftp:
             source = tree.open_for_send("file")
             with pytest.raises(ftplib.error_perm, match="552 File too large"):
-                transfer.put(ftp, source, "file")
+                transfer.upload_file(ftp, source, "file")
             source.close()
         with connect_client(server, transport) as ftp:
             assert "file" in ftp.nlst() or ".file.part" in ftp.nlst()
@@ -168,7 +170,7 @@ def test_an_upload_over_tcp_does_not_continue_what_belongs_to_a_channel(
     with Tree(tmp_path) as tree, connect_client(server, "tcp") as ftp:
         ftp.transports = ("rd", "rc", "tcp")
         source = tree.open_for_send("file")
-        transfer.put(ftp, source, "file", resume=True)
+        transfer.upload_file(ftp, source, "file", resume=True)
         source.close()
         assert ftp.transport == "tcp"
     assert (root / "file").read_bytes() == data
@@ -183,7 +185,7 @@ def test_a_file_that_changes_while_it_is_sent_is_an_error(
         with (tmp_path / "file").open("ab") as file:
             file.write(b"more")
         with pytest.raises(OSError, match="the file changed while it was sent"):
-            transfer.put(ftp, source, "file")
+            transfer.upload_file(ftp, source, "file")
         source.close()
 
 

@@ -18,7 +18,7 @@ from siwarp.ulp.adts.wire import (
     End,
     Message,
     Pause,
-    put_data,
+    put_data_header,
     put_unit_header,
 )
 from siwarp.ulp.ftp import stream
@@ -48,13 +48,13 @@ class FakeChannel:
         self.credit = credit
         self.ended: ChannelEnded | None = None
 
-    def buffer_nowait(self) -> FakeUnit | None:
+    def take_empty_unit_nowait(self) -> FakeUnit | None:
         if len(self.sent) >= self.credit:
             return None
         return FakeUnit()
 
-    async def buffer(self) -> FakeUnit:
-        while (unit := self.buffer_nowait()) is None:
+    async def take_empty_unit(self) -> FakeUnit:
+        while (unit := self.take_empty_unit_nowait()) is None:
             await asyncio.get_running_loop().create_future()  # wait until the task is cancelled
         return unit
 
@@ -109,7 +109,7 @@ def make_data_record_writer(
     def write_data_record(view: memoryview, at: int) -> int:
         start = at + RECORD_HEADER_SIZE
         view[start : start + len(octets)] = octets
-        return put_data(view, at, transfer=transfer, offset=offset, length=len(octets))
+        return put_data_header(view, at, transfer=transfer, offset=offset, length=len(octets))
 
     return write_data_record
 
@@ -119,7 +119,7 @@ def make_end_record_writer(octets: bytes) -> Callable[[memoryview, int], int]:
 
 
 async def receive_all_octets(channel: Any) -> bytes:
-    return b"".join([bytes(chunk) async for chunk in stream.receive(channel)])
+    return b"".join([bytes(chunk) async for chunk in stream.receive_transfer(channel)])
 
 
 def test_a_transfer_is_sent_received_and_confirmed() -> None:
@@ -128,7 +128,7 @@ def test_a_transfer_is_sent_received_and_confirmed() -> None:
         sending: Any = sender
         source = stream.Sender(sending)
         for part in (b"one ", b"", b"two"):
-            into = await source.fill()
+            into = await source.wait_for_unit_memory()
             into[: len(part)] = part
             await source.send(len(part))
         finishing = asyncio.ensure_future(source.finish())
@@ -198,7 +198,7 @@ def test_the_sender_learns_that_the_receiver_has_cancelled(credit: int) -> None:
         channel.queue_messages(encode_unit(make_record_writer(Cancel())))
         with pytest.raises(ChannelEnded, match="has cancelled the transfer"):
             while True:
-                await source.fill()
+                await source.wait_for_unit_memory()
                 await source.send(1)
         await source.close()
 
@@ -220,7 +220,7 @@ def test_another_answer_to_end_than_bye_is_no_confirmation() -> None:
 def test_cancel_is_sent_if_the_peer_takes_it_and_ends_the_channel() -> None:
     async def send_and_receive_cancel() -> None:
         channel: Any = FakeChannel()
-        await stream.cancel(channel, "the reason")
+        await stream.cancel_transfer(channel, "the reason")
         assert channel.sent == [encode_unit(make_record_writer(Cancel()))]
         assert channel.ended.reason == "the reason"
         peer: Any = FakeChannel()

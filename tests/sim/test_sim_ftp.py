@@ -64,7 +64,7 @@ class Offer:
         self.invitation: Invitation
 
     async def create_token(self) -> Offer:
-        kept = await self.server.expect(
+        kept = await self.server.expect_channel(
             self.kind, B, A, self.accepted.set_result, self.rejected.append
         )
         name = self.kind.upper()
@@ -77,12 +77,12 @@ class Offer:
         invitation = self.invitation
         if token is not None:
             invitation = dataclasses.replace(invitation, token=token)
-        return await opening.connect(self.kind, B, invitation, source)
+        return await opening.open_channel_to_peer(self.kind, B, invitation, source)
 
     async def listen_in_active_mode(self) -> opening.Listener:
         """Let the client listen for the channel (active mode)."""
-        self.server.forget(self.kind, B, self.invitation.token)
-        return await opening.listen(self.kind, B, self.invitation, A)
+        self.server.forget_token(self.kind, B, self.invitation.token)
+        return await opening.listen_for_channel(self.kind, B, self.invitation, A)
 
     async def open_active_channel(self, port: int) -> Channel:
         """Let the server open the channel to the client's port (active mode)."""
@@ -121,7 +121,7 @@ async def send_data_as_transfer(channel: Channel, data: bytes) -> None:
     try:
         rest = memoryview(data)
         while rest:
-            into = await sender.fill()
+            into = await sender.wait_for_unit_memory()
             count = min(len(into), len(rest))
             into[:count] = rest[:count]
             rest = rest[count:]
@@ -132,7 +132,7 @@ async def send_data_as_transfer(channel: Channel, data: bytes) -> None:
 
 
 async def receive_transfer(channel: Channel, into: bytearray) -> None:
-    async with aclosing(stream.receive(channel)) as chunks:
+    async with aclosing(stream.receive_transfer(channel)) as chunks:
         async for chunk in chunks:
             into += chunk
 
@@ -263,9 +263,9 @@ def test_a_transfer_that_one_end_cancels_is_not_complete_at_the_other(
             pair = await open_channel_pair(server, kind, mode)
             source, sink = sending_and_receiving_end(pair, upload)
             sending = asyncio.create_task(send_data_as_transfer(source, DATA * 10))
-            async with aclosing(stream.receive(sink)) as chunks:
+            async with aclosing(stream.receive_transfer(sink)) as chunks:
                 await anext(chunks)
-            await stream.cancel(sink, "enough")
+            await stream.cancel_transfer(sink, "enough")
             with pytest.raises(ChannelEnded, match=r"cancelled the transfer|closed the connection"):
                 await sending
             await pair.close()
@@ -294,13 +294,13 @@ def test_the_end_that_has_sent_a_file_does_not_wait_for_a_peer_that_is_gone(
 
             async def receive_all_and_leave() -> None:
                 await receive_transfer(pair.client, bytearray())
-                await stream.end(pair.client, sent=False)
+                await stream.close_after_transfer(pair.client, sent=False)
 
             leaving = asyncio.create_task(receive_all_and_leave())
             await send_data_as_transfer(pair.server, DATA)
             assert leaving.done()
             began = world.now
-            await stream.end(pair.server, sent=True)
+            await stream.close_after_transfer(pair.server, sent=True)
             assert world.now - began < 0.1
             await pair.close()
 
@@ -313,7 +313,7 @@ def test_the_end_that_has_sent_a_file_does_not_wait_for_a_peer_that_is_gone(
 async def present_token_as_stranger(offer: Offer, host: str, invitation: Invitation) -> None:
     """Present a valid token from a stranger's address; the channel may open, but ends at once."""
     with contextlib.suppress(ChannelEnded):
-        stranger = await opening.connect(offer.kind, host, invitation, C)
+        stranger = await opening.open_channel_to_peer(offer.kind, host, invitation, C)
         await stranger.close()
 
 
@@ -415,7 +415,7 @@ def test_a_client_in_active_mode_admits_only_the_server(world: World, kind: str)
             invitation = tprt.active_invitation(offer.kind, offer.invitation, listener.port)
             forged = dataclasses.replace(invitation, token=bytes(16))
             with pytest.raises(ChannelEnded):
-                await opening.connect(offer.kind, A, forged, C)
+                await opening.open_channel_to_peer(offer.kind, A, forged, C)
             await present_token_as_stranger(offer, A, invitation)
             with pytest.raises(ChannelEnded):
                 await offer.open_active_channel(listener.port)

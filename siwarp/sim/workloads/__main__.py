@@ -40,7 +40,7 @@ def run_program_twice(
     # objects. Freelists may also grow by a few blocks.
     permitted = second.stale * 5 // 4 + SPARE
     if not failure and grown > permitted:
-        # Depending on the programs before, a pool may grow in this run. A leak is repeated.
+        # After some programs a pool grows in this run only once. A leak also occurs in another run.
         _, grown = _run_and_count_blocks(program, operations)
         if grown > permitted:
             failure = (

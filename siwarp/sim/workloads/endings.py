@@ -433,7 +433,9 @@ class FinalChecks:
             )
 
     def check_destroyed_rd_receiver(self) -> None:
-        """Check that an RD Send succeeds if its receiver is destroyed before it acknowledges it."""
+        """Check that an RD Send succeeds if the receiving queue pair is destroyed before the
+        Send is acknowledged.
+        """
         run = self.run
         pair = self._create_pair(QPType.RD)
         if pair is None or not run.program.settings["linger_ms"]:

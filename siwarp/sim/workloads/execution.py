@@ -105,7 +105,7 @@ QKEY = 0x5EED
 RECORDS = 8
 #: First datagram number in a program whose numbers start just below the wrap.
 BELOW_WRAP = (1 << 32) - 20
-#: More than the datagrams that a UC queue pair sends between two resets.
+#: A number greater than that of the datagrams that a UC queue pair sends between two resets.
 PSNS_OF_A_LIFE = 1 << 20
 #: Number of messages of 16,000 octets in the burst that verifies that no credit was lost.
 BURST_MESSAGES = 6
@@ -295,7 +295,7 @@ class Execution:
             self._next_frozen += 1
             octets, n = octets + len(memory), n - 1
         for end in ends:
-            if not end.may_be_in_error:  # otherwise any state is permitted
+            if not end.may_be_in_error:  # if it may be in error, any state is permitted
                 state = end.qp.qp_state
                 if state in (QPState.ERR, QPState.SQE):
                     raise Violation(f"{end!r} is in {state.name}, and nothing went wrong")

@@ -80,7 +80,7 @@ def require(holds: bool, text: str | Callable[[], str]) -> None:
         raise Violation(text if isinstance(text, str) else text())
 
 
-# The content of a message is needed when it is posted and when it arrives.
+# Cached, because the content of a message is needed when it is posted and again when it arrives.
 @lru_cache(maxsize=1024)
 def make_message_content(number: int, length: int) -> bytes:
     """Return a message's octets: a tag if the message is long enough, then pseudo-random octets."""

@@ -84,7 +84,7 @@ class Key:
         return self.octets.hex()
 
     def __repr__(self) -> str:
-        return "<Key>"  # a log of this object must not show the key
+        return "<Key>"  # the key must not appear in logs that contain this object
 
 
 def create_key_file(path: Path) -> Key:

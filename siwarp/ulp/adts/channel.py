@@ -101,20 +101,20 @@ class Received(ABC):
 class Channel(ABC):
     """One session's channel.
 
-    ``receive``, ``buffer`` and ``send`` raise ``ChannelEnded`` after the end of the channel;
-    ``receive`` first returns the units that had arrived before a peer ended the channel.
+    ``receive``, ``take_empty_unit`` and ``send`` raise ``ChannelEnded`` after the end of the
+    channel; ``receive`` first returns the units that had arrived before a peer ended the channel.
     """
 
-    #: "rd", "rc", "ud" or "tcp".
+    #: Kind of the channel: "rd", "rc", "ud" or "tcp".
     name: str
     #: Whether ``send`` sends the program's memory without a copy.
     gathers = False
     #: The greatest number of octets of a unit, in both directions.
     unit_size: int
-    #: The address of the other end, and of this end.
+    #: The address of the peer, and the address of this end.
     peer: Address
     local: Address
-    #: Octets of units received and sent so far.
+    #: Octets of all units that were received so far, and of all units that were sent.
     received_octets: int
     sent_octets: int
     #: Why the channel has ended; ``None`` while it is open.
@@ -135,7 +135,7 @@ class Channel(ABC):
     # ---- sending
 
     @abstractmethod
-    async def buffer(self) -> Unit:
+    async def take_empty_unit(self) -> Unit:
         """Wait for credit and memory; return an empty unit, which the caller sends or releases.
 
         The wait is the back-pressure: a peer that grants nothing holds no memory of this end. The
@@ -143,8 +143,8 @@ class Channel(ABC):
         """
 
     @abstractmethod
-    def buffer_nowait(self) -> Unit | None:
-        """Return an empty unit to send; ``None`` if ``buffer`` would have to wait for one."""
+    def take_empty_unit_nowait(self) -> Unit | None:
+        """Return an empty unit to send; ``None`` if ``take_empty_unit`` would wait for one."""
 
     @abstractmethod
     async def send(self, unit: Unit, length: int, payload: Payload | None = None) -> None:
@@ -292,11 +292,11 @@ class Invitation:
 class Acceptor(ABC):
     """The part of a server that accepts channels of one transport from peers with a token."""
 
-    #: "rd", "rc" or "ud".
+    #: Kind of the channels that are accepted: "rd", "rc" or "ud".
     name: str
 
     @abstractmethod
-    def expect(
+    def expect_peer(
         self,
         token: bytes,
         peer_unit: int,
@@ -316,7 +316,7 @@ class Acceptor(ABC):
         """
 
     @abstractmethod
-    def forget(self, token: bytes) -> None:
+    def forget_token(self, token: bytes) -> None:
         """Refuse the token from now on; has no effect if it has been used or has expired."""
 
     @abstractmethod

@@ -41,7 +41,7 @@ LEAVE_S = 2.0
 
 
 class RCReceives(Receives):
-    """The shared receives of RC channels, found by the number of the queue pair."""
+    """The shared receives of RC channels; the QPN of a completion tells its channel."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class RCReceives(Receives):
 
     @property
     def in_use(self) -> bool:
-        """Whether a channel uses the receives, is expected, or has a queue pair still."""
+        """Whether the receives are in use by a channel, an expected channel or a queue pair."""
         return super().in_use or bool(self.channels)
 
 
@@ -295,7 +295,7 @@ async def connect_rc(
                 private_data=token,
                 peer_to_peer=_EITHER_END_FIRST,
                 timeout=timeout,
-                crc=False,  # headers of units have CRCs, and files have digests
+                crc=False,  # MPA's CRC is not needed: unit headers have CRCs, and files digests
             ),
         )
         event = await asyncio.shield(channel.started)

@@ -24,9 +24,9 @@ from siwarp.ulp.adts.wire import (
     UNIT_HEADER_SIZE,
     Join,
     WireError,
+    parse_records,
     parse_unit_header,
     put_unit_header,
-    records,
 )
 from siwarp.verbs import (
     AH,
@@ -99,7 +99,7 @@ class RDPort:
         self.qp.close()
         for channel in self.ended.copy():
             channel.complete_unfinished_sends()
-        self.receives.free()
+        self.receives.close_srq_and_free_memory()
 
     def _find_channel(self, wc: WC) -> RDChannel | None:
         return self.channels.get((wc.source_octets, wc.source_instance))
@@ -206,14 +206,15 @@ class RDChannel(RDMAChannel):
 
 def _token_in_join(view: memoryview) -> bytes | None:
     try:
-        return Join.unpack(next(records(view))).token
+        return Join.unpack(next(parse_records(view))).token
     except (WireError, StopIteration):
         return None
 
 
 def random_qkey() -> int:
     """Return a new Q_Key."""
-    # The top bit of a Q_Key in a request means the Q_Key of the queue pair; 0 is no protection.
+    # A request whose Q_Key has the top bit set is sent with the Q_Key of its own queue pair, and a
+    # Q_Key of 0 protects nothing.
     return int.from_bytes(system.random_bytes(4), "big") & 0x7FFF_FFFF or 1
 
 

@@ -22,15 +22,16 @@ from siwarp.ulp.adts.wire import (
     Record,
     Type,
     WireError,
+    parse_records,
     parse_unit_header,
     put_unit_header,
-    records,
 )
 from siwarp.verbs import QP, WC, Address, Error, SendWR, WCStatus
 
 __all__ = ["SEND_DEPTH", "RDMAChannel"]
 
-#: Maximum number of requests of one channel in the send queue: grant units, units with records.
+#: Maximum number of requests of one channel in the send queue. A request sends either a unit with
+#: records, or a grant unit, which only announces credits.
 SEND_DEPTH = 256
 
 
@@ -51,10 +52,10 @@ class RDMAChannel(Channel):
         peer: Address,
         local: Address,
     ) -> None:
-        super().__init__(name, receives.unit, peer, local)
+        super().__init__(name, receives.unit_size, peer, local)
         self.device = device
         self.credits = credits
-        #: The largest window of this end, which is also the most units that it fills and sends at a
+        #: The largest window of this end, and maximum number of units that it fills and sends at a
         #: time.
         self.window_limit = window_limit
         #: The time of the last unit with records, and of the first RECLAIM that is unanswered.
@@ -100,7 +101,7 @@ class RDMAChannel(Channel):
 
     # ---- sending
 
-    def buffer_nowait(self) -> Unit | None:
+    def take_empty_unit_nowait(self) -> Unit | None:
         """See ``Channel``."""
         self._check_open()
         if not self._may_fill_unit():
@@ -108,16 +109,16 @@ class RDMAChannel(Channel):
         unit = self._units.take_nowait()
         return None if unit is None else self._begin_filling_unit(unit)
 
-    async def buffer(self) -> Unit:
+    async def take_empty_unit(self) -> Unit:
         """See ``Channel``."""
         while True:
-            unit = self.buffer_nowait()
+            unit = self.take_empty_unit_nowait()
             if unit is not None:
                 return unit
             if not self._may_fill_unit():
                 await self._wait_until_writers_are_woken()
                 continue
-            turn = self._turn = self._units.request()
+            turn = self._turn = self._units.request_unit()
             self.device.watch_for_stalled_channels()
             try:
                 unit = await turn
@@ -128,12 +129,12 @@ class RDMAChannel(Channel):
                 self._turn = None
             if self.ended is None and self._may_fill_unit():
                 return self._begin_filling_unit(unit)
-            unit.release()  # the credit was used for a grant unit in the meantime
+            unit.release()  # a grant unit has used the last credit in the meantime
 
     def _may_fill_unit(self) -> bool:
         """Return whether there is credit and room in the window to fill one more unit."""
         filled = self._filling + self._in_flight
-        return self.credits.sendable > self._filling and filled < self.window_limit
+        return self.credits.sendable_unit_count > self._filling and filled < self.window_limit
 
     def _begin_filling_unit(self, unit: Unit) -> Unit:
         self._filling += 1
@@ -148,7 +149,8 @@ class RDMAChannel(Channel):
         """Send a unit as ``Channel.send`` says; return when it is posted."""
         try:
             self._check_open()
-            while not self.credits.sendable:  # a grant unit has used the credit
+            # A grant unit may have used the credit that was available when ``unit`` was taken.
+            while not self.credits.sendable_unit_count:
                 await self._wait_until_writers_are_woken()
                 self._check_open()
         except BaseException:
@@ -257,7 +259,11 @@ class RDMAChannel(Channel):
     def reclaim_credits(self) -> None:
         """Send RECLAIM, if credit permits: the peer must give back its credits beyond the
         window."""
-        if self.ended is None and self.credits.has_excess_credits and self.credits.sendable:
+        if (
+            self.ended is None
+            and self.credits.has_excess_credits
+            and self.credits.sendable_unit_count
+        ):
             self._send_control_message(Reclaim(keep=self.credits.window))
 
     def _send_control_message(self, message: Reclaim) -> None:
@@ -277,7 +283,7 @@ class RDMAChannel(Channel):
         count, self._not_granted = self._not_granted or 0, None
         if self.ended is None:
             for _ in range(count):
-                # The receive may have been granted to another channel meanwhile.
+                # While granting was paused, the receive may have been granted to another channel.
                 if not self._receives.post_until_available(1) and self.credits.window > 1:
                     self.credits.set_credit_window(self.credits.window - 1)
                 self.credits.count_released_receive()
@@ -303,7 +309,7 @@ class RDMAChannel(Channel):
             if grant_unit:
                 self._repost_receive(receive)
             elif view[UNIT_HEADER_SIZE] == Type.RECLAIM and self._role is Role.INITIATOR:
-                self._process_credit_reclaim(next(records(view)))
+                self._process_credit_reclaim(next(parse_records(view)))
                 self._repost_receive(receive)
                 self.credits.count_released_receive()
             else:

@@ -29,7 +29,8 @@ from siwarp.verbs import Address
 
 __all__ = ["TCPChannel", "TCPListener", "connect_tcp", "listen_tcp"]
 
-#: Number of units that a channel receives in advance, and that its user may fill in advance.
+#: Number of units that a channel receives before its user asks for them, and number of units that
+#: its user may fill before they are sent.
 UNITS = 4
 #: Maximum number of calls of recv before other callbacks of the event loop run.
 READS_A_TURN = 4
@@ -65,7 +66,7 @@ class TCPChannel(Channel):
         self._fd = sock.fileno()
         self._set_options()
         # At first the channel reads one unit at a time, because each may be followed by a call of
-        # ``use``, which changes the size of units.
+        # ``set_unit_size``, which changes the size of units.
         self._allocate_units(HANDSHAKE_UNIT_SIZE, 1)
         # The header of the next unit, and the unit itself once its header is complete.
         self._header = memoryview(bytearray(UNIT_HEADER_SIZE))
@@ -94,7 +95,7 @@ class TCPChannel(Channel):
         self._receives = Pool(None, in_advance * unit, unit)
         self._sends = Pool(None, UNITS * unit, unit)
 
-    def use(self, unit: int) -> None:
+    def set_unit_size(self, unit: int) -> None:
         """Use units of up to ``unit`` octets from now on.
 
         The peer may use the larger size after a certain unit. Call this function when that unit was
@@ -105,12 +106,12 @@ class TCPChannel(Channel):
 
     # ---- sending
 
-    async def buffer(self) -> Unit:
+    async def take_empty_unit(self) -> Unit:
         """Return a unit for sending, of which the channel has ``UNITS``."""
         self._check_open()
         return await self._sends.take()
 
-    def buffer_nowait(self) -> Unit | None:
+    def take_empty_unit_nowait(self) -> Unit | None:
         """See ``Channel``."""
         self._check_open()
         return self._sends.take_nowait()
@@ -173,12 +174,12 @@ class TCPChannel(Channel):
     def _continue_reading(self) -> None:
         if self._reading or self._paused or self.ended is not None:
             return
-        if self._unit is None and not self._receives.free:
+        if self._unit is None and not self._receives.free_count:
             return
         self._reading = True
         self._loop.add_reader(self._fd, self._on_readable)
         if self._header_have == UNIT_HEADER_SIZE:
-            # the header has arrived, perhaps without octets that follow it
+            # The next header was read already. If no octet follows it, the socket stays unreadable.
             self._loop.call_soon(self._on_readable)
 
     def _stop_reading(self) -> None:
@@ -207,7 +208,7 @@ class TCPChannel(Channel):
         if self._closing:
             return self._discard_input()
         if self._header_have == UNIT_HEADER_SIZE and self._unit is None:
-            return self._begin_unit()  # the header has waited for a free unit
+            return self._begin_unit()  # the header has been read, but no unit was free
         header = self._header[self._header_have :]
         if self._unit is None:
             n = self._sock.recv_into(header)
@@ -245,7 +246,7 @@ class TCPChannel(Channel):
             self._unit, self._unit_have, self._unit_length = unit, UNIT_HEADER_SIZE, length
             if length == UNIT_HEADER_SIZE:
                 self._deliver_unit()
-        if self._unit is None and not self._receives.free:
+        if self._unit is None and not self._receives.free_count:
             self._stop_reading()
             return False
         return True

@@ -44,9 +44,9 @@ UD_UNIT_SIZE = 1184
 #: The trailer of a datagram: the channel's token, and the number of the unit.
 _TRAILER = struct.Struct(">16sQ")
 _ROOM = UD_UNIT_SIZE + _TRAILER.size
-#: Receives of a queue pair, and datagrams that it sends at a time.
+#: Number of receives of a queue pair, and maximum number of datagrams that it sends at a time.
 RECEIVES, SENDS = 512, 256
-#: Units that one end of a session stores in each direction, at most.
+#: Maximum number of units that one end of a session stores in each direction.
 WINDOW = 512
 #: Seconds of silence after which a peer that owes a report is lost, as on RD.
 SILENCE_S = 30.0
@@ -180,7 +180,7 @@ class UDChannel(Channel):
         self.owns_device = False
         #: Called when the channel has ended.
         self.on_released: Callable[[], None] | None = None
-        #: Completed by the first datagram of the peer.
+        #: A future that the first datagram of the peer completes.
         self.answered: asyncio.Future[None] = self._loop.create_future()
         #: An attribute of every channel of a device; here always None, because a UD channel has its
         #: own units.
@@ -195,16 +195,19 @@ class UDChannel(Channel):
 
     # ---- sending
 
-    def buffer_nowait(self) -> Unit | None:
+    def take_empty_unit_nowait(self) -> Unit | None:
         """See ``Channel``."""
         self._check_open()
-        if self._outbound.room <= self._window - self._sends.free - self._outbound.unacknowledged:
-            return None  # the units that are being filled count, too
+        if (
+            self._outbound.room
+            <= self._window - self._sends.free_count - self._outbound.unacknowledged
+        ):
+            return None  # the units that are being filled also occupy room
         return self._sends.take_nowait()
 
-    async def buffer(self) -> Unit:
+    async def take_empty_unit(self) -> Unit:
         """See ``Channel``."""
-        while (unit := self.buffer_nowait()) is None:
+        while (unit := self.take_empty_unit_nowait()) is None:
             self._waits = True
             self._start_timer_for_expected_report()
             try:
@@ -354,7 +357,8 @@ class UDChannel(Channel):
                 timer.cancel()
         if self.on_released is not None:
             self.on_released()
-        with contextlib.suppress(Error):  # a request still uses it: it is closed when deleted
+        # While a request uses the address handle, its close fails: then its finalizer closes it.
+        with contextlib.suppress(Error):
             self._handle.close()
         if self.owns_device:
             self._port.device.close_nowait()
@@ -376,7 +380,7 @@ class UDChannel(Channel):
 async def connect_ud(
     port: UDPort, address: Address, token: bytes, window: int, timeout: float
 ) -> UDChannel:
-    """Open a channel to the UD queue pair at ``address`` with a token; it owns the port's device.
+    """Open a channel, which owns the port's device, to the UD queue pair at ``address``.
 
     Raises:
         ChannelEnded: the peer did not answer in time, or has refused the token.

@@ -39,7 +39,7 @@ class Progress:
 
     #: The path of the current file.
     path: str = ""
-    #: Files that are complete or up to date, and octets of files so far.
+    #: Number of files that are complete or up to date, and octets of files transferred so far.
     files: int = 0
     octets: int = 0
     #: Octets of all files; None if they were not counted.
@@ -50,7 +50,8 @@ class Progress:
 class Result:
     """What a transfer has done."""
 
-    #: Files that were transferred, that the receiver had already, and that were deleted there.
+    #: Numbers of files that were transferred, that the receiver already had, and that were deleted
+    #: at the receiver.
     files: int = 0
     skipped: int = 0
     deleted: int = 0
@@ -58,7 +59,7 @@ class Result:
     #: transfer had left.
     octets: int = 0
     seconds: float = 0.0
-    #: "rd", "rc", "ud" or "tcp".
+    #: Kind of the session's channel: "rd", "rc", "ud" or "tcp".
     channel: str = ""
     failures: list[Failure] = field(default_factory=list)
 
@@ -80,7 +81,7 @@ class _Request:
         self.done: asyncio.Future[wire.RequestDone] = asyncio.get_running_loop().create_future()
         self.entries: list[Entry] = []
 
-    def take(self, record: Record) -> None:
+    def process_answer(self, record: Record) -> None:
         message = wire.parse_message(record)
         if self.done.done():
             return
@@ -291,8 +292,8 @@ class Session:
     async def _send_plan(self, plan: FilePlan) -> None:
         self._plan = plan
         self._plan_done = done = asyncio.get_running_loop().create_future()
-        self._exchange.sender.add(plan)
-        self._exchange.wake()
+        self._exchange.sender.add_plan(plan)
+        self._exchange.wake_writer()
         try:
             await self._wait_for_future(done)
         except asyncio.CancelledError:
@@ -349,7 +350,7 @@ class Session:
             if isinstance(target, str | os.PathLike):
                 where = Path(target)
                 if recursive and not path and not where.exists():
-                    where.mkdir()  # a server does not send the attributes of its root
+                    where.mkdir()  # the server sends no entry for the directory that it serves
                 is_root = where.is_dir()
                 tree = Tree(where if is_root else where.parent, True, self._calls)
                 stack.callback(tree.close)
@@ -364,7 +365,8 @@ class Session:
             result = await stack.enter_async_context(self._record_transfer(progress, total))
             await self._receive_files(wire.Get(os.fsencode(path), options, digest), destination)
             if delete and recursive and tree is not None and not result.failures:
-                # Listed after the files were received, so that none of them is surplus.
+                # The server's files are listed after the transfer, so that no file that was just
+                # received is missing in the list and deleted.
                 remote, failed = await self._list_entries(path, recursive)
                 if failed:
                     text = "nothing was deleted, because the server cannot read all directories"
@@ -392,7 +394,7 @@ class Session:
     @contextlib.asynccontextmanager
     async def _send_request(self, message: Message) -> AsyncIterator[tuple[int, _Request]]:
         self._check_open()
-        if message.octets() > self._exchange.channel.unit_size - wire.UNIT_HEADER_SIZE:
+        if message.record_length() > self._exchange.channel.unit_size - wire.UNIT_HEADER_SIZE:
             raise ADTSError(
                 ErrorCode.NAME,
                 f"the path is too long for a channel of kind {self.channel.upper()}: use another "
@@ -400,7 +402,7 @@ class Session:
             )
         request = _Request()
         number = self._exchange.sender.take_transfer_id()
-        self._exchange.requests[number] = request.take
+        self._exchange.requests[number] = request.process_answer
         try:
             self._exchange.post(message, number)
             yield number, request
@@ -431,7 +433,7 @@ class Session:
     async def stat(self, path: str) -> Entry:
         """Return the entry of a path at the server. Raises ADTSError as ``entries`` does."""
         found = await self.entries(path)
-        if not found:  # the server leaves out what does not fit into a unit
+        if not found:  # the server omits an entry that does not fit into a unit
             raise ADTSError(
                 ErrorCode.NAME,
                 f"{path}: its attributes do not fit into a unit of this session: use another "
@@ -527,7 +529,7 @@ async def connect(
     numeric = resolve_to_numeric(host)
     transport: Any = "rc" if system.simulated else "tcp"
     try:
-        rendezvous = await endpoints.connect(transport, (numeric, port), timeout)
+        rendezvous = await endpoints.connect_rendezvous(transport, (numeric, port), timeout)
     except ChannelEnded as e:
         code = ErrorCode.TIMEOUT if e.cause == Cause.TIMEOUT else ErrorCode.CHANNEL
         raise ADTSError(code, e.reason) from None

@@ -186,7 +186,7 @@ class Client:
 
     @property
     def channel(self) -> str:
-        """The kind of the channel: "rd", "rc", "ud" or "tcp"."""
+        """The kind of the session's channel: "rd", "rc", "ud" or "tcp"."""
         return self._session.channel
 
     def put(self, source: Any, path: str, **options: Any) -> Result:

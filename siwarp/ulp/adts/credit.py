@@ -54,7 +54,7 @@ _MODULUS = 1 << 32
 
 
 class CreditError(Exception):
-    """The peer has violated the rules: it sent a unit without credit, or impossible counts."""
+    """The peer has violated the rules of credits: a unit without credit, or impossible counts."""
 
 
 class Role(Enum):
@@ -85,14 +85,14 @@ class Credits:
         _check_credit_window(_PEER[role], credit)
         self._role = role
         self._window = window
-        # For sending: the credits that the peer has granted, those used, and those of the used ones
-        # that were given back.
+        # For sending: the number of credits that the peer has granted, of those that this end has
+        # used or given back, and of those given back.
         self._limit = credit
         self._used = 0
         self._returned = 0
         self._keep: int | None = None  # the acceptor has reclaimed all credits but this number
-        # For receiving: the credits announced to the peer, those it has used, and those of the used
-        # ones that it gave back.
+        # For receiving: the number of credits announced to the peer, of those that the peer has
+        # used or given back, and of those given back.
         self._announced = window
         self._peer_used = 0
         self._peer_returned = 0
@@ -103,7 +103,7 @@ class Credits:
     # Sending.
 
     @property
-    def sendable(self) -> int:
+    def sendable_unit_count(self) -> int:
         """Number of units with records that may be sent now. A grant unit may reduce it."""
         credit = self._limit - self._used
         if self._role is Role.ACCEPTOR:
@@ -135,7 +135,7 @@ class Credits:
     def count_sent_unit(self) -> tuple[int, int]:
         """Count a unit as sent; return `granted` and `returned` for its header.
 
-        Permitted for a unit with records if ``sendable`` is not 0, for a grant unit if
+        Permitted for a unit with records if ``sendable_unit_count`` is not 0, for a grant unit if
         ``is_grant_due``.
         """
         credit = self._limit - self._used
@@ -216,14 +216,14 @@ class Credits:
 
     @property
     def _granted(self) -> int:
-        """Credits granted since the channel opened, with those that are not announced yet."""
+        """Credits granted since the channel opened, including those not announced to the peer."""
         return max(self._announced, self._peer_used + self._window - self._held)
 
-    # Methods that change the window.
+    # Changing the window.
 
     @property
     def window(self) -> int:
-        """Number of receives for the session, with those of units that are held."""
+        """Number of receives for the session, including those that hold received units."""
         return self._window
 
     def set_credit_window(self, window: int) -> None:
@@ -242,7 +242,7 @@ class Credits:
     def has_excess_credits(self) -> bool:
         """Whether the peer has more credits than the window, so that RECLAIM should be sent.
 
-        It is answered when this is false, whether the credits were used or given back.
+        The RECLAIM is answered when this is false, whether the credits were used or given back.
         """
         return self._announced - self._peer_used > self._window
 

@@ -48,7 +48,7 @@ BATCH = 64
 CONTROL_SIZE = 128
 
 
-#: The completion of a request whose queue pair was closed.
+#: The completion that a handler gets for a request whose queue pair was closed.
 _FLUSHED = WC(0, WCStatus.WR_FLUSH_ERR, 0, 0, 0, 0, 0, 0, 0, 0, 0, b"", b"")
 
 
@@ -77,7 +77,7 @@ class Device:
             self.cm = CMEventChannel(self.context)
             self.pool = Pool(self.pd, memory, unit)
             self.registrations = Registrations(self.pd)
-            #: Octets of the pool that receives hold (receives.py).
+            #: Octets of the pool's memory that is used for receives (receives.py).
             self.receiving = 0
             #: The objects that divide the pool's units into smaller ones, by size.
             self.split: dict[int, SplitPool] = {}
@@ -171,10 +171,10 @@ class Device:
                     "need the memory: repeat the transfer",
                     Cause.TIMEOUT,
                 )
-        if self.pool.free > self.pool.set_aside + self.pool.size // 4:
+        if self.pool.free_count > self.pool.set_aside + self.pool.size // 4:
             self.memory_short = False
         stalls = any(member.stalled_since is not None for member in self.members)
-        if self.pool.waiting or (self.memory_short and stalls):
+        if self.pool.waiting_count or (self.memory_short and stalls):
             self.watch_for_stalled_channels()
 
     # ---- dispatch
@@ -244,7 +244,7 @@ class Device:
             self._stall_timer.cancel()
         for task in self._tasks:
             task.cancel()
-        # Closing the device may wait for the peers for the setting linger_ms.
+        # Close in a thread, because the close may wait for the peers as long as linger_ms.
         closing = self._loop.run_in_executor(None, self._close_context)
         closing.add_done_callback(self._on_context_closed)
 

@@ -27,7 +27,7 @@ class Digest(Protocol):
     def update(self, data: memoryview) -> None:
         """Add octets."""
 
-    def zeros(self, count: int) -> None:
+    def add_zeros(self, count: int) -> None:
         """Add zeros."""
 
     def value(self) -> bytes:
@@ -47,7 +47,7 @@ class _CRC32C:
         # The C function releases the interpreter's lock (GIL) for 32 KiB and more.
         self._crc = crc32c.crc32c(data, self._crc)
 
-    def zeros(self, count: int) -> None:
+    def add_zeros(self, count: int) -> None:
         # A zero octet multiplies the register by x^8, so a hole of any length costs at most 64
         # multiplications.
         register = self._crc ^ 0xFFFFFFFF
@@ -70,7 +70,7 @@ class _SHA256:
     def update(self, data: memoryview) -> None:
         self._hash.update(data)
 
-    def zeros(self, count: int) -> None:
+    def add_zeros(self, count: int) -> None:
         for _ in range(count // len(_ZEROS)):
             self._hash.update(_ZEROS)
         self._hash.update(_ZEROS[: count % len(_ZEROS)])

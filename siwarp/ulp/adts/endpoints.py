@@ -3,7 +3,7 @@
 
 The *rendezvous* is the channel on which a session begins: TCP, or RC in a simulated world. Its
 units have at most ``HANDSHAKE_UNIT_SIZE`` octets (wire.py) until the session continues on it with
-larger ones (TCP: ``use``), or on a channel that was opened with a token.
+larger ones (TCP: ``use_rendezvous_as_channel``), or on a channel that was opened with a token.
 
 A server's channels share the pool of one device. The first sessions have large units; when sessions
 would outnumber these, further ones have small units, which are parts of units of the same pool. All
@@ -44,23 +44,24 @@ __all__ = [
     "SESSIONS",
     "Acceptors",
     "Listener",
-    "connect",
-    "listen",
+    "connect_rendezvous",
+    "listen_for_rendezvous",
     "open_acceptors",
     "open_channel",
-    "use",
+    "use_rendezvous_as_channel",
 ]
 
 Kind = Literal["rd", "rc", "ud"]
 
-#: Sessions that a server's memory suffices for.
+#: Number of sessions for which a server's memory suffices.
 SESSIONS = 1000
-#: Octets of a unit of sessions that outnumber the large units, and of those that outnumber these.
+#: Size of a unit in octets for sessions that get no unit of the largest size, and for those that
+#: get no unit of SMALL_UNIT octets either.
 SMALL_UNIT = 64 << 10
 LEAST_UNIT = 16 << 10
 #: The largest part of a pool that is set aside for sessions: 1 / SET_ASIDE.
 SET_ASIDE = 4
-#: Units that an end of a UD channel stores in each direction, at least.
+#: Minimum number of units that an end of a UD channel stores in each direction.
 LEAST_UD_WINDOW = 16
 #: The window of each end of a rendezvous on RC, and the octets of memory of the rendezvous.
 RENDEZVOUS_WINDOW = 4
@@ -85,12 +86,12 @@ class _Memory:
     def __init__(self, device: Device, limits: Limits) -> None:
         self.device = device
         self.limits = limits
-        #: Sessions over RC and RD, and those of them with units of the largest size.
+        #: Number of sessions over RC and RD, and number of those with units of the largest size.
         self.sessions = self.large = 0
         self._set_memory_aside()
 
     def unit_sizes(self, peer_unit: int) -> list[int]:
-        """Return the octets of a unit that a new session may have, preferred ones first."""
+        """Return the unit sizes in octets that a new session may use, preferred sizes first."""
         sizes: dict[int, None] = {}
         for most in (self.limits.unit, SMALL_UNIT, LEAST_UNIT):
             size = min(most, self.limits.unit)
@@ -132,7 +133,7 @@ class _Acceptor(Acceptor, Generic[R]):
         self._memory = memory
         self._expected: dict[bytes, _Expected[R]] = {}
 
-    def expect(
+    def expect_peer(
         self,
         token: bytes,
         peer_unit: int,
@@ -142,7 +143,7 @@ class _Acceptor(Acceptor, Generic[R]):
     ) -> Invitation:
         """See ``Acceptor``."""
         reserved, invitation = self._reserve_for_expected_channel(token, peer_unit, peer_window)
-        timer = asyncio.get_running_loop().call_later(lifetime, self.forget, token)
+        timer = asyncio.get_running_loop().call_later(lifetime, self.forget_token, token)
         self._expected[token] = _Expected(accepted, reserved, timer)
         return invitation
 
@@ -162,7 +163,7 @@ class _Acceptor(Acceptor, Generic[R]):
             expected.timer.cancel()
         return expected
 
-    def forget(self, token: bytes) -> None:
+    def forget_token(self, token: bytes) -> None:
         """See ``Acceptor``."""
         expected = self._take_expected_peer(token)
         if expected is not None:
@@ -171,7 +172,7 @@ class _Acceptor(Acceptor, Generic[R]):
     def close(self) -> None:
         """See ``Acceptor``."""
         for token in list(self._expected):
-            self.forget(token)
+            self.forget_token(token)
 
 
 class _Reserved(NamedTuple):
@@ -222,8 +223,8 @@ class _RDMAAcceptor(_Acceptor[_Reserved]):
         self._end_session(reserved.receives)
 
     def _end_session(self, receives: Receives) -> None:
-        self._memory.count_session(receives.unit, -1)
-        self._schedule_freeing_of_receives(receives.unit)
+        self._memory.count_session(receives.unit_size, -1)
+        self._schedule_freeing_of_receives(receives.unit_size)
 
     def _schedule_freeing_of_receives(self, size: int) -> None:
         # Sessions often follow each other, so the receives are kept for a while.
@@ -237,7 +238,7 @@ class _RDMAAcceptor(_Acceptor[_Reserved]):
         if receives.posted == receives.total:
             self._free_receives(size)
         else:
-            self._schedule_freeing_of_receives(size)  # a disk thread still uses a unit
+            self._schedule_freeing_of_receives(size)  # a disk thread still uses the unit of one
 
 
 class _RCAcceptor(_RDMAAcceptor):
@@ -264,7 +265,7 @@ class _RCAcceptor(_RDMAAcceptor):
         super().close()
         self._listener.close()
         for receives in self._receives.values():
-            receives.close()
+            receives.stop_timer_and_events()
 
     def _on_connect_request(self, event: CMEvent) -> None:
         expected = self._take_expected_peer(event.private_data)
@@ -279,7 +280,7 @@ class _RCAcceptor(_RDMAAcceptor):
                 event,
                 self._memory.device,
                 receives,
-                self._memory.device.units(receives.unit),
+                self._memory.device.units(receives.unit_size),
                 credits,
                 self._memory.limits.window,
                 expected.accepted,
@@ -290,7 +291,7 @@ class _RCAcceptor(_RDMAAcceptor):
         return self._receives.get(size)
 
     def _free_receives(self, size: int) -> None:
-        self._receives.pop(size).free()
+        self._receives.pop(size).close_srq_and_free_memory()
 
 
 class _RDAcceptor(_RDMAAcceptor):
@@ -328,7 +329,7 @@ class _RDAcceptor(_RDMAAcceptor):
         """See ``Acceptor``."""
         super().close()
         for port in self._ports.values():
-            port.receives.close()
+            port.receives.stop_timer_and_events()
 
     def _find_receives(self, size: int) -> Receives | None:
         port = self._ports.get(size)
@@ -348,7 +349,7 @@ class _RDAcceptor(_RDMAAcceptor):
         try:
             channel = RDChannel(
                 port,
-                self._memory.device.units(receives.unit),
+                self._memory.device.units(receives.unit_size),
                 credits,
                 Role.ACCEPTOR,
                 self._memory.limits.window,
@@ -364,7 +365,7 @@ class _RDAcceptor(_RDMAAcceptor):
 
 
 class _UDAcceptor(_Acceptor[int]):
-    """Reserves nothing but a window."""
+    """The acceptor of UD channels, which reserves only a window for each expected channel."""
 
     name = "ud"
 
@@ -427,7 +428,7 @@ class Acceptors:
             self._device.close_nowait()
             raise
 
-    def of(self, kind: Kind) -> Acceptor:
+    def for_transport(self, kind: Kind) -> Acceptor:
         """Return the acceptor of a transport."""
         return {"rd": self.rd, "rc": self.rc, "ud": self.ud}[kind]
 
@@ -551,7 +552,7 @@ class _RCRendezvous:
         window = 0
         with contextlib.suppress(LimitError):
             window = self._receives.reserve_for_channel(RENDEZVOUS_WINDOW)
-        if window < RENDEZVOUS_WINDOW:  # the peer counts on it
+        if window < RENDEZVOUS_WINDOW:  # the peer assumes that it may send RENDEZVOUS_WINDOW units
             self._receives.reserved -= window
             _reject_connect_request(event)
             return
@@ -577,7 +578,7 @@ class _RCRendezvous:
         if not self._closed:
             self._closed = True
             self._listener.close()
-            self._receives.close()
+            self._receives.stop_timer_and_events()
             if not self._channels:
                 await self._device.close()
 
@@ -588,7 +589,7 @@ def _reject_connect_request(event: CMEvent) -> None:
     event.id.close()
 
 
-async def listen(
+async def listen_for_rendezvous(
     transport: Literal["tcp", "rc"], address: Address, accepted: Callable[[Channel], None]
 ) -> Listener:
     """Listen for rendezvous channels at (host, port); ``accepted`` is called with each of them.
@@ -602,7 +603,7 @@ async def listen(
     return Listener(await listen_tcp(address, accepted))
 
 
-async def connect(
+async def connect_rendezvous(
     transport: Literal["tcp", "rc"], address: Address, timeout: float = 10.0
 ) -> Channel:
     """Open a rendezvous channel to (host, port).
@@ -626,11 +627,11 @@ async def connect(
         raise
 
 
-def use(channel: Channel, unit: int) -> None:
+def use_rendezvous_as_channel(channel: Channel, unit: int) -> None:
     """Let a session go on over its TCP rendezvous, with units of up to ``unit`` octets.
 
     Each end calls it when it has sent or received the CHANNEL that names TCP.
     """
     if not isinstance(channel, TCPChannel):
         raise ValueError(f"a session does not continue on a rendezvous of kind {channel.name}")
-    channel.use(unit)
+    channel.set_unit_size(unit)

@@ -16,15 +16,15 @@ from siwarp.base import system
 from siwarp.ulp.adts import auth, endpoints, wire
 from siwarp.ulp.adts.channel import Acceptor, Cause, Channel, ChannelEnded, Invitation, Limits
 from siwarp.ulp.adts.credit import MIN_INITIATOR_WINDOW, Role
-from siwarp.ulp.adts.endpoints import open_channel, use
+from siwarp.ulp.adts.endpoints import open_channel, use_rendezvous_as_channel
 from siwarp.ulp.adts.session import (
     FILES,
     IDLE_S,
     ADTSError,
     ended_error,
+    format_address,
     receive_message,
     send_message,
-    shown_address,
 )
 from siwarp.ulp.adts.wire import UNIT_HEADER_SIZE, ChannelKind, ErrorCode, Message
 from siwarp.verbs import Address, LimitError
@@ -105,7 +105,7 @@ def _make_hello(kinds: tuple[ChannelKind, ...], limits: Limits, window: int) -> 
 
 def _message_body(message: Message) -> bytes:
     """Return the encoded body of a message, which the proofs cover."""
-    octets = memoryview(bytearray(UNIT_HEADER_SIZE + message.octets()))
+    octets = memoryview(bytearray(UNIT_HEADER_SIZE + message.record_length()))
     message.put(octets, UNIT_HEADER_SIZE)
     return bytes(octets[UNIT_HEADER_SIZE + wire.RECORD_HEADER_SIZE :])
 
@@ -114,7 +114,7 @@ async def _receive_hello(rendezvous: Channel) -> tuple[wire.Hello, bytes]:
     received = await rendezvous.receive()
     try:
         found = [record._replace(body=memoryview(bytes(record.body)))
-                 for record in wire.records(received.view)]  # fmt: skip
+                 for record in wire.parse_records(received.view)]  # fmt: skip
     finally:
         received.release()
     message = wire.parse_message(found[0]) if len(found) == 1 else None
@@ -129,7 +129,7 @@ def _check_version(hello: wire.Hello, peer: Address) -> None:
     if not hello.min_version <= wire.VERSION <= hello.max_version:
         raise ADTSError(
             ErrorCode.VERSION,
-            f"{shown_address(peer)} has versions {hello.min_version} to {hello.max_version} of "
+            f"{format_address(peer)} has versions {hello.min_version} to {hello.max_version} of "
             f"ADTS, this end has version {wire.VERSION}: install the same release at both ends",
         )
 
@@ -154,7 +154,7 @@ async def initiate_session(
             not answer in time, or no channel opens.
 
     """
-    peer = shown_address(rendezvous.peer)
+    peer = format_address(rendezvous.peer)
     try:
         theirs, offer = await asyncio.wait_for(
             _prove_and_verify(rendezvous, key, kinds, limits), HANDSHAKE_S
@@ -189,7 +189,7 @@ async def _prove_and_verify(
             if not auth.is_proof(proof.mac, key, Role.ACCEPTOR, *bodies):
                 raise ADTSError(
                     ErrorCode.REFUSED,
-                    f"{shown_address(rendezvous.peer)} does not know the key: is it the server "
+                    f"{format_address(rendezvous.peer)} does not know the key: is it the server "
                     "that you mean?",
                 )
             return theirs, offer
@@ -214,7 +214,7 @@ async def _open_first_possible_channel(
                 offer = await asyncio.wait_for(_receive_channel_offer(rendezvous), HANDSHAKE_S)
             _check_channel_offer(offer, kind)
             if kind == ChannelKind.TCP:
-                use(rendezvous, offer.unit_size)
+                use_rendezvous_as_channel(rendezvous, offer.unit_size)
                 return replace(agreed, refused=tuple(refused))
             invitation = Invitation(
                 offer.token, offer.port, offer.unit_size, offer.window, offer.qkey
@@ -228,18 +228,18 @@ async def _open_first_possible_channel(
         except asyncio.TimeoutError:
             raise ADTSError(
                 ErrorCode.TIMEOUT,
-                f"{shown_address(rendezvous.peer)} did not answer within {HANDSHAKE_S:.0f} s: try "
+                f"{format_address(rendezvous.peer)} did not answer within {HANDSHAKE_S:.0f} s: try "
                 "again",
             ) from None
         except wire.WireError as e:
-            raise ADTSError(ErrorCode.PROTOCOL, f"{shown_address(rendezvous.peer)}: {e}") from None
+            raise ADTSError(ErrorCode.PROTOCOL, f"{format_address(rendezvous.peer)}: {e}") from None
     text = "the server has none of the channels that this end asks for"
     if refused:
         text = (
             f"{'; '.join(refused)}: let the firewalls between the ends pass TCP and UDP, or use "
             "the channel tcp"
         )
-    raise ADTSError(ErrorCode.CHANNEL, f"no channel to {shown_address(rendezvous.peer)}: {text}")
+    raise ADTSError(ErrorCode.CHANNEL, f"no channel to {format_address(rendezvous.peer)}: {text}")
 
 
 async def _receive_channel_offer(rendezvous: Channel) -> wire.UseChannel:
@@ -352,7 +352,7 @@ async def _offer_channels_until_one_opens(
         if kind == ChannelKind.TCP:
             unit = min(limits.unit, hello.unit_size)
             await send_message(rendezvous, *first, wire.UseChannel(kind, unit_size=unit))
-            use(rendezvous, unit)
+            use_rendezvous_as_channel(rendezvous, unit)
             return rendezvous
         if hello.window < MIN_INITIATOR_WINDOW and kind != ChannelKind.UD:
             raise wire.WireError(
@@ -383,7 +383,7 @@ async def _offer_channels_until_one_opens(
             _give_up_channel(accepted)
             raise
         finally:
-            acceptor.forget(token)
+            acceptor.forget_token(token)
         _give_up_channel(accepted)
         match messages:
             case [wire.UseChannel() as wanted] if wanted.kind in common:
@@ -399,7 +399,7 @@ async def _expect_peer(
     deadline = system.monotonic() + RECEIVES_S
     while True:
         try:
-            return acceptor.expect(
+            return acceptor.expect_peer(
                 token,
                 hello.unit_size,
                 hello.window,

@@ -56,9 +56,9 @@ class TreeDestination:
         """Return the local entry for a path of the sender."""
         return self._tree.entry(self._local_path(path))
 
-    def begin(self, entry: Entry, resume: bool) -> Incoming:
+    def begin_file(self, entry: Entry, resume: bool) -> Incoming:
         """Begin to receive a file."""
-        return self._tree.begin(replace(entry, path=self._local_path(entry.path)), resume)
+        return self._tree.begin_file(replace(entry, path=self._local_path(entry.path)), resume)
 
     def make_directory(self, entry: Entry, *, sync: bool) -> None:
         """Create a directory, unless it exists."""
@@ -90,7 +90,7 @@ class ObjectDestination:
         """Raise FileNotFoundError: memory has no earlier version to compare with."""
         raise FileNotFoundError(errno.ENOENT, path)
 
-    def begin(self, entry: Entry, resume: bool) -> _ObjectIncoming:
+    def begin_file(self, entry: Entry, resume: bool) -> _ObjectIncoming:
         """Begin to receive the only file of this destination."""
         if entry.path != self._base:
             raise OSError(errno.EPROTO, f"{entry.path}: {self._base} was asked for")
@@ -138,7 +138,7 @@ class _ObjectIncoming:
         self._put = put
         self._zeros = zeros
 
-    def prefix(self) -> None:
+    def find_stored_prefix(self) -> None:
         pass
 
     def write(self, offset: int, data: memoryview) -> None:
@@ -147,7 +147,7 @@ class _ObjectIncoming:
         self._put(offset, data)
         self.position += len(data)
 
-    def hole(self, offset: int, length: int) -> None:
+    def skip_hole(self, offset: int, length: int) -> None:
         if offset != self.position or length > self.entry.size - offset:
             raise OSError(errno.EPROTO, f"{self.entry.path}: a hole at a wrong offset, {offset}")
         if length > self._zeros:

@@ -18,12 +18,12 @@ from siwarp.verbs import MR, PD, SGE, AccessFlag, StateError
 
 __all__ = ["POOL_SIZE", "UNIT_SIZE", "Pool", "SplitPool", "Unit", "Units"]
 
-#: Octets of a pool, at most, and octets of each of its units.
+#: Maximum size of a pool in octets, and size of each of its units.
 POOL_SIZE = 64 << 20
 UNIT_SIZE = 1 << 20
 #: Octets that a pool allocates and registers at a time: at least one unit.
 REGION_SIZE = 4 << 20
-#: Regions without a unit in use that stay registered; those that were used last.
+#: Number of regions without a unit in use that stay registered: those that were used last.
 IDLE_REGIONS = 1
 
 
@@ -97,7 +97,7 @@ class Units(ABC):
         """Store a unit as free, because no task waits for one."""
 
     @property
-    def waiting(self) -> int:
+    def waiting_count(self) -> int:
         """The number of tasks that wait for a unit."""
         return sum(not turn.done() for turn in self._waiting)
 
@@ -114,7 +114,7 @@ class Units(ABC):
             unit._held = True
         return unit
 
-    def request(self) -> asyncio.Future[Unit]:
+    def request_unit(self) -> asyncio.Future[Unit]:
         """Return a future that gets the next free unit; a request ends with
         ``withdraw_unit_request``.
 
@@ -139,7 +139,7 @@ class Units(ABC):
 
     async def take(self) -> Unit:
         """Wait for a free unit, and return it."""
-        turn = self.request()
+        turn = self.request_unit()
         try:
             return await turn
         except BaseException:
@@ -213,7 +213,7 @@ class Pool(Units):
         if not 0 < unit <= size:
             raise ValueError(f"a pool of {size} octets has no unit of {unit}")
         self.unit = unit
-        #: The number of units, and of those that only calls with ``set_aside`` take.
+        #: The number of units, and the number of those that only calls with ``set_aside`` may take.
         self.size = size // unit
         self.set_aside = 0
         self._pd = pd
@@ -225,23 +225,23 @@ class Pool(Units):
         self._idle[self._add_region()] = None
 
     @property
-    def free(self) -> int:
+    def free_count(self) -> int:
         """The number of units that are not in use, including those that are not registered yet."""
         return self.size - self._used
 
     @property
-    def registered(self) -> int:
+    def registered_count(self) -> int:
         """The number of units that are registered: those in use, and free ones in the cache."""
         return sum(region.count for region in self._regions)
 
     def _add_region(self) -> _Region:
-        count = min(max(1, REGION_SIZE // self.unit), self.size - self.registered)
+        count = min(max(1, REGION_SIZE // self.unit), self.size - self.registered_count)
         region = _Region(self._pd, count, self.unit, self._put_back_to_region)
         self._regions.append(region)
         return region
 
     def _pop_free_unit(self, set_aside: bool = False) -> Unit | None:
-        if self.free <= (0 if set_aside else self.set_aside):
+        if self.free_count <= (0 if set_aside else self.set_aside):
             return None
         # The oldest region that has a free unit, so that the others become idle.
         region = next((region for region in self._regions if region.free), None)
@@ -274,9 +274,9 @@ class Pool(Units):
             split._serve_waiting_tasks()
 
     @property
-    def waiting(self) -> int:
+    def waiting_count(self) -> int:
         """The number of tasks that wait for a unit or for a part of one."""
-        return super().waiting + sum(split.waiting for split in self._splits)
+        return super().waiting_count + sum(split.waiting_count for split in self._splits)
 
 
 class SplitPool(Units):
@@ -297,10 +297,10 @@ class SplitPool(Units):
         pool._splits.append(self)
 
     @property
-    def free(self) -> int:
+    def free_count(self) -> int:
         """The number of free parts, including the parts into which free units can be divided."""
         parts = sum(map(len, self._free_parts.values()))
-        return parts + self._pool.free * self._parts_a_unit
+        return parts + self._pool.free_count * self._parts_a_unit
 
     def _pop_free_unit(self, set_aside: bool = False) -> Unit | None:
         if not self._free_parts:

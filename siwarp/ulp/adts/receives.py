@@ -60,7 +60,7 @@ class Receive(Received):
 
     __slots__ = ("_receives", "holder", "memory", "wr")
 
-    #: The channel that holds the unit.
+    #: The channel that uses the received unit; None while the receive is posted.
     holder: _ReceivingChannel | None
 
     def __init__(self, receives: Receives, memory: Unit) -> None:
@@ -106,7 +106,7 @@ class Receives:
         self.srq = SRQ(device.pd, SrqAttr(max_wr=limit))
         self.find: Callable[[WC], Any] = lambda wc: None
         self.unknown: Callable[[memoryview, WC], None] = lambda view, wc: None
-        #: Receives in the SRQ; credits of all channels.
+        #: Number of receives in the SRQ, and number of receives reserved by the channels' credits.
         self.posted = self.reserved = 0
         self._holders: dict[_ReceivingChannel, None] = {}
         self._all: dict[Receive, None] = {}
@@ -116,7 +116,7 @@ class Receives:
         device.on_event[self.srq] = self._on_srq_event
 
     @property
-    def unit(self) -> int:
+    def unit_size(self) -> int:
         """Octets of a receive."""
         return self._units.unit
 
@@ -144,7 +144,8 @@ class Receives:
             receive.holder = holder
             holder.on_receive(receive, wc)
             return
-        # A copy, because a new channel may grant the receive at once. No JOIN is longer.
+        # Copy the unit, because the receive is posted again before the unit is processed. A JOIN
+        # is never longer than HANDSHAKE_UNIT_SIZE.
         octets = bytes(receive.memory.view[: min(wc.byte_len, HANDSHAKE_UNIT_SIZE)])
         self.post_receive_again(receive)
         if wc.ok:
@@ -155,16 +156,16 @@ class Receives:
         if self.device.closed:
             return
         pool = self.device.pool
-        wanted = pool.waiting or self.device.memory_short
+        wanted = pool.waiting_count or self.device.memory_short
         if self.available > (HEADROOM if wanted else 2 * HEADROOM):
             self._free_memory_of_receive(receive)
-            if pool.free > pool.set_aside + 2 * pool.size // FOR_SENDS:
+            if pool.free_count > pool.set_aside + 2 * pool.size // FOR_SENDS:
                 self.device.memory_short = False
             return
         try:
             self.srq.post_recv(receive.wr)
         except StateError:
-            return  # the device was lost, which the device's dispatcher detects and handles
+            return  # the device is lost, which the completion dispatcher detects and handles
         self.posted += 1
         if self._is_scarce and self.posted * 2 >= self.total:
             self._set_receives_scarce(False)
@@ -172,14 +173,14 @@ class Receives:
     def _free_memory_of_receive(self, receive: Receive) -> None:
         del self._all[receive]
         self.device.forget_receive_request(receive.wr)
-        self.device.receiving -= self.unit
+        self.device.receiving -= self.unit_size
         receive.memory.release()
 
     def _take_unit_for_receive(self, set_aside: bool) -> Unit | None:
-        """Return a unit for a receive, unless the memory is kept for sends or for sessions."""
+        """Return a unit for a receive, unless the free units are reserved for sends or sessions."""
         pool = self.device.pool
         kept = pool.size // FOR_SENDS + (0 if set_aside else pool.set_aside)
-        if self.device.receiving + self.unit > (pool.size - kept) * pool.unit:
+        if self.device.receiving + self.unit_size > (pool.size - kept) * pool.unit:
             return None
         return self._units.take_nowait(set_aside=set_aside)
 
@@ -199,7 +200,7 @@ class Receives:
             self.srq.post_recv(receive.wr)
             self.posted += 1
             self._all[receive] = None
-            self.device.receiving += self.unit
+            self.device.receiving += self.unit_size
         if self.total > before and self._scarce is not None and not self._is_scarce:
             self._arm_srq_limit()
         return self.available >= wanted
@@ -296,16 +297,16 @@ class Receives:
         if short or any(holder.asked_at is not None for holder in self._holders):
             self._schedule_credit_check()
 
-    def close(self) -> None:
-        """Stop the timer; the device closes the SRQ."""
+    def stop_timer_and_events(self) -> None:
+        """Stop the timer, and handle no more events of the SRQ; the device closes the SRQ."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         self.device.on_event.pop(self.srq, None)
 
-    def free(self) -> None:
+    def close_srq_and_free_memory(self) -> None:
         """Close the SRQ, which no queue pair uses, and give the memory of its receives back."""
-        self.close()
+        self.stop_timer_and_events()
         self.srq.close()
         for receive in list(self._all):
             self._free_memory_of_receive(receive)

@@ -22,8 +22,8 @@ from siwarp.verbs import MR, PD, AccessFlag, StateError
 
 __all__ = ["Payload", "ProgramMemory", "Registration", "Registrations"]
 
-#: Registrations, and octets of memory, that a cache keeps for further transfers, at most; it always
-#: keeps the registration that was used last.
+#: Maximum number of registrations, and of octets of registered memory, that a cache keeps for
+#: further transfers; the cache always keeps the registration that was used last.
 MAX_KEPT = 16
 MAX_OCTETS = 1 << 30
 
@@ -86,7 +86,7 @@ class Registration:
     def close_if_unused(self) -> None:
         """Deregister, unless a Send uses the registration or the cache keeps it."""
         if not self.users and not self.is_kept:
-            with contextlib.suppress(StateError):  # it ends with the device
+            with contextlib.suppress(StateError):  # closing the device has closed the region
                 self.mr.close()
 
 
@@ -96,7 +96,7 @@ class Registrations:
     def __init__(self, pd: PD) -> None:
         self._pd = pd
         self._loop = asyncio.get_running_loop()
-        # By address and length, those used last at the end.
+        # The registrations by address and length; the one that was used last is at the end.
         self._kept: OrderedDict[tuple[int, int], Registration] = OrderedDict()
 
     def __len__(self) -> int:
@@ -117,7 +117,7 @@ class Registrations:
         if registration is None:
             registration = self._register(memory, key)
         else:
-            with contextlib.suppress(KeyError):  # it was dropped just now
+            with contextlib.suppress(KeyError):  # another thread has just dropped the registration
                 self._kept.move_to_end(key)
         registration.users += 1
         return registration
@@ -129,7 +129,8 @@ class Registrations:
         self._drop_oldest()
 
     def _register(self, memory: ProgramMemory, key: tuple[int, int]) -> Registration:
-        # An array of ctypes at the address, because a region of the object itself would keep it.
+        # Register an array of ctypes at the address, because a region of the object itself would
+        # keep a reference to the object, which would never be freed.
         octets = (ctypes.c_ubyte * key[1]).from_address(key[0])
         watch = weakref.ref(memory.owner, partial(self._on_owner_gone, key))
         registration = Registration(MR(self._pd, octets, AccessFlag(0)), watch)

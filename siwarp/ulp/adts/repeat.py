@@ -22,11 +22,11 @@ from siwarp.ulp.adts.wire import WireError
 
 __all__ = ["REPORT_S", "Inbound", "Outbound", "Report"]
 
-#: Seconds between two reports.
+#: Seconds between two reports of a receiver.
 REPORT_S = 0.02
 #: Maximum number of ranges in a report.
 MOST_RANGES = 64
-#: The rate in units a second: the initial, the lowest and the highest one.
+#: The initial, the lowest and the highest sending rate in units per second.
 FIRST_RATE, LEAST_RATE, MOST_RATE = 500.0, 50.0, 100_000.0
 #: Maximum number of units that are sent together after the timer was late.
 LEAST_BURST, MOST_BURST = 8.0, 64.0
@@ -39,7 +39,7 @@ T = TypeVar("T")
 _MAGIC = b"ADTR"
 _HEAD = struct.Struct(">4sIQQQ")
 _RANGE = struct.Struct(">QQ")
-#: Flag of a report that the receiver answers with a report.
+#: Flag of a report that asks its receiver to answer with a report.
 _ASK = 1
 _MOST = (1 << 63) - 1
 
@@ -89,7 +89,7 @@ class Report(NamedTuple):
 
 
 class Inbound(Generic[T]):
-    """The units that an end receives; ``window``: units that it stores, at most."""
+    """The units that an end receives; ``window``: maximum number of units that the end stores."""
 
     def __init__(self, window: int) -> None:
         self._window = window
@@ -166,7 +166,7 @@ class _Epoch:
 class Outbound(Generic[T]):
     """The units that an end sends, from ``queue_unit`` to the report that they have arrived."""
 
-    #: Units a second.
+    #: The sending rate in units per second.
     rate: float = FIRST_RATE
     #: The number of the first unit that may not be sent.
     limit: int = 0
@@ -180,10 +180,11 @@ class Outbound(Generic[T]):
     _round_trip: float | None = None
     _budget: float = LEAST_BURST
     _budget_at: float | None = None
-    #: The time of the last report or question, and the seconds until the next question.
+    #: The time of the peer's last report or of this end's last request for a report, and the
+    #: seconds until this end asks for one again.
     _heard_at: float = 0.0
     _wait: float = FIRST_WAIT_S
-    #: Whether a question was asked after the last report.
+    #: Whether this end has asked for a report since the peer's last report.
     _has_asked: bool = False
 
     @property
@@ -250,13 +251,13 @@ class Outbound(Generic[T]):
         if not is_answer:
             self._measure_round_trip(report.latest - 1, now)
         elif not missing and report.next < self._next:
-            # None of the units that were sent before the question has arrived, from the next
-            # expected one on.
+            # This end asked for the report, and it names no gap: of the units that were sent before
+            # this end asked, none from number report.next on has arrived.
             missing = ((report.next, self._next - report.next),)
         arrived = self._remove_arrived_units(report.next - self._acked)
         lost = 0
-        # Behind the last missing range, and in front of it, units have arrived, but they stay
-        # until all in front of them have, because a report names only the first ranges.
+        # Units after report.next that are in no missing range are not removed yet, because a
+        # report names only the first missing ranges: units after these may be missing, too.
         for first, count in missing:
             for number in range(max(first, self._acked), first + count):
                 sent = self._units[number]

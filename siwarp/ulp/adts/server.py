@@ -21,8 +21,8 @@ from siwarp.ulp.adts.handshake import Agreement, admit_initiator, parse_channels
 from siwarp.ulp.adts.session import (
     ADTSError,
     Exchange,
+    format_address,
     send_message,
-    shown_address,
 )
 from siwarp.ulp.adts.transfer import (
     Failure,
@@ -124,7 +124,7 @@ class Server:
             }
         transport: Any = "rc" if system.simulated else "tcp"
         try:
-            self._listener = await endpoints.listen(
+            self._listener = await endpoints.listen_for_rendezvous(
                 transport, (numeric, port), self._accept_rendezvous
             )
         except BaseException:
@@ -171,7 +171,7 @@ class Server:
     def _pause_busiest_sessions(self, is_scarce: bool) -> None:
         """Pause the half of the sessions that have sent most while receives are scarce."""
         if is_scarce:
-            busy = [e for e in self._exchanges if e.receiver.open_transfers]
+            busy = [e for e in self._exchanges if e.receiver.open_transfer_count]
             busy.sort(key=lambda e: e.channel.received_octets, reverse=True)
             self._throttled = busy[: (len(busy) + 1) // 2]
         for exchange in self._throttled:
@@ -195,7 +195,7 @@ class Server:
             self._report_event(f"a session ended by a fault of this program: {error!r}")
 
     async def _serve_peer(self, rendezvous: Channel) -> None:
-        peer = shown_address(rendezvous.peer)
+        peer = format_address(rendezvous.peer)
         task: Any = asyncio.current_task()
         is_counted = False
 
@@ -281,7 +281,7 @@ class _Served:
         self.failed += len(outcome.failures)
 
     def _answer_request(self, record: Record) -> None:
-        if self._requests + self.exchange.sender.waiting >= REQUESTS:
+        if self._requests + self.exchange.sender.waiting_plan_count >= REQUESTS:
             self._refuse_request(
                 record.transfer, ErrorCode.BUSY, f"more than {REQUESTS} requests wait"
             )
@@ -324,8 +324,8 @@ class _Served:
             return
         error = done.exception()
         if error is None:
-            self.exchange.sender.add(done.result())
-            self.exchange.wake()
+            self.exchange.sender.add_plan(done.result())
+            self.exchange.wake_writer()
         elif isinstance(error, OSError):
             self._refuse_request(request, error_code(error), error.strerror or str(error))
         else:

@@ -37,9 +37,9 @@ __all__ = [
     "ADTSError",
     "Exchange",
     "ended_error",
+    "format_address",
     "receive_message",
     "send_message",
-    "shown_address",
 ]
 
 #: Maximum number of open transfers of a session.
@@ -61,9 +61,9 @@ _DISK_END_S = 5.0
 #: Seconds between the end of the rendezvous and the end of the session, in which a BYE or ERROR
 #: that the peer has sent on the channel arrives.
 _LAST_WORDS_S = 0.5
-#: Received units that the disk has not stored; further units wait in the channel.
+#: Maximum number of received units that the disk has not stored; further units wait in the channel.
 _RING = 4
-#: Number of queued messages at which this end stops receiving units.
+#: Number of messages queued for sending at which this end stops receiving units.
 _UNSENT = 1024
 
 #: The types of the records of a transfer that its sender sends, and those that its receiver sends.
@@ -88,7 +88,7 @@ class ADTSError(Error):
         self.code = code
 
 
-def shown_address(address: Address) -> str:
+def format_address(address: Address) -> str:
     """Return an address as the text HOST:PORT, for messages."""
     host, port = address
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
@@ -101,7 +101,7 @@ def ended_error(ended: ChannelEnded) -> ADTSError:
 
 async def send_message(channel: Channel, *messages: Message) -> None:
     """Send messages about the session in one unit."""
-    unit = await channel.buffer()
+    unit = await channel.take_empty_unit()
     try:
         at = UNIT_HEADER_SIZE
         for message in messages:
@@ -124,7 +124,9 @@ async def receive_message(channel: Channel) -> list[Message]:
     received = await channel.receive()
     try:
         # The objects outlive the unit's memory, so they are made of a copy.
-        messages = [wire.parse_message(r) for r in wire.records(memoryview(bytes(received.view)))]
+        messages = [
+            wire.parse_message(r) for r in wire.parse_records(memoryview(bytes(received.view)))
+        ]
     finally:
         received.release()
     for message in messages:
@@ -210,8 +212,8 @@ class Exchange:
         if bool(self._pausing) != before:
             self.post(wire.Resume() if before else wire.Pause())
 
-    def wake(self) -> None:
-        """Let the task that writes check for something to send; call this after ``sender.add``."""
+    def wake_writer(self) -> None:
+        """Wake the task that writes units; call this after ``sender.add_plan``."""
         self._last_active = system.monotonic()
         self._wake.set()
 
@@ -256,7 +258,7 @@ class Exchange:
         if error is None:
             await self.channel.close("the session has ended")
         elif isinstance(error, wire.WireError):
-            peer = shown_address(self.channel.peer)
+            peer = format_address(self.channel.peer)
             self.error = ADTSError(ErrorCode.PROTOCOL, f"{peer} violates the protocol: {error}")
             await self._report_end_to_peer(
                 wire.Error(ErrorCode.PROTOCOL, clip_error_text(str(error)))
@@ -275,7 +277,7 @@ class Exchange:
         """Send the peer the reason for the end of the session, if possible within a second."""
         with contextlib.suppress(ChannelEnded, asyncio.TimeoutError, Error):
             for end in (self.channel, self._rendezvous):
-                unit = end.buffer_nowait() if end is not None else None
+                unit = end.take_empty_unit_nowait() if end is not None else None
                 if end is not None and unit is not None:
                     at = message.put(unit.view, UNIT_HEADER_SIZE)
                     await asyncio.wait_for(end.send(unit, at), 1)
@@ -299,7 +301,7 @@ class Exchange:
             records: list[Record] = []
             answers: list[Record] = []
             try:
-                for record in wire.records(received.view):
+                for record in wire.parse_records(received.view):
                     if self._is_record_for_receiver(record):
                         records.append(record)
                     elif self._is_answer_to_own_request(record):
@@ -354,11 +356,11 @@ class Exchange:
         kind = record.type
         if kind == Type.ERROR and not record.transfer:
             message = wire.Error.unpack(record)
-            peer = shown_address(self.channel.peer)
+            peer = format_address(self.channel.peer)
             raise ADTSError(message.code, f"{peer} has ended the session: {message.text}")
         if kind in _OF_RECEIVERS | {Type.ERROR, Type.CANCEL}:
             if self.sender.is_busy:
-                self.sender.reply(record)
+                self.sender.queue_reply(record)
                 self._wake.set()
         elif kind in {Type.PAUSE, Type.RESUME}:
             self._paused_by_peer = kind == Type.PAUSE
@@ -378,7 +380,7 @@ class Exchange:
         if self._is_violated:
             return Outcome()
         try:
-            return self.receiver.process(records)
+            return self.receiver.process_records(records)
         except wire.WireError:
             self._is_violated = True
             raise
@@ -414,7 +416,7 @@ class Exchange:
                             return
                         await self._wake.wait()
                         continue
-                    filled = self._fill_unit(await self.channel.buffer())
+                    filled = self._fill_unit(await self.channel.take_empty_unit())
                 unit, filling = filled
                 at, payload = await asyncio.shield(filling)
                 self._report_outcome(self.sender.take_outcome(), True)
@@ -425,7 +427,9 @@ class Exchange:
                         await self._wake.wait()
                     continue
                 # A disk thread fills the next unit while this one is being sent.
-                following = self.channel.buffer_nowait() if self._is_sending_files() else None
+                following = (
+                    self.channel.take_empty_unit_nowait() if self._is_sending_files() else None
+                )
                 if following is not None:
                     filled = self._fill_unit(following)
                 await self.channel.send(unit, at, payload)
@@ -439,10 +443,10 @@ class Exchange:
         return self.sender.is_busy and not self._paused_by_peer
 
     def _fill_unit(self, unit: Unit) -> tuple[Unit, asyncio.Future[Filled]]:
-        """Begin to fill a unit; return it with the future of what it has then."""
+        """Begin to fill a unit; return the unit and a future of the length of its octets."""
         at = self._put_control_messages(unit.view)
         if self._is_sending_files():
-            fill = partial(self.sender.fill, gathers=self.channel.gathers)
+            fill = partial(self.sender.write_records, gathers=self.channel.gathers)
             return unit, self._disk.run(fill, unit.view, at)
         filled: asyncio.Future[Filled] = asyncio.get_running_loop().create_future()
         filled.set_result(Filled(at))
@@ -450,7 +454,7 @@ class Exchange:
 
     def _put_control_messages(self, view: memoryview) -> int:
         at = UNIT_HEADER_SIZE
-        while self._control and self._control[0][1].octets() <= len(view) - at:
+        while self._control and self._control[0][1].record_length() <= len(view) - at:
             transfer, message = self._control.popleft()
             at = message.put(view, at, transfer)
         if len(self._control) < _UNSENT:
@@ -477,7 +481,7 @@ class Exchange:
             now = system.monotonic()
             if self._pause_peer_while_disk_is_slow(now):
                 continue  # this end's disk is slow, so it is not the peer that delays the session
-            peer = shown_address(self.channel.peer)
+            peer = format_address(self.channel.peer)
             if self._is_waiting_for_peer():
                 limit = PAUSED_SILENCE_S if self._paused_by_peer else SILENCE_S
                 if now - max(self._last_heard, self._last_active) > limit:
@@ -495,7 +499,7 @@ class Exchange:
         """Return whether this end waits for the peer to answer or to grant credit."""
         return (
             self.sender.is_busy
-            or bool(self.receiver.open_transfers)
+            or bool(self.receiver.open_transfer_count)
             or bool(self._control)
             or bool(self.requests)
         )
@@ -517,7 +521,7 @@ class Exchange:
 
 def _release_after_processing(received: Received, done: asyncio.Future[Outcome]) -> None:
     if not done.cancelled():
-        done.exception()  # retrieve the exception: the session may have ended without doing so
+        done.exception()  # retrieve the exception, or asyncio logs it if the session has ended
     received.release()
 
 

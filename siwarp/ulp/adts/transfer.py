@@ -57,9 +57,9 @@ SMALL_FILE = 256 << 10
 AHEAD = 4
 #: Minimum length of a hole that is announced as a hole; shorter ones are sent as zeros.
 _SMALLEST_HOLE = 4096
-#: Smallest part of a file that is put at the end of a unit.
+#: Minimum octets of a file for which the end of a unit is used; less space there stays unused.
 _SMALLEST_PART = 512
-#: Smallest part of the program's memory that is sent from there instead of from a copy.
+#: Minimum octets of the program's memory that are sent without a copy.
 _SMALLEST_PAYLOAD = 8 << 10
 #: Octets that are read at a time to compute the digest of what arrived before.
 _PREFIX_STEP = 1 << 20
@@ -109,7 +109,7 @@ def errno_of_error_code(code: ErrorCode) -> int:
 class Failure:
     """A file that was not transferred."""
 
-    #: The path, if it is known at this end.
+    #: The path of the file; empty if this end does not know it.
     path: str
     code: ErrorCode
     #: What happened, in one sentence that names the file.
@@ -130,10 +130,10 @@ class Outcome:
     """
 
     replies: list[tuple[int, Message]] = field(default_factory=list)
-    #: Files that are complete, and files that the receiver had already.
+    #: Number of files that are complete, and number of those that the receiver already had.
     done: int = 0
     skipped: int = 0
-    #: Octets of files, holes included, and the path that they last belonged to.
+    #: Octets of files that were transferred, holes included, and the path of the last of them.
     octets: int = 0
     #: Octets of files that are complete.
     complete: int = 0
@@ -203,7 +203,7 @@ class FilePlan:
     digest: DigestKind = DigestKind.CRC32C
     request: int = 0
     symlinks: bool = False
-    #: Counts of files, which grow while the plan is carried out.
+    #: Numbers of files that were sent or failed so far.
     files: int = 0
     failed: int = 0
     is_finished: bool = False
@@ -289,11 +289,11 @@ class Sender:
         """Return a new id for a transfer or request."""
         return next(self._ids)
 
-    def add(self, plan: FilePlan | ListPlan) -> None:
+    def add_plan(self, plan: FilePlan | ListPlan) -> None:
         """Send the files or entries of a plan, after those of earlier plans."""
         self._plans.append(plan)
 
-    def reply(self, record: Record) -> None:
+    def queue_reply(self, record: Record) -> None:
         """Queue a reply of the peer to a transfer of this end; the record's body may be a view.
 
         Raises:
@@ -305,7 +305,7 @@ class Sender:
         self._replies.append(record._replace(body=memoryview(bytes(record.body))))
 
     @property
-    def waiting(self) -> int:
+    def waiting_plan_count(self) -> int:
         """The number of plans that wait for an earlier plan."""
         return len(self._plans)
 
@@ -321,8 +321,8 @@ class Sender:
         outcome, self.outcome = self.outcome, Outcome()
         return outcome
 
-    def fill(self, view: memoryview, at: int, *, gathers: bool = False) -> Filled:
-        """Write records into a unit, from a position on; return what the unit has then.
+    def write_records(self, view: memoryview, at: int, *, gathers: bool = False) -> Filled:
+        """Write records into a unit, from a position on; return the length of the unit's octets.
 
         The length is ``at`` if there is nothing to send until the peer has replied. ``gathers``:
         the octets of the last record may be a payload outside of the unit.
@@ -335,7 +335,7 @@ class Sender:
             self._handle_reply(self._replies.popleft())
         while True:
             before = at
-            while self._unsent and self._unsent[0][1].octets() <= len(view) - at:
+            while self._unsent and self._unsent[0][1].record_length() <= len(view) - at:
                 transfer, message = self._unsent.popleft()
                 at = message.put(view, at, transfer)
             if self._unsent:
@@ -349,7 +349,7 @@ class Sender:
             else:
                 at = self._put_files(view, at)
             if self._payload is not None:
-                return at  # nothing may follow in the unit
+                return at  # the payload is the end of the unit, so no record may follow
             if at == before and not self._unsent and (self._plan is not None or not self._plans):
                 return at
 
@@ -398,9 +398,9 @@ class Sender:
                     mode=found.mode,
                     target=os.fsencode(found.target),
                 )
-                if message.octets() > len(view) - UNIT_HEADER_SIZE:
-                    plan.failed += 1  # no unit of this session has room for the path
-                elif message.octets() > len(view) - at:
+                if message.record_length() > len(view) - UNIT_HEADER_SIZE:
+                    plan.failed += 1  # the path is too long for a unit of this session
+                elif message.record_length() > len(view) - at:
                     return at
                 else:
                     at = message.put(view, at, plan.request)
@@ -476,7 +476,7 @@ class Sender:
             what = "a symbolic link (give --links)" if entry.kind else "a device, FIFO or socket"
             return Failure(path, ErrorCode.KIND, f"{path}: skipped, because it is {what}")
         try:
-            needed = self._make_open_message(_Sending(entry, plan)).octets()
+            needed = self._make_open_message(_Sending(entry, plan)).record_length()
         except wire.WireError as e:
             return Failure(path, ErrorCode.NAME, f"{path}: {e}")
         if needed > room:
@@ -509,7 +509,7 @@ class Sender:
         )
 
     def _open_message_fits(self, sending: _Sending, view: memoryview, at: int) -> bool:
-        return self._make_open_message(sending).octets() <= len(view) - at
+        return self._make_open_message(sending).record_length() <= len(view) - at
 
     def _put_open_message(self, sending: _Sending, view: memoryview, at: int) -> int:
         sending.id = next(self._ids)
@@ -541,14 +541,14 @@ class Sender:
                 return at, False
             if extent.is_hole and left >= _SMALLEST_HOLE:
                 hole = wire.Hole(offset=sending.position, length=left)
-                if hole.octets() > len(view) - at:
+                if hole.record_length() > len(view) - at:
                     return at, False
                 at = hole.put(view, at, sending.id)
-                digest.zeros(left)
+                digest.add_zeros(left)
             else:
                 left = min(left, room)
                 start = at + RECORD_HEADER_SIZE
-                at = wire.put_data(
+                at = wire.put_data_header(
                     view, at, transfer=sending.id, offset=sending.position, length=left
                 )
                 # The rest of a file is copied, so that its END is in the same unit.
@@ -564,7 +564,7 @@ class Sender:
             if self._payload is not None:
                 return at, False
         end = wire.End(size=entry.size, digest=digest.value())
-        if end.octets() > len(view) - at:
+        if end.record_length() > len(view) - at:
             return at, False
         source.check_unchanged()
         source.close()
@@ -663,13 +663,13 @@ class ReceivedFile(Protocol):
 
     position: int
 
-    def prefix(self) -> Readable | None:
+    def find_stored_prefix(self) -> Readable | None:
         """Return the octets that an earlier transfer has stored; None if there are none."""
 
     def write(self, offset: int, data: memoryview) -> None:
         """Write the next octets. Raises OSError."""
 
-    def hole(self, offset: int, length: int) -> None:
+    def skip_hole(self, offset: int, length: int) -> None:
         """Skip octets, which become a hole that reads as zeros. Raises OSError."""
 
     def finish(self, *, sync: bool) -> None:
@@ -685,7 +685,7 @@ class Destination(Protocol):
     def entry(self, path: str) -> Entry:
         """Return the entry at a path. Raises OSError."""
 
-    def begin(self, entry: Entry, resume: bool) -> ReceivedFile:
+    def begin_file(self, entry: Entry, resume: bool) -> ReceivedFile:
         """Begin to receive a file; ``resume``: continue an incomplete one. Raises OSError."""
 
     def make_directory(self, entry: Entry, *, sync: bool) -> None:
@@ -729,11 +729,11 @@ class Receiver:
         self.outcome = Outcome()
 
     @property
-    def open_transfers(self) -> int:
+    def open_transfer_count(self) -> int:
         """The number of files that are being received."""
         return len(self._open)
 
-    def process(self, records: Iterable[Record]) -> Outcome:
+    def process_records(self, records: Iterable[Record]) -> Outcome:
         """Process the records of a unit; return the replies.
 
         Raises:
@@ -818,10 +818,10 @@ class Receiver:
             replies.append((transfer, wire.Skip()))
             return
         resume = bool(message.options & Option.RESUME)
-        file = destination.begin(entry, resume)
+        file = destination.begin_file(entry, resume)
         digest = make_digest(message.digest)
         try:
-            if (prefix := file.prefix()) is not None:
+            if (prefix := file.find_stored_prefix()) is not None:
                 scratch = memoryview(bytearray(_PREFIX_STEP))
                 add_file_prefix_to_digest(digest, prefix, file.position, scratch)
         except BaseException:
@@ -840,7 +840,7 @@ class Receiver:
                 # the octets that arrived before differ from those of the sender's file
                 if record.offset == 0 and file.position:
                     file.abandon(keep=False)
-                    file = receiving.file = receiving.destination.begin(receiving.entry, False)
+                    file = receiving.file = receiving.destination.begin_file(receiving.entry, False)
                     digest = receiving.digest = make_digest(receiving.kind)
                 else:
                     self.outcome.octets += file.position
@@ -849,8 +849,8 @@ class Receiver:
                 digest.update(record.body)
                 self.outcome.octets += len(record.body)
             else:
-                file.hole(record.offset, record.aux)
-                digest.zeros(record.aux)
+                file.skip_hole(record.offset, record.aux)
+                digest.add_zeros(record.aux)
                 self.outcome.octets += record.aux
         elif record.type == Type.END:
             if receiving.fresh:
@@ -894,7 +894,7 @@ def add_file_prefix_to_digest(
         extent = file.extent_at(at)
         end = min(extent.offset + extent.length, length)
         if extent.is_hole:
-            digest.zeros(end - at)
+            digest.add_zeros(end - at)
             at = end
         while at < end:
             part = scratch[: min(len(scratch), end - at)]

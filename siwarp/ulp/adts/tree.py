@@ -37,9 +37,9 @@ __all__ = [
     "temporary_name",
 ]
 
-#: Octets of a name in a directory; all file systems of Linux have this limit.
+#: Maximum octets of a name in a directory, on all file systems of Linux.
 NAME_MAX = 255
-#: Hexadecimal digits of a tag.
+#: Number of hexadecimal digits of a tag, which identifies a version of a file.
 TAG_DIGITS = 16
 _TEMPORARY = re.compile(rf"\..*\.adts-[0-9a-f]{{{TAG_DIGITS}}}", re.DOTALL)
 
@@ -53,9 +53,9 @@ class Entry:
 
     #: The path relative to the root; ``""`` is the root itself.
     path: str
-    #: None: a device, FIFO or socket, which is never transferred.
+    #: The kind of file; None: a device, FIFO or socket, which is never transferred.
     kind: FileKind | None
-    #: Octets; 0 unless the entry is a file.
+    #: Size of the file in octets; 0 unless the entry is a regular file.
     size: int = 0
     #: Modification time in nanoseconds since 1970.
     mtime_ns: int = 0
@@ -279,7 +279,7 @@ class Tree:
                 errno.EROFS, f"{path}: this end is read-only: start it with --write to change files"
             )
 
-    def begin(self, entry: Entry, resume: bool) -> Incoming:
+    def begin_file(self, entry: Entry, resume: bool) -> Incoming:
         """Create, or with ``resume`` continue, the temporary file of a file that is received.
 
         Raises:
@@ -332,7 +332,7 @@ class Tree:
                 if sync:
                     _sync_directory(self.calls, above)
         with self._open_directory(parts) as directory, _add_path_to_errors(entry.path or self.root):
-            if parts:  # a peer must not change the mode of the root
+            if parts:  # a peer must not change the mode of the tree's root directory
                 Path(f"/proc/self/fd/{directory}").chmod(entry.mode & 0o777)
             _set_modification_time(directory, entry.mtime_ns)
 
@@ -512,7 +512,7 @@ class Incoming:
                 f"{self.entry.size} have arrived",
             )
 
-    def prefix(self) -> Incoming | None:
+    def find_stored_prefix(self) -> Incoming | None:
         """Return this object if octets have arrived in an earlier transfer, otherwise None."""
         return self if self.position else None
 
@@ -544,7 +544,7 @@ class Incoming:
                 done += self._calls.pwrite(self._fd, data[done:], offset + done)
         self.position += done
 
-    def hole(self, offset: int, length: int) -> None:
+    def skip_hole(self, offset: int, length: int) -> None:
         """Skip octets, which become a hole that reads as zeros; errors as for ``write``."""
         self._check_range(offset, length)
         with _add_path_to_errors(self.entry.path):
@@ -654,7 +654,7 @@ def _remove_other_versions(directory: int, name: str, temporary: str) -> None:
     """Delete incomplete files of other versions of a file that no transfer writes."""
     start, _, _ = temporary.rpartition(".adts-")
     if start != f".{name}":
-        return  # the shortened name may belong to a different file
+        return  # the name was shortened, so such files may be versions of a different file
     fd = os.open(".", os.O_RDONLY | _DIRECTORY, dir_fd=directory)
     try:
         others = [

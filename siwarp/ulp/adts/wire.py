@@ -11,7 +11,7 @@ Encoding writes into memory of the caller, who fills a unit from ``UNIT_HEADER_S
     at = UNIT_HEADER_SIZE
     at = Open(path=b"a", size=3, mtime_ns=0, mode=0o644).put(view, at, transfer=1)
     view[at + RECORD_HEADER_SIZE : at + RECORD_HEADER_SIZE + 3] = b"abc"   # or preadv
-    at = put_data(view, at, transfer=1, offset=0, length=3)
+    at = put_data_header(view, at, transfer=1, offset=0, length=3)
     at = End(size=3, digest=digest).put(view, at, transfer=1)
     put_unit_header(view, at, granted, returned)                           # the channel does this
 
@@ -83,11 +83,11 @@ __all__ = [
     "UseChannel",
     "WireError",
     "parse_message",
+    "parse_records",
     "parse_unit_header",
-    "put_data",
+    "put_data_header",
     "put_record",
     "put_unit_header",
-    "records",
 ]
 
 MAGIC = b"ADTS"
@@ -130,9 +130,9 @@ MAX_BODY = 2 * MAX_PATH + 256
 NONCE_SIZE = 16
 TOKEN_SIZE = 16
 MAC_SIZE = 32
-#: Sizes of CRC32C and SHA-256.
+#: Sizes in octets of the digests CRC32C and SHA-256.
 _DIGEST_SIZES = (4, 32)
-#: Most channels that a HELLO lists: more than there are kinds, so that kinds can be added.
+#: Maximum number of kinds of channels that a HELLO lists; more than exist, so kinds can be added.
 _MAX_CHANNELS = 16
 _U8, _U16, _U32, _U64 = ((1 << bits) - 1 for bits in (8, 16, 32, 64))
 
@@ -326,7 +326,7 @@ def put_record(
     return end
 
 
-def put_data(into: memoryview, at: int, *, transfer: int, offset: int, length: int) -> int:
+def put_data_header(into: memoryview, at: int, *, transfer: int, offset: int, length: int) -> int:
     """Write the header of a DATA record at `at`; return the position after the payload.
 
     The payload is in place at ``at + RECORD_HEADER_SIZE``, or written there later.
@@ -353,7 +353,7 @@ def _check_file_range(name: str, offset: int, length: int) -> None:
         )
 
 
-def records(unit: memoryview) -> Iterator[Record]:
+def parse_records(unit: memoryview) -> Iterator[Record]:
     """Yield the records of a unit; each record is checked before it is yielded.
 
     Records of unknown types that are marked as optional are left out. A body is a view of `unit`,
@@ -589,7 +589,7 @@ class Message:
         return put_record(into, at, self.TYPE, self.body(), transfer=transfer, **header)
 
     def body(self) -> bytes:
-        """Return the fields of the body.
+        """Return the encoded fields of the record's body.
 
         Raises:
             WireError: as for ``put``.
@@ -607,7 +607,7 @@ class Message:
             octets += _FIELD_HEADER.pack(field.number, len(encoded)) + encoded
         return bytes(octets)
 
-    def octets(self) -> int:
+    def record_length(self) -> int:
         """Return the length of the record in octets, header included."""
         return RECORD_HEADER_SIZE + len(self.body())
 
@@ -684,20 +684,20 @@ class Hello(Message):
     """HELLO, the first record of each end on the rendezvous."""
 
     TYPE = Type.HELLO
-    #: Range of the versions of ADTS that the sender has.
+    #: Lowest and highest version of ADTS that the sender of the HELLO supports.
     min_version: Annotated[int, _Field(1, _Int(1, 1, _U8))]
     max_version: Annotated[int, _Field(2, _Int(1, 1, _U8))]
     #: Random octets, new for each session.
     nonce: Annotated[bytes, _Field(3, _Octets((NONCE_SIZE,)))]
-    #: Kinds of channels that the sender offers, preferred ones first.
+    #: Kinds of channels that the sender of the HELLO offers, preferred ones first.
     channels: Annotated[tuple[ChannelKind, ...], _Field(4, _Channels())]
-    #: Largest unit that the sender receives, in octets.
+    #: Largest unit, in octets, that the sender of the HELLO can receive.
     unit_size: Annotated[int, _Field(5, _Int(4, MIN_UNIT_SIZE, MAX_UNIT_SIZE))]
     #: Credits that the initiator grants when a channel opens. The acceptor sends 0: it grants
     #: nothing to a peer that has not proved that it knows the key (UseChannel.window).
     window: Annotated[int, _Field(6, _Int(2, 0, MAX_WINDOW))]
-    #: Most transfers that may be open at a time, and seconds without a record after which an idle
-    #: session ends. The smaller one of the two ends' values counts.
+    #: Maximum number of transfers that are open at a time, and seconds without a record after
+    #: which an idle session ends. The smaller of the two ends' values applies.
     files: Annotated[int, _Field(7, _Int(2, 1, _U16))]
     idle: Annotated[int, _Field(8, _Int(2, 1, _U16))]
 

@@ -54,7 +54,7 @@ RECV_DEPTH = 8
 #: In a message that does not fit into a receive, frames of at least this size, in octets, are read
 #: from where they are.
 LARGE = 32 * 1024
-#: Messages that wait for ``read``; further ones wait in the connection.
+#: Maximum number of received messages that wait for ``read``; further ones wait in the connection.
 MOST_WAITING = 64
 #: A message of more octets is refused, as in dask's own comms.
 MOST_OCTETS = max(MEMORY_LIMIT // 2, 1 << 30)
@@ -100,7 +100,7 @@ class _SIWComm(Comm):  # type: ignore[misc]
         self._local_addr: str = self.prefix + unparse_host_port(*conn.local)
         self._peer_addr: str = self.prefix + unparse_host_port(*conn.peer)
         self._closed = False
-        #: Received indexes; None: the connection has ended.
+        #: Received messages for ``read``, oldest first; None: the connection has ended.
         self._received: asyncio.Queue[bytes | None] = asyncio.Queue(MOST_WAITING)
         #: The memory of each sent message that the peer has not read completely, oldest first.
         self._exposed: deque[list[MR]] = deque()
@@ -155,7 +155,7 @@ class _SIWComm(Comm):  # type: ignore[misc]
             self.abort()
             raise self._make_closed_error(error) from error
         except BaseException:
-            # It is not known how much of a message has been received.
+            # Close the comm, because a part of a message may have been received.
             self.abort()
             raise
         try:
@@ -245,7 +245,7 @@ class _SIWComm(Comm):  # type: ignore[misc]
             self.abort()
             raise self._make_closed_error(error) from error
         except BaseException:
-            # It is not known whether the message has been sent.
+            # Close the comm, because the message may have been sent or not.
             self.abort()
             raise
 
@@ -276,7 +276,7 @@ class _SIWComm(Comm):  # type: ignore[misc]
         return sum(sizes)
 
     def _expose_memory_until_read(self, memory: memoryview) -> MR:
-        """Let the peer read the memory until it reports that it has."""
+        """Register memory, which the peer may read until it reports that it has read it."""
         return self._conn.register(memory, AccessFlag.REMOTE_READ)
 
     # ---- close

@@ -89,13 +89,13 @@ class Relay:
         # to the client.
         self._socket.close()
         if self.done:
-            await stream.end(self._channel, sent=not self._receiving)
+            await stream.close_after_transfer(self._channel, sent=not self._receiving)
         else:
-            await stream.cancel(self._channel, self.failure)
+            await stream.cancel_transfer(self._channel, self.failure)
 
     async def _receive_from_channel(self) -> None:
         loop = asyncio.get_running_loop()
-        async with contextlib.aclosing(stream.receive(self._channel)) as chunks:
+        async with contextlib.aclosing(stream.receive_transfer(self._channel)) as chunks:
             async for chunk in chunks:
                 await loop.sock_sendall(self._socket, chunk)
         self.done = True
@@ -105,7 +105,7 @@ class Relay:
         sender = stream.Sender(self._channel)
         try:
             while True:
-                into = await sender.fill()
+                into = await sender.wait_for_unit_memory()
                 count = await loop.sock_recv_into(self._socket, into)
                 if not count:
                     break
@@ -165,7 +165,7 @@ class ChannelThread:
     def post_to_pyftpdlib(self, call: Callable[[], None]) -> None:
         """Queue a call for the thread of pyftpdlib; any thread may use this method."""
         self._calls.append(call)
-        # the thread wakes up anyway, because octets are waiting
+        # If the socket is full, the thread wakes up anyway, because of the octets in it.
         with contextlib.suppress(BlockingIOError):
             self._waker.send(b"\0")
 
@@ -201,7 +201,7 @@ class ChannelThread:
 
         """
         return self.run_in_loop_thread(
-            self._channels.expect(
+            self._channels.expect_channel(
                 kind,
                 host,
                 client,
@@ -218,7 +218,7 @@ class ChannelThread:
 
     def forget_token(self, kind: Kind, host: str, token: bytes) -> None:
         """Refuse a token from now on that was not used."""
-        self.call_in_loop_thread(self._channels.forget, kind, host, token)
+        self.call_in_loop_thread(self._channels.forget_token, kind, host, token)
 
     def open_channel_to_client(
         self,

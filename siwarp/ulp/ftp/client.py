@@ -116,7 +116,7 @@ class Connection:
         self._control = control
         self._timeout = timeout
         self._sender = stream.Sender(channel) if sending else None
-        self._chunks = stream.receive(channel)
+        self._chunks = stream.receive_transfer(channel)
         self._chunk = memoryview(b"")
         self._complete = False
         #: Whether a call has failed. Then the end of the generator is not the end of the file.
@@ -142,7 +142,7 @@ class Connection:
         if self._broken:
             raise ConnectionError("the transfer has failed before: begin it again")
         if not self._chunk and not self._complete:
-            self._broken = True  # remains set if the next call raises an exception
+            self._broken = True  # cleared below, unless _run_transfer_step raises an exception
             self._chunk = self._run_transfer_step(self._next_octets())
             self._broken = False
         data = bytes(self._chunk[:count])
@@ -165,7 +165,10 @@ class Connection:
         rest = octets(data)
         while rest:
             if not self._into:
-                self._into, self._filled = self._run_transfer_step(self._sender.fill()), 0
+                self._into, self._filled = (
+                    self._run_transfer_step(self._sender.wait_for_unit_memory()),
+                    0,
+                )
             count = min(len(rest), len(self._into) - self._filled)
             self._into[self._filled : self._filled + count] = rest[:count]
             self._filled += count
@@ -223,13 +226,13 @@ class Connection:
         if self._sender is not None:
             await self._sender.close()
         if orderly:
-            await stream.end(self._channel, sent=self._sender is not None)
+            await stream.close_after_transfer(self._channel, sent=self._sender is not None)
         elif _is_readable(self._control):
             # The server has ended the transfer, or its process has ended.
             self._channel.abort("the transfer was aborted")
             await self._channel.close()
         else:
-            await stream.cancel(self._channel, "the transfer was aborted")
+            await stream.cancel_transfer(self._channel, "the transfer was aborted")
         if self._listener is not None:
             await self._listener.close()
 
@@ -277,7 +280,7 @@ class FTP(ftplib.FTP):
 
     transports: Sequence[Kind] = ("rd", "rc", "tcp")
     transport: Kind | None = None
-    #: Transports that the server or the network does not have.
+    #: Transports that the server or the network does not support.
     _unusable: frozenset[str] = frozenset()
     #: The reason why the last channel could not be opened.
     _refusal = "use a server of siwarp, and no TLS for data"
@@ -350,14 +353,16 @@ class FTP(ftplib.FTP):
             raise ftplib.error_proto(str(e)) from None
         if self._loop is None:
             self._loop = _EventLoopThread()
-        # the server accepts the channel only from the address of the control connection
+        # Use the local address of the control connection: the server accepts no other.
         source = self.sock.getsockname()[0]
         try:
             if self.passiveserver:
                 return self._loop.run_coroutine(
-                    opening.connect(kind, host, invitation, source)
+                    opening.open_channel_to_peer(kind, host, invitation, source)
                 ), None
-            listener = self._loop.run_coroutine(opening.listen(kind, host, invitation, source))
+            listener = self._loop.run_coroutine(
+                opening.listen_for_channel(kind, host, invitation, source)
+            )
         except OSError as e:
             self._unusable |= {kind}
             self._refusal = str(e)

@@ -156,7 +156,7 @@ class _ChannelDataConnection(_DataConnection, DTPHandler):  # type: ignore[misc]
         elif self.receive and self.file_obj.final is not None:
             self._rename_complete_upload()
         else:
-            self.discard_buffers()  # pyftpdlib may have added its mark of the end of the data
+            self.discard_buffers()  # pyftpdlib may have queued its marker for the end of the data
             super().handle_close()
 
     def _rename_complete_upload(self) -> None:

@@ -140,7 +140,7 @@ class FileSystem(AbstractedFS):  # type: ignore[misc]  # pyftpdlib has no types
                     raise FilesystemError(
                         "A symbolic link, which is not followed: name its target"
                     ) from None
-                if e.errno == errno.ENXIO:  # a FIFO without a reader, or a socket
+                if e.errno == errno.ENXIO:  # the file is a FIFO without a reader, or a socket
                     raise FilesystemError(
                         "Not a regular file: only those are transferred"
                     ) from None

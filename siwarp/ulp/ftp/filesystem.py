@@ -101,7 +101,7 @@ class FileSystem(FTPFileSystem):  # type: ignore[misc]  # fsspec has no types
         self.ftp = self.connect()
 
     def close(self) -> None:
-        """Close the connection; the object is of no more use."""
+        """Close the connection; the object cannot be used afterwards."""
         if hasattr(self, "ftp"):
             self.ftp.close()
 

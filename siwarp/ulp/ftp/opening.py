@@ -18,7 +18,7 @@ from siwarp.ulp.adts.endpoints import Acceptors, open_acceptors, open_channel
 from siwarp.ulp.adts.wire import TOKEN_SIZE
 from siwarp.ulp.ftp import tprt
 
-__all__ = ["Listener", "ServerChannels", "connect", "listen"]
+__all__ = ["Listener", "ServerChannels", "listen_for_channel", "open_channel_to_peer"]
 
 Kind = Literal["rd", "rc", "ud"]
 
@@ -37,9 +37,9 @@ class ServerChannels:
         self._opening = 0
 
     def _get_or_open_acceptor(self, kind: Kind, host: str) -> Acceptor:
-        return self._acceptors[host].of(kind)
+        return self._acceptors[host].for_transport(kind)
 
-    async def expect(
+    async def expect_channel(
         self,
         kind: Kind,
         host: str,
@@ -51,7 +51,7 @@ class ServerChannels:
 
         ``accepted`` gets the channel. If the token arrives from another address, the channel is
         closed, and ``rejected`` gets that address. Neither is called if no token arrives within
-        ``tprt.LIFETIME`` seconds, or after ``forget``.
+        ``tprt.LIFETIME`` seconds, or after ``forget_token``.
 
         Raises:
             OSError: no device can be opened, or there is no memory for one more channel.
@@ -68,13 +68,13 @@ class ServerChannels:
         if host not in self._acceptors:
             self._acceptors[host] = await open_acceptors(host, Limits(unit=tprt.UNIT))
         token = secrets.token_bytes(TOKEN_SIZE)
-        return self._get_or_open_acceptor(kind, host).expect(
+        return self._get_or_open_acceptor(kind, host).expect_peer(
             token, tprt.UNIT, tprt.WINDOW, check_peer_address, tprt.LIFETIME
         )
 
-    def forget(self, kind: Kind, host: str, token: bytes) -> None:
+    def forget_token(self, kind: Kind, host: str, token: bytes) -> None:
         """Refuse the token from now on; has no effect if it was used."""
-        self._get_or_open_acceptor(kind, host).forget(token)
+        self._get_or_open_acceptor(kind, host).forget_token(token)
 
     async def connect(self, kind: Kind, host: str, client: str, invitation: Invitation) -> Channel:
         """Open a channel from the local address ``host`` to a client in active mode.
@@ -91,7 +91,7 @@ class ServerChannels:
             )
         self._opening += 1
         try:
-            channel = await connect(kind, client, invitation, host)
+            channel = await open_channel_to_peer(kind, client, invitation, host)
         finally:
             self._opening -= 1
         self._active.append(channel)
@@ -105,7 +105,9 @@ class ServerChannels:
             await acceptors.close()
 
 
-async def connect(kind: Kind, host: str, invitation: Invitation, source: str) -> Channel:
+async def open_channel_to_peer(
+    kind: Kind, host: str, invitation: Invitation, source: str
+) -> Channel:
     """Open a channel to the peer at ``host`` from the local address ``source``.
 
     Raises:
@@ -148,7 +150,9 @@ class Listener:
         await self._acceptors.close()
 
 
-async def listen(kind: Kind, host: str, invitation: Invitation, source: str) -> Listener:
+async def listen_for_channel(
+    kind: Kind, host: str, invitation: Invitation, source: str
+) -> Listener:
     """Prepare to accept the channel of the server ``host`` at the local address ``source``.
 
     ``invitation`` is the one of the reply to TPRT; its port is not used.
@@ -173,7 +177,7 @@ async def listen(kind: Kind, host: str, invitation: Invitation, source: str) -> 
             channel.abort(f"the token arrived from {channel.peer[0]}, and not from {host}")
 
     try:
-        expected = acceptors.of(kind).expect(
+        expected = acceptors.for_transport(kind).expect_peer(
             invitation.token, unit, tprt.WINDOW, check_peer_address, tprt.LIFETIME
         )
     except BaseException:

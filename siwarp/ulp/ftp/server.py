@@ -26,7 +26,7 @@ __all__ = ["PORT", "TLS", "Server"]
 
 #: The default port. Port 21 is FTP's, but only root may listen on it.
 PORT = 2121
-#: Descriptors of a worker that are neither connections nor files in transfer.
+#: Number of descriptors that a worker needs besides those of connections and files in transfer.
 _OTHER_DESCRIPTORS = 64
 
 

@@ -26,11 +26,11 @@ from siwarp.ulp.adts.wire import (
     Message,
     Type,
     WireError,
-    put_data,
-    records,
+    parse_records,
+    put_data_header,
 )
 
-__all__ = ["Sender", "cancel", "end", "receive"]
+__all__ = ["Sender", "cancel_transfer", "close_after_transfer", "receive_transfer"]
 
 #: The number that identifies the transfer; a channel has only one transfer.
 _TRANSFER = 1
@@ -40,7 +40,7 @@ _CANCEL_S = 5.0
 
 
 class Sender:
-    """The sending end. The octets are written into a unit: ``fill``, then ``send``."""
+    """The sending end: the caller writes octets to the memory of a unit, which ``send`` sends."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -50,7 +50,7 @@ class Sender:
         #: The task that receives the peer's answer: the reply to END, or a CANCEL.
         self._answer: asyncio.Task[Received] | None = None
 
-    async def fill(self) -> memoryview:
+    async def wait_for_unit_memory(self) -> memoryview:
         """Wait until the peer takes one more unit; return the memory for its octets.
 
         Raises:
@@ -66,10 +66,10 @@ class Sender:
             self._answer = asyncio.ensure_future(self._channel.receive())
         if self._answer.done():
             await self._check_answer([])
-        unit = self._channel.buffer_nowait()
+        unit = self._channel.take_empty_unit_nowait()
         if unit is not None:
             return unit
-        turn = asyncio.ensure_future(self._channel.buffer())
+        turn = asyncio.ensure_future(self._channel.take_empty_unit())
         try:
             await asyncio.wait({turn, self._answer}, return_when=asyncio.FIRST_COMPLETED)
         except BaseException:
@@ -85,7 +85,7 @@ class Sender:
         assert self._answer is not None
         received = await self._answer
         try:
-            found = [record.type for record in records(received.view)]
+            found = [record.type for record in parse_records(received.view)]
             if found == [Type.CANCEL]:
                 raise ChannelEnded("the peer has cancelled the transfer", Cause.PEER_CLOSED)
             if found != expected:
@@ -100,7 +100,7 @@ class Sender:
         unit, self._unit = self._unit, None
         assert unit is not None
         self._crc = crc32c(unit.view[_PAYLOAD : _PAYLOAD + length], self._crc)
-        end = put_data(
+        end = put_data_header(
             unit.view, UNIT_HEADER_SIZE, transfer=_TRANSFER, offset=self._offset, length=length
         )
         self._offset += length
@@ -113,7 +113,7 @@ class Sender:
             ChannelEnded: the channel ends without BYE.
 
         """
-        await self.fill()
+        await self.wait_for_unit_memory()
         unit, self._unit = self._unit, None
         assert unit is not None
         end = End(size=self._offset, digest=self._crc.to_bytes(4, "big"))
@@ -132,10 +132,10 @@ class Sender:
         if self._answer is not None:
             await asyncio.wait({self._answer})
             if not self._answer.cancelled():
-                self._answer.exception()  # its exception was raised before, or no longer matters
+                self._answer.exception()  # retrieve it: it was raised before, or does not matter
 
 
-async def receive(channel: Channel) -> AsyncGenerator[memoryview, None]:
+async def receive_transfer(channel: Channel) -> AsyncGenerator[memoryview, None]:
     """Yield the octets of the transfer in order; confirm the transfer after the last ones.
 
     A view is valid until the next one is requested.
@@ -148,7 +148,7 @@ async def receive(channel: Channel) -> AsyncGenerator[memoryview, None]:
     while True:
         received = await channel.receive()
         try:
-            for record in records(received.view):
+            for record in parse_records(received.view):
                 if record.transfer != _TRANSFER:
                     raise WireError(f"a record of transfer {record.transfer}")
                 if record.type == Type.END:
@@ -173,7 +173,7 @@ async def receive(channel: Channel) -> AsyncGenerator[memoryview, None]:
             received.release()
 
 
-async def end(channel: Channel, *, sent: bool) -> None:
+async def close_after_transfer(channel: Channel, *, sent: bool) -> None:
     """End a channel after a transfer that is complete at both ends.
 
     The end that has sent the octets has received BYE, after which the peer takes nothing: on RD, a
@@ -185,7 +185,7 @@ async def end(channel: Channel, *, sent: bool) -> None:
     await channel.close("the transfer is complete")
 
 
-async def cancel(channel: Channel, reason: str) -> None:
+async def cancel_transfer(channel: Channel, reason: str) -> None:
     """End a channel whose transfer is incomplete, after an attempt to send CANCEL to the peer."""
     try:
         if channel.ended is None:
@@ -208,5 +208,5 @@ def _cancel_unit_wait(turn: asyncio.Task[Unit]) -> None:
 
 
 async def _send_message(channel: Channel, message: Message) -> None:
-    unit = await channel.buffer()
+    unit = await channel.take_empty_unit()
     await channel.send(unit, message.put(unit.view, UNIT_HEADER_SIZE, _TRANSFER))

@@ -22,13 +22,21 @@ from siwarp.ulp.adts.tree import Entry, Incoming, Source, Tree
 from siwarp.ulp.adts.wire import FileKind
 from siwarp.ulp.ftp.client import FTP, NoTransportError
 
-__all__ = ["Mirror", "Remote", "features", "get", "list_directory", "put", "stat_file"]
+__all__ = [
+    "Mirror",
+    "Remote",
+    "download_file",
+    "list_directory",
+    "list_server_features",
+    "stat_file",
+    "upload_file",
+]
 
 #: Maximum depth of directories that a mirror enters, because a server may list an endless tree.
 MAX_DEPTH = 100
 #: Octets that are read from a file, or from a socket, at a time.
 BLOCK = 1 << 18
-#: Seconds within which the reply arrives after the end of the data connection.
+#: Seconds within which the server's reply must arrive after the end of the data connection.
 _REPLY_S = 3.0
 #: A function that is called with the number of octets transferred since its last call.
 Progress = Callable[[int], None]
@@ -47,7 +55,7 @@ class Remote:
     mtime_ns: int = 0
 
 
-def features(ftp: ftplib.FTP) -> set[str]:
+def list_server_features(ftp: ftplib.FTP) -> set[str]:
     """Return the names of the features that the server lists for FEAT, in upper case.
 
     The set is empty if the server does not know the command FEAT.
@@ -146,7 +154,7 @@ def _list_by_names(ftp: ftplib.FTP, path: str) -> Iterator[Remote]:
 
 
 @contextlib.contextmanager
-def _preferring_reply(ftp: ftplib.FTP) -> Iterator[None]:
+def _raise_reply_of_failed_transfer(ftp: ftplib.FTP) -> Iterator[None]:
     """If the data connection fails, raise the server's reply, which explains the failure."""
     try:
         yield
@@ -158,7 +166,7 @@ def _preferring_reply(ftp: ftplib.FTP) -> Iterator[None]:
         raise
 
 
-def get(
+def download_file(
     ftp: ftplib.FTP,
     path: str,
     tree: Tree,
@@ -178,7 +186,7 @@ def get(
     """
     remote = remote or stat_file(ftp, path)
     mode = 0o666 & ~_current_umask()
-    incoming = tree.begin(
+    incoming = tree.begin_file(
         Entry(into, FileKind.FILE, remote.size, remote.mtime_ns, mode), resume=True
     )
     try:
@@ -208,11 +216,11 @@ def _receive_into_file(
         if progress:
             progress(len(data))
 
-    with _preferring_reply(ftp):
+    with _raise_reply_of_failed_transfer(ftp):
         ftp.retrbinary(f"RETR {path}", write, BLOCK, rest=incoming.position or None)
 
 
-def put(
+def upload_file(
     ftp: ftplib.FTP,
     source: Source,
     path: str,
@@ -260,7 +268,7 @@ def _send_file(
     """Send a file; continue at the size of the server's file ``kept``, unless that is longer."""
     size, start = source.entry.size, 0
     if kept is not None:
-        with contextlib.suppress(ftplib.error_perm):  # no incomplete file exists
+        with contextlib.suppress(ftplib.error_perm):  # raised if no incomplete file exists
             start = ftp.size(kept) or 0
         start = start if start <= size else 0
     # A complete file needs no transfer. An incomplete file of full size still has to be renamed.
@@ -269,7 +277,7 @@ def _send_file(
             progress(size)
         return
     reader = _Reader(source, start, progress)
-    with _preferring_reply(ftp):
+    with _raise_reply_of_failed_transfer(ftp):
         ftp.storbinary(f"STOR {path}", reader, BLOCK, rest=start or None)
 
 
@@ -324,12 +332,12 @@ class Mirror:
     failures: list[tuple[str, str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        known = features(self.ftp)
+        known = list_server_features(self.ftp)
         self._has_mlsd = bool({"MLSD", "MLST"} & known)
         self._has_mfmt = "MFMT" in known
 
     @contextlib.contextmanager
-    def _counting_failures(self, path: str) -> Iterator[None]:
+    def _record_file_failures(self, path: str) -> Iterator[None]:
         """Record an error of one file as a failure; raise errors that end the connection."""
         try:
             yield
@@ -351,7 +359,7 @@ class Mirror:
         for remote in remotes:
             local = posixpath.join(below, remote.name)
             there = posixpath.join(path, remote.name)
-            with self._counting_failures(local):
+            with self._record_file_failures(local):
                 if remote.kind == FileKind.DIRECTORY:
                     self.tree.make_directory(
                         Entry(
@@ -374,11 +382,11 @@ class Mirror:
             if _is_up_to_date(self.tree.entry(local), remote):
                 self.skipped += 1
                 return
-        self.octets += get(self.ftp, there, self.tree, local, remote, self.progress)
+        self.octets += download_file(self.ftp, there, self.tree, local, remote, self.progress)
         self.copied += 1
 
     def _delete_local(self, path: str) -> None:
-        with self._counting_failures(path):
+        with self._record_file_failures(path):
             for entry in reversed(list(self.tree.walk(path))):
                 self.tree.delete(entry.path)
                 self.deleted += 1
@@ -393,7 +401,7 @@ class Mirror:
         names = self.tree.names(below)
         for name in names:
             local, there = posixpath.join(below, name), posixpath.join(path, name)
-            with self._counting_failures(local):
+            with self._record_file_failures(local):
                 entry = self.tree.entry(local)
                 if entry.kind == FileKind.DIRECTORY:
                     self.upload(there, local)
@@ -411,7 +419,7 @@ class Mirror:
             return
         source = self.tree.open_for_send(entry.path)
         try:
-            self.octets += put(
+            self.octets += upload_file(
                 self.ftp, source, there, keep_time=self._has_mfmt, progress=self.progress
             )
         finally:
@@ -419,7 +427,7 @@ class Mirror:
         self.copied += 1
 
     def _delete_remote(self, path: str, remote: Remote) -> None:
-        with self._counting_failures(path):
+        with self._record_file_failures(path):
             if remote.kind == FileKind.DIRECTORY:
                 for below in list_directory(self.ftp, path, self._has_mlsd):
                     self._delete_remote(posixpath.join(path, below.name), below)

@@ -11,7 +11,12 @@ from typing import Any
 from siwarp.ulp.adts.channel import Channel, ChannelEnded, Invitation, Limits, Received
 from siwarp.ulp.adts.endpoints import Acceptors, open_acceptors, open_channel
 from siwarp.ulp.adts.receives import Receives
-from siwarp.ulp.adts.wire import RECORD_HEADER_SIZE, UNIT_HEADER_SIZE, put_data, records
+from siwarp.ulp.adts.wire import (
+    RECORD_HEADER_SIZE,
+    UNIT_HEADER_SIZE,
+    parse_records,
+    put_data_header,
+)
 
 #: The address of the client's host, and that of the server's host.
 A, B = "10.0.0.1", "10.0.0.2"
@@ -34,7 +39,7 @@ class Server:
         """Return an invitation, and the future of the accepted channel."""
         accepted = asyncio.get_running_loop().create_future()
         token = next(self._tokens).to_bytes(16, "big")
-        invitation = self.acceptor.expect(token, unit, window, accepted.set_result)
+        invitation = self.acceptor.expect_peer(token, unit, window, accepted.set_result)
         return invitation, accepted
 
     async def open_channel_pair(self, window: int = 8, unit: int = UNIT) -> tuple[Channel, Channel]:
@@ -55,7 +60,7 @@ class Server:
     def check_that_no_unit_or_credit_is_held(self, sessions: int = 0) -> None:
         """Check that each unit is free or in a posted receive, and that only open sessions have
         credits."""
-        assert self.pool.free + self.receives.total == self.pool.size
+        assert self.pool.free_count + self.receives.total == self.pool.size
         assert self.receives.posted == self.receives.total
         assert (self.receives.reserved > 0) == (sessions > 0)
 
@@ -78,17 +83,19 @@ async def run_acceptors(
 async def send_units(channel: Channel, count: int, payload: int = PAYLOAD, first: int = 0) -> None:
     """Send units, each with a DATA record whose transfer is the number of the unit."""
     for number in range(first, first + count):
-        unit = await channel.buffer()
+        unit = await channel.take_empty_unit()
         fill = bytes([number % 251]) * payload
         at = UNIT_HEADER_SIZE + RECORD_HEADER_SIZE
         unit.view[at : at + payload] = fill
-        length = put_data(unit.view, UNIT_HEADER_SIZE, transfer=number, offset=0, length=payload)
+        length = put_data_header(
+            unit.view, UNIT_HEADER_SIZE, transfer=number, offset=0, length=payload
+        )
         await channel.send(unit, length)
 
 
 def check_unit_and_return_number(received: Received) -> int:
     """Check the octets of a unit of ``send_units``, and return its number."""
-    (record,) = records(received.view)
+    (record,) = parse_records(received.view)
     number = record.transfer
     assert record.body == bytes([number % 251]) * len(record.body)
     record.body.release()

@@ -31,7 +31,7 @@ from siwarp.ulp.adts.channel import Acceptor, Cause, Channel, ChannelEnded, Limi
 from siwarp.ulp.adts.channel_rd import RDChannel
 from siwarp.ulp.adts.channel_rdma import RDMAChannel
 from siwarp.ulp.adts.credit import Credits
-from siwarp.ulp.adts.endpoints import connect, listen, open_channel
+from siwarp.ulp.adts.endpoints import connect_rendezvous, listen_for_rendezvous, open_channel
 from siwarp.ulp.adts.memory import Unit
 from siwarp.ulp.adts.wire import RECORD_HEADER_SIZE, UNIT_HEADER_SIZE, Bye, parse_unit_header
 from siwarp.verbs import AH, LimitError, SendWR
@@ -81,7 +81,7 @@ def test_closing_does_not_wait_long(world: World, kind: str, reachable: bool) ->
             await asyncio.gather(send_units(a, 20), receive_units(b, 20))
             if not reachable:
                 world.partition(A, B)
-                unit = a.buffer_nowait()
+                unit = a.take_empty_unit_nowait()
                 assert unit is not None
                 await a.send(unit, UNIT)
             start = world.now
@@ -105,7 +105,7 @@ def test_rd_fills_a_path_of_50_mbit_s_with_81_ms_each_way(world: World) -> None:
     async def transfer_over_long_path() -> None:
         async with run_acceptors("rd", limits) as server:
             accepted = asyncio.get_running_loop().create_future()
-            invitation = server.acceptor.expect(b"t" * 16, 1 << 20, 8, accepted.set_result)
+            invitation = server.acceptor.expect_peer(b"t" * 16, 1 << 20, 8, accepted.set_result)
             a = await open_channel("rd", B, invitation, limits)
             b = await accepted
             payload = (1 << 20) - UNIT_HEADER_SIZE - RECORD_HEADER_SIZE
@@ -155,7 +155,7 @@ def test_a_crash_of_the_peer_ends_the_channel_with_the_reason(world: World, kind
             with pytest.raises(ChannelEnded, match="device"):
                 await b.receive()
             with pytest.raises(ChannelEnded, match=r"10\.0\.0\.2"):
-                a.buffer_nowait()
+                a.take_empty_unit_nowait()
             await a.close()
 
     run_in_world(world, send_to_crashing_peer())
@@ -165,7 +165,7 @@ class NoCredits(Credits):
     """Credits of an end that sends although its peer has granted no credit."""
 
     @property
-    def sendable(self) -> int:
+    def sendable_unit_count(self) -> int:
         return 1000
 
     @property
@@ -322,7 +322,7 @@ def test_a_token_that_is_not_valid_opens_no_channel(world: World, kind: str, tro
             elif trouble == "expired":
                 await asyncio.sleep(30.1)
             else:
-                server.acceptor.forget(invitation.token)
+                server.acceptor.forget_token(invitation.token)
             start = world.now
             with pytest.raises(ChannelEnded, match="refused the token") as error:
                 await open_channel(server.kind, B, invitation, LIMITS)
@@ -472,7 +472,7 @@ async def check_that_stalled_channels_end(
 
 def take_all_free_units(server: Server) -> list[Unit]:
     """Take all free units of a server, as other users would, none of whom waits for more."""
-    assert server.pool.waiting == 0
+    assert server.pool.waiting_count == 0
     held: list[Unit] = []
     while (unit := server.pool.take_nowait(set_aside=True)) is not None:
         held.append(unit)
@@ -503,11 +503,11 @@ def test_peers_that_take_no_data_lose_their_memory_to_sessions_of_another_transp
             held = take_all_free_units(server)
             rc = server.acceptors.rc
             with pytest.raises(LimitError, match="try again in 30 seconds"):
-                rc.expect(b"t" * 16, UNIT, 8, lambda _: None)
+                rc.expect_peer(b"t" * 16, UNIT, 8, lambda _: None)
             await check_that_stalled_channels_end(world, since, writers)
             await asyncio.sleep(1)  # the transport RD gives its unused memory back to the pool
             accepted = asyncio.get_running_loop().create_future()
-            invitation = rc.expect(b"u" * 16, UNIT, 8, accepted.set_result)
+            invitation = rc.expect_peer(b"u" * 16, UNIT, 8, accepted.set_result)
             a = await open_channel("rc", B, invitation, LIMITS)
             b = await accepted
             await asyncio.gather(send_units(a, 20), receive_units(b, 20))
@@ -525,7 +525,7 @@ def test_1000_sessions_over_two_transports_fit_into_64_mib(world: World, kind: s
             tokens = (number.to_bytes(16, "big") for number in range(10_000))
 
             def invite_peer(acceptor: Acceptor) -> int:
-                return acceptor.expect(next(tokens), 1 << 20, 8, lambda _: None).unit
+                return acceptor.expect_peer(next(tokens), 1 << 20, 8, lambda _: None).unit
 
             acceptors = server.acceptors
             other = acceptors.rd if kind == "rc" else acceptors.rc
@@ -534,7 +534,7 @@ def test_1000_sessions_over_two_transports_fit_into_64_mib(world: World, kind: s
             assert units[:8] == [1 << 20] * 8
             assert units[8:400] == [64 << 10] * 392
             assert units.count(16 << 10) + units.count(64 << 10) == 992
-            assert server.pool.registered <= 64
+            assert server.pool.registered_count <= 64
             with pytest.raises(LimitError, match="try again in 30 seconds"):
                 for _ in range(1000):
                     invite_peer(other)
@@ -558,10 +558,10 @@ def test_1000_sessions_at_a_time_exchange_units(world: World) -> None:
                     send_units(a, 3, 1000), receive_units(b, 3),
                     send_units(b, 3, 1000), receive_units(a, 3),
                 )  # fmt: skip
-            assert rc.pool.registered <= 64
+            assert rc.pool.registered_count <= 64
             await asyncio.gather(*(end.close() for pair in pairs for end in pair))
             await asyncio.sleep(15)
-            assert (rc.pool.registered, rc.pool.free) == (4, 64)
+            assert (rc.pool.registered_count, rc.pool.free_count) == (4, 64)
 
     run_in_world(world, exchange_units_over_1000_channels())
 
@@ -575,7 +575,7 @@ def test_memory_is_registered_on_demand_and_freed_after_the_last_session(
     async def exchange_and_end_sessions() -> None:
         async with run_acceptors(kind) as server:
             pool = server.pool
-            assert (pool.registered, pool.free) == (4, 64)
+            assert (pool.registered_count, pool.free_count) == (4, 64)
             honest, b = await server.open_channel_pair()
             stingy, s = await server.open_channel_pair(window=4)
             flooding, f = await server.open_channel_pair(window=64)
@@ -590,13 +590,17 @@ def test_memory_is_registered_on_demand_and_freed_after_the_last_session(
                 send_units(b, 100), receive_units(honest, 100),
             )  # fmt: skip
             assert (await wait_for_end_of_channel(f)).cause is Cause.PROTOCOL
-            assert 4 < pool.registered <= 64
+            assert 4 < pool.registered_count <= 64
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             await asyncio.gather(*(end.close() for end in (honest, b, stingy, s, flooding, f)))
             await asyncio.sleep(15)
-            assert (pool.registered, pool.free, server.acceptors._device.receiving) == (4, 64, 0)
+            assert (pool.registered_count, pool.free_count, server.acceptors._device.receiving) == (
+                4,
+                64,
+                0,
+            )
             # The next session gets new receives.
             again, b = await server.open_channel_pair()
             await asyncio.gather(send_units(again, 20), receive_units(b, 20))
@@ -631,11 +635,13 @@ def test_sessions_that_outnumber_the_units_get_small_ones(world: World, kind: st
             units = []
             for number in range(12):
                 token = number.to_bytes(16, "big")
-                units.append(server.acceptor.expect(token, 1 << 20, 8, lambda _: None).unit)
+                units.append(server.acceptor.expect_peer(token, 1 << 20, 8, lambda _: None).unit)
             assert units == [1 << 20] * 2 + [64 << 10] * 10
             for number in range(12):
-                server.acceptor.forget(number.to_bytes(16, "big"))
-            assert server.acceptor.expect(bytes(16), 1 << 20, 8, lambda _: None).unit == 1 << 20
+                server.acceptor.forget_token(number.to_bytes(16, "big"))
+            assert (
+                server.acceptor.expect_peer(bytes(16), 1 << 20, 8, lambda _: None).unit == 1 << 20
+            )
 
     run_in_world(world, open_more_sessions_than_units())
 
@@ -767,7 +773,7 @@ def test_cancelled_calls_lose_neither_units_nor_memory(world: World, kind: str) 
             units = []
             with pytest.raises(asyncio.TimeoutError):
                 while True:
-                    units.append(await asyncio.wait_for(b.buffer(), 0.1))
+                    units.append(await asyncio.wait_for(b.take_empty_unit(), 0.1))
             assert units
             for unit in units:
                 unit.release()
@@ -777,7 +783,7 @@ def test_cancelled_calls_lose_neither_units_nor_memory(world: World, kind: str) 
             while (unit := pool.take_nowait()) is not None:
                 taken.append(unit)
             with pytest.raises(asyncio.TimeoutError):
-                await asyncio.wait_for(b.buffer(), 0.1)
+                await asyncio.wait_for(b.take_empty_unit(), 0.1)
             for unit in taken:
                 unit.release()
             await asyncio.gather(send_units(b, 50), receive_units(a, 50))
@@ -787,7 +793,7 @@ def test_cancelled_calls_lose_neither_units_nor_memory(world: World, kind: str) 
             with pytest.raises(asyncio.TimeoutError):
                 await asyncio.wait_for(open_channel(server.kind, B, invitation, LIMITS), 1)
             world.heal()
-            server.acceptor.forget(invitation.token)
+            server.acceptor.forget_token(invitation.token)
             await asyncio.gather(a.close(), b.close())
             await asyncio.sleep(5)
             server.check_that_no_unit_or_credit_is_held()
@@ -802,11 +808,11 @@ def test_a_channel_that_ends_wakes_its_tasks_and_frees_their_units(world: World,
             a, b = await server.open_channel_pair()
             await send_units(a, 3)
             await asyncio.sleep(0.1)
-            unit = await b.buffer()
+            unit = await b.take_empty_unit()
             taken = []
             while (other := server.pool.take_nowait()) is not None:
                 taken.append(other)
-            writer = asyncio.create_task(b.buffer())
+            writer = asyncio.create_task(b.take_empty_unit())
             await asyncio.sleep(0.1)
             reading = b.receive_nowait()
             assert reading is not None
@@ -833,11 +839,11 @@ def test_a_channel_that_ends_wakes_its_tasks_and_frees_their_units(world: World,
 def test_a_rendezvous_on_rc_has_small_units(world: World) -> None:
     async def exchange_units_over_rendezvous() -> None:
         accepted: asyncio.Queue[Channel] = asyncio.Queue()
-        listener = await listen("rc", (B, 18517), accepted.put_nowait)
-        a = await connect("rc", (B, 18517))
+        listener = await listen_for_rendezvous("rc", (B, 18517), accepted.put_nowait)
+        a = await connect_rendezvous("rc", (B, 18517))
         b = await accepted.get()
         for channel in (a, b):
-            unit = await channel.buffer()
+            unit = await channel.take_empty_unit()
             length = Bye().put(unit.view, UNIT_HEADER_SIZE)
             await channel.send(unit, length)
         for channel in (a, b):
@@ -846,7 +852,7 @@ def test_a_rendezvous_on_rc_has_small_units(world: World) -> None:
             received.release()
         await listener.close()
         with pytest.raises(ChannelEnded) as error:
-            await connect("rc", (B, 18517))
+            await connect_rendezvous("rc", (B, 18517))
         assert error.value.cause is Cause.REFUSED
         await a.close()
         assert (await wait_for_end_of_channel(b)).cause is Cause.PEER_CLOSED

@@ -27,13 +27,13 @@ def two_simulated_hosts(world: World, tmp_path: Path, request: pytest.FixtureReq
 
 async def open_session_as_initiator(hosts: Hosts) -> Agreement:
     """Open a session as the initiator; the test then sends the records itself."""
-    rendezvous = await endpoints.connect("rc", (B, 18517))
+    rendezvous = await endpoints.connect_rendezvous("rc", (B, 18517))
     kinds = handshake.parse_channels([hosts.kind])
     return await handshake.initiate_session(rendezvous, B, KEY, kinds, LIMITS)
 
 
 async def send_messages_in_one_unit(channel: Channel, *messages: tuple[int, Message]) -> None:
-    unit = await channel.buffer()
+    unit = await channel.take_empty_unit()
     at = UNIT_HEADER_SIZE
     for transfer, message in messages:
         at = message.put(unit.view, at, transfer)
@@ -93,7 +93,7 @@ def test_a_violation_ends_its_session_with_an_error_and_no_other(hosts: Hosts, w
 @pytest.mark.clause("ADTS-HELLO-4")
 def test_a_peer_that_sends_nothing_or_half_a_handshake_is_closed_after_10_s(hosts: Hosts) -> None:
     async def send_part_and_wait_for_end(say: Callable[[Channel], Awaitable[None]]) -> None:
-        rendezvous = await endpoints.connect("rc", (B, 18517))
+        rendezvous = await endpoints.connect_rendezvous("rc", (B, 18517))
         began = hosts.world.now
         await say(rendezvous)
         with pytest.raises((ADTSError, ChannelEnded)):
@@ -121,7 +121,7 @@ def test_a_peer_that_sends_nothing_or_half_a_handshake_is_closed_after_10_s(host
 def test_a_peer_that_proves_the_key_and_opens_no_channel_is_closed(hosts: Hosts) -> None:
     async def complete_handshake_and_open_no_channel() -> None:
         async with await hosts.start_server() as server:
-            rendezvous = await endpoints.connect("rc", (B, 18517))
+            rendezvous = await endpoints.connect_rendezvous("rc", (B, 18517))
             kinds = handshake.parse_channels([hosts.kind])
             await handshake._prove_and_verify(rendezvous, KEY, kinds, LIMITS)
             assert server.sessions == 1
@@ -193,7 +193,7 @@ def test_more_than_256_waiting_requests_are_refused_and_the_others_answered(host
             answers: list[wire.Message] = []
             while len(answers) < 300:
                 received = await liar.channel.receive()
-                messages = map(wire.parse_message, wire.records(received.view))
+                messages = map(wire.parse_message, wire.parse_records(received.view))
                 answers += [m for m in messages if not isinstance(m, wire.Entry)]
                 received.release()
             for end in (liar.channel, liar.rendezvous):

@@ -54,7 +54,7 @@ def two_simulated_hosts(world: World, tmp_path: Path, request: pytest.FixtureReq
 async def open_rendezvous(hosts: Hosts) -> AsyncIterator[Channel]:
     """Yield a connection to a server (a rendezvous) on which nothing has been sent yet."""
     async with await hosts.start_server():
-        rendezvous = await endpoints.connect("rc", (B, 18517))
+        rendezvous = await endpoints.connect_rendezvous("rc", (B, 18517))
         try:
             yield rendezvous
         finally:
@@ -76,7 +76,7 @@ async def open_session_as_initiator(hosts: Hosts, **limits: Any) -> AsyncIterato
 
 
 async def send_messages(channel: Channel, *messages: Message, transfer: int = 0) -> None:
-    unit = await channel.buffer()
+    unit = await channel.take_empty_unit()
     at = UNIT_HEADER_SIZE
     for message in messages:
         at = message.put(unit.view, at, transfer)
@@ -87,7 +87,7 @@ async def receive_messages(channel: Channel) -> list[tuple[int, Message]]:
     """Return the messages of the next unit, each with its transfer."""
     received = await channel.receive()
     try:
-        found = list(wire.records(memoryview(bytes(received.view))))
+        found = list(wire.parse_records(memoryview(bytes(received.view))))
     finally:
         received.release()
     return [(r.transfer, wire.parse_message(r)) for r in found if r.type != Type.DATA]
@@ -167,7 +167,7 @@ def test_an_acceptor_that_does_not_know_the_key_gets_no_session(
 
     async def answer_as_acceptor(rendezvous: Channel) -> None:
         received = await rendezvous.receive()
-        (record,) = wire.records(received.view)
+        (record,) = wire.parse_records(received.view)
         theirs = bytes(record.body)
         received.release()
         own = replace(HELLO, window=0)
@@ -186,7 +186,7 @@ def test_an_acceptor_that_does_not_know_the_key_gets_no_session(
             channels.append(channel)
             tasks.append(asyncio.ensure_future(answer_as_acceptor(channel)))
 
-        listener = await endpoints.listen("rc", (B, 18517), start_answering)
+        listener = await endpoints.listen_for_rendezvous("rc", (B, 18517), start_answering)
         try:
             with pytest.raises(ADTSError) as error:
                 await hosts.connect_client()
@@ -220,7 +220,7 @@ def test_the_key_is_not_sent(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> N
             await session.put(b"x", "file")
 
     hosts.run_coroutine(put_a_file())
-    types = {record.type for unit in sent for record in wire.records(memoryview(unit))}
+    types = {record.type for unit in sent for record in wire.parse_records(memoryview(unit))}
     assert types >= {Type.HELLO, Type.AUTH, Type.CHANNEL, Type.OPEN, Type.DONE}
     for form in (bytes(range(32)), KEY.text.encode()):
         assert not any(form in unit for unit in sent)
@@ -290,7 +290,7 @@ def test_units_are_as_large_as_the_smaller_end_permits(hosts: Hosts) -> None:
             while len(got) < len(octets):
                 received = await channel.receive()
                 assert len(received.view) <= 4096
-                for record in wire.records(received.view):
+                for record in wire.parse_records(received.view):
                     got += record.body if record.type == Type.DATA else b""
                 received.release()
             assert got == octets
@@ -378,7 +378,7 @@ def test_the_first_kind_of_the_initiator_that_the_acceptor_has_is_offered(
 ) -> None:
     async def request_channel_offer() -> wire.UseChannel:
         async with await hosts.start_server(channels=["rc", "rd"]):
-            rendezvous = await endpoints.connect("rc", (B, 18517))
+            rendezvous = await endpoints.connect_rendezvous("rc", (B, 18517))
             kinds = handshake.parse_channels(order)
             _, offer = await handshake._prove_and_verify(rendezvous, KEY, kinds, LIMITS)
             rendezvous.abort("the end of the test")

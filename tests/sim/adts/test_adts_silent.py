@@ -38,7 +38,7 @@ async def listen_and_answer(answer: Answer) -> AsyncIterator[None]:
         channels.append(rendezvous)
         tasks.append(asyncio.ensure_future(answer(rendezvous)))
 
-    listener = await endpoints.listen("rc", (B, 18517), start_answering)
+    listener = await endpoints.listen_for_rendezvous("rc", (B, 18517), start_answering)
     try:
         yield
     finally:

@@ -112,7 +112,7 @@ def run_in_world(world: World, main: Coroutine[Any, Any, None], within: float = 
 
 async def open_channel_pair(server: Any) -> tuple[UDChannel, UDChannel]:
     accepted = asyncio.get_running_loop().create_future()
-    invitation = server.acceptors.ud.expect(b"t" * 16, UNIT, 8, accepted.set_result)
+    invitation = server.acceptors.ud.expect_peer(b"t" * 16, UNIT, 8, accepted.set_result)
     a = await open_channel("ud", B, invitation, Limits())
     b = await accepted
     assert isinstance(a, UDChannel) and isinstance(b, UDChannel)
@@ -219,7 +219,7 @@ def test_datagrams_of_strangers_and_of_other_addresses_change_nothing(
         async with run_acceptors("rd") as server:
             a, b = await open_channel_pair(server)
             accepted = asyncio.get_running_loop().create_future()
-            invitation = server.acceptors.ud.expect(b"s" * 16, UNIT, 8, accepted.set_result)
+            invitation = server.acceptors.ud.expect_peer(b"s" * 16, UNIT, 8, accepted.set_result)
             limits = Limits(source=stranger_host)
             stranger = await open_channel("ud", B, invitation, limits)
             assert isinstance(stranger, UDChannel)
@@ -262,7 +262,7 @@ def test_a_peer_that_is_not_admitted_or_not_answered_gives_up_after_3_s(
     async def open_channel_without_success() -> None:
         async with run_acceptors("rd") as server:
             accepted = asyncio.get_running_loop().create_future()
-            invitation = server.acceptors.ud.expect(
+            invitation = server.acceptors.ud.expect_peer(
                 b"t" * 16, UNIT, 8, accepted.set_result, 3 if trouble == "a late token" else 30
             )
             opened: list[Channel] = []
@@ -312,7 +312,7 @@ def test_many_sessions_share_the_memory(world_with_two_hosts: World) -> None:
     async def invite_100_peers() -> None:
         async with run_acceptors("rd", Limits(memory=4 << 20)) as server:
             windows = [
-                server.acceptors.ud.expect(bytes([i]) * 16, UNIT, 8, lambda _: None).window
+                server.acceptors.ud.expect_peer(bytes([i]) * 16, UNIT, 8, lambda _: None).window
                 for i in range(100)
             ]
             assert windows == sorted(windows, reverse=True)

@@ -142,7 +142,7 @@ def states_after_steps_of_program(
     """Yield each state that follows from this one by a step that a program may make."""
     for role in Role:
         peer = A if role is I else I
-        if exchange.ends[role].sendable:
+        if exchange.ends[role].sendable_unit_count:
             after = exchange.copy(role, peer)
             after.to[peer].append(send_unit(after.ends[role], RECORDS))
             yield after
@@ -156,7 +156,7 @@ def states_after_steps_of_program(
             after = exchange.copy(A)
             after.ends[A].set_credit_window(window)
             yield after
-    if acceptor.has_excess_credits and acceptor.sendable and len(windows):
+    if acceptor.has_excess_credits and acceptor.sendable_unit_count and len(windows):
         after = exchange.copy(A, I)
         after.to[I].append(send_unit(after.ends[A], acceptor.window))
         yield after
@@ -212,9 +212,9 @@ def end_that_is_stuck(exchange: ExchangeState) -> str | None:
     initiator, acceptor = exchange.ends[I], exchange.ends[A]
     if acceptor._held >= acceptor.window:
         return None  # the acceptor's program holds all units, so the initiator must wait
-    if not initiator.sendable:
+    if not initiator.sendable_unit_count:
         return "initiator"
-    if not acceptor.sendable and initiator.window - initiator._held >= 3:
+    if not acceptor.sendable_unit_count and initiator.window - initiator._held >= 3:
         return "acceptor"
     return None
 
@@ -260,7 +260,7 @@ class UsesItsLastCredit(Credits):
     """An acceptor that keeps no credit for a grant unit, and an initiator that permits it."""
 
     @property
-    def sendable(self) -> int:
+    def sendable_unit_count(self) -> int:
         return self._limit - self._used
 
     def count_received_unit(self, granted: int, returned: int, *, grant_unit: bool) -> None:
@@ -276,8 +276,8 @@ def test_the_search_finds_the_faults_of_simpler_rules() -> None:
     found = search_reachable_states(ExchangeState.with_windows(4, 1, UsesItsLastCredit))
     silent = [w for w, after in zip(found.states, found.steps, strict=True) if not after]
     assert any(
-        not w.ends[I].sendable
-        and not w.ends[A].sendable
+        not w.ends[I].sendable_unit_count
+        and not w.ends[A].sendable_unit_count
         and not any(e._held for e in w.ends.values())
         for w in silent
     )
@@ -290,7 +290,8 @@ def test_a_window_of_three_would_suffice_and_two_would_not(
     for window, expected in ((3, False), (2, True)):
         found = search_reachable_states(ExchangeState.with_windows(window, 1))
         is_stuck = any(
-            not exchange.ends[A].sendable and exchange.ends[A]._held == exchange.ends[I]._held == 0
+            not exchange.ends[A].sendable_unit_count
+            and exchange.ends[A]._held == exchange.ends[I]._held == 0
             for exchange, after in zip(found.states, found.steps, strict=True)
             if not after
         )
@@ -317,7 +318,7 @@ class RandomPrograms(RuleBasedStateMachine):
 
     @rule(role=st.sampled_from(Role), count=st.integers(1, 20))
     def send_record_units(self, role: Role, count: int) -> None:
-        for _ in range(min(count, self.exchange.ends[role].sendable)):
+        for _ in range(min(count, self.exchange.ends[role].sendable_unit_count)):
             self.send_unit(role, RECORDS)
 
     @rule(role=st.sampled_from(Role), count=st.integers(1, 20))
@@ -340,7 +341,7 @@ class RandomPrograms(RuleBasedStateMachine):
     def resize_acceptor_window(self, window: int) -> None:
         acceptor = self.exchange.ends[A]
         acceptor.set_credit_window(window)
-        if acceptor.has_excess_credits and acceptor.sendable:
+        if acceptor.has_excess_credits and acceptor.sendable_unit_count:
             self.send_unit(A, window)
 
     @rule()
@@ -358,8 +359,8 @@ class RandomPrograms(RuleBasedStateMachine):
             ):
                 break
         assert self.units[GRANT] - before <= 6
-        assert ends[I].sendable
-        assert ends[A].sendable
+        assert ends[I].sendable_unit_count
+        assert ends[A].sendable_unit_count
         for end in ends.values():
             assert end.reserved == max(end.window, end._announced - end._peer_used)
 
@@ -376,7 +377,7 @@ def send_units_to_acceptor(ends: ExchangeState, count: int) -> None:
     """Let the initiator send units with records as fast as its credits permit."""
     sent = 0
     while sent < count:
-        if ends.ends[I].sendable:
+        if ends.ends[I].sendable_unit_count:
             ends.to[A].append(send_unit(ends.ends[I], RECORDS))
             sent += 1
         while ends.to[A]:
@@ -397,7 +398,7 @@ def test_counts_are_cumulative_and_wrap_around(monkeypatch: pytest.MonkeyPatch) 
         for name in ("_limit", "_used", "_announced", "_peer_used"):
             setattr(end, name, getattr(end, name) + past)
     send_units_to_acceptor(exchange, 100)
-    assert exchange.ends[A].sendable >= 1
+    assert exchange.ends[A].sendable_unit_count >= 1
     granted, returned = exchange.ends[A].count_sent_unit()
     assert (granted, returned) == (100 + 8 - 20, 0)
 
@@ -447,17 +448,17 @@ def test_the_initiator_grants_to_an_acceptor_with_one_credit_if_it_can_use_it() 
 @pytest.mark.clause("ADTS-CRED-3")
 def test_the_acceptor_sends_no_records_with_its_last_credit() -> None:
     acceptor = Credits(A, window=1, credit=4)
-    assert acceptor.sendable == 3
+    assert acceptor.sendable_unit_count == 3
     for left in (2, 1, 0):
         acceptor.count_sent_unit()
-        assert acceptor.sendable == left
+        assert acceptor.sendable_unit_count == left
     acceptor.count_received_unit(4, 0, grant_unit=False)
     acceptor.count_released_receive()
     assert acceptor.is_grant_due
     acceptor.count_sent_unit()
     assert not acceptor.is_grant_due
     initiator = Credits(I, window=4, credit=1)
-    assert initiator.sendable == 1
+    assert initiator.sendable_unit_count == 1
 
 
 @pytest.mark.clause("ADTS-CRED-4")
@@ -573,10 +574,10 @@ def test_credits_that_are_not_used_can_be_asked_back() -> None:
     assert acceptor.reserved == 13  # the peer still has 13 credits
     receive_unit(initiator, send_unit(acceptor, 2))
     assert initiator.is_grant_due
-    assert initiator.sendable == 3
+    assert initiator.sendable_unit_count == 3
     unit = send_unit(initiator, GRANT)
     assert unit[2] == 10  # 13 credits minus the one for this unit and two that remain
-    assert initiator.sendable == 2
+    assert initiator.sendable_unit_count == 2
     assert not initiator.is_grant_due
     receive_unit(acceptor, unit)
     assert not acceptor.has_excess_credits
@@ -586,7 +587,7 @@ def test_credits_that_are_not_used_can_be_asked_back() -> None:
     acceptor.set_credit_window(16)
     assert acceptor.is_grant_due
     receive_unit(initiator, send_unit(acceptor, GRANT))
-    assert initiator.sendable == 16
+    assert initiator.sendable_unit_count == 16
 
 
 @pytest.mark.clause("ADTS-CRED-8")

@@ -23,7 +23,7 @@ def test_a_hole_has_the_digest_of_zeros(zeros: int) -> None:
     for kind, value in expected.items():
         digest = make_digest(kind)
         digest.update(memoryview(b"before"))
-        digest.zeros(zeros)
+        digest.add_zeros(zeros)
         digest.update(memoryview(b"after"))
         assert digest.value() == value
 
@@ -32,7 +32,7 @@ def test_crc32c_of_a_hole_of_many_tebibytes_is_immediate() -> None:
     whole, parts = make_digest(DigestKind.CRC32C), make_digest(DigestKind.CRC32C)
     for digest in (whole, parts):
         digest.update(memoryview(b"x"))
-    whole.zeros(1 << 45)
-    parts.zeros((1 << 45) - 12345)
-    parts.zeros(12345)
+    whole.add_zeros(1 << 45)
+    parts.add_zeros((1 << 45) - 12345)
+    parts.add_zeros(12345)
     assert whole.value() == parts.value()

@@ -18,7 +18,7 @@ from unit.aio.aio_harness import run_in_event_loop
 from siwarp.ulp.adts import channel_rd
 from siwarp.ulp.adts.channel import Cause, Channel, ChannelEnded, Limits
 from siwarp.ulp.adts.channel_tcp import listen_tcp
-from siwarp.ulp.adts.endpoints import open_acceptors, use
+from siwarp.ulp.adts.endpoints import open_acceptors, use_rendezvous_as_channel
 from siwarp.ulp.adts.wire import UNIT_HEADER_SIZE
 from siwarp.verbs import Context
 
@@ -30,17 +30,17 @@ LIMITS = Limits(unit=UNIT, memory=64 * UNIT)
 CLIENT = """
 import asyncio, json, sys
 from siwarp.ulp.adts.channel import Invitation, Limits
-from siwarp.ulp.adts.endpoints import connect, open_channel, use
+from siwarp.ulp.adts.endpoints import connect_rendezvous, open_channel, use_rendezvous_as_channel
 
 async def main(kind, where):
     if kind == "tcp":
-        channel = await connect("tcp", ("127.0.0.1", where["port"]))
-        use(channel, 65536)
+        channel = await connect_rendezvous("tcp", ("127.0.0.1", where["port"]))
+        use_rendezvous_as_channel(channel, 65536)
     else:
         where["token"] = bytes.fromhex(where["token"])
         channel = await open_channel(kind, "127.0.0.1", Invitation(**where), Limits(unit=65536))
     while True:
-        unit = await channel.buffer()
+        unit = await channel.take_empty_unit()
         await channel.send(unit, 65536)
         while (received := channel.receive_nowait()) is not None:
             received.release()
@@ -58,7 +58,7 @@ async def exchange_until_channel_ends(channel: Channel) -> ChannelEnded:
 
     async def send_units_without_end() -> None:
         while True:
-            unit = await channel.buffer()
+            unit = await channel.take_empty_unit()
             await channel.send(unit, UNIT_HEADER_SIZE + 100)
 
     sending = asyncio.create_task(send_units_without_end())
@@ -90,12 +90,12 @@ def test_a_killed_peer_ends_the_channel_and_leaves_nothing_behind(
         else:
             acceptors = await open_acceptors(HOST, LIMITS)
             acceptor = acceptors.rc if kind == "rc" else acceptors.rd
-            invitation = acceptor.expect(b"t" * 16, UNIT, 8, accepted.put_nowait)
+            invitation = acceptor.expect_peer(b"t" * 16, UNIT, 8, accepted.put_nowait)
             client = start_client(kind, asdict(invitation) | {"token": (b"t" * 16).hex()})
         try:
             channel = await accepted.get()
             if kind == "tcp":
-                use(channel, UNIT)
+                use_rendezvous_as_channel(channel, UNIT)
             for _ in range(20):
                 (await channel.receive()).release()
             os.kill(client.pid, signal.SIGKILL)
@@ -115,7 +115,7 @@ def test_a_killed_peer_ends_the_channel_and_leaves_nothing_behind(
             pool = acceptors._device.pool
             receives = acceptor._get_or_create_receives(UNIT)[0]  # type: ignore[attr-defined]
             assert (receives.reserved, receives.posted) == (0, receives.total)
-            assert pool.free + receives.total == pool.size
+            assert pool.free_count + receives.total == pool.size
             await acceptors.close()
         assert count_open_descriptors() == before
 

@@ -25,7 +25,7 @@ def test_the_units_of_a_pool_are_disjoint_and_registered(pd: PD) -> None:
     while (unit := pool.take_nowait()) is not None:
         unit.view[:] = bytes([len(units)]) * len(unit.view)
         units.append(unit)
-    assert (len(units), pool.size, pool.free) == (4, 4, 0)
+    assert (len(units), pool.size, pool.free_count) == (4, 4, 0)
     mr = pool._regions[0].mr
     assert mr is not None
     for number, unit in enumerate(units):
@@ -35,7 +35,7 @@ def test_the_units_of_a_pool_are_disjoint_and_registered(pd: PD) -> None:
         assert mr.addr <= sge.addr < mr.addr + 65536
         unit.release()
     assert len({unit.offset for unit in units}) == 4
-    assert pool.free == 4
+    assert pool.free_count == 4
 
 
 def test_a_unit_is_released_once(pd: PD) -> None:
@@ -45,7 +45,7 @@ def test_a_unit_is_released_once(pd: PD) -> None:
     unit.release()
     with pytest.raises(ValueError, match="free already"):
         unit.release()
-    assert pool.free == 1
+    assert pool.free_count == 1
 
 
 def test_memory_without_a_pd_is_not_registered() -> None:
@@ -74,10 +74,10 @@ def test_waiting_tasks_get_units_in_order_and_cancelled_ones_lose_none() -> None
 
         tasks = [asyncio.create_task(take_and_release_unit(number)) for number in range(5)]
         await asyncio.sleep(0)
-        assert pool.waiting == 5
+        assert pool.waiting_count == 5
         tasks[0].cancel()
         await asyncio.sleep(0)
-        assert pool.waiting == 4
+        assert pool.waiting_count == 4
         held[0].release()  # task 1 gets the unit, but is cancelled before it runs
         tasks[1].cancel()
         await asyncio.gather(*tasks[:2], return_exceptions=True)
@@ -85,7 +85,7 @@ def test_waiting_tasks_get_units_in_order_and_cancelled_ones_lose_none() -> None
         held[1].release()
         await asyncio.gather(*tasks[2:])
         assert order == [2, 3, 4]
-        assert (pool.free, pool.waiting) == (2, 0)
+        assert (pool.free_count, pool.waiting_count) == (2, 0)
 
     asyncio.run(wait_for_units())
 
@@ -94,13 +94,13 @@ def test_an_exception_in_a_request_ends_its_wait() -> None:
     async def fail_request_for_unit() -> None:
         pool = Pool(None, 4096, 4096)
         unit = await pool.take()
-        turn = pool.request()
+        turn = pool.request_unit()
         turn.set_exception(ConnectionError("ended"))
         with pytest.raises(ConnectionError):
             await turn
         pool.withdraw_unit_request(turn)
         unit.release()
-        assert pool.free == 1
+        assert pool.free_count == 1
 
     asyncio.run(fail_request_for_unit())
 
@@ -108,15 +108,15 @@ def test_an_exception_in_a_request_ends_its_wait() -> None:
 def test_a_unit_whose_parts_are_all_free_returns_to_its_pool(pd: PD) -> None:
     pool = Pool(pd, 4 * 65536, 65536)
     parts = SplitPool(pool, 16384)
-    assert parts.free == 16
+    assert parts.free_count == 16
     taken = [parts.take_nowait() for _ in range(5)]
-    assert (pool.free, parts.free) == (2, 11)
+    assert (pool.free_count, parts.free_count) == (2, 11)
     assert len({part.offset for part in taken if part}) == 5
     for part in taken:
         assert part is not None
         assert len(part.view) == 16384
         part.release()
-    assert (pool.free, parts.free) == (4, 16)
+    assert (pool.free_count, parts.free_count) == (4, 16)
     units = [pool.take_nowait() for _ in range(4)]
     assert parts.take_nowait() is None
     assert all(units)
@@ -129,13 +129,13 @@ def test_a_unit_that_becomes_free_serves_tasks_that_wait_for_parts() -> None:
         whole = await pool.take()
         tasks = [asyncio.create_task(parts.take()) for _ in range(6)]
         await asyncio.sleep(0)
-        assert (parts.waiting, pool.waiting) == (6, 6)
+        assert (parts.waiting_count, pool.waiting_count) == (6, 6)
         whole.release()
         await asyncio.sleep(0)
         assert sum(task.done() for task in tasks) == 4
         for task in tasks:
             (await task).release()
-        assert (pool.free, parts.free, pool.waiting) == (1, 4, 0)
+        assert (pool.free_count, parts.free_count, pool.waiting_count) == (1, 4, 0)
 
     asyncio.run(wait_for_parts_of_unit())
 
@@ -155,13 +155,13 @@ def test_a_pool_is_registered_by_regions_on_demand_and_freed_after_use(
     pd: PD, small_regions: None
 ) -> None:
     pool = Pool(pd, 5 * 4096, 4096)
-    assert (pool.registered, pool.free) == (2, 5)
+    assert (pool.registered_count, pool.free_count) == (2, 5)
     units = take_units(pool, 6)
-    assert (len(units), pool.registered, pool.free) == (5, 5, 0)
+    assert (len(units), pool.registered_count, pool.free_count) == (5, 5, 0)
     assert len({unit.mr for unit in units}) == 3
     for unit in units:
         unit.release()
-    assert (pool.registered, pool.free) == (1, 5)  # the last region, which has one unit
+    assert (pool.registered_count, pool.free_count) == (1, 5)  # the last region, which has one unit
     assert [unit.mr is not None and unit.mr.closed for unit in units] == [True] * 4 + [False]
     with pytest.raises(StateError):
         units[0].sge(1)
@@ -183,7 +183,7 @@ def test_free_units_of_regions_in_use_are_taken_first(pd: PD, small_regions: Non
     units = take_units(pool, 5)
     units[1].release()
     units[3].release()
-    assert pool.registered == 6
+    assert pool.registered_count == 6
     (unit,) = take_units(pool, 1)
     assert unit.mr is units[0].mr
 
@@ -216,12 +216,12 @@ def test_a_region_that_the_transport_still_uses_is_kept_and_freed_later(
     monkeypatch.setattr(MR, "close", raise_error_of_refused_call)
     for unit in units[:4]:
         unit.release()
-    assert pool.registered == 6
+    assert pool.registered_count == 6
     assert not any(unit.mr is not None and unit.mr.closed for unit in units)
     monkeypatch.setattr(MR, "close", close)
     for unit in units[4:]:
         unit.release()
-    assert pool.registered == 2
+    assert pool.registered_count == 2
 
 
 def test_units_that_are_set_aside_are_taken_only_on_request() -> None:
@@ -230,9 +230,9 @@ def test_units_that_are_set_aside_are_taken_only_on_request() -> None:
         parts = SplitPool(pool, 1024)
         pool.set_aside = 2
         held = take_units(pool, 4)
-        assert (len(held), pool.free) == (2, 2)
+        assert (len(held), pool.free_count) == (2, 2)
         assert parts.take_nowait() is None
-        turn = pool.request()
+        turn = pool.request_unit()
         unit = pool.take_nowait(set_aside=True)
         part = parts.take_nowait(set_aside=True)
         assert unit is not None and part is not None and not turn.done()

@@ -21,13 +21,13 @@ from siwarp.ulp.adts.channel_tcp import (
     connect_tcp,
     listen_tcp,
 )
-from siwarp.ulp.adts.endpoints import use
+from siwarp.ulp.adts.endpoints import use_rendezvous_as_channel
 from siwarp.ulp.adts.wire import (
     RECORD_HEADER_SIZE,
     UNIT_HEADER_SIZE,
-    put_data,
+    parse_records,
+    put_data_header,
     put_unit_header,
-    records,
 )
 
 UNIT = 65536
@@ -42,7 +42,7 @@ async def open_channel_pair(unit: int = UNIT) -> AsyncIterator[tuple[TCPChannel,
     b = await accepted.get()
     await listener.close()
     for channel in (a, b):
-        use(channel, unit)
+        use_rendezvous_as_channel(channel, unit)
     try:
         yield a, b
     finally:
@@ -61,15 +61,17 @@ async def open_beside_raw_socket() -> AsyncIterator[tuple[socket.socket, TCPChan
 
 
 async def send_unit(channel: Channel, number: int, octets: bytes) -> None:
-    unit = await channel.buffer()
+    unit = await channel.take_empty_unit()
     unit.view[START : START + len(octets)] = octets
-    length = put_data(unit.view, UNIT_HEADER_SIZE, transfer=number, offset=0, length=len(octets))
+    length = put_data_header(
+        unit.view, UNIT_HEADER_SIZE, transfer=number, offset=0, length=len(octets)
+    )
     await channel.send(unit, length)
 
 
 async def receive_unit(channel: Channel) -> tuple[int, bytes]:
     received = await channel.receive()
-    (record,) = records(received.view)
+    (record,) = parse_records(received.view)
     got = record.transfer, bytes(record.body)
     record.body.release()
     received.release()
@@ -201,7 +203,7 @@ def test_a_connection_that_ends_wrongly_says_why(octets: bytes, cause: Cause, wo
                     (await channel.receive()).release()
             assert error.value.cause is cause
             with pytest.raises(ChannelEnded, match=words):
-                await channel.buffer()
+                await channel.take_empty_unit()
 
     run_in_event_loop(send_and_close)
 
@@ -230,7 +232,7 @@ def test_a_reset_ends_waiting_tasks() -> None:
 
             async def send_until_end() -> None:
                 while True:
-                    unit = await channel.buffer()
+                    unit = await channel.take_empty_unit()
                     await channel.send(unit, 2048)
 
             sending = asyncio.create_task(send_until_end())
@@ -298,7 +300,7 @@ def test_a_cancelled_send_ends_the_channel_only_in_mid_unit() -> None:
             sending.cancel()
             await asyncio.gather(sending, return_exceptions=True)
             with pytest.raises(ChannelEnded, match="when its task was cancelled"):
-                await a.buffer()
+                await a.take_empty_unit()
 
     run_in_event_loop(cancel_receive_and_send)
 

@@ -90,7 +90,7 @@ def test_only_small_files_are_sent_at_once_and_with_update_none(
     opened: dict[str, bool] = {}
 
     class Noting(Receiver):
-        def process(self, records: Iterable[wire.Record]) -> Outcome:
+        def process_records(self, records: Iterable[wire.Record]) -> Outcome:
             kept = list(records)
             for record in kept:
                 if record.type == wire.Type.OPEN:
@@ -98,7 +98,7 @@ def test_only_small_files_are_sent_at_once_and_with_update_none(
                     at_once = bool(message.options & Option.AT_ONCE)
                     if message.kind == FileKind.FILE:
                         opened[os.fsdecode(message.path)] = at_once
-            return super().process(kept)
+            return super().process_records(kept)
 
     with Tree(source) as origin, Tree(target, True) as destination:
         pump = Pump(destination)
@@ -294,7 +294,7 @@ def make_open_message(path: str, size: int, **more: object) -> wire.Open:
 
 
 def process_messages(receiver: Receiver, *messages: tuple[int, wire.Message]) -> list[wire.Message]:
-    outcome = receiver.process(wire.records(encode_unit(*messages)))
+    outcome = receiver.process_records(wire.parse_records(encode_unit(*messages)))
     return [message for _, message in outcome.replies]
 
 
@@ -344,7 +344,7 @@ def test_a_wrong_digest_or_size_leaves_no_file(receiver: Receiver, target: Path)
         )
         == [ErrorCode.DIGEST] + [ErrorCode.PROTOCOL] * 4
     )
-    assert list(target.iterdir()) == [] and receiver.open_transfers == 0
+    assert list(target.iterdir()) == [] and receiver.open_transfer_count == 0
 
 
 @pytest.mark.clause("ADTS-FILE-2")
@@ -376,11 +376,11 @@ def test_a_reply_that_makes_no_sense_violates_the_protocol(
 ) -> None:
     with Tree(source) as tree:
         sender = Sender(1, 64)
-        sender.add(make_file_plan(tree, "d/e/large", "large"))
+        sender.add_plan(make_file_plan(tree, "d/e/large", "large"))
         (unit,) = fill_units(sender, 1 << 16)
-        assert [record.type for record in wire.records(unit)] == [wire.Type.OPEN]
-        for record in wire.records(encode_unit((1, reply))):
-            sender.reply(record)
+        assert [record.type for record in wire.parse_records(unit)] == [wire.Type.OPEN]
+        for record in wire.parse_records(encode_unit((1, reply))):
+            sender.queue_reply(record)
         with pytest.raises(wire.WireError):
             list(fill_units(sender, 1 << 16))
         sender.close()
@@ -390,13 +390,13 @@ def test_a_reply_that_makes_no_sense_violates_the_protocol(
 def test_a_prefix_that_the_receiver_does_not_have_is_sent_again(source: Path, target: Path) -> None:
     with Tree(source) as tree, Tree(target, True) as destination:
         pump = Pump(destination)
-        pump.sender.add(make_file_plan(tree, "d/e/large", "large"))
+        pump.sender.add_plan(make_file_plan(tree, "d/e/large", "large"))
         (unit,) = fill_units(pump.sender, 1 << 16)
-        pump.receiver.process(wire.records(unit))
-        for record in wire.records(encode_unit((1, wire.Accept(1000, b"lies")))):
-            pump.sender.reply(record)
+        pump.receiver.process_records(wire.parse_records(unit))
+        for record in wire.parse_records(encode_unit((1, wire.Accept(1000, b"lies")))):
+            pump.sender.queue_reply(record)
         first = next(fill_units(pump.sender, 1 << 16))
-        assert next(iter(wire.records(first))).offset == 0
+        assert next(iter(wire.parse_records(first))).offset == 0
         pump.close()
 
 
@@ -411,13 +411,13 @@ def test_holes_are_written_to_an_open_file_as_zeros_up_to_a_limit() -> None:
     written = io.BytesIO()
     destination = ObjectDestination(written, "file")
     entry = Entry("file", FileKind.FILE, 1 << 40)
-    file = destination.begin(entry, resume=False)
+    file = destination.begin_file(entry, resume=False)
     file.write(0, memoryview(b"x"))
-    file.hole(1, 3_000_000)
+    file.skip_hole(1, 3_000_000)
     assert written.getvalue() == b"x" + bytes(3_000_000)
     for length in (MAX_ZEROS, (1 << 40) - 3_000_001):
         with pytest.raises(OSError, match="give a local path") as error:
-            file.hole(3_000_001, length)
+            file.skip_hole(3_000_001, length)
         assert error.value.errno == errno.EFBIG
     assert len(written.getvalue()) == 3_000_001
 
@@ -427,11 +427,11 @@ def test_an_answer_ends_with_request_done_however_full_the_last_unit_is() -> Non
     entries = [Entry(f"{i}" * 10, FileKind.FILE, i) for i in range(9)]
     for size in range(120, 220):  # an entry needs fewer than a hundred octets
         sender = Sender(1, 64)
-        sender.add(ListPlan(iter(entries), 1))
+        sender.add_plan(ListPlan(iter(entries), 1))
         types: list[wire.Type] = []
         while sender.is_busy:
             for unit in fill_units(sender, size):
-                types += [record.type for record in wire.records(unit)]
+                types += [record.type for record in wire.parse_records(unit)]
         assert types == [wire.Type.ENTRY] * 9 + [wire.Type.REQUEST_DONE]
 
 
@@ -454,11 +454,11 @@ def test_memory_of_the_program_arrives_whether_or_not_it_is_copied_into_units(
 def test_only_the_octets_that_fill_the_end_of_a_unit_are_not_copied_into_it() -> None:
     origin = MemoryOrigin(memoryview(bytearray(100_000)))
     sender = Sender(1, 64)
-    sender.add(FilePlan(origin, iter([origin.entry]), prefix="file"))
+    sender.add_plan(FilePlan(origin, iter([origin.entry]), prefix="file"))
     filled = []
     for _ in range(3):
         view = memoryview(bytearray(1 << 15))
-        filled.append(sender.fill(view, UNIT_HEADER_SIZE, gathers=True))
+        filled.append(sender.write_records(view, UNIT_HEADER_SIZE, gathers=True))
     payloads = [payload for _, payload in filled if payload is not None]
     assert [payload.memory for payload in payloads] == [origin.memory] * 3
     assert payloads[0].offset == 0
@@ -467,6 +467,6 @@ def test_only_the_octets_that_fill_the_end_of_a_unit_are_not_copied_into_it() ->
         assert payload is not None
         assert length + payload.length == 1 << 15
     view = memoryview(bytearray(1 << 15))
-    length, payload = sender.fill(view, UNIT_HEADER_SIZE, gathers=True)
+    length, payload = sender.write_records(view, UNIT_HEADER_SIZE, gathers=True)
     assert payload is None
     assert length > 100_000 - sum(payload.length for payload in payloads)

@@ -31,7 +31,7 @@ def make_file_entry(path: str, size: int, **more: int) -> Entry:
 
 
 def receive_file(tree: Tree, path: str, data: bytes) -> None:
-    incoming = tree.begin(make_file_entry(path, len(data)), resume=False)
+    incoming = tree.begin_file(make_file_entry(path, len(data)), resume=False)
     incoming.write(0, memoryview(data))
     incoming.finish()
 
@@ -56,7 +56,7 @@ def test_a_path_that_could_leave_the_root_is_refused(root: Path, path: str) -> N
             tree.delete,
             tree.walk,
             tree.names,
-            lambda path: tree.begin(make_file_entry(path, 1), resume=False),
+            lambda path: tree.begin_file(make_file_entry(path, 1), resume=False),
             lambda path: tree.make_directory(
                 replace(make_file_entry(path, 0), kind=FileKind.DIRECTORY)
             ),
@@ -86,7 +86,7 @@ def test_symbolic_links_are_never_followed(root: Path) -> None:
                 tree.open_for_send,
                 tree.delete,
                 tree.entry,
-                lambda path: tree.begin(make_file_entry(path, 1), resume=False),
+                lambda path: tree.begin_file(make_file_entry(path, 1), resume=False),
             ):
                 with pytest.raises(NotADirectoryError, match="not followed"):
                     use(path)
@@ -104,12 +104,12 @@ def test_a_temporary_name_that_is_a_link_or_a_second_name_is_not_written(root: P
     with Tree(root, writable=True) as tree:
         temporary.symlink_to("../secret")
         with pytest.raises(OSError) as error:
-            tree.begin(one, resume=True)
+            tree.begin_file(one, resume=True)
         assert error.value.errno == errno.ELOOP
         temporary.unlink()
         os.link(root.parent / "secret", temporary)
         with pytest.raises(OSError, match="not a file of a transfer"):
-            tree.begin(one, resume=True)
+            tree.begin_file(one, resume=True)
     assert (root.parent / "secret").read_text() == "outside"
 
 
@@ -149,7 +149,7 @@ def test_a_received_file_replaces_the_old_one_with_mode_and_time(root: Path) -> 
 
 def test_set_user_id_and_sticky_bits_are_not_received(root: Path) -> None:
     with Tree(root, writable=True) as tree:
-        tree.begin(make_file_entry("file", 0, mode=0o7755), resume=False).finish()
+        tree.begin_file(make_file_entry("file", 0, mode=0o7755), resume=False).finish()
     assert stat.S_IMODE((root / "file").stat().st_mode) == 0o755
 
 
@@ -159,7 +159,7 @@ def test_a_tree_that_is_not_writable_changes_nothing(root: Path, use: str) -> No
     one = replace(make_file_entry("file", 3), target="x")
     with Tree(root) as tree, pytest.raises(OSError, match="--write") as error:
         {
-            "begin": lambda: tree.begin(one, resume=False),
+            "begin": lambda: tree.begin_file(one, resume=False),
             "make_directory": lambda: tree.make_directory(one),
             "make_symlink": lambda: tree.make_symlink(one),
             "delete": lambda: tree.delete("file"),
@@ -172,7 +172,7 @@ def test_a_tree_that_is_not_writable_changes_nothing(root: Path, use: str) -> No
 def test_the_final_name_never_has_a_part_of_a_file(root: Path) -> None:
     (root / "file").write_text("old")
     with Tree(root, writable=True) as tree:
-        incoming = tree.begin(make_file_entry("file", 6), resume=False)
+        incoming = tree.begin_file(make_file_entry("file", 6), resume=False)
         incoming.write(0, memoryview(b"new"))
         with pytest.raises(OSError, match="3 octets are missing") as error:
             incoming.finish()
@@ -186,12 +186,12 @@ def test_octets_outside_of_the_announced_file_are_refused(
     root: Path, offset: int, data: bytes
 ) -> None:
     with Tree(root, writable=True) as tree:
-        incoming = tree.begin(make_file_entry("file", 4), resume=False)
+        incoming = tree.begin_file(make_file_entry("file", 4), resume=False)
         with pytest.raises(OSError) as error:
             incoming.write(offset, memoryview(data))
         assert error.value.errno == errno.EPROTO
         with pytest.raises(OSError) as error:
-            incoming.hole(offset, len(data))
+            incoming.skip_hole(offset, len(data))
         assert error.value.errno == errno.EPROTO
         incoming.abandon(keep=False)
     assert names_in_folder(root) == []
@@ -201,20 +201,20 @@ def test_octets_outside_of_the_announced_file_are_refused(
 def test_an_incomplete_file_is_resumed_only_by_the_same_version(root: Path) -> None:
     one = make_file_entry("file", 6)
     with Tree(root, writable=True) as tree:
-        incoming = tree.begin(one, resume=True)
+        incoming = tree.begin_file(one, resume=True)
         incoming.write(0, memoryview(b"abc"))
         incoming.abandon(keep=True)
         assert names_in_folder(root) == [temporary_name("file", one.tag())]
         assert list(tree.walk()) == [tree.entry("")]  # incomplete files are not listed
 
-        incoming = tree.begin(one, resume=True)
+        incoming = tree.begin_file(one, resume=True)
         assert incoming.position == 3
         prefix = bytearray(3)
         incoming.read(memoryview(prefix), 0)
         assert prefix == b"abc"
         incoming.abandon(keep=True)
 
-        other = tree.begin(replace(one, mtime_ns=TIME + 1), resume=True)
+        other = tree.begin_file(replace(one, mtime_ns=TIME + 1), resume=True)
         assert other.position == 0
         other.write(0, memoryview(b"ABCDEF"))
         other.finish()
@@ -225,9 +225,9 @@ def test_an_incomplete_file_is_resumed_only_by_the_same_version(root: Path) -> N
 @pytest.mark.clause("ADTS-RESUME-4")
 def test_two_transfers_of_one_version_never_share_a_temporary_file(root: Path) -> None:
     with Tree(root, writable=True) as tree:
-        first = tree.begin(make_file_entry("file", 3), resume=True)
+        first = tree.begin_file(make_file_entry("file", 3), resume=True)
         with pytest.raises(OSError, match="another transfer") as error:
-            tree.begin(make_file_entry("file", 3), resume=True)
+            tree.begin_file(make_file_entry("file", 3), resume=True)
         assert error.value.errno == errno.EBUSY
         first.write(0, memoryview(b"abc"))
         first.finish()
@@ -237,11 +237,11 @@ def test_two_transfers_of_one_version_never_share_a_temporary_file(root: Path) -
 def test_names_of_255_octets_are_received_and_resumed(root: Path) -> None:
     for name in ("n" * 255, "ü" * 127):
         with Tree(root, writable=True) as tree:
-            incoming = tree.begin(make_file_entry(name, 2), resume=True)
+            incoming = tree.begin_file(make_file_entry(name, 2), resume=True)
             incoming.write(0, memoryview(b"a"))
             incoming.abandon(keep=True)
             assert all(len(os.fsencode(n)) <= 255 for n in names_in_folder(root))
-            incoming = tree.begin(make_file_entry(name, 2), resume=True)
+            incoming = tree.begin_file(make_file_entry(name, 2), resume=True)
             incoming.write(1, memoryview(b"b"))
             incoming.finish()
         assert (root / name).read_bytes() == b"ab"
@@ -250,7 +250,7 @@ def test_names_of_255_octets_are_received_and_resumed(root: Path) -> None:
 @pytest.mark.clause("ADTS-PATH-1#e")
 def test_names_of_incomplete_files_are_refused(root: Path) -> None:
     with Tree(root, writable=True) as tree, pytest.raises(OSError, match="reserved"):
-        tree.begin(make_file_entry(temporary_name("a", "0" * 16), 1), resume=False)
+        tree.begin_file(make_file_entry(temporary_name("a", "0" * 16), 1), resume=False)
 
 
 def test_directories_and_links_are_created_with_their_attributes(root: Path) -> None:
@@ -276,7 +276,7 @@ def test_directories_and_links_are_created_with_their_attributes(root: Path) -> 
 def test_a_file_does_not_replace_a_directory(root: Path) -> None:
     (root / "d").mkdir()
     with Tree(root, writable=True) as tree, pytest.raises(IsADirectoryError):
-        tree.begin(make_file_entry("d", 1), resume=False)
+        tree.begin_file(make_file_entry("d", 1), resume=False)
     assert names_in_folder(root) == ["d"]
 
 
@@ -315,14 +315,14 @@ def test_holes_are_found_and_stay_holes(root: Path) -> None:
         os.pwrite(file.fileno(), b"x" * 4096, 1 << 30)
     with Tree(root, writable=True) as tree:
         source = tree.open_for_send("sparse")
-        copy = tree.begin(make_file_entry("copy", size), resume=True)
+        copy = tree.begin_file(make_file_entry("copy", size), resume=True)
         offset = 0
         kinds = []
         while offset < size:
             extent = source.extent_at(offset)
             kinds.append(extent.is_hole)
             if extent.is_hole:
-                copy.hole(offset, extent.length)
+                copy.skip_hole(offset, extent.length)
             else:
                 data = bytearray(extent.length)
                 source.read(memoryview(data), offset)
@@ -365,14 +365,14 @@ class BadDisk(SystemCalls):
 def test_errors_of_the_disk_name_the_file_and_leave_nothing(root: Path, number: int) -> None:
     (root / "old").write_text("old")
     with Tree(root, writable=True, calls=BadDisk(number)) as tree:
-        incoming = tree.begin(make_file_entry("old", 6), resume=False)
+        incoming = tree.begin_file(make_file_entry("old", 6), resume=False)
         with pytest.raises(OSError, match=rf"^.Errno {number}. old: ") as error:
             incoming.write(0, memoryview(b"123456"))
         assert error.value.errno == number
         incoming.abandon(keep=False)
 
         with pytest.raises(OSError, match="old: "):
-            tree.begin(make_file_entry("old", 0), resume=False).finish()
+            tree.begin_file(make_file_entry("old", 0), resume=False).finish()
 
         source = tree.open_for_send("old")
         with pytest.raises(OSError, match="old: "):
@@ -388,7 +388,7 @@ def test_descriptors_are_closed_after_every_kind_of_error(root: Path) -> None:
         with Tree(root, writable=True) as tree:
             for use in (
                 tree.open_for_send,
-                lambda path: tree.begin(make_file_entry(path, 1), resume=True),
+                lambda path: tree.begin_file(make_file_entry(path, 1), resume=True),
             ):
                 with pytest.raises(OSError):
                     use(path)

@@ -103,7 +103,7 @@ def encode_messages(*messages: Message, transfer: int = 0) -> memoryview:
 
 
 def parse_record_body(body: bytes, kind: Type) -> Message:
-    (record,) = wire.records(build_unit(build_record(kind, body)))
+    (record,) = wire.parse_records(build_unit(build_record(kind, body)))
     return wire.parse_message(record)
 
 
@@ -148,7 +148,7 @@ def test_a_unit_header_has_the_octets_of_figure_2_1() -> None:
 )
 def test_an_invalid_unit_is_refused_with_its_fault(octets: bytes, text: str) -> None:
     with pytest.raises(WireError) as refused:
-        list(wire.records(memoryview(octets)))
+        list(wire.parse_records(memoryview(octets)))
     assert text in str(refused.value)
 
 
@@ -166,7 +166,7 @@ def test_records_have_the_octets_of_figure_2_2() -> None:
     view = memoryview(bytearray(512))
     at = wire.Hole(offset=0x0102, length=0x0304).put(view, 24, transfer=7)
     view[at + 32 : at + 35] = b"abc"
-    end = wire.put_data(view, at, transfer=8, offset=9, length=3)
+    end = wire.put_data_header(view, at, transfer=8, offset=9, length=3)
     wire.put_unit_header(view, end)
     hole = build_record(36, transfer=7, offset=0x0102, aux=0x0304)
     data = build_record(35, b"abc", transfer=8, offset=9)
@@ -180,7 +180,7 @@ def test_records_are_views_of_the_unit_and_unknown_flags_are_ignored() -> None:
         build_record(7),
         build_record(35),
     )
-    data, bye, empty = wire.records(unit)
+    data, bye, empty = wire.parse_records(unit)
     assert data == (Type.DATA, 0x7F, 8, 9, 0, b"abc")
     assert data.body.obj is unit.obj
     assert (bye.type, empty.type, len(empty.body)) == (Type.BYE, Type.DATA, 0)
@@ -229,7 +229,7 @@ def test_records_are_views_of_the_unit_and_unknown_flags_are_ignored() -> None:
 def test_an_invalid_record_ends_the_unit_after_the_records_in_front_of_it(
     octets: bytes, text: str
 ) -> None:
-    found = wire.records(build_unit(build_record(8), octets))
+    found = wire.parse_records(build_unit(build_record(8), octets))
     assert next(found).type == Type.PAUSE
     with pytest.raises(WireError) as refused:
         next(found)
@@ -239,16 +239,16 @@ def test_an_invalid_record_ends_the_unit_after_the_records_in_front_of_it(
 @pytest.mark.clause("ADTS-REC-4")
 def test_an_optional_record_of_unknown_type_is_left_out() -> None:
     unit = build_unit(build_record(77, b"new", flags=wire.OPTIONAL), build_record(7))
-    assert [record.type for record in wire.records(unit)] == [Type.BYE]
+    assert [record.type for record in wire.parse_records(unit)] == [Type.BYE]
 
 
 @pytest.mark.clause("ADTS-REC-5")
 def test_the_sum_of_offset_and_length_of_a_hole_is_limited() -> None:
     last = (1 << 63) - 1
-    (record,) = wire.records(build_unit(build_record(36, offset=last - 1, aux=1)))
+    (record,) = wire.parse_records(build_unit(build_record(36, offset=last - 1, aux=1)))
     assert wire.parse_message(record) == wire.Hole(offset=last - 1, length=1)
     for offset, length in ((last, 1), (1 << 63, 0), (0, 1 << 63), (1 << 62, 1 << 62)):
-        (record,) = wire.records(build_unit(build_record(36, offset=offset, aux=length)))
+        (record,) = wire.parse_records(build_unit(build_record(36, offset=offset, aux=length)))
         with pytest.raises(WireError):
             wire.parse_message(record)
 
@@ -256,8 +256,8 @@ def test_the_sum_of_offset_and_length_of_a_hole_is_limited() -> None:
 @each_row("message", MESSAGES, ids=lambda m: m.TYPE.name)
 def test_each_message_comes_back_as_it_was_written(message: Message) -> None:
     unit = encode_messages(message, transfer=0xFFFF_FFFF)
-    assert len(unit) == 24 + message.octets()
-    (record,) = wire.records(unit)
+    assert len(unit) == 24 + message.record_length()
+    (record,) = wire.parse_records(unit)
     assert record.transfer == 0xFFFF_FFFF
     assert wire.parse_message(record) == message
     assert type(message).unpack(record) == message
@@ -265,7 +265,7 @@ def test_each_message_comes_back_as_it_was_written(message: Message) -> None:
 
 def test_there_is_a_message_for_each_type_but_data() -> None:
     assert {type(m).TYPE for m in MESSAGES} == set(Type) - {Type.DATA}
-    (record,) = wire.records(build_unit(build_record(35)))
+    (record,) = wire.parse_records(build_unit(build_record(35)))
     with pytest.raises(WireError, match="a DATA record where a message is expected"):
         wire.parse_message(record)
     with pytest.raises(WireError, match="DATA instead of BYE"):
@@ -396,7 +396,7 @@ def test_a_missing_or_invalid_field_is_refused_by_name(kind: Type, body: bytes, 
 @pytest.mark.clause("ADTS-FIELD-3#c")
 def test_a_size_in_the_record_header_is_limited() -> None:
     octets = build_record(37, build_field(1, bytes(4)), aux=1 << 63)
-    (record,) = wire.records(build_unit(octets))
+    (record,) = wire.parse_records(build_unit(octets))
     with pytest.raises(WireError, match="END size: 9223372036854775808 is not in the range 0 to"):
         wire.parse_message(record)
 
@@ -405,12 +405,12 @@ def test_a_size_in_the_record_header_is_limited() -> None:
 def test_the_text_of_an_error_has_no_control_characters() -> None:
     with pytest.raises(WireError, match="ERROR text: the text has a control character"):
         parse_record_body(build_field(1, b"\0\1") + build_field(2, b"\x1b[2J"), Type.ERROR)
-    (record,) = wire.records(encode_messages(wire.Error(ErrorCode.IO, "a\nb\x1b[2J \udcff")))
+    (record,) = wire.parse_records(encode_messages(wire.Error(ErrorCode.IO, "a\nb\x1b[2J \udcff")))
     assert wire.Error.unpack(record).text == "a\ufffdb\ufffd[2J \ufffd"
 
 
 def test_a_text_that_is_too_long_is_cut_between_two_characters() -> None:
-    (record,) = wire.records(encode_messages(wire.Error(ErrorCode.IO, "x" + "ä" * 1000)))
+    (record,) = wire.parse_records(encode_messages(wire.Error(ErrorCode.IO, "x" + "ä" * 1000)))
     assert wire.Error.unpack(record).text == "x" + "ä" * 511
 
 
@@ -433,12 +433,12 @@ def test_a_value_that_the_format_cannot_express_is_not_written(message: Message,
 
 
 def test_a_record_that_does_not_fit_is_not_written() -> None:
-    room = OPEN.octets()
+    room = OPEN.record_length()
     view = memoryview(bytearray(100 + room))
     with pytest.raises(WireError, match=f"OPEN of {room} octets does not fit: {room - 1} octets"):
         OPEN.put(view, 101)
     with pytest.raises(WireError, match="DATA of 33 octets does not fit: 32 octets are left"):
-        wire.put_data(view, len(view) - 32, transfer=1, offset=0, length=1)
+        wire.put_data_header(view, len(view) - 32, transfer=1, offset=0, length=1)
     assert bytes(view) == bytes(len(view))
     assert OPEN.put(view, 100) == len(view)
 
@@ -474,7 +474,7 @@ def test_the_handshake_fits_into_its_units() -> None:
 
 
 def decode_records(octets: memoryview) -> Iterator[Record | Message]:
-    for record in wire.records(octets):
+    for record in wire.parse_records(octets):
         yield record if record.type == Type.DATA else wire.parse_message(record)
 
 
@@ -535,15 +535,15 @@ def test_any_body_is_a_message_or_a_wire_error(kind: Type, body: bytes, number: 
 def test_decoding_allocates_nothing_in_proportion_to_a_stated_length() -> None:
     unit = bytearray(1 << 20)
     view = memoryview(unit)
-    wire.put_data(view, 24, transfer=1, offset=0, length=len(unit) - 56)
+    wire.put_data_header(view, 24, transfer=1, offset=0, length=len(unit) - 56)
     wire.put_unit_header(view, len(unit))
     claimed = struct.pack(">BBHIQQI", 6, 0, 0, 0, 0, 0, 0xFFFF_FFFF)
     lying = build_unit(claimed + crc32c(claimed).to_bytes(4, "big"))
     tracemalloc.start()
     try:
-        (record,) = wire.records(view)
+        (record,) = wire.parse_records(view)
         with pytest.raises(WireError, match="a record of 4294967327 octets in a unit with 32 left"):
-            list(wire.records(lying))
+            list(wire.parse_records(lying))
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

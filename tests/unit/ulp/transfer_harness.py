@@ -28,7 +28,7 @@ def fill_units(sender: Sender, size: int, *, gathers: bool = False) -> Iterator[
     """Let the sender fill units, and yield them until it waits for the receiver."""
     while True:
         view = memoryview(bytearray(size))
-        at, payload = sender.fill(view, UNIT_HEADER_SIZE, gathers=gathers)
+        at, payload = sender.write_records(view, UNIT_HEADER_SIZE, gathers=gathers)
         if payload is not None:
             view[at : at + payload.length] = payload.view
             at += payload.length
@@ -55,7 +55,7 @@ class Pump:
     ) -> None:
         """Send all units of a plan; call ``before`` with the number of each unit before it is
         delivered."""
-        self.sender.add(plan)
+        self.sender.add_plan(plan)
         while not plan.is_finished:
             progressed = False
             for unit in fill_units(self.sender, self.unit, gathers=self.gathers):
@@ -67,11 +67,11 @@ class Pump:
             assert progressed or plan.is_finished, "sender and receiver wait for each other"
 
     def _deliver_unit(self, unit: memoryview) -> None:
-        outcome = self.receiver.process(wire.records(unit))
+        outcome = self.receiver.process_records(wire.parse_records(unit))
         _add_outcome(self.received, outcome)
         if outcome.replies:
-            for record in wire.records(encode_unit(*outcome.replies, room=1 << 20)):
-                self.sender.reply(record)
+            for record in wire.parse_records(encode_unit(*outcome.replies, room=1 << 20)):
+                self.sender.queue_reply(record)
 
     def close(self) -> None:
         self.sender.close()
