@@ -75,10 +75,10 @@ static int start_poll(struct ibv_cq_ex *cq, struct ibv_poll_cq_attr *attr)
 }
 
 /* Defines the function wc_read_FIELD, which returns a field of the current completion. */
-#define DEFINE_WC_READ(type, field)                                                                \
-	static type wc_read_##field(struct ibv_cq_ex *cq)                                          \
-	{                                                                                          \
-		return cq_of_cq_ex(cq)->wc.field;                                                  \
+#define DEFINE_WC_READ(type, field)                       \
+	static type wc_read_##field(struct ibv_cq_ex *cq) \
+	{                                                 \
+		return cq_of_cq_ex(cq)->wc.field;         \
 	}
 
 DEFINE_WC_READ(enum ibv_wc_opcode, opcode)
