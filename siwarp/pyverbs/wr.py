@@ -79,12 +79,6 @@ def _native_sges(sg: Sequence[SGE] | None, num_sge: int) -> list[verbs_wr.SGE]:
     return [one._native_sge() for one in list(sg or ())[:count]]
 
 
-def _set_num_sge(wr: verbs_wr.RecvWR | verbs_wr.SendWR, count: int) -> None:
-    if not 0 <= count <= len(wr.sg):
-        raise PyverbsUserError(f"num_sge is {count}, but there are {len(wr.sg)} elements")
-    wr._c.num_sge = count
-
-
 W = TypeVar("W", "RecvWR", "SendWR")
 
 
@@ -106,20 +100,10 @@ def linked_requests(first: W) -> list[W]:
     return found
 
 
-class RecvWR(PyverbsCM):
-    """A receive request."""
+class _WR(PyverbsCM):
+    """What a send request and a receive request have in common."""
 
-    next_wr: RecvWR | None = None
-
-    def __init__(
-        self,
-        wr_id: int = 0,
-        num_sge: int = 0,
-        sg: Sequence[SGE] | None = None,
-        next_wr: RecvWR | None = None,
-    ) -> None:
-        self._wr = verbs_wr.RecvWR(wr_id, sg=_native_sges(sg, num_sge))
-        self.next_wr = next_wr
+    _wr: verbs_wr.RecvWR | verbs_wr.SendWR
 
     @property
     def wr_id(self) -> int:
@@ -137,7 +121,27 @@ class RecvWR(PyverbsCM):
 
     @num_sge.setter
     def num_sge(self, val: int) -> None:
-        _set_num_sge(self._wr, int(val))
+        count, there = int(val), len(self._wr.sg)
+        if not 0 <= count <= there:
+            raise PyverbsUserError(f"num_sge is {count}, but there are {there} elements")
+        self._wr._c.num_sge = count
+
+
+class RecvWR(_WR):
+    """A receive request."""
+
+    _wr: verbs_wr.RecvWR
+    next_wr: RecvWR | None = None
+
+    def __init__(
+        self,
+        wr_id: int = 0,
+        num_sge: int = 0,
+        sg: Sequence[SGE] | None = None,
+        next_wr: RecvWR | None = None,
+    ) -> None:
+        self._wr = verbs_wr.RecvWR(wr_id, sg=_native_sges(sg, num_sge))
+        self.next_wr = next_wr
 
     @property
     def sg_list(self) -> int:
@@ -151,9 +155,10 @@ class RecvWR(PyverbsCM):
         return attribute_lines(self, "wr_id", "num_sge")
 
 
-class SendWR(PyverbsCM):
+class SendWR(_WR):
     """A send request."""
 
+    _wr: verbs_wr.SendWR
     next_wr: SendWR | None = None
 
     def __init__(
@@ -177,24 +182,6 @@ class SendWR(PyverbsCM):
             sg=_native_sges(sg, num_sge),
         )
         self.next_wr = next_wr
-
-    @property
-    def wr_id(self) -> int:
-        """Number that the completion returns."""
-        return self._wr.wr_id
-
-    @wr_id.setter
-    def wr_id(self, val: int) -> None:
-        self._wr.wr_id = val
-
-    @property
-    def num_sge(self) -> int:
-        """Number of scatter/gather elements."""
-        return self._wr.num_sge
-
-    @num_sge.setter
-    def num_sge(self, val: int) -> None:
-        _set_num_sge(self._wr, int(val))
 
     @property
     def opcode(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import stat
@@ -32,7 +33,10 @@ def control_socket_pair() -> Iterator[tuple[socket.socket, socket.socket]]:
         yield ours, theirs
 
 
-def start_bench_process(side: str, run: str, theirs: socket.socket) -> subprocess.Popen[str]:
+@contextlib.contextmanager
+def start_bench_process(
+    side: str, run: str, theirs: socket.socket
+) -> Iterator[subprocess.Popen[str]]:
     options = f"--kind rate --run {run} --side {side} --qp ud --size 64 --iters 4 --warmup 4"
     options += f" --depth 2 --limit 30 --patience {PATIENCE_MS} --ctl {theirs.fileno()}"
     process = subprocess.Popen(
@@ -43,7 +47,11 @@ def start_bench_process(side: str, run: str, theirs: socket.socket) -> subproces
         pass_fds=[theirs.fileno()],
     )
     theirs.close()
-    return process
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
 
 
 @pytest.mark.parametrize("run", ["single", "gso"])
@@ -51,8 +59,7 @@ def test_a_receiver_that_misses_a_datagram_exits_with_the_status_for_loss(
     control_socket_pair: tuple[socket.socket, socket.socket], run: str
 ) -> None:
     ours, theirs = control_socket_pair
-    process = start_bench_process("server", run, theirs)
-    try:
+    with start_bench_process("server", run, theirs) as process:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
             udp.bind(("127.0.0.1", 0))
             udp.settimeout(30)
@@ -66,9 +73,6 @@ def test_a_receiver_that_misses_a_datagram_exits_with_the_status_for_loss(
             ours.sendall(NUMBER.pack(4))
             assert NUMBER.unpack(ours.recv(NUMBER.size, socket.MSG_WAITALL)) == (3,)
         _, said = process.communicate(timeout=30)
-    finally:
-        process.kill()
-        process.wait()
     assert process.returncode == runner.EXIT_LOST
     assert said == "lost 1 of 4 messages\n"
 
@@ -77,8 +81,7 @@ def test_a_sender_without_credits_exits_with_the_status_for_loss(
     control_socket_pair: tuple[socket.socket, socket.socket],
 ) -> None:
     ours, theirs = control_socket_pair
-    process = start_bench_process("client", "ours", theirs)
-    try:
+    with start_bench_process("client", "ours", theirs) as process:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
             udp.bind(("127.0.0.1", 0))
             ours.sendall(HELLO.pack(udp.getsockname()[1], 0, 0, 0, 0))
@@ -88,9 +91,6 @@ def test_a_sender_without_credits_exits_with_the_status_for_loss(
             ours.sendall(NUMBER.pack(2))
             assert NUMBER.unpack(ours.recv(NUMBER.size, socket.MSG_WAITALL)) == (2,)
         _, said = process.communicate(timeout=30)
-    finally:
-        process.kill()
-        process.wait()
     assert process.returncode == runner.EXIT_LOST
     assert said == "a credit was lost after 2 of 4 messages\n"
 
@@ -99,13 +99,9 @@ def test_a_process_exits_when_its_peer_process_has_ended(
     control_socket_pair: tuple[socket.socket, socket.socket],
 ) -> None:
     ours, theirs = control_socket_pair
-    process = start_bench_process("server", "ours", theirs)
-    ours.close()
-    try:
+    with start_bench_process("server", "ours", theirs) as process:
+        ours.close()
         _, said = process.communicate(timeout=30)
-    finally:
-        process.kill()
-        process.wait()
     assert process.returncode == 1
     assert said == "the peer process has ended\n"
 

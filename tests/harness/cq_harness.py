@@ -1,12 +1,12 @@
-"""For the tests of completion queues: a queue pair whose completions raise events."""
+"""For the tests of completion queues: queue pairs with receive events or flushed receives."""
 
 from __future__ import annotations
 
 import select
 
-from harness.verbs_harness import Rig
+from harness.verbs_harness import Rig, poll
 
-from siwarp.verbs import RecvWR, SendWR
+from siwarp.verbs import CQ, QP, QPAttr, QPState, RecvWR, SendWR
 
 
 class QPWithReceiveEvents:
@@ -34,3 +34,15 @@ class QPWithReceiveEvents:
         p = select.poll()
         p.register(self.channel, select.POLLIN)
         return bool(p.poll(seconds * 1000))
+
+
+def create_qp_with_flushed_receives(rig: Rig, cq: CQ, state: QPState = QPState.ERR) -> QP:
+    """Create a queue pair whose receives complete on ``cq`` as soon as they are posted."""
+    qp = rig.create_qp(scq=rig.create_cq(), rcq=cq)
+    qp.to_init()
+    qp.modify(QPAttr(qp_state=state))
+    return qp
+
+
+def poll_wr_ids(cq: CQ, n: int) -> list[int]:
+    return [wc.wr_id for wc in poll(cq, n)]

@@ -79,6 +79,16 @@ def check_receive_flushed_with(end: End, code: int) -> None:
     assert (last.wr_id, last.status, last.vendor_err) == (99, FLUSHED, code)
 
 
+def check_end_of_connection(
+    connector: ListenerAndConnector, a: End, b: End, gone: PartlyRemovedRegion, code: int
+) -> None:
+    """Assert that both ends are in ERR with this error code, and that others can connect."""
+    check_receive_flushed_with(a, code)
+    check_receive_flushed_with(b, code)
+    gone.close()
+    check_that_new_connections_work(connector, a, b)
+
+
 # ---- destinations of the peer's Writes
 
 
@@ -97,10 +107,7 @@ def test_a_write_to_removed_memory_ends_both_queue_pairs_with_the_same_error(
     a.post_receive(99)
     b.post_receive(99)
     a.post(WRITE, 1, length=size, remote=gone.mr.remote(PAGE, size))
-    check_receive_flushed_with(b, DDP_LOCAL)
-    check_receive_flushed_with(a, DDP_LOCAL)
-    gone.close()
-    check_that_new_connections_work(two_device_connector, a, b)
+    check_end_of_connection(two_device_connector, a, b, gone, DDP_LOCAL)
 
 
 @pytest.mark.parametrize("how", [*GONE, "read-only"])
@@ -118,13 +125,9 @@ def test_a_receive_into_removed_memory_completes_with_a_protection_error(
     b.post_receive(99)
     # The first page is present, so the fault occurs in the middle of the message.
     a.post(SEND, 1, length=size + (PAGE if size < PAGE else 0))
-    a_err, b_err = DDP_LOCAL, DDP_LOCAL
     (first,) = poll(b.rcq)
     assert (first.wr_id, first.status) == (7, PROT)
-    check_receive_flushed_with(b, b_err)
-    check_receive_flushed_with(a, a_err)
-    gone.close()
-    check_that_new_connections_work(two_device_connector, a, b)
+    check_end_of_connection(two_device_connector, a, b, gone, DDP_LOCAL)
 
 
 @pytest.mark.parametrize("how", [*GONE, "read-only"])
@@ -146,10 +149,7 @@ def test_a_read_into_removed_memory_completes_with_a_protection_error(
         ]
     )
     assert [(w.wr_id, w.status) for w in poll(a.scq, 2)] == [(1, PROT), (2, FLUSHED)]
-    check_receive_flushed_with(a, DDP_LOCAL)
-    check_receive_flushed_with(b, DDP_LOCAL)
-    gone.close()
-    check_that_new_connections_work(two_device_connector, a, b)
+    check_end_of_connection(two_device_connector, a, b, gone, DDP_LOCAL)
 
 
 # ---- sources of this end's messages
@@ -193,10 +193,7 @@ def test_a_send_of_partly_removed_memory_completes_with_a_protection_error(
     whole = 1 << 19
     a.qp.post_send(SendWR(1, SEND, sg=[a.mem.sge(0, whole), gone.mr.sge(0, whole)]))
     assert [(w.wr_id, w.status) for w in poll(a.scq)] == [(1, PROT)]
-    check_receive_flushed_with(a, RDMAP_LOCAL)
-    check_receive_flushed_with(b, RDMAP_LOCAL)
-    gone.close()
-    check_that_new_connections_work(two_device_connector, a, b)
+    check_end_of_connection(two_device_connector, a, b, gone, RDMAP_LOCAL)
 
 
 @pytest.mark.parametrize("how", GONE)
@@ -213,10 +210,7 @@ def test_a_peer_that_reads_removed_memory_receives_a_terminate_for_a_local_error
     # The Read Request itself is not in error, so the Terminate quotes no request (RFC 5040 figure
     # 10).
     assert (wc.wr_id, wc.status, wc.vendor_err) == (1, FLUSHED, RDMAP_LOCAL)
-    check_receive_flushed_with(b, RDMAP_LOCAL)
-    check_receive_flushed_with(a, RDMAP_LOCAL)
-    gone.close()
-    check_that_new_connections_work(two_device_connector, a, b)
+    check_end_of_connection(two_device_connector, a, b, gone, RDMAP_LOCAL)
 
 
 @pytest.mark.parametrize("how", GONE)

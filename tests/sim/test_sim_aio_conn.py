@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import os
 import random
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Coroutine
 from pathlib import Path
 
 import pytest
 from harness.descriptors import count_open_descriptors
+from sim.seeded_program import check_that_a_seed_determines_the_run
 
 from siwarp import Error, PeerGone, RemoteBuffer, aio
 from siwarp.sim import World
@@ -400,21 +398,5 @@ with siwarp.sim.World(int(sys.argv[1]), "loss=1%,delay=2ms,jitter=1ms") as world
 """
 
 
-def run_program(path: Path, seed: int, hash_seed: str) -> str:
-    path.write_text(PROGRAM)
-    done = subprocess.run(
-        [sys.executable, str(path), str(seed)],
-        env={**os.environ, "PYTHONHASHSEED": hash_seed},
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 def test_a_seed_produces_the_same_run_in_every_process(tmp_path: Path) -> None:
-    path = tmp_path / "program.py"
-    runs = {run_program(path, 7, hash_seed) for hash_seed in ("0", "1", "4711")}
-    assert len(runs) == 1
-    assert run_program(path, 8, "0") not in runs
+    check_that_a_seed_determines_the_run(PROGRAM, tmp_path)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from sim.seeded_program import check_that_a_seed_determines_the_run
 
 import siwarp
 import siwarp.pyverbs.device as pyverbs
@@ -171,24 +171,8 @@ with siwarp.sim.World(int(sys.argv[1]), "loss=5%,delay=1ms,jitter=1ms") as world
 """
 
 
-def run_program(path: Path, seed: int, hash_seed: str) -> str:
-    path.write_text(PROGRAM)
-    done = subprocess.run(
-        [sys.executable, str(path), str(seed)],
-        env={**os.environ, "PYTHONHASHSEED": hash_seed},
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 def test_a_seed_produces_the_same_world_in_every_process(tmp_path: Path) -> None:
-    path = tmp_path / "program.py"
-    runs = {run_program(path, 7, hash_seed) for hash_seed in ("0", "1", "4711")}
-    assert len(runs) == 1
-    assert run_program(path, 8, "0") not in runs
+    check_that_a_seed_determines_the_run(PROGRAM, tmp_path)
 
 
 def test_fault_plans_for_real_networks_are_refused_with_a_world(

@@ -74,55 +74,23 @@ static int start_poll(struct ibv_cq_ex *cq, struct ibv_poll_cq_attr *attr)
 	return r;
 }
 
-static enum ibv_wc_opcode wc_read_opcode(struct ibv_cq_ex *cq)
-{
-	return cq_of_cq_ex(cq)->wc.opcode;
-}
+/* Defines the function wc_read_FIELD, which returns a field of the current completion. */
+#define DEFINE_WC_READ(type, field)                       \
+	static type wc_read_##field(struct ibv_cq_ex *cq) \
+	{                                                 \
+		return cq_of_cq_ex(cq)->wc.field;         \
+	}
 
-static uint32_t wc_read_vendor_err(struct ibv_cq_ex *cq)
-{
-	return cq_of_cq_ex(cq)->wc.vendor_err;
-}
-
-static uint32_t wc_read_byte_len(struct ibv_cq_ex *cq)
-{
-	return cq_of_cq_ex(cq)->wc.byte_len;
-}
-
-static __be32 wc_read_imm_data(struct ibv_cq_ex *cq)
-{
-	return cq_of_cq_ex(cq)->wc.imm_data;
-}
-
-static uint32_t wc_read_qp_num(struct ibv_cq_ex *cq)
-{
-	return cq_of_cq_ex(cq)->wc.qp_num;
-}
-
-static uint32_t wc_read_src_qp(struct ibv_cq_ex *cq)
-{
-	return cq_of_cq_ex(cq)->wc.src_qp;
-}
-
-static unsigned int wc_read_wc_flags(struct ibv_cq_ex *cq)
-{
-	return cq_of_cq_ex(cq)->wc.wc_flags;
-}
-
-static uint32_t wc_read_slid(struct ibv_cq_ex *cq)
-{
-	return cq_of_cq_ex(cq)->wc.slid;
-}
-
-static uint8_t wc_read_sl(struct ibv_cq_ex *cq)
-{
-	return cq_of_cq_ex(cq)->wc.sl;
-}
-
-static uint8_t wc_read_dlid_path_bits(struct ibv_cq_ex *cq)
-{
-	return cq_of_cq_ex(cq)->wc.dlid_path_bits;
-}
+DEFINE_WC_READ(enum ibv_wc_opcode, opcode)
+DEFINE_WC_READ(uint32_t, vendor_err)
+DEFINE_WC_READ(uint32_t, byte_len)
+DEFINE_WC_READ(__be32, imm_data)
+DEFINE_WC_READ(uint32_t, qp_num)
+DEFINE_WC_READ(uint32_t, src_qp)
+DEFINE_WC_READ(unsigned int, wc_flags)
+DEFINE_WC_READ(uint32_t, slid)
+DEFINE_WC_READ(uint8_t, sl)
+DEFINE_WC_READ(uint8_t, dlid_path_bits)
 
 static uint64_t wc_read_completion_ts(struct ibv_cq_ex *cq)
 {

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from harness.verbs_harness import Rig, assert_no_completion, poll, wait_until
+from harness.cq_harness import create_qp_with_flushed_receives, poll_wr_ids
+from harness.verbs_harness import Rig, assert_no_completion, wait_until
 
 from siwarp.verbs import (
-    CQ,
     QP,
     QPAttr,
     QPState,
@@ -16,26 +16,13 @@ from siwarp.verbs import (
     SendWR,
 )
 
-
-def create_flushing_qp(rig: Rig, cq: CQ, state: QPState = QPState.ERR) -> QP:
-    """Create a queue pair whose receives complete on ``cq`` as soon as they are posted."""
-    qp = rig.create_qp(scq=rig.create_cq(), rcq=cq)
-    qp.to_init()
-    qp.modify(QPAttr(qp_state=state))
-    return qp
-
-
-def poll_wr_ids(cq: CQ, n: int) -> list[int]:
-    return [wc.wr_id for wc in poll(cq, n)]
-
-
 # ---- resizing
 
 
 @pytest.mark.parametrize("cqe", [4, 8, 100, 4096])
 def test_resizing_a_completion_queue_preserves_its_completions_in_order(rig: Rig, cqe: int) -> None:
     cq = rig.create_cq(8)
-    qp = create_flushing_qp(rig, cq)
+    qp = create_qp_with_flushed_receives(rig, cq)
     qp.post_recv([RecvWR(i) for i in range(7)])
     # The five polled completions make the ring wrap around.
     assert poll_wr_ids(cq, 5) == [0, 1, 2, 3, 4]

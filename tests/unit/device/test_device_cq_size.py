@@ -6,32 +6,18 @@ import errno
 import threading
 
 import pytest
+from harness.cq_harness import create_qp_with_flushed_receives, poll_wr_ids
 from harness.rc_harness import SEND, ListenerAndConnector
-from harness.verbs_harness import Rig, counter_value, errno_raised_by, poll, wait_until
+from harness.verbs_harness import Rig, counter_value, errno_raised_by, wait_until
 
 from siwarp._siwarp import ffi, lib
 from siwarp.verbs import (
-    CQ,
-    QP,
     EventType,
-    QPAttr,
     QPState,
     RecvWR,
     SendWR,
     StateError,
 )
-
-
-def create_qp_with_flushed_receives(rig: Rig, cq: CQ, state: QPState = QPState.ERR) -> QP:
-    """Create a queue pair whose receives complete on ``cq`` as soon as they are posted."""
-    qp = rig.create_qp(scq=rig.create_cq(), rcq=cq)
-    qp.to_init()
-    qp.modify(QPAttr(qp_state=state))
-    return qp
-
-
-def poll_wr_ids(cq: CQ, n: int) -> list[int]:
-    return [wc.wr_id for wc in poll(cq, n)]
 
 
 def test_a_cq_cannot_be_resized_below_the_number_of_its_completions(rig: Rig) -> None:

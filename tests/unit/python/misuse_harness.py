@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 from typing import Any
 
+import pytest
 from harness.rc_harness import End, ListenerAndConnector
 from harness.verbs_harness import Rig
 
@@ -64,3 +66,18 @@ class VerbsObjects:
     def close(self) -> None:
         self.rig.close()
         self.other.close()
+
+
+def assert_refused(
+    call: Callable[[VerbsObjects], object],
+    objects: VerbsObjects,
+    kind: type[Exception],
+    number: int,
+    hint: str,
+) -> None:
+    """Assert that the call raises an exception of exactly this kind, errno value and hint."""
+    with pytest.raises(kind, match=hint) as caught:
+        call(objects)
+    if issubclass(kind, OSError):
+        assert type(caught.value) is kind
+        assert isinstance(caught.value, OSError) and caught.value.errno == number

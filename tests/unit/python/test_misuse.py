@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from harness.verbs_harness import poll
-from unit.python.misuse_harness import VerbsObjects
+from unit.python.misuse_harness import VerbsObjects, assert_refused
 
 import siwarp
 from siwarp.cm import ConnParam
@@ -701,11 +701,7 @@ def test_misuse_raises_an_exception_with_errno_and_a_remedy(
     number: int,
     hint: str,
 ) -> None:
-    with pytest.raises(kind, match=hint) as caught:
-        call(verbs_objects)
-    if issubclass(kind, OSError):
-        assert type(caught.value) is kind
-        assert isinstance(caught.value, OSError) and caught.value.errno == number
+    assert_refused(call, verbs_objects, kind, number, hint)
 
 
 # ---- invalid memory, which the completion of a request reports

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from harness.rc_harness import End, ListenerAndConnector
 from harness.verbs_harness import poll
-from unit.python.misuse_harness import EBUSY, EINVAL, Plain, State, VerbsObjects
+from unit.python.misuse_harness import EBUSY, EINVAL, Plain, State, VerbsObjects, assert_refused
 
 from siwarp.verbs import (
     MR,
@@ -244,11 +244,7 @@ def test_misuse_of_memory_windows_raises_an_exception_with_errno_and_a_remedy(
     number: int,
     hint: str,
 ) -> None:
-    with pytest.raises(kind, match=hint) as caught:
-        call(verbs_objects)
-    if isinstance(caught.value, OSError):
-        assert type(caught.value) is kind
-        assert caught.value.errno == number
+    assert_refused(call, verbs_objects, kind, number, hint)
 
 
 def test_the_completion_error_of_a_failed_bind_names_the_remedy(

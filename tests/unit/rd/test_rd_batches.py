@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from _siwarp_layers import ffi, lib
@@ -28,6 +29,18 @@ def observed_endpoint(make_endpoint) -> Iterator[tuple[Endpoint, ScapyRdPeer, so
     yield e, s, sock
     s.close()
     sock.close()
+
+
+def connect_peer_that_reads_batches(
+    make_endpoint: Callable[[], Endpoint],
+) -> tuple[Endpoint, ScapyRdPeer, Any]:
+    """Return an endpoint, a connected peer with UDP_GRO, and the endpoint's pointer to the peer."""
+    e = make_endpoint()
+    s = ScapyRdPeer(e)
+    s.connect()
+    s.discard_datagrams_until_silent()
+    s.sock.setsockopt(socket.IPPROTO_UDP, UDP_GRO, 1)
+    return e, s, e.get_peer(s.address)
 
 
 def read_batches(sock: socket.socket) -> list[tuple[bytes, int]]:
@@ -61,12 +74,7 @@ def udp_gro_is_enabled(sock: socket.socket) -> bool:
 
 
 def test_short_segments_after_a_segment_in_flight_are_sent_as_one_batch(make_endpoint):
-    e = make_endpoint()
-    s = ScapyRdPeer(e)
-    s.connect()
-    s.discard_datagrams_until_silent()
-    s.sock.setsockopt(socket.IPPROTO_UDP, UDP_GRO, 1)
-    peer = e.get_peer(s.address)
+    e, s, peer = connect_peer_that_reads_batches(make_endpoint)
     sent = [bytes([i]) * 100 for i in range(41)] + [b"the last one may be shorter"]
     for segment in sent:
         assert e.send(peer, segment) == 1
@@ -81,12 +89,7 @@ def test_short_segments_after_a_segment_in_flight_are_sent_as_one_batch(make_end
 
 
 def test_a_short_segment_that_others_follow_is_sent_with_them(make_endpoint):
-    e = make_endpoint()
-    s = ScapyRdPeer(e)
-    s.connect()
-    s.discard_datagrams_until_silent()
-    s.sock.setsockopt(socket.IPPROTO_UDP, UDP_GRO, 1)
-    peer = e.get_peer(s.address)
+    e, s, peer = connect_peer_that_reads_batches(make_endpoint)
     sent = [bytes([i]) * 4096 for i in range(15)]
     for segment in sent:
         assert e.send(peer, segment, more=True) == 1
@@ -138,12 +141,7 @@ def test_a_long_segment_has_a_correct_crc_at_each_transmission(make_endpoint):
 
 
 def test_a_longer_segment_begins_another_batch(make_endpoint):
-    e = make_endpoint()
-    s = ScapyRdPeer(e)
-    s.connect()
-    s.discard_datagrams_until_silent()
-    s.sock.setsockopt(socket.IPPROTO_UDP, UDP_GRO, 1)
-    peer = e.get_peer(s.address)
+    e, s, peer = connect_peer_that_reads_batches(make_endpoint)
     lengths = [10, 200, 200, 300, 300, 300]
     for n in lengths:
         assert e.send(peer, bytes(n)) == 1

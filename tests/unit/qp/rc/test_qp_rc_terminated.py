@@ -56,6 +56,7 @@ STATUS = {
     (2, 0, 0x06): OPERATION,
     (2, 0, 0x07): OPERATION,
 }
+ALL_FLUSHED = {1: FLUSHED, 2: FLUSHED, 3: FLUSHED}
 
 
 def test_the_table_of_completion_statuses_has_every_terminate_error() -> None:
@@ -127,11 +128,7 @@ def test_a_terminate_without_a_quoted_header_flushes_all_requests(
     connector: ListenerAndConnector, error: tuple[int, int, int]
 ) -> None:
     peer, _ = peer_with_read_requests(connector)
-    assert send_terminate_and_check_reports(peer, build_terminate(*error), error) == {
-        1: FLUSHED,
-        2: FLUSHED,
-        3: FLUSHED,
-    }
+    assert send_terminate_and_check_reports(peer, build_terminate(*error), error) == ALL_FLUSHED
 
 
 @pytest.mark.parametrize("error", [(3, 0, 0), (0, 3, 1), (1, 2, 0x77), (2, 1, 0x77), (15, 15, 255)])
@@ -139,11 +136,7 @@ def test_undefined_error_codes_of_a_terminate_are_reported_unchanged(
     connector: ListenerAndConnector, error: tuple[int, int, int]
 ) -> None:
     peer, _ = peer_with_read_requests(connector)
-    assert send_terminate_and_check_reports(peer, build_terminate(*error), error) == {
-        1: FLUSHED,
-        2: FLUSHED,
-        3: FLUSHED,
-    }
+    assert send_terminate_and_check_reports(peer, build_terminate(*error), error) == ALL_FLUSHED
 
 
 @pytest.mark.parametrize("what", ["another MSN", "another queue", "tagged"])
@@ -157,11 +150,7 @@ def test_a_terminate_that_quotes_no_outstanding_request_flushes_all_requests(
         "tagged": QuotedTagged(opcode=Opcode.RDMA_WRITE, stag=0x77, to=0x100),
     }[what]
     message = build_terminate(0, 2, 6, m=1, d=1, ddp_seg_len=46, quoted_ddp=header)
-    assert send_terminate_and_check_reports(peer, message, (0, 2, 6)) == {
-        1: FLUSHED,
-        2: FLUSHED,
-        3: FLUSHED,
-    }
+    assert send_terminate_and_check_reports(peer, message, (0, 2, 6)) == ALL_FLUSHED
 
 
 @pytest.mark.clause("RFC5040-6.2.1-03")
