@@ -35,14 +35,14 @@ static double lu_sum_of_neighbour_cells(const struct lu *l, int z, int y, int x)
 }
 
 /* Sends one line of points to a neighbouring rank; does nothing if there is no such rank. */
-static void lu_send_line(const struct lu *l, int z, int y, int to, int tag)
+static void lu_send_line_of_points(const struct lu *l, int z, int y, int to, int tag)
 {
 	if (to >= 0 && to < l->ranks)
 		MPI_Send(&l->x[lu_index_of_point(l, z, y, 1)], l->n, MPI_DOUBLE, to, tag,
 			 MPI_COMM_WORLD);
 }
 
-static void lu_receive_line(const struct lu *l, int z, int y, int from, int tag)
+static void lu_receive_line_of_points(const struct lu *l, int z, int y, int from, int tag)
 {
 	if (from >= 0 && from < l->ranks)
 		MPI_Recv(&l->x[lu_index_of_point(l, z, y, 1)], l->n, MPI_DOUBLE, from, tag,
@@ -59,11 +59,11 @@ static void lu_relax_point(const struct lu *l, int z, int y, int x)
 static void lu_sweep_forward(const struct lu *l)
 {
 	for (int z = 1; z <= l->n; z++) {
-		lu_receive_line(l, z, 0, l->rank - 1, TAG_FORE);
+		lu_receive_line_of_points(l, z, 0, l->rank - 1, TAG_FORE);
 		for (int y = 1; y <= l->columns; y++)
 			for (int x = 1; x <= l->n; x++)
 				lu_relax_point(l, z, y, x);
-		lu_send_line(l, z, l->columns, l->rank + 1, TAG_FORE);
+		lu_send_line_of_points(l, z, l->columns, l->rank + 1, TAG_FORE);
 	}
 }
 
@@ -71,11 +71,11 @@ static void lu_sweep_forward(const struct lu *l)
 static void lu_sweep_backward(const struct lu *l)
 {
 	for (int z = l->n; z >= 1; z--) {
-		lu_receive_line(l, z, l->columns + 1, l->rank + 1, TAG_BACK);
+		lu_receive_line_of_points(l, z, l->columns + 1, l->rank + 1, TAG_BACK);
 		for (int y = l->columns; y >= 1; y--)
 			for (int x = l->n; x >= 1; x--)
 				lu_relax_point(l, z, y, x);
-		lu_send_line(l, z, 1, l->rank - 1, TAG_BACK);
+		lu_send_line_of_points(l, z, 1, l->rank - 1, TAG_BACK);
 	}
 }
 
@@ -83,10 +83,10 @@ static void lu_sweep_backward(const struct lu *l)
 static void lu_exchange_borders(const struct lu *l)
 {
 	for (int z = 1; z <= l->n; z++) {
-		lu_send_line(l, z, l->columns, l->rank + 1, TAG_SIDES);
-		lu_receive_line(l, z, 0, l->rank - 1, TAG_SIDES);
-		lu_send_line(l, z, 1, l->rank - 1, TAG_SIDES);
-		lu_receive_line(l, z, l->columns + 1, l->rank + 1, TAG_SIDES);
+		lu_send_line_of_points(l, z, l->columns, l->rank + 1, TAG_SIDES);
+		lu_receive_line_of_points(l, z, 0, l->rank - 1, TAG_SIDES);
+		lu_send_line_of_points(l, z, 1, l->rank - 1, TAG_SIDES);
+		lu_receive_line_of_points(l, z, l->columns + 1, l->rank + 1, TAG_SIDES);
 	}
 }
 

@@ -22,7 +22,7 @@ from siwarp.bench import compare, memory, threads
 from siwarp.bench import table as figures
 from siwarp.bench.options import HOSTS, OPTIONS, PORT, SIZES, STREAM, TIMES, add_options_by_name
 from siwarp.bench.plan import UsageError, make_plans
-from siwarp.bench.plot import check_plot_file, draw_curves_to_file
+from siwarp.bench.plot import draw_curves_to_file, validate_plot_option
 from siwarp.bench.runner import BenchError, SlowError, run
 from siwarp.bench.runner import Progress as Step
 from siwarp.bench.show import csv_row, curves_of_results, print_measurement, write_csv
@@ -75,7 +75,7 @@ LIMIT_S = 60.0
 def _check_result_files(csv: str, plot: str, *others: str) -> None:
     """Refuse files that cannot be written, before the measurement."""
     if plot:
-        check_plot_file(Path(plot))
+        validate_plot_option(Path(plot))
     for name in filter(None, (csv, plot, *others)):
         _check_writable(Path(name))
 

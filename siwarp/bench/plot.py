@@ -13,7 +13,7 @@ import typer
 
 from siwarp.bench.sizes import format_size
 
-__all__ = ["check_plot_file", "draw_curves_to_file"]
+__all__ = ["draw_curves_to_file", "validate_plot_option"]
 
 _SUFFIXES = (".svg", ".png")
 #: A chart with more sizes has labels only at powers of two.
@@ -21,7 +21,7 @@ _MOST_LABELS = 24
 _TITLES = {"lat": "latency (us)", "bw": "bandwidth (GB/s)", "rate": "messages per second"}
 
 
-def check_plot_file(path: Path) -> None:
+def validate_plot_option(path: Path) -> None:
     """Refuse a file that cannot be drawn, before the measurement."""
     if path.suffix.lower() not in _SUFFIXES:
         raise typer.BadParameter(f"{path}: give a name that ends in .svg or .png")

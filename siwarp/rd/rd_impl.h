@@ -366,7 +366,7 @@ struct siw_rd {
 	uint32_t n_peers, max_peers;
 	uint32_t buckets; /* number of hash buckets in table, a power of two */
 	struct siw_rd_peer **table;
-	struct siw_rd_slab *slabs;  /* memory of the peer records */
+	struct siw_rd_slab *slabs;  /* blocks of memory that contain the peer records */
 	struct siw_rd_peer *unused; /* free records, linked by chain */
 	struct siw_link lru, starved, news, ready, acks;
 	_Atomic bool has_events; /* list `news` or list `ready` is not empty */

@@ -869,7 +869,10 @@ int siw_rdmap_rd_handle_refusal(struct siw_rdmap_stream *stream, struct siw_rdma
 void siw_rdmap_rd_handle_failed_delivery(struct siw_rdmap_stream *stream,
 					 struct siw_rdmap_event *event, struct siw_wire_err err,
 					 const struct siw_ddp_seg *seg);
-/* Turns *event into REFUSED if the last request received was refused. Progress lock held. */
+/*
+ * Turns *event into REFUSED if the last RDMA request that the peer sent (a Read, for example) was
+ * refused. Progress lock held.
+ */
 void siw_rdmap_rd_fill_refused_request_event(struct siw_rdmap_stream *stream,
 					     struct siw_rdmap_event *event);
 /* Fills *event from an error message of the peer in stream->term_in. Progress lock held. */

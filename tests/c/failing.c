@@ -115,7 +115,7 @@ long fail_named_function(const char *name, long n, long times, int error)
  * Returns whether this call has to fail. Sets *error if the call has to fail with an error other
  * than its default.
  */
-static bool call_has_to_fail(const char *name, const void *caller, int *error, bool alone)
+static bool is_call_to_fail(const char *name, const void *caller, int *error, bool alone)
 {
 	long n, from;
 
@@ -139,21 +139,21 @@ void *malloc(size_t size)
 {
 	int error = ENOMEM;
 
-	return call_has_to_fail("malloc", CALLER, &error, false) ? NULL : __libc_malloc(size);
+	return is_call_to_fail("malloc", CALLER, &error, false) ? NULL : __libc_malloc(size);
 }
 
 void *calloc(size_t n, size_t size)
 {
 	int error = ENOMEM;
 
-	return call_has_to_fail("calloc", CALLER, &error, false) ? NULL : __libc_calloc(n, size);
+	return is_call_to_fail("calloc", CALLER, &error, false) ? NULL : __libc_calloc(n, size);
 }
 
 void *realloc(void *p, size_t size)
 {
 	int error = ENOMEM;
 
-	return call_has_to_fail("realloc", CALLER, &error, false) ? NULL : __libc_realloc(p, size);
+	return is_call_to_fail("realloc", CALLER, &error, false) ? NULL : __libc_realloc(p, size);
 }
 
 /*
@@ -166,7 +166,7 @@ void *realloc(void *p, size_t size)
 		static type(*_Atomic next) parameters;                      \
 		int error = usual;                                          \
                                                                             \
-		if (call_has_to_fail(#name, CALLER, &error, alone))         \
+		if (is_call_to_fail(#name, CALLER, &error, alone))          \
 			return failed;                                      \
 		if (!next)                                                  \
 			next = (type(*) parameters)dlsym(RTLD_NEXT, #name); \
@@ -231,7 +231,7 @@ int ioctl(int fd, unsigned long request, ...)
 	va_list list;
 	void *arg;
 
-	if (call_has_to_fail("ioctl", CALLER, &error, true))
+	if (is_call_to_fail("ioctl", CALLER, &error, true))
 		return -1;
 	va_start(list, request);
 	arg = va_arg(list, void *);
@@ -262,7 +262,7 @@ long syscall(long number, ...)
 
 	for (size_t i = 0; i < sizeof(directly) / sizeof(directly[0]); i++)
 		if (number == directly[i].number &&
-		    call_has_to_fail(directly[i].name, CALLER, &error, directly[i].alone))
+		    is_call_to_fail(directly[i].name, CALLER, &error, directly[i].alone))
 			return -1;
 	va_start(list, number);
 	for (int i = 0; i < 6; i++)

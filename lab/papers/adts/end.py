@@ -54,7 +54,7 @@ def disable_disk_thread() -> None:
             result.set_exception(e)
         return result
 
-    Disk.run = run_in_loop_thread  # type: ignore[method-assign]
+    Disk.queue_call = run_in_loop_thread  # type: ignore[method-assign]
 
 
 class RequestHandler:

@@ -265,11 +265,13 @@ class Session:
             else:
                 tree, name = await self._open_tree(source)
                 stack.callback(tree.close)
-                first = await self._disk.run(tree.entry, name)
+                first = await self._disk.queue_call(tree.entry, name)
                 if first.kind == FileKind.DIRECTORY and not recursive:
                     raise ADTSError(ErrorCode.KIND, f"{source} is a directory: give -r to copy it")
                 if progress is not None:
-                    total = sum(e.size for e in await self._disk.run(_local_entries, tree, name))
+                    total = sum(
+                        e.size for e in await self._disk.queue_call(_local_entries, tree, name)
+                    )
                 plan = FilePlan(
                     tree,
                     entries_below(tree, name, True),
@@ -285,7 +287,7 @@ class Session:
                 before = await self._list_entries_if_exist(path)
             await self._send_plan(plan)
             if before and not result.failures:
-                here = await self._disk.run(_local_entries, tree, name)
+                here = await self._disk.queue_call(_local_entries, tree, name)
                 await self._delete_paths(_surplus_paths(before, path, here, name), result)
             return result
 
@@ -372,9 +374,9 @@ class Session:
                     text = "nothing was deleted, because the server cannot read all directories"
                     result.failures.append(Failure(path, ErrorCode.PERMISSION, text))
                     return result
-                here = await self._disk.run(_local_entries, tree, name)
+                here = await self._disk.queue_call(_local_entries, tree, name)
                 for surplus in _surplus_paths(here, name, remote, path):
-                    await self._disk.run(tree.delete, surplus)
+                    await self._disk.queue_call(tree.delete, surplus)
                     result.deleted += 1
             return result
 

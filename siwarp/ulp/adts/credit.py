@@ -81,8 +81,8 @@ class Credits:
     """
 
     def __init__(self, role: Role, window: int, credit: int) -> None:
-        _check_credit_window(role, window)
-        _check_credit_window(_PEER[role], credit)
+        _validate_window_size(role, window)
+        _validate_window_size(_PEER[role], credit)
         self._role = role
         self._window = window
         # For sending: the number of credits that the peer has granted, of those that this end has
@@ -233,7 +233,7 @@ class Credits:
             CreditError: `window` is outside the limits, as for the constructor.
 
         """
-        _check_credit_window(self._role, window)
+        _validate_window_size(self._role, window)
         before = self._granted
         self._window = window
         self._for_records += max(0, self._granted - before)
@@ -247,7 +247,7 @@ class Credits:
         return self._announced - self._peer_used > self._window
 
 
-def _check_credit_window(role: Role, window: int) -> None:
+def _validate_window_size(role: Role, window: int) -> None:
     least = _MIN_WINDOW[role]
     if not least <= window <= MAX_WINDOW:
         raise CreditError(

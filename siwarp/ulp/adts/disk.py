@@ -54,7 +54,7 @@ class Disk:
         """Return threads that several sessions may share."""
         return ThreadPoolExecutor(_THREADS, "siwarp-disk")
 
-    def run(self, call: Callable[..., T], *args: Any) -> asyncio.Future[T]:
+    def queue_call(self, call: Callable[..., T], *args: Any) -> asyncio.Future[T]:
         """Queue a call; return the future of its result.
 
         If the future is cancelled, the call is made nevertheless, in its turn.

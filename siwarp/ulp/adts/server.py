@@ -290,12 +290,14 @@ class _Served:
         message = wire.parse_message(record)
         match message:
             case wire.Delete():
-                done = self._disk.run(self._delete_path, os.fsdecode(message.path), message.options)
+                done = self._disk.queue_call(
+                    self._delete_path, os.fsdecode(message.path), message.options
+                )
                 done.add_done_callback(lambda done: self._end_delete(record.transfer, done))
             case wire.List() | wire.Get():
-                self._disk.run(self._plan_answer, message, record.transfer).add_done_callback(
-                    lambda done: self._begin_answer(record.transfer, done)
-                )
+                self._disk.queue_call(
+                    self._plan_answer, message, record.transfer
+                ).add_done_callback(lambda done: self._begin_answer(record.transfer, done))
 
     def _plan_answer(self, message: wire.List | wire.Get, request: int) -> FilePlan | ListPlan:
         """Return the plan that answers a request. Raises OSError if the path cannot be read."""

@@ -285,7 +285,10 @@ class Exchange:
                     return
 
     async def _close_files(self) -> None:
-        closing = [self._disk.run(self.sender.close), self._disk.run(self.receiver.close)]
+        closing = [
+            self._disk.queue_call(self.sender.close),
+            self._disk.queue_call(self.receiver.close),
+        ]
         await asyncio.wait(closing, timeout=_DISK_END_S)
         self._disk.close()
 
@@ -313,7 +316,7 @@ class Exchange:
                 received.release()
                 raise
             if records:
-                done = self._disk.run(self._process_records, records)
+                done = self._disk.queue_call(self._process_records, records)
                 # The disk thread uses the unit's memory even after this task is cancelled, so the
                 # unit is released when the disk thread has finished.
                 done.add_done_callback(partial(_release_after_processing, received))
@@ -447,7 +450,7 @@ class Exchange:
         at = self._put_control_messages(unit.view)
         if self._is_sending_files():
             fill = partial(self.sender.write_records, gathers=self.channel.gathers)
-            return unit, self._disk.run(fill, unit.view, at)
+            return unit, self._disk.queue_call(fill, unit.view, at)
         filled: asyncio.Future[Filled] = asyncio.get_running_loop().create_future()
         filled.set_result(Filled(at))
         return unit, filled

@@ -114,7 +114,7 @@ _RECORD_HEAD_SIZE = _RECORD_HEAD.size
 #: Unit sizes, in octets, that two ends may agree on. 2 KiB holds each record of the handshake, and
 #: is the smallest unit that the study of unit sizes measures; 4 MiB is the largest.
 MIN_UNIT_SIZE, MAX_UNIT_SIZE = 2 << 10, 4 << 20
-#: Smallest unit of a channel: a datagram that each path for IPv6 carries has more octets.
+#: Minimum size of a unit of any channel: every IPv6 path carries a datagram with such a unit.
 MIN_DATAGRAM_SIZE = 1 << 10
 #: Largest unit before the peer has proved that it knows the key: a stranger cannot make this end
 #: reserve more memory than that.

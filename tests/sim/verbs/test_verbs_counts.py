@@ -265,7 +265,8 @@ def test_an_impossible_delivery_count_ends_the_connection(
         peer.send_segments(*(build_delivery_count_message(*one) for one in said))
         assert receive_terminate_codes(peer) == UNSPECIFIED
         statuses = [w.status for w in poll(a.scq, 4)]
-        # The first of two counts is valid: Writes and Sends alternate, and complete in order.
+        # If the peer sends two delivery counts, the first one is credible, and the requests that it
+        # covers complete before the connection ends.
         sends, writes = said[0] if len(said) > 1 else (0, 0)
         believed = min(2 * writes, 2 * sends + 1)
         assert statuses == [WCStatus.SUCCESS] * believed + [FLUSHED] * (4 - believed)

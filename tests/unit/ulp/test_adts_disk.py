@@ -22,7 +22,7 @@ def test_calls_are_made_in_their_order_and_errors_end_only_their_own_call() -> N
 
     async def make_calls_of_which_one_fails() -> None:
         disk = Disk()
-        futures = [disk.run(record_call, number) for number in range(20)]
+        futures = [disk.queue_call(record_call, number) for number in range(20)]
         done = await asyncio.gather(*futures, return_exceptions=True)
         assert made == list(range(20))
         assert isinstance(done.pop(3), OSError)
@@ -38,9 +38,9 @@ def test_a_cancelled_call_is_made_in_its_turn() -> None:
 
     async def cancel_second_of_three_calls() -> None:
         disk = Disk()
-        first = disk.run(may_go_on.wait)
-        second = disk.run(made.append, "second")
-        third = disk.run(made.append, "third")
+        first = disk.queue_call(may_go_on.wait)
+        second = disk.queue_call(made.append, "second")
+        third = disk.queue_call(made.append, "third")
         second.cancel()
         may_go_on.set()
         await asyncio.gather(first, third)
@@ -57,10 +57,10 @@ def test_the_disk_is_busy_from_the_first_call_to_the_end_of_the_last() -> None:
         with ThreadPoolExecutor(1) as threads:
             disk = Disk(threads)
             assert disk.busy_since is None
-            waiting = disk.run(may_go_on.wait)
+            waiting = disk.queue_call(may_go_on.wait)
             began = disk.busy_since
             assert began is not None
-            last = disk.run(lambda: disk.busy_since)
+            last = disk.queue_call(lambda: disk.busy_since)
             may_go_on.set()
             await waiting
             since = await last
@@ -96,7 +96,10 @@ def test_calls_that_wait_when_the_disk_is_closed_are_made() -> None:
 
     async def close_disk_with_waiting_calls() -> None:
         disk = Disk()
-        calls = [disk.run(may_go_on.wait), *(disk.run(made.append, i) for i in range(50))]
+        calls = [
+            disk.queue_call(may_go_on.wait),
+            *(disk.queue_call(made.append, i) for i in range(50)),
+        ]
         disk.close()
         may_go_on.set()
         await asyncio.gather(*calls)
@@ -113,9 +116,9 @@ def test_a_loop_that_was_closed_does_not_disturb_the_thread(calls: int) -> None:
 
     async def start_calls_and_leave_loop() -> None:
         disk = Disk(threads)
-        disk.run(may_go_on.wait)
+        disk.queue_call(may_go_on.wait)
         for i in range(calls):
-            disk.run(made.append, i)
+            disk.queue_call(made.append, i)
 
     asyncio.run(start_calls_and_leave_loop())
     may_go_on.set()
