@@ -79,9 +79,9 @@ def test_a_session_with_many_calls_lets_others_have_the_thread() -> None:
     async def make_calls_of_two_disks() -> None:
         with ThreadPoolExecutor(1) as threads:
             busy, other = Disk(threads), Disk(threads)
-            first = busy.run(may_go_on.wait)
-            calls = [busy.run(made.append, "busy") for _ in range(100)]
-            short = other.run(made.append, "other")
+            first = busy.queue_call(may_go_on.wait)
+            calls = [busy.queue_call(made.append, "busy") for _ in range(100)]
+            short = other.queue_call(made.append, "other")
             may_go_on.set()
             await asyncio.gather(first, short, *calls)
             assert made.count("busy") == 100
