@@ -195,13 +195,13 @@ subprocess.Popen.__exit__ = _kill_on_exception  # type: ignore[method-assign]
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Return two worker processes for each core, because the suite waits half of the time.
+    """Return three worker processes for each core, because many tests wait for other processes.
 
     Under a sanitizer, return one worker process for each core: the tests are CPU-bound there, and
     each process needs much memory.
     """
     cores = len(os.sched_getaffinity(0))
-    return cores if "SANITIZER" in os.environ else 2 * cores
+    return cores if "SANITIZER" in os.environ else 3 * cores
 
 
 def pytest_configure(config: pytest.Config) -> None:
