@@ -85,7 +85,7 @@ class SlowDisk(Disk):
         super().__init__()
         self._seconds = seconds
 
-    def run(self, call: Callable[..., T], *args: Any) -> asyncio.Future[T]:
+    def queue_call(self, call: Callable[..., T], *args: Any) -> asyncio.Future[T]:
         result: asyncio.Future[T] = self._loop.create_future()
         self._waiting.append((lambda: call(*args), result))
         if self.busy_since is None:
