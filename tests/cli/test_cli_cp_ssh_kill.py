@@ -17,7 +17,7 @@ from harness.siwarp_process import COMMAND, SiwarpProcess
 from harness.verbs_harness import wait_until
 
 #: The command `siwarp`, which reads and writes only the first 2 MiB of each file until nobody has
-#: the FIFO of FAKE_SSH_GATE open for writing. The command writes its process id and its exit status
+#: the FIFO of FAKE_SSH_GATE open for writing. The far end writes its process id and its exit status
 #: to a log.
 GATED_SIWARP = """
 import os, sys
@@ -28,6 +28,8 @@ GATE = os.open(os.environ["FAKE_SSH_GATE"], os.O_RDONLY)
 LOG = os.environ["FAKE_SSH_LOG"] + "-siwarp"
 
 def note(text):
+    if sys.argv[1] == "cp":
+        return
     with open(LOG, "a") as log:
         log.write(text + "\\n")
 
@@ -61,8 +63,8 @@ def create_fake_ssh_with_gated_siwarp(tmp_path: Path) -> Ssh:
 
 
 @contextlib.contextmanager
-def stop_far_end_after_2_mib(tmp_path: Path) -> Iterator[dict[str, str]]:
-    """Stop the far end after 2 MiB; yield the environment variables that make it stop."""
+def stop_commands_after_2_mib(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """Stop gated commands after 2 MiB; yield the environment variables that make them stop."""
     fifo = tmp_path / "gate"
     os.mkfifo(fifo)
     writer = os.open(fifo, os.O_RDWR)
@@ -93,10 +95,12 @@ def test_after_kill_9_of_one_end_the_other_ends_and_the_same_command_continues(
     words = [str(here), "far:large"] if way == "put" else ["far:large", str(here)]
     source.write_bytes(random.Random(5).randbytes(6 << 20))
     log = Path(f"{ssh.log}-siwarp")
+    command = [sys.executable, str(tmp_path / "gated.py")] if way == "put" else COMMAND
 
-    with stop_far_end_after_2_mib(tmp_path) as more:
+    with stop_commands_after_2_mib(tmp_path) as more:
         client = SiwarpProcess(
-            [*COMMAND, "cp", *words, "--siwarp-path", "siwarp-gated"],
+            # The sender is stopped: otherwise all octets may be on their way when it is killed.
+            [*command, "cp", *words, "--siwarp-path", "siwarp-gated"],
             stderr=subprocess.PIPE,
             text=True,
             env={**os.environ, **ssh.environment(), **more},
