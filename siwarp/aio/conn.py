@@ -291,7 +291,7 @@ class Connection(OpenDeviceUser):
         the request is posted.
         """
 
-        def make_request() -> SendWR:
+        def create_inline_send_wr() -> SendWR:
             self._memory.write(view, offset=self._inline_at)
             # Posting copies the request, so one SendWR per opcode is used for all requests.
             wr = self._inline_wrs.get(opcode)
@@ -304,7 +304,7 @@ class Connection(OpenDeviceUser):
                 wr.set_wr_rdma(remote.rkey, remote.addr)
             return wr
 
-        return make_request
+        return create_inline_send_wr
 
     @contextlib.contextmanager
     def _temporary_mr(self, data: Buffer | MR, access: AccessFlag) -> Generator[MR, None, None]:

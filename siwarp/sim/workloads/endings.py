@@ -265,7 +265,7 @@ class FinalChecks:
         while run.world.now - began < RECORD_S:
             run.poll_all_hosts()
             run.world.run_for(0.005)
-        octets = target.octets_of_write_area(cell)
+        octets = target.content_of_write_area(cell)
         came = sum(
             any(octets[n * RECORD_OCTETS : (n + 1) * RECORD_OCTETS])
             for n in range(RECORDS_IN_FLIGHT)

@@ -142,8 +142,8 @@ class Objects:
                 end.short |= bool(users)
                 if end.pair is not None and users:
                     end.pair.causes.add("refused")
-            slots.memory.forbid_memory_changes()
-            slots.memory.permit_memory_changes()
+            slots.memory.take_snapshot()
+            slots.memory.check_and_drop_snapshot()
             run.register_memory(end.host, slots.memory, AccessFlag.LOCAL_WRITE)
 
     def close_target_region(self, host: Host) -> None:
@@ -154,7 +154,7 @@ class Objects:
         memory.mr = None
         self._note_target_key_change(host.target, host)
         host.target.overwrite_constant_part()
-        memory.forbid_memory_changes()
+        memory.take_snapshot()
         self.run.frozen.append(memory)
 
     def _post_large_reads(self, op: Operation, host: Host) -> None:
@@ -189,7 +189,7 @@ class Objects:
         for host in self.run.hosts:
             memory = host.target.memory
             if host.up and memory.mr is None:
-                memory.permit_memory_changes()
+                memory.check_and_drop_snapshot()
                 host.target.restore_constant_part()
                 self.run.frozen.remove(memory)
                 self.run.register_memory(host, memory, self.access)
@@ -352,7 +352,7 @@ class Objects:
         window.mw.close()
         assert window.memory.mr is not None
         window.memory.mr.close()
-        window.memory.forbid_memory_changes()
+        window.memory.take_snapshot()
         self.run.frozen.append(window.memory)
 
     # ---- groups

@@ -200,7 +200,7 @@ class _ChannelOffer:
         )
         self._timer = session.call_later(tprt.LIFETIME, self._on_timeout)
 
-    def open(self, port: int) -> None:
+    def open_active_channel(self, port: int) -> None:
         """Begin to open the channel to a port of the client (active mode)."""
         self._forget_token()
         self._give_up = self._bridge.open_channel_to_client(
@@ -417,7 +417,7 @@ class _ControlConnection:
             return FTPHandler.active_dtp(ip, port, session)
         offer = self._pop_offered_token()
         if offer is not None:
-            offer.open(port)
+            offer.open_active_channel(port)
         return offer
 
     def ftp_STOR(self: Any, file: str, mode: str = "w") -> str | None:
