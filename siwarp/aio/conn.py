@@ -332,7 +332,7 @@ class Connection(OpenDeviceUser):
             await self._post_and_wait(SendWR(opcode=opcode, sg=[mr.sge(at, size)], remote=there))
 
     async def _wait_for_inline_send(self) -> None:
-        """Occupy the slot with whose number ``send`` has posted a Send; wait for the Send."""
+        """Occupy the slot that ``send`` has used for a Send, and wait for the Send."""
         self._slot_admission.try_acquire()
         op = self._ops[self._slots.pop()] = _PostedRequest(self._source.loop.create_future(), None)
         await self._wait_for_completion(op, WROpcode.SEND)

@@ -387,7 +387,7 @@ class FinalChecks:
     # ---- RD: the end of an incarnation
 
     def check_drain_after_loss_of_peer(self) -> None:
-        """Check that an RD queue pair in SQD drains if its peer is lost, and can find it again."""
+        """Check that an RD queue pair in SQD drains if its peer is lost, and reconnects later."""
         run = self.run
         pair = self._create_pair(QPType.RD)
         if pair is None:
@@ -456,7 +456,7 @@ class FinalChecks:
         )
 
     def check_destroyed_rd_sender(self) -> None:
-        """Check that an RD message arrives although it was lost before its sender was destroyed."""
+        """Check that a lost RD message is retransmitted after its queue pair was destroyed."""
         run = self.run
         pair = self._create_pair(QPType.RD)
         if pair is None or not run.program.settings["linger_ms"]:

@@ -570,7 +570,7 @@ class Execution:
             taken = [id(wr) for _, wr in some].index(id(e.bad_wr))
             self.refusals += 1
             # An RC queue pair does not know its limits before its connection is established.
-            early = state == QPState.ERR and end.kind == QPType.RC and not end.connected
+            early = state == QPState.ERR and end.kind == QPType.RC and not end.knows_limits
             early &= e.errno == errno.EINVAL
             if state in (QPState.RESET, QPState.INIT, QPState.RTR) or early:
                 require(e.errno == errno.EINVAL, f"posting to {end!r} in {state.name}: {e}")
@@ -626,7 +626,7 @@ class Execution:
         request.bad = bad
         request.dest = dest or self._pick_destination(op, end, 1)
         assert request.slots is not None
-        imm = number % 4 == 0 and (end.kind != QPType.RC or (end.private and end.connected))
+        imm = number % 4 == 0 and (end.kind != QPType.RC or (end.private and end.knows_limits))
         sizes = (0, 1, 16, 40, 3000) if imm else (16, 64, 100, 500, 1400, 3000)
         length = sizes[number // 4 % len(sizes)]
         if number % 29 == 5:

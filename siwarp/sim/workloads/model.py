@@ -564,7 +564,7 @@ class End:
             self.pair.causes.add("ended")
 
     @property
-    def connected(self) -> bool:
+    def knows_limits(self) -> bool:
         """RC: whether the queue pair knows the limits of its connection."""
         return self.by_qpn or bool(self.pair and self.number in self.pair.established)
 

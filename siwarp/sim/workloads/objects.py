@@ -162,7 +162,7 @@ class Objects:
         run = self.run
         there = [end for end in host.ends if end.kind == QPType.RD]
         for end in run.list_open_queue_pairs():
-            if end.kind == QPType.RC and end.connected:
+            if end.kind == QPType.RC and end.knows_limits:
                 dest = end.peer
             else:
                 dest = there[0] if end.kind == QPType.RD and there else None
@@ -214,7 +214,7 @@ class Objects:
     def do_bind_memory_window(self, op: Operation) -> None:
         """Bind an RC queue pair's memory window to a region of the same host."""
         end = self.run.pick_queue_pair(op, 0, QPType.RC)
-        if end is None or end.qp.qp_state != QPState.RTS or not end.connected:
+        if end is None or end.qp.qp_state != QPState.RTS or not end.knows_limits:
             return
         if end.window is None:
             memory = Memory(f"the window of RC {end.number}", WINDOW_OCTETS)
