@@ -186,11 +186,11 @@ def faults(request: pytest.FixtureRequest) -> Iterator[Callable[[str], str]]:
     world = _world_of_test(request)
     if world is not None:
 
-        def set_plan_of_world(plan: str) -> str:
+        def set_fault_plan_of_world(plan: str) -> str:
             world.faults(plan)
             return plan
 
-        yield set_plan_of_world
+        yield set_fault_plan_of_world
         return
     with contextlib.ExitStack() as stack:
         yield lambda plan: stack.enter_context(siwarp.faults(plan))

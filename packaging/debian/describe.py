@@ -58,8 +58,8 @@ def format_entry_points(project: dict[str, Any]) -> str:
     )
 
 
-def write_description(modules: Path, commands: Path) -> None:
-    """Write the files of the package in the current folder into the two folders."""
+def write_dist_info_and_commands(modules: Path, commands: Path) -> None:
+    """Write the .dist-info folder and the commands of the package in the current folder."""
     project = tomllib.loads(Path("pyproject.toml").read_text("utf-8"))["project"]
     found = re.search(r"^  version: '(.*)',$", Path("meson.build").read_text("utf-8"), re.MULTILINE)
     assert found, "meson.build names no version"
@@ -76,4 +76,4 @@ def write_description(modules: Path, commands: Path) -> None:
 
 
 if __name__ == "__main__":
-    write_description(*map(Path, sys.argv[1:]))
+    write_dist_info_and_commands(*map(Path, sys.argv[1:]))

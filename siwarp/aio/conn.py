@@ -291,7 +291,7 @@ class Connection(OpenDeviceUser):
         the request is posted.
         """
 
-        def make_request() -> SendWR:
+        def create_inline_send_wr() -> SendWR:
             self._memory.write(view, offset=self._inline_at)
             # Posting copies the request, so one SendWR per opcode is used for all requests.
             wr = self._inline_wrs.get(opcode)
@@ -304,7 +304,7 @@ class Connection(OpenDeviceUser):
                 wr.set_wr_rdma(remote.rkey, remote.addr)
             return wr
 
-        return make_request
+        return create_inline_send_wr
 
     @contextlib.contextmanager
     def _temporary_mr(self, data: Buffer | MR, access: AccessFlag) -> Generator[MR, None, None]:
@@ -332,7 +332,7 @@ class Connection(OpenDeviceUser):
             await self._post_and_wait(SendWR(opcode=opcode, sg=[mr.sge(at, size)], remote=there))
 
     async def _wait_for_inline_send(self) -> None:
-        """Occupy the slot with whose number ``send`` has posted a Send; wait for the Send."""
+        """Occupy the slot that ``send`` has used for a Send, and wait for the Send."""
         self._slot_admission.try_acquire()
         op = self._ops[self._slots.pop()] = _PostedRequest(self._source.loop.create_future(), None)
         await self._wait_for_completion(op, WROpcode.SEND)

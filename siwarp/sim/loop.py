@@ -13,7 +13,7 @@ from siwarp.base import system
 from siwarp.base.library import ffi, lib
 from siwarp.sim.units import NEVER, nanoseconds
 
-__all__ = ["Loop", "run_coroutine"]
+__all__ = ["Loop", "run_coroutine_and_close_loop"]
 
 T = TypeVar("T")
 
@@ -215,7 +215,7 @@ def _set_future_result(
         future.set_exception(error)
 
 
-def run_coroutine(loop: Loop, main: Coroutine[Any, Any, T]) -> T:
+def run_coroutine_and_close_loop(loop: Loop, main: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine on a new event loop, close the loop, and return the coroutine's result."""
     try:
         asyncio.set_event_loop(loop)

@@ -131,7 +131,7 @@ int64_t siw_sim_allocated_blocks(void);
  * Returns the number of destroyed objects of an open device whose memory is kept for later objects.
  * This memory remains allocated if the device is closed by force. Any thread.
  */
-uint32_t siw_sim_count_kept_objects(struct siw_context *ctx);
+uint32_t siw_sim_count_freelist_objects(struct siw_context *ctx);
 /* A memory, and the offsets of n blocks in it. */
 struct siw_sim_blocks {
 	const void *memory;

@@ -169,8 +169,9 @@ uint32_t sim_path_known_mtu(const struct sim_path *path);
  * for the plan's rate limit, or NULL. Returns false if the packet is lost, in which case the loss
  * has been counted.
  */
-bool sim_path_apply_fault_plan(struct sim_path *path, const struct siw_addr *peer, uint32_t octets,
-			       struct siw_llp_sock *sock, struct siw_fault_decision *fate);
+bool sim_path_apply_faults_to_packet(struct sim_path *path, const struct siw_addr *peer,
+				     uint32_t octets, struct siw_llp_sock *sock,
+				     struct siw_fault_decision *fate);
 /*
  * Parses a fault plan for a link or an interface of this world. Returns NULL if the text is
  * invalid; siw_sim_error_text() then returns the reason.
@@ -467,9 +468,9 @@ uint64_t sim_draw_random(struct sim_random *random);
  * Allocate the simulator's own memory like malloc, calloc and realloc.
  * siw_sim_set_allocation_failure_rate() has no effect on these allocations.
  */
-void *sim_malloc(size_t size);
-void *sim_calloc(size_t n, size_t size);
-void *sim_realloc(void *old, size_t size);
+void *sim_internal_malloc(size_t size);
+void *sim_internal_calloc(size_t n, size_t size);
+void *sim_internal_realloc(void *old, size_t size);
 
 #define SIM_BUCKETS	 4096
 #define SIM_PATH_BUCKETS 65536 /* large, because there may be a path for each pair of hosts */

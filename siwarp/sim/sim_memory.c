@@ -100,17 +100,17 @@ char *__wrap_strdup(const char *text)
 	return next_allocation_must_fail() ? NULL : count_allocated_block(__real_strdup(text));
 }
 
-void *sim_malloc(size_t size)
+void *sim_internal_malloc(size_t size)
 {
 	return count_allocated_block(__real_malloc(size));
 }
 
-void *sim_calloc(size_t n, size_t size)
+void *sim_internal_calloc(size_t n, size_t size)
 {
 	return count_allocated_block(__real_calloc(n, size));
 }
 
-void *sim_realloc(void *old, size_t size)
+void *sim_internal_realloc(void *old, size_t size)
 {
 	return counted_realloc(old, size);
 }
@@ -205,7 +205,7 @@ static uint32_t freelist_length(struct siw_freelist *list)
 	return n;
 }
 
-uint32_t siw_sim_count_kept_objects(struct siw_context *ctx)
+uint32_t siw_sim_count_freelist_objects(struct siw_context *ctx)
 {
 	uint32_t n = freelist_length(&ctx->free_cqs) + freelist_length(&ctx->free_srqs) +
 		     freelist_length(&ctx->free_ahs) + freelist_length(&ctx->free_regions) +

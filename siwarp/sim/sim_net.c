@@ -405,10 +405,10 @@ static void transmission_line_add_departure(struct sim_line *line, uint64_t at, 
  * Applies a fault plan to a packet on a transmission line. Counts the loss and returns false if the
  * packet is lost.
  */
-static bool transmission_line_apply_fault_plan(struct sim_line *line, const struct siw_faults *plan,
-					       const struct siw_addr *peer, uint32_t octets,
-					       struct siw_llp_sock *sock,
-					       struct siw_fault_decision *fate)
+static bool
+transmission_line_apply_faults_to_packet(struct sim_line *line, const struct siw_faults *plan,
+					 const struct siw_addr *peer, uint32_t octets,
+					 struct siw_llp_sock *sock, struct siw_fault_decision *fate)
 {
 	*fate = (struct siw_fault_decision){ .drop = -1, .release_ns = sim_monotonic_ns() };
 	if (!plan->n)
@@ -425,8 +425,9 @@ static bool transmission_line_apply_fault_plan(struct sim_line *line, const stru
 	return true;
 }
 
-bool sim_path_apply_fault_plan(struct sim_path *path, const struct siw_addr *peer, uint32_t octets,
-			       struct siw_llp_sock *sock, struct siw_fault_decision *fate)
+bool sim_path_apply_faults_to_packet(struct sim_path *path, const struct siw_addr *peer,
+				     uint32_t octets, struct siw_llp_sock *sock,
+				     struct siw_fault_decision *fate)
 {
 	const struct siw_faults *plan = path_active_fault_plan(path);
 
@@ -434,7 +435,8 @@ bool sim_path_apply_fault_plan(struct sim_path *path, const struct siw_addr *pee
 		sim.stats.lost++;
 		return false;
 	}
-	return transmission_line_apply_fault_plan(&path->line, plan, peer, octets, sock, fate);
+	return transmission_line_apply_faults_to_packet(&path->line, plan, peer, octets, sock,
+							fate);
 }
 
 /* ---- send buffers ---------------------------------------------------------------------------- */
@@ -552,12 +554,12 @@ static bool packet_apply_fault_plan(struct sim_packet *packet, enum stage stage,
 	struct sim_line *line = stage == SENDS ? &host->sends : &host->receives;
 
 	if (stage == PASSES)
-		return sim_path_apply_fault_plan(path, &packet->to, octets, sock, fate);
+		return sim_path_apply_faults_to_packet(path, &packet->to, octets, sock, fate);
 	transmission_line_use_fault_plan(
 		line, host->plan, stage == SENDS ? SIW_FAULT_TX : SIW_FAULT_RX, host->number);
-	return transmission_line_apply_fault_plan(line, &host->plan->faults,
-						  stage == SENDS ? &packet->to : &packet->from,
-						  octets, sock, fate);
+	return transmission_line_apply_faults_to_packet(
+		line, &host->plan->faults, stage == SENDS ? &packet->to : &packet->from, octets,
+		sock, fate);
 }
 
 /*
@@ -668,7 +670,7 @@ static void packet_arrive(struct sim_timer *timer)
 struct sim_packet *sim_packet_new(struct sim_path *path, const struct siw_addr *from,
 				  const struct siw_addr *to, uint32_t length)
 {
-	struct sim_packet *packet = sim_malloc(sizeof(*packet) + length);
+	struct sim_packet *packet = sim_internal_malloc(sizeof(*packet) + length);
 
 	if (!packet)
 		packet = sim_alloc(sizeof(*packet) + length); /* aborts the process on failure */

@@ -341,7 +341,7 @@ int siw_llp_event_fd_open(void)
 
 		while (n <= fd)
 			n *= 2;
-		fds = sim_realloc(fds, (size_t)n * sizeof(*fds));
+		fds = sim_internal_realloc(fds, (size_t)n * sizeof(*fds));
 		if (!fds)
 			abort();
 		memset(fds + n_fds, 0, (size_t)(n - n_fds) * sizeof(*fds));

@@ -369,7 +369,7 @@ static void refuse_segment(const struct sim_packet *packet, struct sim_host *hos
 	sim_send_tcp_segment(reset);
 }
 
-static void sent_segment_transmit(struct sim_stream *s, struct sent *sent)
+static void transmit_segment(struct sim_stream *s, struct sent *sent)
 {
 	uint32_t marks = !!(sent->flags & SIW_TCP_SYN) + !!(sent->flags & SIW_TCP_FIN);
 
@@ -403,7 +403,7 @@ static void transmit_new_segment(struct sim_stream *s, uint32_t length, uint8_t 
 		s->progress = s->rto_from = sim.now;
 	siw_link_add(&s->flight, &sent->link);
 	s->nxt += length;
-	sent_segment_transmit(s, sent);
+	transmit_segment(s, sent);
 }
 
 /* Retransmits a segment, and splits the segment first if the path MTU has become too small. */
@@ -422,7 +422,7 @@ static void retransmit_segment(struct sim_stream *s, struct sent *sent, uint32_t
 		siw_link_add(sent->link.next, &rest->link);
 	}
 	sent->again = true;
-	sent_segment_transmit(s, sent);
+	transmit_segment(s, sent);
 }
 
 static uint64_t stream_rto_ns(const struct sim_stream *s)
@@ -482,7 +482,7 @@ static void stream_send_within_windows(struct sim_stream *s)
 }
 
 /* Handles the expiry of the retransmission timer. */
-static void stream_rto_expired(struct sim_stream *s)
+static void stream_handle_rto_expiry(struct sim_stream *s)
 {
 	s->backoff++;
 	s->rto_from = sim.now;
@@ -494,7 +494,7 @@ static void stream_rto_expired(struct sim_stream *s)
 	if (s->state != OPEN) { /* retransmit the SYN or SYN-ACK */
 		s->pipe = 0;
 		sent_segment_of_list_node(s->flight.next)->again = true;
-		sent_segment_transmit(s, sent_segment_of_list_node(s->flight.next));
+		transmit_segment(s, sent_segment_of_list_node(s->flight.next));
 		stream_arm_timer(s);
 		return;
 	}
@@ -533,7 +533,7 @@ static void stream_timer_fire(struct sim_timer *timer)
 	} else if (sim.now - s->progress >= stream_timeout_ns(s)) {
 		stream_end_with_error(s, ETIMEDOUT);
 	} else {
-		stream_rto_expired(s);
+		stream_handle_rto_expiry(s);
 	}
 }
 
@@ -555,7 +555,7 @@ static void stream_sample_rtt(struct sim_stream *s, const struct sent *sent)
 	s->srtt = max_u64((7 * s->srtt + rtt) / 8, 1);
 }
 
-static void mark_segment_arrived(struct sim_stream *s, struct sent *sent)
+static void mark_sent_segment_arrived(struct sim_stream *s, struct sent *sent)
 {
 	if (sent->arrived)
 		return;
@@ -589,7 +589,7 @@ static void handle_cumulative_ack(struct sim_stream *s, uint64_t ack)
 
 		if (sent->seq + sent->length > ack)
 			break;
-		mark_segment_arrived(s, sent);
+		mark_sent_segment_arrived(s, sent);
 		siw_link_del(&sent->link);
 		free(sent);
 	}
@@ -633,7 +633,7 @@ static void handle_ack(struct sim_stream *s, const struct sim_segment *segment)
 		return;
 	for (struct siw_link *l = s->flight.next; l != &s->flight; l = l->next)
 		if (sent_segment_of_list_node(l)->number == segment->answers) {
-			mark_segment_arrived(s, sent_segment_of_list_node(l));
+			mark_sent_segment_arrived(s, sent_segment_of_list_node(l));
 			break;
 		}
 	mark_lost_segments(s);
@@ -708,7 +708,7 @@ static void handle_syn(struct sim_stream *s, const struct sim_segment *segment)
 	s->rcv_nxt = 1;
 	s->state = ANSWERING;
 	s->pipe = 0;
-	sent_segment_transmit(s, sent_segment_of_list_node(s->flight.next));
+	transmit_segment(s, sent_segment_of_list_node(s->flight.next));
 }
 
 /*
@@ -880,7 +880,7 @@ void sim_tcp_deliver(struct sim_packet *packet, struct sim_host *host)
 		handle_syn(s, segment);
 	} else if (ours && syn && s->state == ANSWERING && !segment->to) {
 		s->pipe = 0; /* the peer retransmits its SYN, because the SYN-ACK was lost */
-		sent_segment_transmit(s, sent_segment_of_list_node(s->flight.next));
+		transmit_segment(s, sent_segment_of_list_node(s->flight.next));
 	} else if (ours) {
 		if (handle_segment(s, packet))
 			return;

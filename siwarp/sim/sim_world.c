@@ -52,7 +52,7 @@ static __attribute__((noreturn)) void sim_abort(const char *what)
 
 void *sim_alloc(size_t octets)
 {
-	void *got = sim_calloc(1, octets);
+	void *got = sim_internal_calloc(1, octets);
 
 	if (!got)
 		sim_abort("out of memory");
@@ -64,7 +64,7 @@ void *sim_grow_array(void *array, uint32_t n, uint32_t *room, size_t size)
 	if (n < *room)
 		return array;
 	*room = *room ? 2 * *room : 16;
-	array = sim_realloc(array, *room * size);
+	array = sim_internal_realloc(array, *room * size);
 	if (!array)
 		sim_abort("out of memory");
 	return array;

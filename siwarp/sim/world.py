@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from siwarp.base import system
 from siwarp.base.library import ffi, lib
 from siwarp.sim import doors, sockets, tasks
-from siwarp.sim.loop import Loop, run_coroutine
+from siwarp.sim.loop import Loop, run_coroutine_and_close_loop
 from siwarp.sim.sockets import TCPListener, TCPSocket, UDPSocket
 from siwarp.sim.tasks import Task
 from siwarp.sim.units import NEVER, Duration, nanoseconds
@@ -615,10 +615,12 @@ class World:
             self._start_task(Task("executor", tasks.current_host_address()), call)
 
         if tasks.current_task() is not None:
-            return run_coroutine(Loop(start_executor_task, tasks.raise_if_world_is_closing), main)
+            return run_coroutine_and_close_loop(
+                Loop(start_executor_task, tasks.raise_if_world_is_closing), main
+            )
         self._loop = Loop(start_executor_task, self._raise_task_error)
         try:
-            return run_coroutine(self._loop, main)
+            return run_coroutine_and_close_loop(self._loop, main)
         finally:
             self._loop = None
 

@@ -17,14 +17,14 @@ from siwarp.verbs import AH, Context, Error, QPAttr, QPInitAttr, QPType, Timeout
 if TYPE_CHECKING:
     from siwarp.sim import World
 
-__all__ = ["open_ends"]
+__all__ = ["open_connected_ends"]
 
 #: Q_Key of both ends in a world, whose hosts have different default Q_Keys.
 _QKEY = 0x5EED
 
 
 @contextlib.contextmanager
-def open_ends(
+def open_connected_ends(
     kind: Kind,
     device: Context | str | None,
     world: World | None,
@@ -58,7 +58,7 @@ def open_ends(
         elif kind == "uc":
             _connect_uc(ends)
         else:
-            _create_address_handles(ends, stack)
+            _prepare_ud_or_rd(ends, stack)
         yield ends
 
 
@@ -80,8 +80,8 @@ def _host_address_of_device(opened: Context, wanted: Context | str | None) -> st
     return opened.device.addresses[0]
 
 
-def _create_address_handles(ends: Pair, stack: contextlib.ExitStack) -> None:
-    """Create the address handles of UD or RD peers, which each request contains."""
+def _prepare_ud_or_rd(ends: Pair, stack: contextlib.ExitStack) -> None:
+    """Move UD or RD queue pairs to RTS, and create an address handle of each one's peer."""
     for end in ends:
         end.qp.to_rts()
         end.post_receives()

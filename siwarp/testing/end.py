@@ -244,19 +244,17 @@ class End(Closing):
                     "the peer is open, and that no fault plan drops packets: a capture shows what "
                     "was sent",
                 )
-            self._kept += [wc for wc in wcs if self._release_request_memory(wc) or wanted(wc)]
+            self._kept += [wc for wc in wcs if not self._release_request_memory(wc) or wanted(wc)]
 
     def _release_request_memory(self, wc: WC) -> bool:
-        """Close the memory region that a request of this class has used, now that it is complete.
-
-        Return False then, and True for every other completion.
+        """Close the memory region of a completed request; return whether this class posted it.
 
         A request that timed out completes later, when no call waits for it.
         """
         mr = self._lent.pop(wc.wr_id, None)
         if mr is not None:
             mr.close()
-        return mr is None
+        return mr is not None
 
     def _check_completion(self, wc: WC, what: str) -> WC:
         flushed = wc.status == WCStatus.WR_FLUSH_ERR and not wc.vendor_err

@@ -76,10 +76,10 @@ def pair(
                 f"pair({kind!r}, sim=True), or run without siwarp.sim and SIWARP_SIM"
             )
         # Imported late: unless ``sim``, this import loads the library for real sockets.
-        from siwarp.testing.connect import open_ends
+        from siwarp.testing.connect import open_connected_ends
 
         yield stack.enter_context(
-            open_ends(
+            open_connected_ends(
                 kind,
                 device,
                 world,

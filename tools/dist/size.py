@@ -25,7 +25,7 @@ PARTS = {
 }
 
 
-def part_name(file: str) -> str:
+def wheel_part_of_file(file: str) -> str:
     """Return the name of the part of a wheel to which a file belongs."""
     for name, prefixes in PARTS.items():
         if file.startswith(prefixes):
@@ -36,19 +36,19 @@ def part_name(file: str) -> str:
     return "metadata" if ".dist-info/" in file else "other files"
 
 
-def octets_of_parts(wheel: Path) -> Counter[str]:
+def octets_of_wheel_parts(wheel: Path) -> Counter[str]:
     """Return the octets of each part of a wheel; they add up to the wheel's size."""
     found: Counter[str] = Counter()
     with ZipFile(wheel) as archive:
         for file in archive.infolist():
-            found[part_name(file.filename)] += file.compress_size
+            found[wheel_part_of_file(file.filename)] += file.compress_size
     found["directory of the archive"] = wheel.stat().st_size - found.total()
     return found
 
 
 def main() -> int:
     """Print the parts of all wheels in dist/release; return 1 if one exceeds its maximum."""
-    wheels = {w.stem.split("-")[-1]: octets_of_parts(w) for w in sorted(OUT.glob("*.whl"))}
+    wheels = {w.stem.split("-")[-1]: octets_of_wheel_parts(w) for w in sorted(OUT.glob("*.whl"))}
     names = sorted(
         {n for w in wheels.values() for n in w}, key=lambda n: -max(w[n] for w in wheels.values())
     )

@@ -265,7 +265,7 @@ class FinalChecks:
         while run.world.now - began < RECORD_S:
             run.poll_all_hosts()
             run.world.run_for(0.005)
-        octets = target.octets_of_write_area(cell)
+        octets = target.content_of_write_area(cell)
         came = sum(
             any(octets[n * RECORD_OCTETS : (n + 1) * RECORD_OCTETS])
             for n in range(RECORDS_IN_FLIGHT)
@@ -387,7 +387,7 @@ class FinalChecks:
     # ---- RD: the end of an incarnation
 
     def check_drain_after_loss_of_peer(self) -> None:
-        """Check that an RD queue pair in SQD drains if its peer is lost, and can find it again."""
+        """Check that an RD queue pair in SQD drains if its peer is lost, and reconnects later."""
         run = self.run
         pair = self._create_pair(QPType.RD)
         if pair is None:
@@ -456,7 +456,7 @@ class FinalChecks:
         )
 
     def check_destroyed_rd_sender(self) -> None:
-        """Check that an RD message arrives although it was lost before its sender was destroyed."""
+        """Check that a lost RD message is retransmitted after its queue pair was destroyed."""
         run = self.run
         pair = self._create_pair(QPType.RD)
         if pair is None or not run.program.settings["linger_ms"]:

@@ -179,8 +179,8 @@ def run(
                 execution.run_final_checks()
             except (Violation, Error, ValueError, AssertionError, KeyError) as e:
                 kind = "" if isinstance(e, Violation) else f"{type(e).__name__}: "
+                # No cleanup is needed, because closing the world releases all objects.
                 failure = f"{kind}{e}" or repr(e)
-                execution.skip_cleanup_after_failure()
         stats = world.stats
         return Outcome(
             hash=world.trace_hash,
@@ -282,7 +282,7 @@ class Execution:
     def _check_invariants(self, *, at_all: bool = False) -> None:
         """Check open regions, queue pair states, and some or (``at_all``) all closed regions."""
         for host in self.hosts:
-            host.target.check(bool(self.program.liars))
+            host.target.check_content(bool(self.program.liars))
         ends = self.list_open_queue_pairs()
         guarded = [host.srq_slots for host in self.hosts if host.srq is not None]
         for end in ends:
@@ -299,9 +299,6 @@ class Execution:
                 state = end.qp.qp_state
                 if state in (QPState.ERR, QPState.SQE):
                     raise Violation(f"{end!r} is in {state.name}, and nothing went wrong")
-
-    def skip_cleanup_after_failure(self) -> None:
-        """Skip the cleanup after a failure, because closing the world releases all objects."""
 
     # ---- creation of objects
 
@@ -573,7 +570,7 @@ class Execution:
             taken = [id(wr) for _, wr in some].index(id(e.bad_wr))
             self.refusals += 1
             # An RC queue pair does not know its limits before its connection is established.
-            early = state == QPState.ERR and end.kind == QPType.RC and not end.connected
+            early = state == QPState.ERR and end.kind == QPType.RC and not end.knows_limits
             early &= e.errno == errno.EINVAL
             if state in (QPState.RESET, QPState.INIT, QPState.RTR) or early:
                 require(e.errno == errno.EINVAL, f"posting to {end!r} in {state.name}: {e}")
@@ -629,7 +626,7 @@ class Execution:
         request.bad = bad
         request.dest = dest or self._pick_destination(op, end, 1)
         assert request.slots is not None
-        imm = number % 4 == 0 and (end.kind != QPType.RC or (end.private and end.connected))
+        imm = number % 4 == 0 and (end.kind != QPType.RC or (end.private and end.knows_limits))
         sizes = (0, 1, 16, 40, 3000) if imm else (16, 64, 100, 500, 1400, 3000)
         length = sizes[number // 4 % len(sizes)]
         if number % 29 == 5:
@@ -1267,7 +1264,7 @@ class Execution:
         require(
             target.cells.get((end.number, dest, False)) is not cell
             or (end.kind == QPType.RC and end.persona != Persona.ROCE)
-            or target.octets_of_write_area(cell) == cell.expected,
+            or target.content_of_write_area(cell) == cell.expected,
             lambda: f"{what} completed, but its octets are not in the target",
         )
 
@@ -1371,7 +1368,7 @@ class Execution:
             self.rc.check_message_order(end, message, what)
         cell = message.cell
         if wide and cell is not None and cell.steady:
-            now = end.host.target.octets_of_write_area(cell)
+            now = end.host.target.content_of_write_area(cell)
             span = slice(message.offset, message.offset + message.length)
             require(
                 now[span] == bytes(cell.expected[span]) or end.host.target.closed_at > 0,
@@ -1412,7 +1409,7 @@ class Execution:
         mr = host.target.memory
         start = record.addr - _memory_address(mr) - cell.at
         require(0 <= start <= cell.length - record.length, lambda: f"{what} is outside of its cell")
-        now = host.target.octets_of_write_area(cell)
+        now = host.target.content_of_write_area(cell)
         for first, last in record.ranges:
             span = slice(start + first, start + last)
             require(now[span] == bytes(cell.expected[span]), lambda: f"{what}: wrong octets")
@@ -1489,7 +1486,7 @@ class Execution:
         for slots in end.slots:
             assert slots.memory.mr is not None
             slots.memory.mr.close()
-            slots.memory.fill_and_forbid_memory_changes()
+            slots.memory.fill_and_take_snapshot()
             self.frozen.append(slots.memory)
         if end.send.small and not end.send.waiters:
             end.host.completions.remove(end.send)
@@ -1632,7 +1629,7 @@ class Execution:
             return
         self.crashes += 1
         self.stale += len(host.context._list_open_descendants()) + 1
-        self.stale += lib.siw_sim_count_kept_objects(host.context._c_object())
+        self.stale += lib.siw_sim_count_freelist_objects(host.context._c_object())
         host.up = False
         host.disturbance.note_instant_fault(self.world.now_ns)
         for end in host.ends:
@@ -1644,9 +1641,9 @@ class Execution:
             end.id = None
             self._forget_posted_requests(end)
         host.channel = host.listener = None
-        for memory in list(host.registered_memories()):
+        for memory in list(host.all_memories()):
             if memory not in self.frozen:
-                memory.forbid_memory_changes()
+                memory.take_snapshot()
                 self.frozen.append(memory)
         self.world.run_for(0)  # lets the tasks on the crashed host stop waiting
         host.context.close(force=True)

@@ -109,17 +109,17 @@ class Memory:
         self.mr: MR | None = None
         self._frozen: object = None  # the octets that must not change; None: they may change
 
-    def check(self) -> None:
+    def check_guards(self) -> None:
         """Raise a Violation if a guard of the buffer was overwritten."""
         whole = self._all
         if not (whole.startswith(_GUARD) and whole.endswith(_GUARD)):
             raise Violation(f"a write outside of a region: a guard of {self.name} has changed")
 
-    def forbid_memory_changes(self) -> None:
-        """Record that the region is closed, and that the memory must not change from now on."""
+    def take_snapshot(self) -> None:
+        """Record the memory, which must not change while its region is closed."""
         self._frozen = bytes(self._all)
 
-    def fill_and_forbid_memory_changes(self) -> None:
+    def fill_and_take_snapshot(self) -> None:
         """Fill the memory of a region that stays closed, so that no copy of its content is needed.
 
         A late write of octets that the memory contained before is then found, too.
@@ -129,15 +129,15 @@ class Memory:
             _closed = b"\xcc" * len(self._all)
         self._frozen = self._all[:] = memoryview(_closed)[: len(self._all)]
 
-    def permit_memory_changes(self) -> None:
-        """Record that the memory is registered again."""
+    def check_and_drop_snapshot(self) -> None:
+        """Check the memory and permit changes, because the memory is registered again."""
         self.check_memory_is_unchanged()
         self._frozen = None
 
     def __len__(self) -> int:
         return len(self._all)
 
-    def has_at(self, at: int, octets: bytes) -> bool:
+    def has_octets_at(self, at: int, octets: bytes) -> bool:
         """Return whether the memory contains the given octets at an offset, without a copy."""
         return self._all.startswith(octets, GUARD + at)
 
@@ -193,7 +193,7 @@ class Guards:
         changed = lib.siw_sim_find_changed_memory(self._c_memories, len(memories), _GUARD, GUARD)
         if changed >= 0:
             memory = memories[changed].memory
-            memory.check()
+            memory.check_guards()
             raise Violation(f"a write past a slot: a guard within {memory.name} changed")
 
 
@@ -324,7 +324,7 @@ class Target:
             at += self._offset_of_write_areas()
             self.cells[key] = Cell(len(self.cells), at, length, steady, bytearray(length))
             first = next(first for first, seen in self._seen.items() if first + len(seen) == at)
-            self._seen[first] += self.octets_of_write_area(self.cells[key])
+            self._seen[first] += self.content_of_write_area(self.cells[key])
         return self.cells[key]
 
     def overwrite_constant_part(self) -> None:
@@ -337,20 +337,20 @@ class Target:
         self._present = self.static
         self.memory.view[: self.STATIC] = self.static
 
-    def octets_of_write_area(self, cell: Cell) -> bytes:
+    def content_of_write_area(self, cell: Cell) -> bytes:
         """Return the current content of a write area."""
         return bytes(self.memory.view[cell.at : cell.at + cell.length])
 
-    def check(self, liars: bool) -> None:
+    def check_content(self, liars: bool) -> None:
         """Raise a Violation if the target contains octets that no posted request wrote."""
-        self.memory.check()
+        self.memory.check_guards()
         if liars:
             return
         memory = self.memory
-        if not memory.has_at(0, self._present):
+        if not memory.has_octets_at(0, self._present):
             raise Violation(f"{memory.name}: a write that was not posted")
         for at, seen in self._seen.items():
-            if not memory.has_at(at, seen):
+            if not memory.has_octets_at(at, seen):
                 self._check_write_areas()
                 self._seen[at] = bytes(memory.view[at : at + len(seen)])
         values = self._COUNTERS.unpack_from(memory.view, self.STATIC)
@@ -363,7 +363,7 @@ class Target:
 
     def _check_write_areas(self) -> None:
         for cell in self.cells.values():
-            now = self.octets_of_write_area(cell)
+            now = self.content_of_write_area(cell)
             if cell.steady and now != cell.expected:
                 require(
                     _is_partial_copy(now, cell.expected),
@@ -448,7 +448,7 @@ class Host:
         self.target: Target
         self.handles: dict[Address, AH] = {}
 
-    def registered_memories(self) -> Iterator[Memory]:
+    def all_memories(self) -> Iterator[Memory]:
         """Yield all memory that is or was registered since the host's last start."""
         yield self.target.memory
         if self.srq is not None:
@@ -564,7 +564,7 @@ class End:
             self.pair.causes.add("ended")
 
     @property
-    def connected(self) -> bool:
+    def knows_limits(self) -> bool:
         """RC: whether the queue pair knows the limits of its connection."""
         return self.by_qpn or bool(self.pair and self.number in self.pair.established)
 

@@ -142,8 +142,8 @@ class Objects:
                 end.short |= bool(users)
                 if end.pair is not None and users:
                     end.pair.causes.add("refused")
-            slots.memory.forbid_memory_changes()
-            slots.memory.permit_memory_changes()
+            slots.memory.take_snapshot()
+            slots.memory.check_and_drop_snapshot()
             run.register_memory(end.host, slots.memory, AccessFlag.LOCAL_WRITE)
 
     def close_target_region(self, host: Host) -> None:
@@ -154,7 +154,7 @@ class Objects:
         memory.mr = None
         self._note_target_key_change(host.target, host)
         host.target.overwrite_constant_part()
-        memory.forbid_memory_changes()
+        memory.take_snapshot()
         self.run.frozen.append(memory)
 
     def _post_large_reads(self, op: Operation, host: Host) -> None:
@@ -162,7 +162,7 @@ class Objects:
         run = self.run
         there = [end for end in host.ends if end.kind == QPType.RD]
         for end in run.list_open_queue_pairs():
-            if end.kind == QPType.RC and end.connected:
+            if end.kind == QPType.RC and end.knows_limits:
                 dest = end.peer
             else:
                 dest = there[0] if end.kind == QPType.RD and there else None
@@ -189,7 +189,7 @@ class Objects:
         for host in self.run.hosts:
             memory = host.target.memory
             if host.up and memory.mr is None:
-                memory.permit_memory_changes()
+                memory.check_and_drop_snapshot()
                 host.target.restore_constant_part()
                 self.run.frozen.remove(memory)
                 self.run.register_memory(host, memory, self.access)
@@ -214,7 +214,7 @@ class Objects:
     def do_bind_memory_window(self, op: Operation) -> None:
         """Bind an RC queue pair's memory window to a region of the same host."""
         end = self.run.pick_queue_pair(op, 0, QPType.RC)
-        if end is None or end.qp.qp_state != QPState.RTS or not end.connected:
+        if end is None or end.qp.qp_state != QPState.RTS or not end.knows_limits:
             return
         if end.window is None:
             memory = Memory(f"the window of RC {end.number}", WINDOW_OCTETS)
@@ -352,7 +352,7 @@ class Objects:
         window.mw.close()
         assert window.memory.mr is not None
         window.memory.mr.close()
-        window.memory.forbid_memory_changes()
+        window.memory.take_snapshot()
         self.run.frozen.append(window.memory)
 
     # ---- groups

@@ -138,7 +138,7 @@ class Connections:
         target = end.peer.host.target
         for (writer, dest, _), cell in target.cells.items():
             if writer == end.number and dest == end.peer.address:
-                cell.expected[:] = target.octets_of_write_area(cell)
+                cell.expected[:] = target.content_of_write_area(cell)
                 cell.tainted = target.memory.mr is None
 
     def note_fault_plan_change(self) -> None:
@@ -368,7 +368,7 @@ class Connections:
             cell, version = message.behind
             if version == cell.version and not cell.tainted:
                 require(
-                    end.host.target.octets_of_write_area(cell) == cell.expected,
+                    end.host.target.content_of_write_area(cell) == cell.expected,
                     lambda: f"{what} arrived before the Write in front of it",
                 )
 

@@ -160,9 +160,9 @@ class RCChannel(RDMAChannel):
         if self._flushed or self.device.closed:
             loop.call_soon(self._close_queue_pair)
         else:
-            self._timer = loop.call_later(LEAVE_S, self._end_queue_pair)
+            self._timer = loop.call_later(LEAVE_S, self._move_queue_pair_to_error)
 
-    def _end_queue_pair(self) -> None:
+    def _move_queue_pair_to_error(self) -> None:
         """Move the queue pair to the error state, because the peer does not end the connection."""
         with contextlib.suppress(Error):
             self._queue_pair.modify(QPAttr(qp_state=QPState.ERR))

@@ -150,7 +150,7 @@ class RDChannel(RDMAChannel):
         #: Only at an acceptor: called when the first unit with a JOIN has arrived from the peer.
         self.on_joined: Callable[[], None] | None = None
 
-    def receive_units_of_source(self, source: _Source) -> None:
+    def register_source(self, source: _Source) -> None:
         """Register this channel as the one that receives the units of a source."""
         self._source = source
         self._port.channels[source] = self
@@ -243,7 +243,7 @@ async def connect_rd(
         """Assign the first unit from the peer's address, and its source, to the channel."""
         if wc.source != channel.destination:
             return None
-        channel.receive_units_of_source((wc.source_octets, wc.source_instance))
+        channel.register_source((wc.source_octets, wc.source_instance))
         port.receives.find = port._find_channel
         if not answered.done():
             answered.set_result(None)

@@ -263,7 +263,7 @@ class Session:
                 )
                 total = origin.entry.size
             else:
-                tree, name = await self._open_tree(source)
+                tree, name = await self._open_containing_tree(source)
                 stack.callback(tree.close)
                 first = await self._disk.queue_call(tree.entry, name)
                 if first.kind == FileKind.DIRECTORY and not recursive:
@@ -304,7 +304,7 @@ class Session:
         finally:
             self._plan = self._plan_done = None
 
-    async def _open_tree(self, source: str | os.PathLike[str]) -> tuple[Tree, str]:
+    async def _open_containing_tree(self, source: str | os.PathLike[str]) -> tuple[Tree, str]:
         """Open the directory that contains a local file; return the directory and the file's name.
 
         A path that ends in a slash, or names no entry of its parent (``.``), is the root itself.
@@ -489,11 +489,13 @@ def _surplus_paths(
     entries: list[Entry], base: str, others: list[Entry], others_base: str
 ) -> list[str]:
     """Return the paths of entries that ``others`` lacks; each directory follows its contents."""
-    kept = {_path_below(entry.path, others_base) for entry in others}
-    return [entry.path for entry in reversed(entries) if _path_below(entry.path, base) not in kept]
+    kept = {_relative_path(entry.path, others_base) for entry in others}
+    return [
+        entry.path for entry in reversed(entries) if _relative_path(entry.path, base) not in kept
+    ]
 
 
-def _path_below(path: str, base: str) -> str:
+def _relative_path(path: str, base: str) -> str:
     return path[len(base) :].lstrip("/")
 
 

@@ -171,7 +171,7 @@ class Credits:
         """Count a received unit, with the counts of its header.
 
         The receive of a grant unit counts as free again at once; that of another unit counts as
-        held until ``release``.
+        held until ``count_released_receive``.
 
         Raises:
             CreditError: the peer had no credit for the unit, it is the acceptor and used its last

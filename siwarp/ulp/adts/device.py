@@ -102,7 +102,7 @@ class Device:
         self._gone: asyncio.Future[None] | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
         self._tasks = [
-            self._loop.create_task(self._start_dispatcher(run, f"adts-{name}"))
+            self._loop.create_task(self._run_dispatcher(run, f"adts-{name}"))
             for name, run in (
                 ("completions", self._dispatch_completions),
                 ("cm", self._dispatch_cm_events),
@@ -115,7 +115,7 @@ class Device:
         """Whether the device is lost, closed, or being closed."""
         return self._lost or self._gone is not None
 
-    def units(self, size: int) -> Units:
+    def units_of_size(self, size: int) -> Units:
         """Return the object that provides units of one size: the pool, or a part of the pool."""
         if size == self.pool.unit:
             return self.pool
@@ -179,7 +179,7 @@ class Device:
 
     # ---- dispatch
 
-    async def _start_dispatcher(
+    async def _run_dispatcher(
         self, run: Callable[[], Coroutine[Any, Any, None]], name: str
     ) -> None:
         asyncio.current_task().set_name(name)  # type: ignore[union-attr]

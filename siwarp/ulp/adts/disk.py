@@ -68,10 +68,10 @@ class Disk:
             if self.busy_since is not None:
                 return result
             self.busy_since = system.monotonic()
-        self._threads.submit(self._make_queued_calls)
+        self._threads.submit(self._run_queued_calls)
         return result
 
-    def _make_queued_calls(self) -> None:
+    def _run_queued_calls(self) -> None:
         """Make the queued calls of the session; a thread of the pool runs this."""
         assert self._threads is not None
         done = 0
@@ -84,7 +84,7 @@ class Disk:
                 if done == _CALLS_A_TURN:
                     # the pool is closed: this thread makes the remaining calls
                     with contextlib.suppress(RuntimeError):
-                        self._threads.submit(self._make_queued_calls)
+                        self._threads.submit(self._run_queued_calls)
                         return
                 call, result = self._waiting.popleft()
             outcome = _call_and_catch(call)

@@ -220,9 +220,9 @@ class _RDMAAcceptor(_Acceptor[_Reserved]):
 
     def _release_reservation(self, reserved: _Reserved) -> None:
         reserved.receives.reserved -= reserved.credits.reserved
-        self._end_session(reserved.receives)
+        self._count_ended_session(reserved.receives)
 
-    def _end_session(self, receives: Receives) -> None:
+    def _count_ended_session(self, receives: Receives) -> None:
         self._memory.count_session(receives.unit_size, -1)
         self._schedule_freeing_of_receives(receives.unit_size)
 
@@ -254,7 +254,7 @@ class _RCAcceptor(_RDMAAcceptor):
         if size not in self._receives:
             self._receives[size] = RCReceives(
                 self._memory.device,
-                self._memory.device.units(size),
+                self._memory.device.units_of_size(size),
                 self._memory.receive_limit(size),
                 self._scarce,
             )
@@ -280,11 +280,11 @@ class _RCAcceptor(_RDMAAcceptor):
                 event,
                 self._memory.device,
                 receives,
-                self._memory.device.units(receives.unit_size),
+                self._memory.device.units_of_size(receives.unit_size),
                 credits,
                 self._memory.limits.window,
                 expected.accepted,
-                lambda: self._end_session(receives),
+                lambda: self._count_ended_session(receives),
             )
 
     def _find_receives(self, size: int) -> Receives | None:
@@ -315,7 +315,7 @@ class _RDAcceptor(_RDMAAcceptor):
         if port is None:
             receives = Receives(
                 self._memory.device,
-                self._memory.device.units(size),
+                self._memory.device.units_of_size(size),
                 self._memory.receive_limit(size),
                 self._scarce,
             )
@@ -349,7 +349,7 @@ class _RDAcceptor(_RDMAAcceptor):
         try:
             channel = RDChannel(
                 port,
-                self._memory.device.units(receives.unit_size),
+                self._memory.device.units_of_size(receives.unit_size),
                 credits,
                 Role.ACCEPTOR,
                 self._memory.limits.window,
@@ -358,9 +358,9 @@ class _RDAcceptor(_RDMAAcceptor):
         except Error:
             self._release_reservation(reserved)
             return None
-        channel.on_released = lambda: self._end_session(receives)
+        channel.on_released = lambda: self._count_ended_session(receives)
         channel.on_joined = lambda: expected.accepted(channel)
-        channel.receive_units_of_source((wc.source_octets, wc.source_instance))
+        channel.register_source((wc.source_octets, wc.source_instance))
         return channel
 
 

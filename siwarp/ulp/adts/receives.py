@@ -252,7 +252,7 @@ class Receives:
         return got
 
     def add_channel(self, holder: _ReceivingChannel) -> None:
-        """Add a channel, for which ``reserve`` has reserved receives."""
+        """Add a channel, for which ``reserve_for_channel`` has reserved receives."""
         self._holders[holder] = None
 
     def remove_channel(self, holder: _ReceivingChannel) -> None:

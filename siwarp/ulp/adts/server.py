@@ -115,7 +115,7 @@ class Server:
         numeric = resolve_to_numeric(host)
         if set(self._kinds) != {ChannelKind.TCP}:
             self._opened = await endpoints.open_acceptors(
-                numeric, self._limits, self._pause_busiest_sessions
+                numeric, self._limits, self._pause_or_resume_busiest_sessions
             )
             self._acceptors = {
                 ChannelKind.RD: self._opened.rd,
@@ -168,14 +168,14 @@ class Server:
         self._told_at, self._untold = now, 0
         self._report_event(text + more)
 
-    def _pause_busiest_sessions(self, is_scarce: bool) -> None:
-        """Pause the half of the sessions that have sent most while receives are scarce."""
+    def _pause_or_resume_busiest_sessions(self, is_scarce: bool) -> None:
+        """Pause the half of the sessions that have sent most; resume it if not ``is_scarce``."""
         if is_scarce:
             busy = [e for e in self._exchanges if e.receiver.open_transfer_count]
             busy.sort(key=lambda e: e.channel.received_octets, reverse=True)
             self._throttled = busy[: (len(busy) + 1) // 2]
         for exchange in self._throttled:
-            exchange.pause_peer("receives", is_scarce)
+            exchange.set_peer_paused("receives", is_scarce)
 
     # ---- admission
 
@@ -293,13 +293,13 @@ class _Served:
                 done = self._disk.queue_call(
                     self._delete_path, os.fsdecode(message.path), message.options
                 )
-                done.add_done_callback(lambda done: self._end_delete(record.transfer, done))
+                done.add_done_callback(lambda done: self._answer_delete(record.transfer, done))
             case wire.List() | wire.Get():
                 self._disk.queue_call(
-                    self._plan_answer, message, record.transfer
+                    self._make_answer_plan, message, record.transfer
                 ).add_done_callback(lambda done: self._begin_answer(record.transfer, done))
 
-    def _plan_answer(self, message: wire.List | wire.Get, request: int) -> FilePlan | ListPlan:
+    def _make_answer_plan(self, message: wire.List | wire.Get, request: int) -> FilePlan | ListPlan:
         """Return the plan that answers a request. Raises OSError if the path cannot be read."""
         path = os.fsdecode(message.path)
         recursive = bool(message.options & Option.RECURSIVE)
@@ -344,7 +344,7 @@ class _Served:
         self._tree.delete(path)
         return 1
 
-    def _end_delete(self, request: int, done: asyncio.Future[int]) -> None:
+    def _answer_delete(self, request: int, done: asyncio.Future[int]) -> None:
         self._requests -= 1
         if done.cancelled():
             return

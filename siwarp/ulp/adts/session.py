@@ -202,7 +202,7 @@ class Exchange:
         self._last_active = system.monotonic()
         self._wake.set()
 
-    def pause_peer(self, reason: str, paused: bool) -> None:
+    def set_peer_paused(self, reason: str, paused: bool) -> None:
         """Set or clear a reason to pause; the peer sends no files while there is a reason."""
         before = bool(self._pausing)
         if paused:
@@ -319,7 +319,7 @@ class Exchange:
                 done = self._disk.queue_call(self._process_records, records)
                 # The disk thread uses the unit's memory even after this task is cancelled, so the
                 # unit is released when the disk thread has finished.
-                done.add_done_callback(partial(_release_after_processing, received))
+                done.add_done_callback(partial(_release_processed_unit, received))
                 await self._ring.put(done)
             else:
                 received.release()
@@ -511,7 +511,7 @@ class Exchange:
         """Ask the peer to pause while a file system call is slow; return whether a call is slow."""
         since = self._disk.busy_since
         stalls = since is not None and now - since > STALL_S
-        self.pause_peer("disk", stalls)
+        self.set_peer_paused("disk", stalls)
         if since is not None and now - since > PAUSED_SILENCE_S:
             raise _Own(
                 ErrorCode.IO,
@@ -522,7 +522,7 @@ class Exchange:
         return stalls
 
 
-def _release_after_processing(received: Received, done: asyncio.Future[Outcome]) -> None:
+def _release_processed_unit(received: Received, done: asyncio.Future[Outcome]) -> None:
     if not done.cancelled():
         done.exception()  # retrieve the exception, or asyncio logs it if the session has ended
     received.release()

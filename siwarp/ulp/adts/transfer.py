@@ -442,7 +442,7 @@ class Sender:
                 self._is_finishing = True
                 break
             if isinstance(found, Entry):
-                found = self._check_entry_can_be_sent(plan, found, len(view) - UNIT_HEADER_SIZE)
+                found = self._entry_or_failure(plan, found, len(view) - UNIT_HEADER_SIZE)
             if isinstance(found, Entry):
                 if plan.is_sent_at_once(found):
                     self._ready.append(_Sending(found, plan, at_once=True))
@@ -469,7 +469,7 @@ class Sender:
             self._directories.pop()
         return at
 
-    def _check_entry_can_be_sent(self, plan: FilePlan, entry: Entry, room: int) -> Entry | Failure:
+    def _entry_or_failure(self, plan: FilePlan, entry: Entry, room: int) -> Entry | Failure:
         """Return the entry, or the reason why it is not sent."""
         path = entry.path
         if entry.kind is None or (entry.kind == FileKind.SYMLINK and not plan.symlinks):

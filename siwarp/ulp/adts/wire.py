@@ -415,13 +415,13 @@ class _Int(_Kind):
     most: int
 
     def encode(self, value: int) -> bytes:
-        return self._check(value).to_bytes(self.size, "big", signed=self.least < 0)
+        return self._check_bounds(value).to_bytes(self.size, "big", signed=self.least < 0)
 
     def decode(self, octets: memoryview) -> int:
         _check_field_size(octets, (self.size,))
-        return self._check(int.from_bytes(octets, "big", signed=self.least < 0))
+        return self._check_bounds(int.from_bytes(octets, "big", signed=self.least < 0))
 
-    def _check(self, value: int) -> int:
+    def _check_bounds(self, value: int) -> int:
         if not self.least <= value <= self.most:
             raise WireError(f"{value} is not in the range {self.least} to {self.most}")
         return value

@@ -257,7 +257,7 @@ class _SIWComm(Comm):  # type: ignore[misc]
             sizes_field = struct.pack(f"!{len(sizes)}Q", *sizes)
             await self._conn.send(b"".join([header, sizes_field, *frames]))
             return sum(sizes)
-        exposed = [self._expose_memory_until_read(frame) for frame in frames if len(frame) >= LARGE]
+        exposed = [self._register_for_remote_read(frame) for frame in frames if len(frame) >= LARGE]
         index = b"".join(
             [
                 struct.pack(f"!{len(sizes)}Q", *sizes),
@@ -267,7 +267,7 @@ class _SIWComm(Comm):  # type: ignore[misc]
         )
         kind, content = _Type.INDEX, index
         if _HEADER.size + len(index) > RECV_SIZE:
-            exposed.append(self._expose_memory_until_read(memoryview(index)))
+            exposed.append(self._register_for_remote_read(memoryview(index)))
             kind, content = _Type.REMOTE_INDEX, exposed[-1].remote().pack()
         if exposed:
             self._exposed.append(exposed)
@@ -275,7 +275,7 @@ class _SIWComm(Comm):  # type: ignore[misc]
         await self._conn.send(_HEADER.pack(kind, len(sizes), len(index)) + content)
         return sum(sizes)
 
-    def _expose_memory_until_read(self, memory: memoryview) -> MR:
+    def _register_for_remote_read(self, memory: memoryview) -> MR:
         """Register memory, which the peer may read until it reports that it has read it."""
         return self._conn.register(memory, AccessFlag.REMOTE_READ)
 

@@ -58,7 +58,7 @@ class Relay:
             self._task = asyncio.ensure_future(self._move_octets())
 
     def stop_transfer(self) -> None:
-        """End the transfer and the channel if no octets have been moved yet."""
+        """End the transfer and the channel, unless they are ending already."""
         if self._task is None:
             self._task = asyncio.ensure_future(self._end_transfer())
         elif not self._ending:

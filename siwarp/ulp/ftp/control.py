@@ -200,7 +200,7 @@ class _ChannelOffer:
         )
         self._timer = session.call_later(tprt.LIFETIME, self._on_timeout)
 
-    def open(self, port: int) -> None:
+    def open_active_channel(self, port: int) -> None:
         """Begin to open the channel to a port of the client (active mode)."""
         self._forget_token()
         self._give_up = self._bridge.open_channel_to_client(
@@ -386,8 +386,8 @@ class _ControlConnection:
         self._kind = kind
         self.respond(tprt.format_reply(kind, self._offer.invitation))
 
-    def _pop_offered_token(self: Any) -> _ChannelOffer | None:
-        """Return the token for one channel; without a token, reply with an error to the client."""
+    def _pop_channel_offer(self: Any) -> _ChannelOffer | None:
+        """Remove the offer of a channel and return it; if there is none, reply with an error."""
         offer: _ChannelOffer | None = self._offer
         self._offer = None
         if offer is None:
@@ -400,7 +400,7 @@ class _ControlConnection:
             super()._make_epasv(extmode)  # type: ignore[misc]
             return
         self._end_data_connections()
-        offer = self._pop_offered_token()
+        offer = self._pop_channel_offer()
         if offer is None:
             return
         self._dtp_acceptor = offer
@@ -415,9 +415,9 @@ class _ControlConnection:
         """Begin to open a data connection to the client, whose address pyftpdlib has checked."""
         if self._kind is None:
             return FTPHandler.active_dtp(ip, port, session)
-        offer = self._pop_offered_token()
+        offer = self._pop_channel_offer()
         if offer is not None:
-            offer.open(port)
+            offer.open_active_channel(port)
         return offer
 
     def ftp_STOR(self: Any, file: str, mode: str = "w") -> str | None:

@@ -99,7 +99,7 @@ class FileSystem(AbstractedFS):  # type: ignore[misc]  # pyftpdlib has no types
     # ---- opening
 
     @contextlib.contextmanager
-    def directory(self, path: str) -> Iterator[int]:
+    def open_directory(self, path: str) -> Iterator[int]:
         """Yield a descriptor (O_PATH) of a directory."""
         fd = os.open(self._home, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -119,12 +119,12 @@ class FileSystem(AbstractedFS):  # type: ignore[misc]  # pyftpdlib has no types
             os.close(fd)
 
     @contextlib.contextmanager
-    def parent(self, path: str) -> Iterator[tuple[int, str]]:
+    def open_parent(self, path: str) -> Iterator[tuple[int, str]]:
         """Yield a descriptor of the directory that contains ``path``, and the name in it."""
         parts = _path_components(path)
         if not parts:
             raise FilesystemError("The root directory cannot be changed: name a file in it")
-        with self.directory("/".join(parts[:-1])) as fd:
+        with self.open_directory("/".join(parts[:-1])) as fd:
             yield fd, parts[-1]
 
     def open(self, filename: str, mode: str) -> File:
@@ -132,7 +132,7 @@ class FileSystem(AbstractedFS):  # type: ignore[misc]  # pyftpdlib has no types
 
         An existing file is truncated for ``wb``, but only after it was found to be regular.
         """
-        with self.parent(filename) as (directory, name):
+        with self.open_parent(filename) as (directory, name):
             try:
                 fd = os.open(name, _FLAGS[mode] | _FILE, 0o666, dir_fd=directory)
             except OSError as e:
@@ -165,7 +165,7 @@ class FileSystem(AbstractedFS):  # type: ignore[misc]  # pyftpdlib has no types
         assert dir is not None
         for _ in range(50):
             path = os.path.join(dir, f"{prefix}{os.urandom(4).hex()}{suffix}")  # noqa: PTH118
-            with self.parent(path) as (directory, name):
+            with self.open_parent(path) as (directory, name):
                 try:
                     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FILE
                     return File(os.open(name, flags, 0o666, dir_fd=directory), path, mode)
@@ -178,21 +178,21 @@ class FileSystem(AbstractedFS):  # type: ignore[misc]  # pyftpdlib has no types
     def lstat(self, path: str) -> os.stat_result:
         """Return the attributes of a file, a directory or a symbolic link."""
         if not _path_components(path):
-            with self.directory(path) as fd:
+            with self.open_directory(path) as fd:
                 return os.fstat(fd)
-        with self.parent(path) as (directory, name):
+        with self.open_parent(path) as (directory, name):
             return os.stat(name, dir_fd=directory, follow_symlinks=False)
 
     stat = lstat
 
     def readlink(self, path: str) -> str:
         """Return the target of a symbolic link."""
-        with self.parent(path) as (directory, name):
+        with self.open_parent(path) as (directory, name):
             return os.readlink(name, dir_fd=directory)
 
     def listdir(self, path: str) -> list[str]:
         """Return the names in a directory, without those that a listing cannot express."""
-        with self.directory(path) as directory:
+        with self.open_directory(path) as directory:
             fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory)
             try:
                 names = os.listdir(fd)  # noqa: PTH208 - pathlib knows no descriptors
@@ -264,34 +264,34 @@ class FileSystem(AbstractedFS):  # type: ignore[misc]  # pyftpdlib has no types
 
     def chdir(self, path: str) -> None:
         """Change the working directory of the session; that of the process stays."""
-        with self.directory(path) as fd:
+        with self.open_directory(path) as fd:
             os.close(os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=fd))
         self.cwd = path
 
     def mkdir(self, path: str) -> None:
         """Create a directory."""
-        with self.parent(path) as (directory, name):
+        with self.open_parent(path) as (directory, name):
             os.mkdir(name, dir_fd=directory)
 
     def rmdir(self, path: str) -> None:
         """Delete an empty directory."""
-        with self.parent(path) as (directory, name):
+        with self.open_parent(path) as (directory, name):
             os.rmdir(name, dir_fd=directory)
 
     def remove(self, path: str) -> None:
         """Delete a file or a symbolic link."""
-        with self.parent(path) as (directory, name):
+        with self.open_parent(path) as (directory, name):
             os.unlink(name, dir_fd=directory)
 
     def rename(self, src: str, dst: str) -> None:
         """Rename a file, a directory or a symbolic link."""
-        with self.parent(src) as (old, name), self.parent(dst) as (new, wanted):
+        with self.open_parent(src) as (old, name), self.open_parent(dst) as (new, wanted):
             os.rename(name, wanted, src_dir_fd=old, dst_dir_fd=new)
 
     @contextlib.contextmanager
     def _changeable_path(self, path: str) -> Iterator[str]:
         """Yield a path in /proc by which the attributes of a file or directory can be changed."""
-        with self.parent(path) as (directory, name):
+        with self.open_parent(path) as (directory, name):
             fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
             try:
                 if stat.S_ISLNK(os.fstat(fd).st_mode):

@@ -58,7 +58,7 @@ class ServerChannels:
 
         """
 
-        def check_peer_address(channel: Channel) -> None:
+        def accept_or_abort_channel(channel: Channel) -> None:
             if channel.peer[0] == client:
                 accepted(channel)
             else:
@@ -69,7 +69,7 @@ class ServerChannels:
             self._acceptors[host] = await open_acceptors(host, Limits(unit=tprt.UNIT))
         token = secrets.token_bytes(TOKEN_SIZE)
         return self._get_or_open_acceptor(kind, host).expect_peer(
-            token, tprt.UNIT, tprt.WINDOW, check_peer_address, tprt.LIFETIME
+            token, tprt.UNIT, tprt.WINDOW, accept_or_abort_channel, tprt.LIFETIME
         )
 
     def forget_token(self, kind: Kind, host: str, token: bytes) -> None:
@@ -170,7 +170,7 @@ async def listen_for_channel(
     acceptors = await open_acceptors(source, limits, qkey=qkey)
     opened: asyncio.Future[Channel] = asyncio.get_running_loop().create_future()
 
-    def check_peer_address(channel: Channel) -> None:
+    def accept_or_abort_channel(channel: Channel) -> None:
         if channel.peer[0] == host and not opened.done():
             opened.set_result(channel)
         else:
@@ -178,7 +178,7 @@ async def listen_for_channel(
 
     try:
         expected = acceptors.for_transport(kind).expect_peer(
-            invitation.token, unit, tprt.WINDOW, check_peer_address, tprt.LIFETIME
+            invitation.token, unit, tprt.WINDOW, accept_or_abort_channel, tprt.LIFETIME
         )
     except BaseException:
         await acceptors.close()

@@ -211,13 +211,13 @@ def download_file(
 def _receive_into_file(
     ftp: ftplib.FTP, path: str, incoming: Incoming, progress: Progress | None
 ) -> None:
-    def write(data: bytes) -> None:
+    def write_to_incoming(data: bytes) -> None:
         incoming.write(incoming.position, memoryview(data))
         if progress:
             progress(len(data))
 
     with _raise_reply_of_failed_transfer(ftp):
-        ftp.retrbinary(f"RETR {path}", write, BLOCK, rest=incoming.position or None)
+        ftp.retrbinary(f"RETR {path}", write_to_incoming, BLOCK, rest=incoming.position or None)
 
 
 def upload_file(

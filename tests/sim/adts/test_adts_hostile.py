@@ -218,7 +218,7 @@ def test_when_receives_run_out_the_sessions_that_have_sent_most_are_paused(hosts
                     await send_messages_in_one_unit(liar.channel, (1, wire.Hole(at, 1)))
             await asyncio.sleep(1)
             for is_scarce, message in ((True, wire.Pause()), (False, wire.Resume())):
-                server._pause_busiest_sessions(is_scarce)
+                server._pause_or_resume_busiest_sessions(is_scarce)
                 for liar in liars[:2]:
                     assert await receive_message(liar.channel) == [message]
                 with pytest.raises(asyncio.TimeoutError):

@@ -83,7 +83,7 @@ def test_the_description_for_debian_has_what_pip_installs(
     describe = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(describe)
     monkeypatch.chdir(ROOT)
-    describe.write_description(tmp_path, tmp_path / "bin")
+    describe.write_dist_info_and_commands(tmp_path, tmp_path / "bin")
     made = Distribution.at(tmp_path / f"siwarp-{version_of_the_tree()}.dist-info")
     pip = distribution("siwarp")
     assert made.version == pip.version
