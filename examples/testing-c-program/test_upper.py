@@ -51,11 +51,11 @@ def start_server(upper_program: Path) -> Iterator[Callable[..., Server]]:
     """Return a function that starts the program; at the end of the test, the program is killed."""
     started: list[Server] = []
 
-    def start(*options: str) -> Server:
+    def start_program(*options: str) -> Server:
         started.append(Server(upper_program, *options))
         return started[-1]
 
-    yield start
+    yield start_program
     for server in started:
         server.process.kill()
         server.process.wait()

@@ -72,7 +72,7 @@ def exit_with_message_on_bench_error(program: str = "siwarp bench") -> Iterator[
 LIMIT_S = 60.0
 
 
-def _check_result_files(csv: str, plot: str, *others: str) -> None:
+def _check_result_files_are_writable(csv: str, plot: str, *others: str) -> None:
     """Refuse files that cannot be written, before the measurement."""
     if plot:
         validate_plot_option(Path(plot))
@@ -176,7 +176,7 @@ def _measure_locally_or_between_hosts(
         "qp": _split_list_options(qp),
         "sizes": "all" if all_sizes else sizes or size,
     }
-    _check_result_files(options["csv"], options["plot"], options.get("samples", ""))
+    _check_result_files_are_writable(options["csv"], options["plot"], options.get("samples", ""))
     if addr is not None:
         if wrong := _non_default_options(options, "rounds markers faults api"):
             raise typer.BadParameter(

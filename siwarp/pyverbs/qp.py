@@ -356,7 +356,7 @@ class QP(Wrapper[verbs_qp.QP]):
             raise PyverbsRDMAError(f"{what}: {', '.join(found)} out of range", errno.EINVAL)
 
     def _leave_transition_to_cm(self, attr: QPAttr, mask: int, state: int, to: int) -> bool:
-        """Return whether the connection id makes a state transition; if so, record the new state."""
+        """Return whether the connection id makes a state transition; if so, record the state."""
         rtr = (state, to) == (e.IBV_QPS_INIT, e.IBV_QPS_RTR)
         if rtr and mask & e.IBV_QP_DEST_QPN and attr.dest_qp_num == QPN_OF_CM:
             self._of_cm = to
