@@ -34,7 +34,7 @@ __all__ = [
     "RATIOS",
     "ROUNDS",
     "CheckedRatio",
-    "check_ratios",
+    "measure_and_check_ratios",
     "print_ratios",
     "read_reference_ratios",
     "reasons_why_check_fails",
@@ -103,7 +103,7 @@ def read_reference_ratios(path: Path) -> dict[str, float]:
         ) from None
 
 
-def check_ratios(
+def measure_and_check_ratios(
     ratios: dict[str, float],
     rounds: int,
     progress: Progress | None = None,
@@ -244,7 +244,7 @@ def main(
     with exit_with_message_on_bench_error("lab check"):
         ratios = {} if to_write else read_reference_ratios(Path(file))
         with progress_bar("the ratios") as progress:
-            found = check_ratios(ratios, rounds, progress, checked)
+            found = measure_and_check_ratios(ratios, rounds, progress, checked)
     reasons = reasons_why_check_fails(found)
     if to_write and not reasons:
         write_reference_ratios(found, Path(file))

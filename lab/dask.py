@@ -134,7 +134,7 @@ def measure_rounds(rounds: int, octets: int, step: Callable[[], None]) -> dict[s
     return {"figures": values, "unreliable": [busy] if busy else []}
 
 
-def print_figures(found: dict[str, Any]) -> None:
+def print_medians_and_ratios(found: dict[str, Any]) -> None:
     """Print the medians of both comms, and the median and the range of the rounds' ratios."""
     rows = []
     for name, by_comm in found["figures"].items():
@@ -162,7 +162,7 @@ def main(
     with progress_bar("dask") as progress:
         step = make_progress_counter(progress, rounds * len(COMMS))
         found = measure_rounds(rounds, octets, step)
-    command.output_results(found, print_figures, as_json=as_json, output=output)
+    command.output_results(found, print_medians_and_ratios, as_json=as_json, output=output)
 
 
 if __name__ == "__main__":

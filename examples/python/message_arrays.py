@@ -42,7 +42,7 @@ def poll_until_some_complete(cq: CQ, wcs: NDArray[np.void]) -> NDArray[np.void]:
     return done
 
 
-def add_up_readings(pd: PD, cq: CQ) -> None:
+def receive_and_add_readings(pd: PD, cq: CQ) -> None:
     slots = np.zeros((RECEIVES, READINGS))
     size = slots[0].nbytes
     init = QPInitAttr(QPType.RD, scq=cq, qkey=QKEY)
@@ -89,7 +89,7 @@ def main() -> None:
         if len(sys.argv) == 3:
             send_readings(pd, cq, (sys.argv[1], int(sys.argv[2])))
         else:
-            add_up_readings(pd, cq)
+            receive_and_add_readings(pd, cq)
 
 
 if __name__ == "__main__":

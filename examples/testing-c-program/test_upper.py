@@ -17,7 +17,7 @@ LIMIT = 60
 
 
 @pytest.fixture(scope="session")
-def upper(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def upper_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Compile the program as for an adapter; `siwarp run` replaces the libraries at run time."""
     program = tmp_path_factory.mktemp("build") / "upper"
     source = Path(__file__).with_name("upper.c")
@@ -47,15 +47,15 @@ class Server:
 
 
 @pytest.fixture
-def start_server(upper: Path) -> Iterator[Callable[..., Server]]:
+def start_server(upper_program: Path) -> Iterator[Callable[..., Server]]:
     """Return a function that starts the program; at the end of the test, the program is killed."""
     started: list[Server] = []
 
-    def start(*options: str) -> Server:
-        started.append(Server(upper, *options))
+    def start_program(*options: str) -> Server:
+        started.append(Server(upper_program, *options))
         return started[-1]
 
-    yield start
+    yield start_program
     for server in started:
         server.process.kill()
         server.process.wait()

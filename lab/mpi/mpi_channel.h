@@ -154,7 +154,10 @@ void message_channel_make_progress(struct siw_channel *c);
 bool message_channel_is_idle(const struct siw_channel *c);
 /* Posts the receive with the number slot: of UD (peer NULL) or of the connection to a peer. */
 void message_channel_post_recv(struct siw_channel *c, struct siw_channel_peer *peer, uint32_t slot);
-/* Returns whether frames to the peer use RC: it is connected and all UD frames are acknowledged. */
+/*
+ * Returns whether frames to the peer use RC. They do as soon as the peer is connected and has
+ * acknowledged all frames sent over UD, and from then on.
+ */
 bool message_channel_sends_to_peer_over_rc(struct siw_channel_peer *peer);
 
 /* ---- mpi_channel_rc.c */

@@ -20,7 +20,7 @@ static const struct kernel {
 	{ "lu", run_lu_kernel_and_return_residual, 1e-6 },
 };
 
-static void kernel_measure_and_print_times(const struct kernel *k, int size)
+static void mpi_kernel_measure_and_print_times(const struct kernel *k, int size)
 {
 	double began, residual, own[2], longest[2], sums[2];
 	long long calls, all_calls;
@@ -56,7 +56,7 @@ int main(int argc, char **argv)
 			found = &kernels[i];
 	if (!found || size < 8 || size % all_ranks())
 		abort_job("mpi_kernels cg|mg|lu SIZE, a multiple of the ranks");
-	kernel_measure_and_print_times(found, size);
+	mpi_kernel_measure_and_print_times(found, size);
 	finalize_job();
 	return 0;
 }

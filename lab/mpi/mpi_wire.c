@@ -180,7 +180,8 @@ static void wire_exchange_and_check_messages(const struct wire *w)
 	}
 }
 
-static void wire_measure_sizes(struct wire *w, double seconds, int last)
+/* Measures latency and both bandwidths with messages of w->size; rank 0 prints them as JSON. */
+static void wire_measure_and_print_one_size(struct wire *w, double seconds, int last)
 {
 	double latency, one, two;
 	size_t octets;
@@ -222,7 +223,7 @@ int main(int argc, char **argv)
 		w.size = strtoul(argv[i], NULL, 10);
 		if (w.size < 8 || w.size > 1u << 30)
 			abort_job("%s: from 8 octets to 1 GiB", argv[i]);
-		wire_measure_sizes(&w, seconds, i + 1 == argc);
+		wire_measure_and_print_one_size(&w, seconds, i + 1 == argc);
 	}
 	if (w.rank == 0)
 		printf("]\n");

@@ -31,8 +31,8 @@ static uint16_t connect_exchange_port(const struct siw_bench_opts *o, uint16_t p
 	return o->server ? port : theirs.port;
 }
 
-/* Measures the warm-up and then the measured connections; run makes n connections of one side. */
-static void connect_measure_both_phases(const struct siw_bench_opts *o,
+/* Makes the warm-up connections, then the measured ones; run makes n connections of one side. */
+static void connect_warm_up_and_measure(const struct siw_bench_opts *o,
 					void (*run)(void *end, uint32_t n), void *end,
 					struct siw_bench_result *result)
 {
@@ -151,7 +151,7 @@ static void connect_measure_cm(const struct siw_bench_opts *o, struct siw_bench_
 	siw_bench_exit_on_error(
 		siw_addr_parse(o->remote, connect_exchange_port(o, ntohs(own.port_be)), &e.peer),
 		"the peer's address");
-	connect_measure_both_phases(o, cm_make_connections, &e, result);
+	connect_warm_up_and_measure(o, cm_make_connections, &e, result);
 	if (e.listener)
 		siw_cm_destroy_id(e.listener);
 	siw_cm_destroy_channel(e.channel);
@@ -289,7 +289,7 @@ static void connect_measure_tcp(const struct siw_bench_opts *o, struct siw_bench
 		tcp_watch_socket(&e, &e.listener, EPOLLIN);
 	}
 	e.peer.sin_port = htons(connect_exchange_port(o, ntohs(e.peer.sin_port)));
-	connect_measure_both_phases(o, tcp_make_connections, &e, result);
+	connect_warm_up_and_measure(o, tcp_make_connections, &e, result);
 	if (o->server)
 		close(e.listener.fd);
 	close(e.epoll);

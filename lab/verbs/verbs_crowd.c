@@ -66,7 +66,8 @@ struct siw_qp *siw_lab_open_idle_qp(struct siw_bench_side *e, int type, struct s
 
 /* ---- RC -------------------------------------------------------------------------------------- */
 
-static void idle_qps_bind_qp(struct crowd *crowd, struct siw_cm_id *id, uint32_t i)
+/* Creates queue pair number i, binds it to the id of its connection, and posts a receive. */
+static void idle_qps_bind_new_qp(struct crowd *crowd, struct siw_cm_id *id, uint32_t i)
 {
 	struct siw_qp *qp = idle_qps_create_qp(&crowd->side, SIW_QPT_RC,
 					       crowd->cqs[i % (uint32_t)crowd->n_cqs]);
@@ -101,7 +102,7 @@ static void idle_qps_accept_connections(struct crowd *crowd)
 			established++;
 			continue;
 		}
-		idle_qps_bind_qp(crowd, event.id, requested++);
+		idle_qps_bind_new_qp(crowd, event.id, requested++);
 		siw_bench_exit_on_error(siw_cm_accept(event.id, NULL), "accepting");
 	}
 }
@@ -113,7 +114,7 @@ static void idle_qps_start_connecting(struct crowd *crowd)
 			siw_bench_require_object(siw_cm_create_id(crowd->channel, NULL), "an id");
 		struct siw_cm_event event;
 
-		idle_qps_bind_qp(crowd, id, i);
+		idle_qps_bind_new_qp(crowd, id, i);
 		siw_bench_exit_on_error(siw_cm_connect(id, &crowd->listens, NULL, NULL),
 					"connecting");
 		idle_qps_wait_for_event(crowd, SIW_CM_ESTABLISHED, SIW_CM_ESTABLISHED, &event);

@@ -201,7 +201,7 @@ static void fairness_post_all_recvs(struct fairness_end *c, uint32_t number)
 		fairness_post_recv(c, number, i);
 }
 
-static void fairness_connect_ud(struct fairness_end *c, uint32_t number)
+static void fairness_open_ud_qp(struct fairness_end *c, uint32_t number)
 {
 	struct one *one = &c->all[number];
 	struct siw_addr a;
@@ -242,7 +242,7 @@ static uint16_t fairness_listen_for_client(struct fairness_end *c)
 	return ntohs(a.port_be);
 }
 
-static void fairness_connect_rc(struct fairness_end *c, uint32_t number, uint16_t port)
+static void fairness_open_rc_qp(struct fairness_end *c, uint32_t number, uint16_t port)
 {
 	struct one *one = &c->all[number];
 	struct siw_addr a;
@@ -290,9 +290,9 @@ static void fairness_open_all_qps(struct fairness_end *c)
 	}
 	for (uint32_t i = 0; i <= QUIET; i++) {
 		if (c->o->rc)
-			fairness_connect_rc(c, i, port);
+			fairness_open_rc_qp(c, i, port);
 		else
-			fairness_connect_ud(c, i);
+			fairness_open_ud_qp(c, i);
 	}
 	siw_bench_pin_thread(c->o->cpu);
 }

@@ -19,7 +19,7 @@ static void verbs_wait_for_completion(struct siw_bench_side *e, int opcode)
 	struct siw_wc wc;
 
 	do
-		if (!siw_bench_wait(e, &wc, 1))
+		if (!siw_bench_wait_for_completions(e, &wc, 1))
 			siw_bench_die(SIW_BENCH_EXIT_LOST, "a message did not arrive");
 	while ((int)wc.opcode != opcode);
 }
@@ -63,7 +63,7 @@ static uint64_t verbs_wait_for_opcode(struct siw_bench_side *e, struct turns *t,
 		return t->early.wr_id;
 	}
 	for (;;) {
-		if (!siw_bench_wait(e, &wc, 1))
+		if (!siw_bench_wait_for_completions(e, &wc, 1))
 			siw_bench_die(SIW_BENCH_EXIT_LOST, "a message did not arrive");
 		if ((int)wc.opcode == opcode)
 			return wc.wr_id;

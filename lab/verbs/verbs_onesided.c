@@ -107,7 +107,7 @@ static void onesided_run_initiator(struct siw_bench_side *e, struct side *s, uin
 				    e->peer.addr + e->buf.stride);
 		side_channel_receive(s, i);
 		ns[i - 1] = siw_bench_now() - start;
-		if (!siw_bench_wait(e, &wc, 1))
+		if (!siw_bench_wait_for_completions(e, &wc, 1))
 			siw_bench_die(SIW_BENCH_EXIT_LOST, "a Write did not complete");
 	}
 }

@@ -115,10 +115,10 @@ static bool bench_sleep_on_channel(struct siw_bench_side *e, struct siw_wc *wc, 
 
 /*
  * Return whether a time-out ends the wait. A time-out of UD and UC means that a message was lost.
- * RC and RD requests complete in error if the peer is gone; otherwise the peer is slow, or has
- * ended, which is detected on ctl.
+ * RC and RD requests complete in error if the peer is gone; otherwise the peer is slow, and the
+ * wait goes on, or its process has ended, and this process exits with an error.
  */
-static bool bench_does_time_out_end_wait(const struct siw_bench_side *e)
+static bool bench_timeout_ends_wait(const struct siw_bench_side *e)
 {
 	if (!e->o->rc && !e->o->rd)
 		return true;
@@ -126,7 +126,7 @@ static bool bench_does_time_out_end_wait(const struct siw_bench_side *e)
 	return false;
 }
 
-int siw_bench_wait(struct siw_bench_side *e, struct siw_wc *wc, int max)
+int siw_bench_wait_for_completions(struct siw_bench_side *e, struct siw_wc *wc, int max)
 {
 	for (;;) {
 		int n = siw_bench_poll(e, wc, max);
@@ -134,11 +134,11 @@ int siw_bench_wait(struct siw_bench_side *e, struct siw_wc *wc, int max)
 		if (n)
 			return n;
 		if (!e->channel) {
-			if (siw_bench_idle(&e->guard) && bench_does_time_out_end_wait(e))
+			if (siw_bench_idle(&e->guard) && bench_timeout_ends_wait(e))
 				return 0;
 			continue;
 		}
-		if (!bench_sleep_on_channel(e, wc, max, &n) && bench_does_time_out_end_wait(e))
+		if (!bench_sleep_on_channel(e, wc, max, &n) && bench_timeout_ends_wait(e))
 			return 0;
 		if (n)
 			return n;
@@ -150,7 +150,7 @@ uint64_t siw_bench_await_recv_slot(struct siw_bench_side *e, uint32_t *length)
 	struct siw_wc wc;
 
 	do
-		if (!siw_bench_wait(e, &wc, 1))
+		if (!siw_bench_wait_for_completions(e, &wc, 1))
 			siw_bench_die(SIW_BENCH_EXIT_LOST, "a message did not arrive");
 	while (wc.opcode != SIW_WC_RECV);
 	*length = wc.byte_len;
@@ -439,7 +439,7 @@ static void run_read_latency(struct siw_bench_side *e, uint32_t n, uint64_t *ns)
 		siw_bench_post_rdma(e, SIW_WR_RDMA_READ, e->o->size, siw_bench_slot(&e->buf, 0),
 				    e->peer.addr);
 		do
-			if (!siw_bench_wait(e, &wc, 1))
+			if (!siw_bench_wait_for_completions(e, &wc, 1))
 				siw_bench_die(SIW_BENCH_EXIT_LOST, "a Read did not complete");
 		while (wc.opcode != SIW_WC_RDMA_READ);
 		if (ns)
@@ -574,7 +574,7 @@ static uint32_t bench_stream_send(struct siw_bench_side *e, uint32_t n)
 			sent += k;
 			continue;
 		}
-		got = siw_bench_wait(e, wc, SIW_BENCH_BATCH);
+		got = siw_bench_wait_for_completions(e, wc, SIW_BENCH_BATCH);
 		if (!got)
 			break;
 		for (int i = 0; i < got; i++) {
@@ -598,7 +598,7 @@ static uint32_t bench_stream_receive(struct siw_bench_side *e, uint32_t n)
 	struct siw_wc wc[SIW_BENCH_BATCH];
 
 	while (seen < n) {
-		int got = siw_bench_wait(e, wc, SIW_BENCH_BATCH);
+		int got = siw_bench_wait_for_completions(e, wc, SIW_BENCH_BATCH);
 
 		if (!got)
 			break;
@@ -647,7 +647,7 @@ static uint32_t bench_stream_send_rd(struct siw_bench_side *e, uint32_t n)
 			sent += k;
 			continue;
 		}
-		got = siw_bench_wait(e, wc, SIW_BENCH_BATCH);
+		got = siw_bench_wait_for_completions(e, wc, SIW_BENCH_BATCH);
 		if (!got)
 			break;
 		for (int i = 0; i < got; i++) {
@@ -698,7 +698,7 @@ static void bench_stream_post_rdma(struct siw_bench_side *e, enum siw_wr_opcode 
 			bench_wr_list_post(e, &list, k, true);
 			continue;
 		}
-		got = siw_bench_wait(e, wc, SIW_BENCH_BATCH);
+		got = siw_bench_wait_for_completions(e, wc, SIW_BENCH_BATCH);
 		if (!got)
 			siw_bench_die(SIW_BENCH_EXIT_LOST, "%u of %u requests completed", done, n);
 		for (int i = 0; i < got; i++)

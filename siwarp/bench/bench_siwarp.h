@@ -66,10 +66,10 @@ void siw_bench_post_rdma(struct siw_bench_side *e, int opcode, uint64_t size, ch
  * or asleep after SIW_BENCH_SLEEP_MS, without a completion; with RC and RD, which lose no messages,
  * only a completion or the exit of the other process ends the wait.
  */
-int siw_bench_wait(struct siw_bench_side *e, struct siw_wc *wc, int max);
+int siw_bench_wait_for_completions(struct siw_bench_side *e, struct siw_wc *wc, int max);
 /*
- * Return up to max completions like siw_bench_wait, but without waiting; return 0 if there is no
- * completion.
+ * Return up to max completions like siw_bench_wait_for_completions, but without waiting; return 0
+ * if there is no completion.
  */
 int siw_bench_poll(struct siw_bench_side *e, struct siw_wc *wc, int max);
 /*

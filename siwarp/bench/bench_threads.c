@@ -394,7 +394,8 @@ static void pair_create_and_connect(struct run *run, uint32_t i, uint32_t lane)
 		pair_set_up_ud(d, p);
 }
 
-static void *threads_alloc(size_t n, size_t size)
+/* Allocate zeroed memory that starts at a cache line and shares its last one with nothing else. */
+static void *threads_alloc_aligned(size_t n, size_t size)
 {
 	size_t octets = (n * size + CACHE_LINE - 1) / CACHE_LINE * CACHE_LINE;
 	void *memory = siw_bench_require_object(aligned_alloc(CACHE_LINE, octets), "memory");
@@ -418,8 +419,8 @@ static void threads_open_pairs(struct run *run)
 	size_t part = stride * (1 + SIW_BENCH_BATCH * (run->one_cq ? SHARED_LISTS : 1));
 
 	siw_bench_buf_make(&run->memory, (part + PAGE - 1) / PAGE * PAGE, n_pairs);
-	run->devices = threads_alloc(n_devices, sizeof(*run->devices));
-	run->pairs = threads_alloc(n_pairs, sizeof(*run->pairs));
+	run->devices = threads_alloc_aligned(n_devices, sizeof(*run->devices));
+	run->pairs = threads_alloc_aligned(n_pairs, sizeof(*run->pairs));
 	for (uint32_t i = 0; i < n_devices; i++)
 		device_open_and_listen(&run->devices[i], o);
 	if (run->one_region || run->one_cq)
@@ -622,7 +623,7 @@ void siw_bench_measure_threads(const struct siw_bench_opts *o, struct siw_bench_
 			      "of 1 to %d octets",
 			      MAX_SIZE);
 	siw_bench_raise_fd_limit(o->threads * FDS_PER_THREAD);
-	run.workers = threads_alloc(o->threads, sizeof(*run.workers));
+	run.workers = threads_alloc_aligned(o->threads, sizeof(*run.workers));
 	for (uint32_t i = 0; i < o->threads; i++)
 		run.workers[i].run = &run;
 	if (run.raw)

@@ -352,7 +352,8 @@ static unsigned long long options_parse_number(const char *text, unsigned long l
 	return n;
 }
 
-static bool options_is_second_of_two_words(const char *text, const char *first, const char *second)
+/* Return false if text is the first word, true if it is the second; exit if it is neither. */
+static bool options_parse_one_of_two_words(const char *text, const char *first, const char *second)
 {
 	if (strcmp(text, first) && strcmp(text, second))
 		siw_bench_die(SIW_BENCH_EXIT_USAGE, "neither %s nor %s: %s", first, second, text);
@@ -427,18 +428,18 @@ static void options_set_option(struct siw_bench_opts *o, int option, const char 
 		o->run = text;
 		break;
 	case OPT_SIDE:
-		o->server = options_is_second_of_two_words(text, "client", "server");
+		o->server = options_parse_one_of_two_words(text, "client", "server");
 		break;
 	case OPT_QP:
 		o->uc = !strcmp(text, "uc");
 		o->rd = !strcmp(text, "rd");
-		o->rc = !o->uc && !o->rd && options_is_second_of_two_words(text, "ud", "rc");
+		o->rc = !o->uc && !o->rd && options_parse_one_of_two_words(text, "ud", "rc");
 		break;
 	case OPT_OP:
 		o->op = options_parse_op(text);
 		break;
 	case OPT_WAIT:
-		o->event = options_is_second_of_two_words(text, "poll", "event");
+		o->event = options_parse_one_of_two_words(text, "poll", "event");
 		break;
 	case OPT_LOCAL:
 		o->local = text;

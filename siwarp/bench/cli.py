@@ -72,7 +72,7 @@ def exit_with_message_on_bench_error(program: str = "siwarp bench") -> Iterator[
 LIMIT_S = 60.0
 
 
-def _check_result_files(csv: str, plot: str, *others: str) -> None:
+def _check_result_files_are_writable(csv: str, plot: str, *others: str) -> None:
     """Refuse files that cannot be written, before the measurement."""
     if plot:
         validate_plot_option(Path(plot))
@@ -176,7 +176,7 @@ def _measure_locally_or_between_hosts(
         "qp": _split_list_options(qp),
         "sizes": "all" if all_sizes else sizes or size,
     }
-    _check_result_files(options["csv"], options["plot"], options.get("samples", ""))
+    _check_result_files_are_writable(options["csv"], options["plot"], options.get("samples", ""))
     if addr is not None:
         if wrong := _non_default_options(options, "rounds markers faults api"):
             raise typer.BadParameter(
@@ -417,7 +417,7 @@ def threads_command(
         threads.show_rates(found)
 
 
-def _print_progress_lines(text: str, steps: int = 20) -> Step:
+def _make_progress_line_printer(text: str, steps: int = 20) -> Step:
     """Return a progress function that prints a line on stderr after each of ``steps`` parts."""
     start, printed = time.monotonic(), 0
 
@@ -457,17 +457,17 @@ def all_command(
             _check_writable(path)
         try:
             with progress_bar("bench all") as progress:
-                found = report.measure(
+                found = report.measure_figures(
                     scope,
                     report.define_measurements(scope, Path(folder)),
-                    progress or _print_progress_lines("siwarp bench all"),
+                    progress or _make_progress_line_printer("siwarp bench all"),
                 )
         except UsageError as e:
             raise typer.BadParameter(str(e)) from None
     out.write_text(page.make_page(found), "utf-8")
     if json_file is not None:
         json_file.write_text(json.dumps(found, indent=2) + "\n", "utf-8")
-    for line in page.report_status(found):
+    for line in page.reasons_to_doubt_report(found):
         typer.echo(line)
     typer.echo(f"wrote {out}")
     raise typer.Exit(1 if found["partial"] else 0)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
 
-__all__ = ["make_data_link", "make_document", "make_table"]
+__all__ = ["make_document", "make_download_link", "make_table"]
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1b1f24; --paper: #fff; --rule: #d0d5db; --soft: #f3f5f7;
@@ -60,7 +60,7 @@ def make_table(head: Sequence[str], rows: Sequence[Sequence[str]], words: Sequen
     )
 
 
-def make_data_link(name: str, data: Any) -> str:
+def make_download_link(name: str, data: Any) -> str:
     """Return a link by which a browser saves ``data`` as the JSON file ``name``."""
     octets = base64.b64encode(json.dumps(data).encode()).decode()
     link = f"data:application/json;base64,{octets}"

@@ -246,7 +246,7 @@ class End:
 
         return await_recv_by_polling if self.channel is None else await_recv_by_event
 
-    def await_one_recv(self) -> None:
+    def await_recv_and_repost(self) -> None:
         """Wait for one receive completion, and post the receive again."""
         self.qp.post_recv(self.recvs[self.make_receive_function()().wr_id])
 
@@ -549,7 +549,7 @@ def measure_write_stream(end: End, n: int) -> int:
         return 1
     _keep_requests_outstanding(end, WROpcode.RDMA_WRITE, n)
     end.qp.post_send(end.make_send_request(0))
-    end.await_one_recv()
+    end.await_recv_and_repost()
     return time.perf_counter_ns() - start
 
 

@@ -122,10 +122,10 @@ class MeasuredPoint:
         }
 
 
-def _messages_per_run(plan: Plan, seconds: float) -> int:
-    """Return a suitable number of messages for a run: a multiple of the receiver's credit."""
+def _messages_per_run(plan: Plan, wanted: float) -> int:
+    """Return ``wanted`` limited to the most messages of a run, as a multiple of a credit."""
     _, _, most = ITERS[plan.kind]
-    iters = max(1, min(most, int(seconds)))
+    iters = max(1, min(most, int(wanted)))
     return iters + -iters % plan.messages_per_credit
 
 

@@ -9,10 +9,10 @@ from typing import Any
 
 from siwarp.bench.charts import Curve, Point, draw_curves, draw_points
 from siwarp.bench.compare import CONFIDENCE
-from siwarp.bench.document import make_data_link, make_document, make_table
+from siwarp.bench.document import make_document, make_download_link, make_table
 from siwarp.bench.table import format_value_with_unit
 
-__all__ = ["make_page", "report_status"]
+__all__ = ["make_page", "reasons_to_doubt_report"]
 
 #: The sections: key, title, and what they show.
 _SECTIONS = (
@@ -59,7 +59,7 @@ _SECTIONS = (
 _AXES = {"us": "us", "GB/s": "GB/s", "msg/s": "messages per second", "ns": "ns of CPU time"}
 
 
-def report_status(report: Mapping[str, Any]) -> list[str]:
+def reasons_to_doubt_report(report: Mapping[str, Any]) -> list[str]:
     """Return the reasons why a report is partial or unreliable; empty if there are none."""
     partial = [f"partial: {report['partial']}"] if report["partial"] else []
     return partial + [f"unreliable: {doubt}" for doubt in report["unreliable"]]
@@ -76,7 +76,7 @@ def _format_size_or_thread_count(figure: Mapping[str, Any]) -> str:
     return str(figure["x"]) if figure["section"] == "threads" else _format_octets(figure["x"])
 
 
-def _format_tick(value: float) -> str:
+def _format_axis_value(value: float) -> str:
     for unit, name in ((1e6, "M"), (1e3, "k")):
         if value >= unit:
             return f"{value / unit:.3g}{name}"
@@ -181,7 +181,7 @@ def _draw_panel_chart(section: str, panel: str, figures: Sequence[Mapping[str, A
             )
             for figure in known
         ]
-        return draw_points(name, title, _AXES[unit], points, _format_tick)
+        return draw_points(name, title, _AXES[unit], points, _format_axis_value)
     curves: dict[str, list[tuple[float, float]]] = {}
     for figure in known:
         curves.setdefault(figure["series"], []).append((figure["x"], figure["median"]))
@@ -191,7 +191,7 @@ def _draw_panel_chart(section: str, panel: str, figures: Sequence[Mapping[str, A
         title,
         ("threads" if is_threads else "octets of a message", _AXES[unit]),
         [Curve(each, sorted(at), each.startswith("raw")) for each, at in curves.items()],
-        (str if is_threads else _format_octets, _format_tick),
+        (str if is_threads else _format_octets, _format_axis_value),
     )
 
 
@@ -252,8 +252,8 @@ def _make_machine_table(report: Mapping[str, Any]) -> str:
 
 
 def make_page(report: Mapping[str, Any]) -> str:
-    """Return the HTML page of a report (``siwarp.bench.report.measure``)."""
-    status = report_status(report)
+    """Return the HTML page of a report (``siwarp.bench.report.measure_figures``)."""
+    status = reasons_to_doubt_report(report)
     items = "".join(f"<li>{escape(line)}</li>" for line in status)
     verdict = (
         f'<div class="status" role="note"><strong>Not all figures are reliable.</strong>'
@@ -272,7 +272,7 @@ def make_page(report: Mapping[str, Any]) -> str:
         "or of the kernel's best, exceeds 15% of the median, or if there are fewer than 20 "
         "rounds.</p>",
         verdict,
-        f"<nav>{links} | {make_data_link('siwarp-bench-all.json', report)}</nav>",
+        f"<nav>{links} | {make_download_link('siwarp-bench-all.json', report)}</nav>",
         f'<section id="machine"><h2>Machine</h2>{_make_machine_table(report)}</section>',
         *_make_report_sections(report),
     ]

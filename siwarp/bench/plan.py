@@ -237,7 +237,10 @@ def _default_depth(kind: str, qp: str, op: str, size: int, beside: bool = True) 
 
 
 def _has_flow_control(kind: str, qp: str, beside: bool) -> bool:
-    """Whether the window may exceed the receive buffer: not if RD's rate is compared with UD's."""
+    """Return whether the receiver limits the sender, so that the window needs no limit.
+
+    The rate on RD has the same window as UD if it is compared with UD's rate.
+    """
     return qp == "rc" or (qp == "rd" and (kind == "bw" or not beside))
 
 

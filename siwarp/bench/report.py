@@ -41,7 +41,7 @@ __all__ = [
     "Figure",
     "Scope",
     "define_measurements",
-    "measure",
+    "measure_figures",
     "measurement_key",
 ]
 
@@ -434,7 +434,7 @@ class _Rounds:
         return [samples.get(key, {}).get(name) for samples in self.samples]
 
 
-def measure(
+def measure_figures(
     scope: Scope,
     figures: Sequence[Figure],
     progress: Progress | None = None,

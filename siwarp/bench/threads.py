@@ -115,7 +115,7 @@ def define_rows(threads: Sequence[int]) -> list[Row]:
 # ---- a single run
 
 
-def _lanes_of_run(row: Row) -> int:
+def _lane_count_of_run(row: Row) -> int:
     """Return the number of lanes of each device: the user's setting, or the number of threads.
 
     Raises:
@@ -132,7 +132,7 @@ def _lanes_of_run(row: Row) -> int:
 
 def measure_rate(row: Row, duration: float) -> float:
     """Run one row once and return its rate in messages per second."""
-    lanes = _lanes_of_run(row)
+    lanes = _lane_count_of_run(row)
     limit = math.ceil(duration * 2) + LIMIT_S
     options = {
         "kind": "threads",

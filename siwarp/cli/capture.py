@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from siwarp.cli.capture_file import environment_for_packet_capture, existing_capture_files
+from siwarp.cli.capture_file import existing_capture_files, prepare_capture_environment
 from siwarp.cli.execute import end_this_process_like_child, run_as_child
 
 
@@ -36,7 +36,7 @@ def capture(
     inserted before the suffix. With %p in FILE, each process has its own name. When the command has
     ended, the names of the files are printed on standard error. The exit status is the command's.
     """
-    variables = environment_for_packet_capture(output, command[0], max_mb)
+    variables = prepare_capture_environment(output, command[0], max_mb)
     before = existing_capture_files(output)
     status = run_as_child(command, {**os.environ, **variables})
     _report_capture_files(output, before, status)

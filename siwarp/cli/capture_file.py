@@ -9,7 +9,7 @@ import shutil
 import stat
 from pathlib import Path
 
-__all__ = ["environment_for_packet_capture", "existing_capture_files"]
+__all__ = ["existing_capture_files", "prepare_capture_environment"]
 
 VARIABLE = "SIWARP_CAPTURE"
 LIMIT = "SIWARP_CAPTURE_MB"
@@ -40,11 +40,11 @@ def _check_writable(path: Path) -> None:
     path.unlink()
 
 
-def environment_for_packet_capture(output: str, program: str, max_mb: int = 0) -> dict[str, str]:
-    """Return the environment variables that make a program's siwarp write a capture.
+def prepare_capture_environment(output: str, program: str, max_mb: int = 0) -> dict[str, str]:
+    """Remove an older capture; return the variables that make a program's siwarp write a new one.
 
-    ``output`` is the name of the capture file, ``program`` the first word of the command. An older
-    capture with that name is removed if the program exists.
+    ``output`` is the name of the capture file, ``program`` the first word of the command. If there
+    is no such program, the older capture is kept.
 
     Raises:
         OSError: the file cannot be created there.

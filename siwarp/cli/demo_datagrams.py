@@ -70,7 +70,7 @@ def demonstrate_ud(peer: Peer, lossy: bool) -> None:
             out = os.urandom(size)
             mr.write(out)
             qp.post_send(SendWR(sg=[mr.sge(0, size)], ah=ah, send_flags=0))
-            if _is_echo_received(
+            if _wait_for_echo(
                 qp, cq, mr, into, out, ah.dest, _SHORT_PATIENCE if lossy else _PATIENCE
             ):
                 back += 1
@@ -87,10 +87,10 @@ def demonstrate_ud(peer: Peer, lossy: bool) -> None:
         _let_peer_close_first(peer)
 
 
-def _is_echo_received(
+def _wait_for_echo(
     qp: QP, cq: CQ, mr: MR, into: Any, out: bytes, source: Any, patience: float
 ) -> bool:
-    """Return whether the peer returns ``out`` in time; late and duplicate messages are ignored."""
+    """Wait for ``out`` to come back, ignoring other messages; return False if it is late."""
     deadline = time.monotonic() + patience
     while (left := deadline - time.monotonic()) > 0:
         for wc in cq.wait(left, 1):

@@ -76,7 +76,7 @@ async def _send_messages_back(endpoint: aio.UDEndpoint | aio.RDEndpoint) -> None
         await endpoint.send(message.data, message.source)
 
 
-def offer_page_and_refuse_invalid_keys() -> None:
+def offer_memory_and_refuse_invalid_keys() -> None:
     """Offer a page over RC, twice, and report whether the peer's invalid keys left it unchanged."""
     with siwarp.listen(("127.0.0.1", 0)) as listener:
         _print_json({"port": listener.address[1]})
@@ -99,7 +99,7 @@ def main() -> int:
         serve_file(Path(sys.argv[1]))
         asyncio.run(echo_datagrams(QPType.UD))
         asyncio.run(echo_datagrams(QPType.RD))
-        offer_page_and_refuse_invalid_keys()
+        offer_memory_and_refuse_invalid_keys()
     except OSError as e:  # includes siwarp.Error, whose message names the remedy
         print(f"siwarp demo's peer: {e.strerror or e}", file=sys.stderr)
         return 1

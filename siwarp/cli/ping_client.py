@@ -199,7 +199,7 @@ class Pinger(Closing):
         for _ in range(UC_TRIES):
             ud.post_recv(RecvWR(sg=[mr.sge(len(hello), len(hello))]))
             ud.post_send(SendWR(sg=[mr.sge(0, len(hello))], ah=ah))
-            wc = self._next_receive(time.monotonic() + UC_WAIT)
+            wc = self._wait_for_receive(time.monotonic() + UC_WAIT)
             if wc is None or wc.source is None:
                 continue
             port = unpack_hello(mr.read(wc.byte_len, len(hello)))
@@ -212,7 +212,7 @@ class Pinger(Closing):
         advice = explain_missing_answer(self._dest, self._kind)
         raise Timeout(errno.ETIMEDOUT, f"{self._there}: no answer: {advice}")
 
-    def _next_receive(self, end: float) -> WC | None:
+    def _wait_for_receive(self, end: float) -> WC | None:
         """Return the next completion of a receive; None after the time ``end``.
 
         Raises:
@@ -242,7 +242,7 @@ class Pinger(Closing):
         want = ANSWER + bytes(view[1:size])
         self._qp.post_send(self._request)
         end = time.monotonic() + PATIENCE[self._kind]
-        while (wc := self._next_receive(end)) is not None:
+        while (wc := self._wait_for_receive(end)) is not None:
             at = (1 + wc.wr_id) * size
             got = bytes(view[at : at + wc.byte_len])
             self._answered = True

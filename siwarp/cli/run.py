@@ -13,11 +13,11 @@ import shlex
 import sys
 from dataclasses import dataclass, field
 
-from siwarp.cli.capture_file import environment_for_packet_capture
+from siwarp.cli.capture_file import prepare_capture_environment
 from siwarp.cli.execute import replace_this_process
 from siwarp.cli.main import UsageError, apply_settings
 from siwarp.cli.run_preload import ld_preload_environment
-from siwarp.cli.run_view import expose_device_files_to_process
+from siwarp.cli.run_view import expose_device_files_to_this_process
 
 __all__ = ["main"]
 
@@ -122,7 +122,7 @@ def _added_environment_variables(options: _Options) -> dict[str, str]:
         added["SIWARP_FAULTS"] = normalize_fault_plan(options.faults)
     if options.capture is not None:
         program = options.command[0] if options.command else "sh"
-        added.update(environment_for_packet_capture(options.capture, program))
+        added.update(prepare_capture_environment(options.capture, program))
     return added
 
 
@@ -153,7 +153,7 @@ def main(name: str, arguments: list[str]) -> int:
         return 0
     _raise_open_file_limit()
     if options.view:
-        missing = expose_device_files_to_process()
+        missing = expose_device_files_to_this_process()
         if missing:
             print(f"siwarp run: {missing}", file=sys.stderr)
     sys.stdout.flush()

@@ -21,7 +21,7 @@ from siwarp import _paths
 from siwarp.cli import run_sysfs
 from siwarp.cli.run_device import Device, query_library_devices
 
-__all__ = ["expose_device_files_to_process"]
+__all__ = ["expose_device_files_to_this_process"]
 
 _CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REMOUNT = 1, 2, 4, 8, 32
@@ -194,7 +194,7 @@ def _run_in_child(act: Callable[[], None]) -> str:
     return text
 
 
-def expose_device_files_to_process() -> str | None:
+def expose_device_files_to_this_process() -> str | None:
     """Show the device files to this process; return a description of what is missing, or None.
 
     All steps are tried in a child process first, so that a failure half-way leaves this process

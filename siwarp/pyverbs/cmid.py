@@ -317,7 +317,7 @@ class CMID(Posting, Groups):
                 "Failed to resolve address: no destination, or already resolved", errno.EINVAL
             )
         try:
-            self._choose_source_address(rai._src, dest)
+            self._set_source_and_device(rai._src, dest)
         except Error as error:
             if error.errno not in _OF_NETWORK:
                 raise PyverbsRDMAError(str(error.strerror), error.errno or errno.EIO) from error
@@ -368,7 +368,8 @@ class CMID(Posting, Groups):
             )
         return self._addrinfo
 
-    def _choose_source_address(self, source: Address | None, dest: Address) -> None:
+    def _set_source_and_device(self, source: Address | None, dest: Address) -> None:
+        """Bind the id to its source address, by default the one toward ``dest``; set the device."""
         if (
             source is not None
             and not self._bound

@@ -446,7 +446,7 @@ class Buf(PyverbsCM):
         """Number of octets."""
         return self._size
 
-    def _octets(self, pd: PD, length: int, offset: int, what: str) -> memoryview:
+    def _memory_part(self, pd: PD, length: int, offset: int, what: str) -> memoryview:
         """Return a part of the memory.
 
         Raises:
@@ -492,7 +492,7 @@ class BufMR(MR):
     def __init__(self, pd: PD, buf: Buf, length: int = 0, access: int = 0, offset: int = 0) -> None:
         what = "Failed to register a buf MR"
         self._pd, self._handle = pd, 0
-        self._register(buf._octets(pd, int(length), int(offset), what), access, what=what)
+        self._register(buf._memory_part(pd, int(length), int(offset), what), access, what=what)
         self._register_with_parents(pd, buf)
 
 
@@ -564,7 +564,7 @@ class MREx(MR):
             iova = fd_offset if iova is None else iova
         elif buf is not None:
             start = 0 if address is None else int(address) - buf.addr
-            memory = buf._octets(pd, int(length), start, what)
+            memory = buf._memory_part(pd, int(length), start, what)
         elif address is not None:
             memory = memory_buffer_at(int(address), int(length))
         self._register(memory, access, iova, what)

@@ -326,7 +326,7 @@ class QP(Wrapper[verbs_qp.QP]):
         self._check_attributes(attr, mask, what)
         state = attr.cur_qp_state if mask & e.IBV_QP_CUR_STATE else self.qp_state
         to = attr.qp_state if mask & e.IBV_QP_STATE else state
-        if not self._is_transition_left_to_cm(attr, mask, state, to):
+        if not self._leave_transition_to_cm(attr, mask, state, to):
             self._modify_native(attr, mask, what, state, to)
         if mask & e.IBV_QP_STATE and to == e.IBV_QPS_RESET:
             self._set, self._of_cm = QPAttr(port_num=0, path_mtu=0), None
@@ -355,8 +355,8 @@ class QP(Wrapper[verbs_qp.QP]):
         if found:
             raise PyverbsRDMAError(f"{what}: {', '.join(found)} out of range", errno.EINVAL)
 
-    def _is_transition_left_to_cm(self, attr: QPAttr, mask: int, state: int, to: int) -> bool:
-        """Return whether the connection id makes a state transition once it is connected."""
+    def _leave_transition_to_cm(self, attr: QPAttr, mask: int, state: int, to: int) -> bool:
+        """Return whether the connection id makes a state transition; if so, record the state."""
         rtr = (state, to) == (e.IBV_QPS_INIT, e.IBV_QPS_RTR)
         if rtr and mask & e.IBV_QP_DEST_QPN and attr.dest_qp_num == QPN_OF_CM:
             self._of_cm = to

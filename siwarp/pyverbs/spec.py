@@ -47,6 +47,7 @@ class Spec(PyverbsObject):
         return val, default_mask if val_mask is None else val_mask
 
     def _copy_data(self, addr: int) -> NoReturn:
+        """Raise PyverbsRDMAError (EOPNOTSUPP), as siwarp has no flow steering."""
         raise_unsupported(
             "Flow", "flow steering applies to Ethernet frames, which sockets do not provide"
         )

@@ -19,7 +19,7 @@ from harness.siwarp_process import COMMAND, SiwarpProcess
 from typer.testing import CliRunner
 
 from siwarp.bench import charts, report, stacks
-from siwarp.bench.page import make_page, report_status
+from siwarp.bench.page import make_page, reasons_to_doubt_report
 from siwarp.bench.programs import parse_client_result
 from siwarp.bench.runner import BenchError
 from siwarp.cli.app import build_app
@@ -118,7 +118,7 @@ def test_a_partial_report_is_marked_and_a_good_one_is_not() -> None:
     recorded["partial"] = "interrupted in round 3 of 20"
     assert "partial: interrupted in round 3 of 20" in make_page(recorded)
     recorded.update(partial="", unreliable=[])
-    assert report_status(recorded) == []
+    assert reasons_to_doubt_report(recorded) == []
     assert "Complete, and every floor was steady" in make_page(recorded)
 
 
@@ -194,7 +194,7 @@ def test_rounds_alternate_in_order_and_ratios_are_those_of_one_round() -> None:
         make_latency_figure("UD", make_run_that_records_order("UD", 2.0, 20.0, 200.0), FLOOR),
     ]
     steps: list[tuple[int, int]] = []
-    found = report.measure(
+    found = report.measure_figures(
         make_report_scope(3), figures, lambda done, total: steps.append((done, total))
     )
     assert order == ["raw", "UD", "UD", "raw", "raw", "UD"]
@@ -216,7 +216,7 @@ def test_the_spread_of_a_floor_makes_its_ratios_unreliable() -> None:
             make_latency_figure("raw", lambda values=values: {"value": values.pop()}),
             make_latency_figure("UD", lambda: {"value": 2.0}, FLOOR),
         ]
-        raw, ours = report.measure(make_report_scope(20), figures)["figures"]
+        raw, ours = report.measure_figures(make_report_scope(20), figures)["figures"]
         assert bool(raw["unreliable"]) == bool(ours["unreliable"]) == unreliable
 
 
@@ -229,7 +229,7 @@ def test_the_spread_of_the_kernels_best_makes_the_figure_unreliable_too() -> Non
             make_latency_figure("UD", lambda: {"value": 2.0}, FLOOR), best="latency/UDP/raw, GSO/64"
         ),
     ]
-    found = report.measure(make_report_scope(20), figures)
+    found = report.measure_figures(make_report_scope(20), figures)
     raw, best, ours = found["figures"]
     assert not raw["unreliable"] and best["unreliable"]
     assert "the kernel's best as the floor: the floor's interquartile" in ours["unreliable"]
@@ -249,7 +249,7 @@ def test_a_figure_that_fails_twice_is_left_out_and_the_report_is_partial() -> No
         make_latency_figure("raw", lambda: {"value": 1.0}),
         make_latency_figure("UD", raise_bench_error, FLOOR),
     ]
-    found = report.measure(make_report_scope(5), figures)
+    found = report.measure_figures(make_report_scope(5), figures)
     assert len(tries) == 2
     assert found["partial"] == "latency/UDP/UD/64: a cable was pulled"
     raw, ours = found["figures"]
@@ -273,7 +273,7 @@ def test_an_interrupted_run_reports_what_was_measured(
         make_latency_figure("raw", lambda: {"value": 1.0}),
         make_latency_figure("UD", return_value_or_interrupt, FLOOR),
     ]
-    found = report.measure(make_report_scope(5), figures)
+    found = report.measure_figures(make_report_scope(5), figures)
     assert found["partial"] == "interrupted in round 3 of 5"
     assert found["figures"][0]["values"] == [1.0, 1.0, 1.0]
     assert found["figures"][1]["values"] == [2.0, 2.0, None]
@@ -292,12 +292,12 @@ def test_no_round_begins_that_would_end_after_the_time_limit(
 
     monkeypatch.setattr(report.time, "monotonic", lambda: now[0])
     figures = [make_latency_figure("raw", take_10_s)]
-    found = report.measure(make_report_scope(20), figures, limit=35.0)
+    found = report.measure_figures(make_report_scope(20), figures, limit=35.0)
     assert found["partial"] == "3 of 20 rounds: the time limit was reached"
     assert found["seconds"] == 30
     # The time limit also ends a round of which some figures are not measured yet.
     figures = [make_latency_figure(name, take_10_s) for name in ("raw", "other", "third")]
-    found = report.measure(make_report_scope(20), figures, limit=15.0)
+    found = report.measure_figures(make_report_scope(20), figures, limit=15.0)
     assert found["partial"] == "the time limit was reached in round 1 of 20"
     assert [figure["median"] for figure in found["figures"]] == [1.0, 1.0, None]
 

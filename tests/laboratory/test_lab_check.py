@@ -57,7 +57,7 @@ def make_simulated_run(
 def test_a_ratio_is_a_loss_if_its_whole_interval_is_worse_by_a_fifth(
     name: str, ratios: tuple[float, ...], verdict: str
 ) -> None:
-    (found,) = check.check_ratios(
+    (found,) = check.measure_and_check_ratios(
         KEPT, check.ROUNDS, None, checked_ratios_with_name(name), make_simulated_run(*ratios)
     )
     assert found["verdict"] == verdict, found
@@ -67,7 +67,7 @@ def test_a_ratio_is_a_loss_if_its_whole_interval_is_worse_by_a_fifth(
 
 
 def test_a_ratio_without_a_reference_is_new_and_no_loss() -> None:
-    found = check.check_ratios(
+    found = check.measure_and_check_ratios(
         {}, check.ROUNDS, None, checked_ratios_with_name(UD), make_simulated_run(0.1)
     )
     assert (found[0]["kept"], found[0]["verdict"]) == (None, "new")
@@ -90,7 +90,7 @@ def test_a_partial_or_unreliable_result_is_not_a_pass(
     rounds: int, floors: tuple[float, ...], partial: str, reasons: list[str]
 ) -> None:
     return_simulated_ratios = make_simulated_run(2.0, floors=floors, partial=partial)
-    found = check.check_ratios(
+    found = check.measure_and_check_ratios(
         KEPT, rounds, None, checked_ratios_with_name(UD), return_simulated_ratios
     )
     assert found[0]["verdict"] == "no loss"
@@ -102,7 +102,7 @@ def test_a_partial_or_unreliable_result_is_not_a_pass(
 
 def test_written_references_are_read_back_and_printed_ratios_have_verdicts(tmp_path: Path) -> None:
     steps: list[tuple[int, int]] = []
-    found = check.check_ratios(
+    found = check.measure_and_check_ratios(
         {},
         6,
         lambda done, total: steps.append((done, total)),
@@ -116,7 +116,9 @@ def test_written_references_are_read_back_and_printed_ratios_have_verdicts(tmp_p
     )
     with (tmp_path / "shown").open("w", encoding="utf-8") as file:
         check.print_ratios(
-            check.check_ratios(KEPT, 6, None, checked_ratios_with_name(UD), make_simulated_run(1)),
+            check.measure_and_check_ratios(
+                KEPT, 6, None, checked_ratios_with_name(UD), make_simulated_run(1)
+            ),
             Console(file=file, width=80),
         )
     shown = (tmp_path / "shown").read_text(encoding="utf-8")

@@ -12,7 +12,7 @@ def test_a_figure_of_dask_is_printed_with_the_median_and_the_range_of_its_ratios
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     rounds = {"siw": [10.0, 30.0, 20.0], "tcp": [10.0, 10.0, 10.0]}
-    dask.print_figures({"figures": {"tasks/s": rounds}, "unreliable": ["a doubt"]})
+    dask.print_medians_and_ratios({"figures": {"tasks/s": rounds}, "unreliable": ["a doubt"]})
     shown = capsys.readouterr().out.splitlines()
     assert shown[-2].split() == ["tasks/s", "20", "10", "2.00", "1.00", "to", "3.00"]
     assert shown[-1] == "unreliable: a doubt"
@@ -32,7 +32,7 @@ def test_a_small_measurement_gives_every_figure_for_both_comms(
     for by_comm in found["figures"].values():
         assert sorted(by_comm) == sorted(dask.COMMS)
         assert all(len(values) == 1 and values[0] > 0 for values in by_comm.values())
-    dask.print_figures(found)
+    dask.print_medians_and_ratios(found)
     shown = capsys.readouterr().out
     assert all(name in shown for name in names)
 

@@ -69,8 +69,8 @@ def _define_parts_of_study(rounds: int, octets: int, scale: float, log: Log) -> 
     parts["small"] = lambda: promises.measure_small_files(
         scale_number(1000), scale_number(100), rounds, ("rd", "tcp"), log
     )
-    parts["put-size"] = lambda: figures.measure_rates_by_file_size("put", rounds, scale, log)
-    parts["get-size"] = lambda: figures.measure_rates_by_file_size("get", rounds, scale, log)
+    parts["put-size"] = lambda: figures.measure_copy_seconds_by_file_size("put", rounds, scale, log)
+    parts["get-size"] = lambda: figures.measure_copy_seconds_by_file_size("get", rounds, scale, log)
     for size in (32, 256):
         parts[f"get-delay-{size}"] = lambda size=size: figures.measure_rates_by_link_delay(  # type: ignore[misc]
             size, rounds, scale, log
@@ -81,7 +81,7 @@ def _define_parts_of_study(rounds: int, octets: int, scale: float, log: Log) -> 
         )
     parts["features"] = lambda: figures.measure_basic_and_optimized_sessions(rounds, scale, log)
     parts["trace"] = lambda: figures.measure_replication_of_trace_files(TRACE, rounds, scale, log)
-    parts["immediate"] = lambda: immediate.measure_immediate(rounds, scale, log)
+    parts["immediate"] = lambda: immediate.measure_writes_with_immediate(rounds, scale, log)
     parts["cpu"] = lambda: figures.measure_cpu_time_by_file_size(rounds, scale, log)
     return parts
 

@@ -19,7 +19,7 @@ from typing import Any
 from lab.papers.adts.links import Link
 from siwarp.bench.runner import BenchError
 
-__all__ = ["ClientAndServer", "CopyResult", "EndOptions", "start_end_process"]
+__all__ = ["ClientAndServer", "CopyResult", "EndOptions", "start_client_or_server"]
 
 #: Default time limit of a request, in seconds.
 LIMIT_S = 120.0
@@ -124,7 +124,7 @@ class EndProcess:
             self.kill()
 
 
-def start_end_process(link: Link, role: str, options: EndOptions, key: str) -> EndProcess:
+def start_client_or_server(link: Link, role: str, options: EndOptions, key: str) -> EndProcess:
     """Start the process with the role ``client`` or ``server`` at its end of a link."""
     command = [sys.executable, "-m", "lab.papers.adts.end", options.to_json_argument(key)]
     return EndProcess(role, link.make_command_line(role, *command))
@@ -147,9 +147,9 @@ class ClientAndServer:
     def __enter__(self) -> ClientAndServer:
         key = secrets.token_hex(32)
         try:
-            self.server = start_end_process(self.link, "server", self.options, key)
+            self.server = start_client_or_server(self.link, "server", self.options, key)
             self._stack.callback(self.server.close)
-            self.client = start_end_process(self.link, "client", self.options, key)
+            self.client = start_client_or_server(self.link, "client", self.options, key)
             self._stack.callback(self.client.close)
             port = self.server.send_request(
                 "serve", root=str(self.server_folder), host=self.link.address

@@ -20,9 +20,9 @@ from siwarp.ulp.adts import handshake
 __all__ = [
     "CHANNELS",
     "measure_basic_and_optimized_sessions",
+    "measure_copy_seconds_by_file_size",
     "measure_cpu_time_by_file_size",
     "measure_put_rate_by_unit_size",
-    "measure_rates_by_file_size",
     "measure_rates_by_link_delay",
     "measure_replication_of_trace_files",
     "zipf_file_sizes",
@@ -56,7 +56,7 @@ def _make_figure_result(
     return {"line": line, "axis": axis, "unit": unit, "curves": curves, "ratios": []}
 
 
-def _make_copy_runs(
+def _make_copy_functions(
     ends: ClientAndServer,
     name: str,
     way: str,
@@ -75,7 +75,9 @@ def _channels_that_copy_file_in_seconds(size: int) -> list[str]:
     return [channel for channel in CHANNELS if channel != "ud" or size <= MAX_MIB_OVER_UD]
 
 
-def measure_rates_by_file_size(way: str, rounds: int, scale: float, log: Log) -> dict[str, Any]:
+def measure_copy_seconds_by_file_size(
+    way: str, rounds: int, scale: float, log: Log
+) -> dict[str, Any]:
     """Measure the seconds of put or get by the size of the file, without delay."""
     points = []
     with temporary_folder() as folder, ClientAndServer(Loopback(), folder) as ends:
@@ -84,7 +86,7 @@ def measure_rates_by_file_size(way: str, rounds: int, scale: float, log: Log) ->
                 (ends.client_folder if way == "put" else ends.server_folder) / "file",
                 int(size * MIB * scale),
             )
-            runs = _make_copy_runs(
+            runs = _make_copy_functions(
                 ends,
                 "file",
                 way,
@@ -144,7 +146,9 @@ def measure_put_rate_by_unit_size(
             ends = stack.enter_context(ClientAndServer(link, folder, options))
             # Transfers in small units are slow, so a smaller file is enough for a measurement.
             write_random_file(ends.client_folder / "file", int(min(64 * MIB, 4096 * unit) * scale))
-            runs = _make_copy_runs(ends, "file", "put", lambda copied: copied.mbit_s, ("rd", "rc"))
+            runs = _make_copy_functions(
+                ends, "file", "put", lambda copied: copied.mbit_s, ("rd", "rc")
+            )
             points.append((unit / 1024, measure_rounds(runs, rounds, log)))
     words = f"{delay:g} ms each way" if delay else "loopback"
     return _make_figure_result(f"put of one file, {words}", "KiB", "Mbit/s", points)

@@ -26,7 +26,7 @@ from siwarp.bench.runner import BenchError
 from siwarp.cm import connect, listen
 from siwarp.verbs import MR, AccessFlag, RemoteBuffer, SendFlag, SendWR, WROpcode
 
-__all__ = ["measure_immediate"]
+__all__ = ["measure_writes_with_immediate"]
 
 #: Number of units in flight.
 WINDOW = 8
@@ -133,7 +133,7 @@ def _measure_rate(link: Link, op: str, unit: int, units: int) -> float:
     return units * unit * 8e-6 / float(done.stdout)
 
 
-def measure_immediate(rounds: int, scale: float, log: Log) -> dict[str, Any]:
+def measure_writes_with_immediate(rounds: int, scale: float, log: Log) -> dict[str, Any]:
     """Measure the rate of units by Sends and by Writes with Immediate, by the delay of the link.
 
     Raises:

@@ -9,7 +9,7 @@ from typing import Any
 
 from lab.papers.adts.paper import FIGURES, TITLE, PaperFigure
 from siwarp.bench.charts import Curve, draw_curves
-from siwarp.bench.document import make_data_link, make_document, make_table
+from siwarp.bench.document import make_document, make_download_link, make_table
 
 __all__ = ["make_page"]
 
@@ -105,7 +105,7 @@ def make_page(found: Mapping[str, Any], names: Sequence[str]) -> str:
         "<h1>File transfer over siwarp beside the paper</h1>",
         f"<p>The paper: {escape(TITLE)}. The figures of siwarp are medians of the rounds of "
         "<code>make lab-adts</code>; ratios are those of the rounds.</p>",
-        f"<p>{make_data_link('adts.json', found)}</p>",
+        f"<p>{make_download_link('adts.json', found)}</p>",
         _make_text_table(("property", "value"), machine, words=True),
     ]
     for figure in FIGURES:

@@ -53,7 +53,7 @@ static double measure_latency(void)
 }
 
 /* Transfer n windows of messages; the peer answers the last one. */
-static void transfer_windows(int n)
+static void transfer_windows_of_messages(int n)
 {
 	MPI_Request requests[WINDOW];
 
@@ -78,10 +78,10 @@ static double measure_bandwidth(void)
 	int windows = (count + WINDOW - 1) / WINDOW;
 	double start;
 
-	transfer_windows(windows / 10 + 1);
+	transfer_windows_of_messages(windows / 10 + 1);
 	MPI_Barrier(MPI_COMM_WORLD);
 	start = MPI_Wtime();
-	transfer_windows(windows);
+	transfer_windows_of_messages(windows);
 	return (double)windows * WINDOW * size / (MPI_Wtime() - start) / 1e9;
 }
 
