@@ -247,7 +247,7 @@ class HostileSession:
 
     # ---- an RDMA Read of the siwarp end
 
-    def start_read(self, length: int = 100) -> EndState:
+    def start_read_by_target(self, length: int = 100) -> EndState:
         """Post an RDMA Read at the siwarp end, receive its request, and return the oracle's
         state.
         """
@@ -260,7 +260,7 @@ class HostileSession:
         state.reading = OutstandingRead(int(request.sink_stag), length)
         return state
 
-    def start_atomic(self) -> EndState:
+    def start_atomic_by_target(self) -> EndState:
         """Post a FetchAdd at the siwarp end, receive its request, and return the oracle's state."""
         sink = self.target.mr.sge(SINK, 8)
         remote = self.target.mr.remote(0, 8)

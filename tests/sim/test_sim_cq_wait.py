@@ -28,12 +28,12 @@ def wait_in_library(end: End, ms: int = -1) -> int:
 def test_a_wait_for_a_silent_peer_ends_at_its_time_out(world: World, kind: Kind) -> None:
     with pair(kind, sim=world) as ends:
 
-        def wait() -> float:
+        def measure_timed_out_wait() -> float:
             began = world.now
             assert wait_in_library(ends.a, int(SILENCE_S * 1000)) == -errno.EAGAIN
             return world.now - began
 
-        waiting = world.spawn(wait)
+        waiting = world.spawn(measure_timed_out_wait)
         world.run_tasks(within="10s")
         assert waiting.result() == pytest.approx(SILENCE_S, abs=1e-3)
 

@@ -616,13 +616,13 @@ def test_receives_that_are_not_granted_give_their_memory_back(world: World, kind
             pairs = [await server.open_channel_pair() for _ in range(5)]
             for a, b in pairs:
                 await asyncio.gather(send_units(a, 40), receive_units(b, 40))
-            before = server.receives.total
+            before = server.unit_receives.total
             (a, b), *others = pairs
             await asyncio.gather(*(end.close() for pair in others for end in pair))
             await asyncio.sleep(5)
             await asyncio.gather(send_units(a, 60, first=40), receive_units(b, 60, first=40))
-            assert server.receives.total < before
-            assert server.receives.available <= 10
+            assert server.unit_receives.total < before
+            assert server.unit_receives.available <= 10
             await a.close()
 
     run_in_world(world, end_all_sessions_but_one())
@@ -750,7 +750,7 @@ def test_a_paused_channel_grants_nothing_and_holds_no_receives(world: World, kin
                     received.release()
                     got += 1
             assert got < 50
-            assert server.receives.posted == server.receives.total
+            assert server.unit_receives.posted == server.unit_receives.total
             b.resume_granting_credits()
             await receive_units(b, 50 - got, first=got)
             await sending
