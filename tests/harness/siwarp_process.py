@@ -494,7 +494,7 @@ def _run_program(arguments: list[str]) -> None:
     exec(code, main.__dict__)
 
 
-def _exit(status: int) -> None:
+def _run_exit_handlers_and_exit(status: int) -> None:
     """End the process like an interpreter, but without freeing all objects, which takes longest.
 
     Returns if standard output cannot be written: then the interpreter reports that.
@@ -538,7 +538,7 @@ def _main() -> int:
         if not isinstance(e.code, int | None):
             raise
         status = e.code
-    _exit(status or 0)
+    _run_exit_handlers_and_exit(status or 0)
     return status or 0
 
 

@@ -470,7 +470,7 @@ def test_a_marker_ends_the_connection_only_if_its_pointer_is_wrong(
         try:
             # The receiver ignores the last two bits of a Marker's pointer.
             if int(marker.fpduptr) & ~3 == place:
-                target.expect_octets_in_memory(WRITES, octet_pattern(700, 3))
+                target.set_expected_octets(WRITES, octet_pattern(700, 3))
                 session.peer.send(
                     mark_stream([FPDU(ulpdu=make_send_segment(5))], session.position + len(octets))
                 )
