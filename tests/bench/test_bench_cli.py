@@ -15,7 +15,7 @@ from typing import Any
 import pace
 import pytest
 from harness.siwarp_process import COMMAND, SiwarpProcess
-from table import each_row
+from table import check_each_row
 from typer.testing import CliRunner
 
 from siwarp.bench import cli, table
@@ -240,7 +240,7 @@ def test_the_median_ratio_is_judged_or_the_microseconds_without_a_floor() -> Non
     )
 
 
-@each_row("promised", table.ROWS, ids=lambda r: r.name)
+@check_each_row("promised", table.ROWS, ids=lambda r: r.name)
 def test_every_promised_figure_has_a_plan_and_an_aim_stricter_than_its_limit(
     promised: table.Row,
 ) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from harness.siwarp_process import forking_programs
+from harness.siwarp_process import forking_programs_folder
 from pace import scale_limit
 
 from siwarp import bench
@@ -85,7 +85,7 @@ def extend_run_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def fork_processes_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "executable", str(forking_programs() / "python"))
+    monkeypatch.setattr(sys, "executable", str(forking_programs_folder() / "python"))
 
 
 @pytest.mark.parametrize("asked", SMALL.values(), ids=SMALL.keys())

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cli.cli_harness import is_running, run_siwarp
-from harness.siwarp_process import forking_programs
+from harness.siwarp_process import forking_programs_folder
 from harness.verbs_harness import wait_until
 
 #: A program that runs the arguments after the host by a shell, as ssh does, with SSH_CONNECTION set
@@ -35,7 +35,7 @@ class Ssh:
         for folder in (self.home, self.programs):
             folder.mkdir()
         self.add_program("ssh", FAKE_SSH)
-        self.add_program("siwarp", f'#!/bin/sh\nexec "{forking_programs()}/siwarp" "$@"\n')
+        self.add_program("siwarp", f'#!/bin/sh\nexec "{forking_programs_folder()}/siwarp" "$@"\n')
 
     def add_program(self, name: str, text: str) -> None:
         path = self.programs / name

@@ -20,8 +20,8 @@ from cli.cli_harness import (
     run_siwarp,
     run_siwarp_in_process,
 )
-from harness.rc_traffic import capture_rc_messages
-from harness.siwarp_process import COMMAND, forking_programs
+from harness.rc_traffic import generate_rc_capture
+from harness.siwarp_process import COMMAND, forking_programs_folder
 from harness.verbs_harness import wait_until
 from scapy.utils import rdpcap
 
@@ -34,7 +34,7 @@ from siwarp.verbs import AH, CQ, MR, PD, QP, Context, QPInitAttr, QPType, RecvWR
 def capture_ping(file: Path, qp: str, *more: object) -> None:
     with run_ping_server("--qp", qp, "--addr", "127.0.0.1") as (port, _):
         done = run_siwarp(
-            "capture", "-o", file, "--", forking_programs() / "siwarp",
+            "capture", "-o", file, "--", forking_programs_folder() / "siwarp",
             "ping", "127.0.0.1", "-p", port, "--qp", qp, *qkey_options(qp), *more,
         )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -67,7 +67,7 @@ def test_words_after_the_captured_program_are_arguments_of_the_program(tmp_path:
     for between in ([], ["--"]):
         done = run_siwarp(
             *("capture", "-o", file, *between),
-            *(forking_programs() / "siwarp", "ping", "-n", 3, "--json"),
+            *(forking_programs_folder() / "siwarp", "ping", "-n", 3, "--json"),
         )
         assert (done.returncode, json.loads(done.stdout)["received"]) == (0, 3)
         assert len(dissect_to_json(file)) == 6
@@ -78,7 +78,7 @@ def test_every_fpdu_of_an_rc_connection_is_captured_with_a_good_crc(
     tmp_path: Path, op: str
 ) -> None:
     file = tmp_path / "rc.pcapng"
-    capture_rc_messages(file, op, count=20, size=100_000)
+    generate_rc_capture(file, op, count=20, size=100_000)
     streams = {d: split_stream(o) for d, o in tcp_streams(rdpcap(str(file))).items()}
     assert len(streams) == 2
     fpdus: list[FPDU] = []
@@ -107,7 +107,7 @@ def test_every_fpdu_of_an_rc_connection_is_captured_with_a_good_crc(
 
 def test_dissect_links_read_requests_and_their_responses(tmp_path: Path) -> None:
     file = tmp_path / "rc.pcapng"
-    capture_rc_messages(file, "read", count=7, size=64)
+    generate_rc_capture(file, "read", count=7, size=64)
     messages = {m["number"]: m for m in dissect_to_json(file)}
     requests = [m for m in messages.values() if m["kind"] == "RDMA_READ_REQUEST"]
     assert len(requests) == 7
@@ -300,7 +300,7 @@ def test_a_path_that_cannot_be_written_is_reported_before_the_command_runs(tmp_p
 def test_the_size_of_a_capture_can_be_limited(tmp_path: Path) -> None:
     file = tmp_path / "x.pcapng"
     done = run_siwarp(
-        "capture", "--max-mb", 1, "-o", file, "--", forking_programs() / "siwarp",
+        "capture", "--max-mb", 1, "-o", file, "--", forking_programs_folder() / "siwarp",
         "ping", "-n", 200, "-s", 20_000, "--qp", "rc",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -28,7 +28,7 @@ from cli.cli_harness import (
 )
 from harness.siwarp_process import COMMAND, SiwarpProcess
 from pace import scale_limit
-from table import each_row
+from table import check_each_row
 from unit.inspect.inspect_harness import RECORDED
 
 from siwarp.cli.app import build_app
@@ -110,8 +110,8 @@ def collect_help_texts(columns: int) -> dict[str, str]:
     return dict(zip(commands, said, strict=True))
 
 
-@each_row("columns", [80, 120])
-@each_row("command", ["", *COMMANDS])
+@check_each_row("columns", [80, 120])
+@check_each_row("command", ["", *COMMANDS])
 def test_help_has_the_width_of_the_terminal_and_no_boxes(command: str, columns: int) -> None:
     said = collect_help_texts(columns)[command]
     assert "Usage: siwarp" in said

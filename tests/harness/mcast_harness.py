@@ -43,7 +43,7 @@ class MulticastMember:
             0
         ].ok  # the datagram has been transmitted and does not wait for a batch
 
-    def received_octets(self) -> bytes:
+    def receive_octets(self) -> bytes:
         (wc,) = poll(self.cq)
         assert (wc.ok, wc.qp_num) == (True, self.qp.qp_num)
         return self.mr.read(wc.byte_len)

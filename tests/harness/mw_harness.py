@@ -21,7 +21,8 @@ INVALID, NOT_OF_STREAM, BOUNDS = 0x010100, 0x010102, 0x010101
 READ_INVALID, NO_RIGHT, CANNOT_INVALIDATE = 0x000100, 0x000102, 0x000109
 
 
-def connect_until_both_can_send(two: ListenerAndConnector, **kw: object) -> tuple[End, End]:
+def connect_and_exchange_send(two: ListenerAndConnector, **kw: object) -> tuple[End, End]:
+    """Connect two endpoints, and exchange a Send, after which the passive end, too, can send."""
     a, b = two.connect(**kw)
     wait_until_writes_placed(a, b)
     return a, b

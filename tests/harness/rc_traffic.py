@@ -8,7 +8,7 @@ import siwarp
 from siwarp.testing import pair
 
 
-def capture_rc_messages(
+def generate_rc_capture(
     file: Path, op: str, count: int, size: int, host: str = "127.0.0.1"
 ) -> None:
     """Capture ``count`` Sends with their answers ("send"), Writes that are each confirmed by a Read

@@ -100,7 +100,7 @@ class ScriptedRDPeer:
         } | fields
         self.sock.sendto(bytes(RDDatagram(type=int(kind), **head)), self.to)
 
-    def process_datagram(self) -> RDDatagram:
+    def receive_and_answer_datagram(self) -> RDDatagram:
         """Wait for the next datagram, and answer it as an RD peer does; return the datagram."""
         d = RDDatagram(self.sock.recv(1 << 16))
         assert (d.crc, d.q_key) == (d.crc_expected(), QKEY)
@@ -137,8 +137,9 @@ class ScriptedRDPeer:
         """Perform the RD handshake as the active side."""
         unknown = {"dest_epoch": 0, "acknowledged": 0, "response_acknowledged": 0}
         self.send_datagram(RDType.HELLO, **unknown, body=self.offer.ljust(HELLO_LEAST, b"\0"))
-        while (d := self.process_datagram()).type != RDType.ACK or d.dest_epoch != self.epoch:
-            pass
+        d = self.receive_and_answer_datagram()
+        while d.type != RDType.ACK or d.dest_epoch != self.epoch:
+            d = self.receive_and_answer_datagram()
 
     def restart_and_connect(self, instance: int | None = None) -> None:
         """Restart the peer with a new epoch and optionally another instance id, and connect."""
@@ -163,7 +164,7 @@ class ScriptedRDPeer:
             while not self.got and (left := deadline - net.now()) > 0:
                 self.sock.settimeout(left)
                 with contextlib.suppress(TimeoutError):
-                    self.process_datagram()
+                    self.receive_and_answer_datagram()
         finally:
             self.sock.settimeout(LIMIT)
         return bool(self.got)
@@ -173,7 +174,7 @@ class ScriptedRDPeer:
         began = net.now()
         while not self.got:
             assert not limit_exceeded(began, LIMIT)
-            self.process_datagram()
+            self.receive_and_answer_datagram()
         octets = self.got.pop(0)
         head = DDP(octets)
         return head, octets[14 if head.t else 18 :]
@@ -212,7 +213,7 @@ class ScriptedRDPeer:
         began = net.now()
         while not limit_exceeded(began, LIMIT):
             self.send_datagram(RDType.PROBE)
-            d = self.process_datagram()
+            d = self.receive_and_answer_datagram()
             if d.type == RDType.ACK and [d.acknowledged, d.response_acknowledged] == self.psn:
                 return
         raise AssertionError(f"segments were not acknowledged within {LIMIT} s")

@@ -8,7 +8,7 @@ directory and the standard descriptors of the program, and ends like an interpre
 is the parent of the process and reports the exit status.
 
 Programs that are not started by a test, but by a shell or by such a process, use the server by a
-program that stands for ``python`` and ``siwarp`` (tests/c/python.c; ``forking_programs``).
+program that stands for ``python`` and ``siwarp`` (tests/c/python.c; ``forking_programs_folder``).
 
 This file is the server's program, too, and imports nothing else of the tests.
 """
@@ -70,7 +70,7 @@ def _variables_read_at_process_start(environment: dict[str, str]) -> Variables:
 
 
 def _make_program_folder() -> tempfile.TemporaryDirectory[str]:
-    """Return a folder with the programs of ``forking_programs`` in its folder ``bin``."""
+    """Return a folder with the programs of ``forking_programs_folder`` in its folder ``bin``."""
     spec = importlib.util.find_spec("siwarp._siwarp")
     assert spec is not None and spec.origin is not None
     folder = tempfile.TemporaryDirectory(prefix="siwarp-python-")
@@ -141,7 +141,7 @@ def _get_or_start_server(at_start: Variables, imports: Sequence[str]) -> _Server
         return _servers[key]
 
 
-def forking_programs() -> Path:
+def forking_programs_folder() -> Path:
     """Return a folder with the programs ``python``, ``python3`` and ``siwarp``.
 
     The server forks what they run, if it has the variables that are read at the start of a process
@@ -300,7 +300,7 @@ def _import_commands() -> None:
 _Received = tuple[dict[str, Any], dict[int, int], int]
 
 
-def _read_request(data: bytes) -> tuple[dict[str, Any], list[int]]:
+def _parse_request(data: bytes) -> tuple[dict[str, Any], list[int]]:
     """Return a request of tests/c/python.c, and the numbers of its descriptors."""
     cwd, count, *words = map(os.fsdecode, data.split(b"\0")[:-1])
     arguments, (numbers, *environment) = words[: int(count)], words[int(count) :]
@@ -327,7 +327,7 @@ def _accept_request(listener: socket.socket) -> _Received | None:
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
     client, user, _ = struct.unpack("iII", credentials)
     data, descriptors, _, _ = socket.recv_fds(connection, _REQUEST, 253)
-    request, numbers = _read_request(data) if data else ({}, [])
+    request, numbers = _parse_request(data) if data else ({}, [])
     if (
         data
         and user == os.getuid()
@@ -412,7 +412,7 @@ def _serve_fork_requests(
                 os.close(descriptor)
 
 
-def _follow_client(client: int) -> None:
+def _inherit_from_client(client: int) -> None:
     """Take over what a program inherits from its parent, from a client of tests/c/python.c."""
     os.setsid()
     with open(f"/proc/{client}/status") as file:  # noqa: PTH123
@@ -466,7 +466,7 @@ def _become_program(
     if request["network"] is not None:
         _enter_namespaces([f"/proc/{request['network']}/ns/net"])
     if "client" in request:
-        _follow_client(request["client"])
+        _inherit_from_client(request["client"])
     if programs is not None:
         sys.executable = str(programs / "python")
     if (system := sys.modules.get("siwarp.base.system")) is not None:
@@ -494,7 +494,7 @@ def _run_program(arguments: list[str]) -> None:
     exec(code, main.__dict__)
 
 
-def _exit(status: int) -> None:
+def _run_exit_handlers_and_exit(status: int) -> None:
     """End the process like an interpreter, but without freeing all objects, which takes longest.
 
     Returns if standard output cannot be written: then the interpreter reports that.
@@ -538,7 +538,7 @@ def _main() -> int:
         if not isinstance(e.code, int | None):
             raise
         status = e.code
-    _exit(status or 0)
+    _run_exit_handlers_and_exit(status or 0)
     return status or 0
 
 

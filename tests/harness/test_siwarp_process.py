@@ -1,4 +1,4 @@
-"""The programs `python` and `siwarp` of forking_programs behave like those that they stand for."""
+"""The programs of forking_programs_folder behave like the `python` and `siwarp` they stand for."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from cli.cli_harness import is_running
-from harness.siwarp_process import forking_programs
+from harness.siwarp_process import forking_programs_folder
 from harness.verbs_harness import wait_until
 
 INHERITED = """
@@ -24,7 +24,7 @@ sys.exit(5)
 
 
 def run_in_shell(script: str, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    path = f"{forking_programs()}:{os.environ['PATH']}"
+    path = f"{forking_programs_folder()}:{os.environ['PATH']}"
     return subprocess.run(
         ["bash", "-c", script, "bash", *words],
         cwd=folder,
@@ -45,7 +45,11 @@ def test_a_forked_program_inherits_what_a_program_of_a_shell_inherits(tmp_path: 
 
 
 def test_a_pipe_of_a_forked_program_ends_when_the_program_closes_it() -> None:
-    program = [str(forking_programs() / "python"), "-c", "import os; os.close(1); os.read(0, 1)"]
+    program = [
+        str(forking_programs_folder() / "python"),
+        "-c",
+        "import os; os.close(1); os.read(0, 1)",
+    ]
     with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.read() == b""
@@ -71,7 +75,7 @@ while True:
 
 def test_signals_end_the_forked_program_with_the_program_that_stands_for_it() -> None:
     for number, status in ((signal.SIGTERM, int(signal.SIGTERM)), (signal.SIGKILL, -9)):
-        command = [str(forking_programs() / "python"), "-c", SIGNALLED]
+        command = [str(forking_programs_folder() / "python"), "-c", SIGNALLED]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
             pid = int(process.stdout.readline())

@@ -183,7 +183,8 @@ class LossReporter:
         self.out = peer.rig.reg_mr(bytearray(SIZE))
         self.psn = self.datagrams = self.octets = 0
 
-    def send_messages(self, n: int = ROUND) -> None:
+    def send_messages_from_qp(self, n: int = ROUND) -> None:
+        """Send messages from the queue pair to this peer, and wait for their completions."""
         self.peer.qp.post_send([SendWR(1, sg=[self.out.sge()])] * n)
         assert all(wc.ok for wc in poll(self.peer.cq, n))
         self.psn += n

@@ -63,7 +63,7 @@ class Target:
         self.image[PAGE + SOURCE : PAGE + RECEIVES] = octet_pattern(PAGE, 6)
         self.all[:] = self.image
 
-    def expect_octets_in_memory(self, at: int, octets: bytes) -> None:
+    def set_expected_octets(self, at: int, octets: bytes) -> None:
         """Expect these octets at this offset of the region from now on."""
         self.image[PAGE + at : PAGE + at + len(octets)] = octets
 
@@ -125,7 +125,7 @@ class HostileSession:
 
     def check_next_receive_completes_with(self, octets: bytes) -> None:
         """Assert that the next receive of the connection completes with these octets."""
-        self.target.expect_octets_in_memory(RECEIVES + self.taken * RECV, octets)
+        self.target.set_expected_octets(RECEIVES + self.taken * RECV, octets)
         (wc,) = poll(self.end.rcq)
         assert (wc.wr_id, wc.status, wc.byte_len) == (self.taken, WCStatus.SUCCESS, len(octets))
         self.taken += 1
@@ -195,7 +195,7 @@ class HostileSession:
         if tagged:
             seg = DDPTagged(octets)
             if payload:
-                self.target.expect_octets_in_memory(seg.to - self.target.mr.addr, payload)
+                self.target.set_expected_octets(seg.to - self.target.mr.addr, payload)
             return self.check_connection_continues(1)
         # If the last segment of the message is missing, the peer sends it, without payload.
         if not last:
@@ -247,7 +247,7 @@ class HostileSession:
 
     # ---- an RDMA Read of the siwarp end
 
-    def start_read(self, length: int = 100) -> EndState:
+    def start_read_by_target(self, length: int = 100) -> EndState:
         """Post an RDMA Read at the siwarp end, receive its request, and return the oracle's
         state.
         """
@@ -260,7 +260,7 @@ class HostileSession:
         state.reading = OutstandingRead(int(request.sink_stag), length)
         return state
 
-    def start_atomic(self) -> EndState:
+    def start_atomic_by_target(self) -> EndState:
         """Post a FetchAdd at the siwarp end, receive its request, and return the oracle's state."""
         sink = self.target.mr.sge(SINK, 8)
         remote = self.target.mr.remote(0, 8)
@@ -284,7 +284,7 @@ class HostileSession:
                 self.check_terminated(verdict)
             else:
                 old = int(AtomicResponse(octets[18:]).old)
-                self.target.expect_octets_in_memory(SINK, old.to_bytes(8, sys.byteorder))
+                self.target.set_expected_octets(SINK, old.to_bytes(8, sys.byteorder))
                 self.check_connection_continues(1)
         except AssertionError as e:
             raise AssertionError(f"{what}: {verdict}, but {e}\n{octets.hex()}") from e
@@ -304,7 +304,7 @@ class HostileSession:
                 assert (wc.wr_id, wc.ok) == (77, False)
             else:
                 if octets[1] & 15 == Opcode.RDMA_READ_RESPONSE and octets[0] & 0x80:
-                    self.target.expect_octets_in_memory(SINK, octets[14:])
+                    self.target.set_expected_octets(SINK, octets[14:])
                     if not octets[0] & 0x40:
                         rest = DDPTagged(octets[:14])
                         rest.l, rest.to = 1, rest.to + len(octets) - 14

@@ -39,7 +39,7 @@ def verbs_device() -> Iterator[Rig]:
     made.close()
 
 
-def poll_and_sum_counters(qp: QP, *names: str) -> int:
+def poll_qp_and_sum_counters(qp: QP, *names: str) -> int:
     """Poll the queue pair, and return the number of datagrams handled, the sum of these
     counters.
     """
@@ -81,7 +81,7 @@ def test_a_sender_without_the_q_key_cannot_end_a_queue_pair_and_is_not_answered(
     qp = verbs_device.create_ud_qp(qkey=QKEY, error_policy=ErrorPolicy.ERROR)
     with PlainUDPSocket() as who:
         names = ("drop_qkey", "drop_qn", "drop_version", "drop_header")
-        before = poll_and_sum_counters(qp, *names)
+        before = poll_qp_and_sum_counters(qp, *names)
         for i in range(MANY):
             fields = {
                 "opcode": rng.randrange(16),
@@ -92,7 +92,7 @@ def test_a_sender_without_the_q_key_cannot_end_a_queue_pair_and_is_not_answered(
             }
             who.sendto(build_datagram(bytes(rng.randrange(100)), **fields), qp.addr)
             if i % 100 == 99:
-                wait_until(lambda i=i: poll_and_sum_counters(qp, *names) == before + i + 1)  # type: ignore[misc]
+                wait_until(lambda i=i: poll_qp_and_sum_counters(qp, *names) == before + i + 1)  # type: ignore[misc]
         assert read_received_datagrams(who) == []
     assert (qp.qp_state, qp.errors()) == (QPState.RTS, [])
     check_good_peer_served(qp, verbs_device)
@@ -109,7 +109,7 @@ def test_forged_error_messages_have_no_effect(verbs_device: Rig) -> None:
         for i in range(32):
             qp.post_send(SendWR(i, ah=ah, remote_qkey=QKEY))
             poll(qp.scq)
-        before = poll_and_sum_counters(qp, *names)
+        before = poll_qp_and_sum_counters(qp, *names)
         for i in range(MANY):
             # Alternately a random Q_Key from the peer's address, and the correct Q_Key from a wrong
             # address.
@@ -122,7 +122,7 @@ def test_forged_error_messages_have_no_effect(verbs_device: Rig) -> None:
                 octets[rng.randrange(18, len(octets))] ^= 1 << rng.randrange(8)
             says.sendto(octets + crc32c(bytes(octets)).to_bytes(4, "little"), qp.addr)
             if i % 100 == 99:
-                wait_until(lambda i=i: poll_and_sum_counters(qp, *names) == before + i + 1)  # type: ignore[misc]
+                wait_until(lambda i=i: poll_qp_and_sum_counters(qp, *names) == before + i + 1)  # type: ignore[misc]
         assert (qp.errors(), qp.qp_state) == ([], QPState.RTS)
         assert read_received_datagrams(who) == []
         peer.sendto(build_error_message(5), qp.addr)
@@ -159,11 +159,11 @@ def test_a_flood_of_invalid_messages_is_answered_at_a_limited_rate(policy: Error
         cause = build_datagram(opcode=4)
         with PlainUDPSocket() as who:
             found = ("err_found", "drop_no_buffer")
-            before, began = poll_and_sum_counters(qp, *found), time.monotonic()
+            before, began = poll_qp_and_sum_counters(qp, *found), time.monotonic()
             for i in range(MANY):
                 who.sendto(cause, qp.addr)
                 if i % 100 == 99:
-                    wait_until(lambda i=i: poll_and_sum_counters(qp, *found) == before + i + 1)  # type: ignore[misc]
+                    wait_until(lambda i=i: poll_qp_and_sum_counters(qp, *found) == before + i + 1)  # type: ignore[misc]
             seconds = time.monotonic() - began
             answers = read_received_datagrams(who)
         # With policy ERROR the first error ends the queue pair, and later datagrams are dropped.

@@ -160,7 +160,7 @@ def test_boundary_values_in_the_header_of_a_read_response_have_the_expected_outc
     base = DDPTagged(opcode=Opcode.RDMA_READ_RESPONSE, stag=0, to=0) / Raw(octet_pattern(100, 5))
     for value, packet in packets_with_boundary_values(base, layer, name):
         session = target.open_session()
-        state = session.start_read()
+        state = session.start_read_by_target()
         assert state.reading is not None
         if name != "stag":
             packet.stag = state.reading.stag
@@ -170,7 +170,7 @@ def test_boundary_values_in_the_header_of_a_read_response_have_the_expected_outc
 @pytest.mark.parametrize("which", ["ours", "one off"])
 def test_a_read_response_with_another_stag_is_refused(target: Target, which: str) -> None:
     session = target.open_session()
-    state = session.start_read()
+    state = session.start_read_by_target()
     assert state.reading is not None
     stag = target.mr.rkey if which == "ours" else state.reading.stag ^ 1
     to = target.mr.addr + SINK if which == "ours" else 0
@@ -204,14 +204,14 @@ def test_boundary_values_in_each_field_of_an_atomic_response_have_the_expected_o
     target: Target, layer: str, name: str
 ) -> None:
     session = target.open_session()
-    asking = session.start_atomic().asking
+    asking = session.start_atomic_by_target().asking
     session.peer.close()
     session.close()
     base = DDPUntagged(opcode=Opcode.ATOMIC_RESPONSE, qn=3, msn=1) / AtomicResponse(request=asking)
     for value, packet in packets_with_boundary_values(base, layer, name):
         session = target.open_session()
         session.answer_atomic_and_check(
-            packet, session.start_atomic(), f"answer: {name}={value:#x}"
+            packet, session.start_atomic_by_target(), f"answer: {name}={value:#x}"
         )
 
 
@@ -289,7 +289,7 @@ def test_segments_truncated_at_every_octet_have_the_expected_outcome(
 def test_a_read_response_truncated_at_every_octet_has_the_expected_outcome(target: Target) -> None:
     for n in range(1, 14 + 6 + 1):
         session = target.open_session()
-        state = session.start_read(6)
+        state = session.start_read_by_target(6)
         assert state.reading is not None
         whole = DDPTagged(opcode=Opcode.RDMA_READ_RESPONSE, stag=state.reading.stag)
         segment = Raw(bytes(whole / Raw(octet_pattern(6, 5)))[:n])
@@ -301,7 +301,7 @@ def test_an_atomic_response_truncated_at_every_octet_has_the_expected_outcome(
 ) -> None:
     for n in range(1, 18 + 12 + 1):
         session = target.open_session()
-        state = session.start_atomic()
+        state = session.start_atomic_by_target()
         answer = AtomicResponse(request=state.asking, old=0x0102030405060708)
         whole = DDPUntagged(opcode=Opcode.ATOMIC_RESPONSE, qn=3, msn=1) / answer
         session.answer_atomic_and_check(Raw(bytes(whole)[:n]), state, f"answer: {n} of 30 octets")
@@ -349,7 +349,7 @@ def test_a_read_response_that_is_one_octet_short_or_long_is_refused(
     target: Target, more: int
 ) -> None:
     session = target.open_session()
-    state = session.start_read()
+    state = session.start_read_by_target()
     assert state.reading is not None
     head = DDPTagged(opcode=Opcode.RDMA_READ_RESPONSE, stag=state.reading.stag)
     segment = head / Raw(octet_pattern(100 + more))
@@ -470,7 +470,7 @@ def test_a_marker_ends_the_connection_only_if_its_pointer_is_wrong(
         try:
             # The receiver ignores the last two bits of a Marker's pointer.
             if int(marker.fpduptr) & ~3 == place:
-                target.expect_octets_in_memory(WRITES, octet_pattern(700, 3))
+                target.set_expected_octets(WRITES, octet_pattern(700, 3))
                 session.peer.send(
                     mark_stream([FPDU(ulpdu=make_send_segment(5))], session.position + len(octets))
                 )

@@ -64,7 +64,8 @@ class SavedInput:
         os.ftruncate(self.file.fileno(), len(self.kind) + 1 + len(octets))
         return octets
 
-    def keep_failed_input(self, number: int, error: BaseException) -> AssertionError:
+    def build_error_and_keep_input(self, number: int, error: BaseException) -> AssertionError:
+        """Copy the saved input to a file that is kept; return an error that names the file."""
         kept = self.folder / f"hostile-input-{SEED}-{self.kind}-{number}.bin"
         kept.write_bytes(self.path.read_bytes())
         return AssertionError(
@@ -207,7 +208,7 @@ def test_mutated_rc_streams_do_no_harm(build_dir: Path) -> None:
             if i % 100 == 99:
                 live.check_canaries()
         except (AssertionError, OSError) as e:
-            raise hand.keep_failed_input(i, e) from e
+            raise hand.build_error_and_keep_input(i, e) from e
     live.check_canaries()
     live.close()
     hand.close()
@@ -263,7 +264,7 @@ def test_mutated_mpa_requests_have_the_expected_outcome(build_dir: Path) -> None
                 hand.save_input(mutate_octets(r, r.choice(sound), r.choice((1, 1, 2))))
             )
         except (AssertionError, OSError) as e:
-            raise hand.keep_failed_input(i, e) from e
+            raise hand.build_error_and_keep_input(i, e) from e
     live.close()
     hand.close()
 
@@ -348,7 +349,7 @@ def test_mutated_ud_datagrams_are_delivered_or_dropped_as_expected(build_dir: Pa
                 try:
                     live.send_and_check([hand.save_input(d)])
                 except (AssertionError, OSError) as e:
-                    raise hand.keep_failed_input(start + i, e) from e
+                    raise hand.build_error_and_keep_input(start + i, e) from e
             raise
     live.close()
     hand.close()

@@ -67,7 +67,7 @@ def open_listener_with_settings(**values: int) -> Iterator[ListenerAndConnector]
 
 
 @contextlib.contextmanager
-def check_cpu_is_idle(seconds: float = 0.4, share: float = 0.35) -> Iterator[None]:
+def check_process_uses_little_cpu(seconds: float = 0.4, share: float = 0.35) -> Iterator[None]:
     """Assert that this process uses little CPU time for some time after the block.
 
     A thread that spins uses all of the CPU time; the limit leaves a margin for timer ticks on a
@@ -118,7 +118,7 @@ def count_closed_peers(peers: list[RawPeer]) -> int:
 
 def test_silent_connections_cost_no_cpu(connector: ListenerAndConnector) -> None:
     peers = connect_many_peers(connector.address, 50)
-    with check_cpu_is_idle():
+    with check_process_uses_little_cpu():
         pass
     check_that_new_connections_work(connector)
     for p in peers:
@@ -135,7 +135,7 @@ def test_unanswered_requests_at_and_beyond_the_limit_cost_no_cpu_time(
     for p in peers:
         p.send(REQUEST)
     wait_until(lambda: counter_value("startups_paused") > before)
-    with check_cpu_is_idle():
+    with check_process_uses_little_cpu():
         pass
     # All requests are served in the end; requests beyond the limit wait.
     for _ in range(20):
@@ -164,7 +164,7 @@ def test_octets_sent_before_the_mpa_reply_cost_no_cpu_time_and_are_delivered_lat
         while sent < octets:
             sent += peer.sock.send(nothing[sent % len(nothing) :])
     request = connector.next_connection_request()
-    with check_cpu_is_idle():
+    with check_process_uses_little_cpu():
         pass
     end = End(connector.passive, request.id, connector.p_channel, size=1 << 12)
     end.post_receive(1, 0, 1000)
@@ -192,7 +192,7 @@ def test_an_established_connection_with_an_unread_event_costs_no_cpu_time(
     reply = MPAReply(rev=2, c=1, s=1, ird=4, ord=4)
     send = FPDU(ulpdu=DDPUntagged(opcode=Opcode.SEND, msn=1) / octet_pattern(64))
     peer.send(reply, send)
-    with check_cpu_is_idle():
+    with check_process_uses_little_cpu():
         pass
     a.post_receive(1, 0, 64)
     assert a.next_cm_event().type == CMEventType.ESTABLISHED
@@ -213,7 +213,7 @@ def test_a_peer_that_is_silent_within_an_fpdu_costs_no_cpu_time(
     for upto in (1, 2, 19, 9000, len(fpdu)):
         peer.send(fpdu[done:upto])
         done = upto
-        with check_cpu_is_idle(0.15, 0.6):
+        with check_process_uses_little_cpu(0.15, 0.6):
             pass
     assert poll(end.rcq)[0].ok and end.mem.read(20_000) == octet_pattern(20_000)
     peer.close()

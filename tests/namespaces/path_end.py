@@ -193,7 +193,7 @@ def return_to_rts() -> None:
     objects.qp.to_rts()
 
 
-def poll_receive_queue(seconds: float) -> None:
+def poll_for_progress(seconds: float) -> None:
     """Poll the receive completion queue for some seconds, so that the queue pair makes progress."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:

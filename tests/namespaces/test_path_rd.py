@@ -56,7 +56,7 @@ def send_empty_message(a: RemoteEnd, b: RemoteEnd) -> None:
     send_and_check_delivery(a, b, [0])
 
 
-def mean_packet_length(routed_path: RoutedPath, a: RemoteEnd, b: RemoteEnd) -> float:
+def measure_mean_packet_length(routed_path: RoutedPath, a: RemoteEnd, b: RemoteEnd) -> float:
     """Return the mean length in octets of the packets of a large message on the middle link."""
     n, octets = routed_path.count_forwarded_packets()
     send_and_check_delivery(a, b, [400_000])
@@ -64,10 +64,10 @@ def mean_packet_length(routed_path: RoutedPath, a: RemoteEnd, b: RemoteEnd) -> f
     return float(octets_now - octets) / (n_now - n)
 
 
-def wait_for_packet_size(routed_path: RoutedPath, a: RemoteEnd, b: RemoteEnd, mtu: int) -> None:
+def send_until_packet_size(routed_path: RoutedPath, a: RemoteEnd, b: RemoteEnd, mtu: int) -> None:
     """Send until the packets reach this length; only long messages raise the path MTU."""
     end = time.monotonic() + WAIT
-    while not mtu - 60 < (mean := mean_packet_length(routed_path, a, b)) <= mtu:
+    while not mtu - 60 < (mean := measure_mean_packet_length(routed_path, a, b)) <= mtu:
         assert time.monotonic() < end, mean
         time.sleep(0.1)
 
@@ -104,14 +104,14 @@ def test_the_datagram_length_follows_a_path_mtu_that_routers_report(
     routed_path: RoutedPath, connected_rd_ends: tuple[RemoteEnd, RemoteEnd]
 ) -> None:
     a, b = connected_rd_ends
-    wait_for_packet_size(routed_path, a, b, 1500)
+    send_until_packet_size(routed_path, a, b, 1500)
     routed_path.set_middle_link_mtu(1280)
     send_and_check_delivery(a, b, [100_000])
     assert a.call("read_own_counter_values", "rd_mtu_lowered")[0] >= 1
-    wait_for_packet_size(routed_path, a, b, 1280)
+    send_until_packet_size(routed_path, a, b, 1280)
     routed_path.set_middle_link_mtu(1500)
     # The packet size rises again, although the kernel caches the lower path MTU for minutes.
-    wait_for_packet_size(routed_path, a, b, 1500)
+    send_until_packet_size(routed_path, a, b, 1500)
 
 
 @pytest.mark.clause("DGRAM-PMTU-4")
@@ -119,7 +119,7 @@ def test_a_forged_icmp_path_mtu_has_no_effect_while_no_datagram_is_lost(
     routed_path: RoutedPath, connected_rd_ends: tuple[RemoteEnd, RemoteEnd]
 ) -> None:
     a, b = connected_rd_ends
-    wait_for_packet_size(routed_path, a, b, 1500)
+    send_until_packet_size(routed_path, a, b, 1500)
     here, there = a.call("queue_pair_address"), b.call("queue_pair_address")
     addresses = socket.inet_aton(V4["a"]) + socket.inet_aton(V4["b"])
     quoted = struct.pack("!BBHHHBBH", 0x45, 0, 1500, 1, 0x4000, 64, 17, 0) + addresses
@@ -127,7 +127,7 @@ def test_a_forged_icmp_path_mtu_has_no_effect_while_no_datagram_is_lost(
     routed_path.send_forged_icmp(600, quoted)
     # The kernel has accepted the forged path MTU.
     assert "mtu 600" in routed_path.run_shell("a", f"ip route get {V4['b']}")
-    assert mean_packet_length(routed_path, a, b) > 1440
+    assert measure_mean_packet_length(routed_path, a, b) > 1440
     assert a.call("read_own_counter_values", "rd_mtu_lowered") == [0]
 
 
@@ -142,7 +142,7 @@ def test_rd_reports_a_peer_behind_a_failed_link_and_reaches_it_again_after_repai
     b.call("post_receives", [20_000])
     routed_path.set_link_down()
     a.start_call("send_and_wait", [20_000], WAIT)
-    b.call("poll_receive_queue", TIMEOUT / 4)
+    b.call("poll_for_progress", TIMEOUT / 4)
     routed_path.set_link_up()
     assert b.call("wait_for_messages", 1, WAIT) == [20_000]
     assert a.wait_for_result() == ["SUCCESS"]

@@ -104,7 +104,7 @@ def test_on_rd_a_refused_datagram_is_delayed_and_a_lasting_refusal_fails_the_req
         routed_path.run_shell(where, route)
         b.call("post_receives", [3000])
         a.start_call("send_and_wait", [3000], WAIT)
-        b.call("poll_receive_queue", TIMEOUT / 5)
+        b.call("poll_for_progress", TIMEOUT / 5)
         routed_path.run_shell(where, "ip route del 203.0.113.1/32")
         assert a.wait_for_result() == ["SUCCESS"]
         assert b.call("wait_for_messages", 1, WAIT) == [3000]

@@ -153,7 +153,7 @@ def siwarp_queue_pair(
 
 
 @contextmanager
-def close_emulated_link_at_exit(link: EmulatedLink) -> Iterator[EmulatedLink]:
+def closing_emulated_link(link: EmulatedLink) -> Iterator[EmulatedLink]:
     """Yield an emulated link, and close the link at the end of the block."""
     try:
         yield link

@@ -14,7 +14,7 @@ from peer.ours import (
     LIMIT_S,
     SEED,
     SiwarpEnd,
-    close_emulated_link_at_exit,
+    closing_emulated_link,
     seeded_octets,
     siwarp_queue_pair,
     stress_round_count,
@@ -63,7 +63,7 @@ def siwarp_and_peer(faults: Faults, attr: QPAttr | None = None, **peer: int) -> 
     with (
         siwarp_queue_pair(QPType.RD, attr=attr, slot=1 << 15) as ours,
         open_udp_socket() as sock,
-        close_emulated_link_at_exit(EmulatedLink(SEED, faults)) as link,
+        closing_emulated_link(EmulatedLink(SEED, faults)) as link,
     ):
         yield Ends(ours, link, RdPeer(sock, QKEY, SEED, **peer))
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 from peer.link import BAD, EmulatedLink, open_udp_socket, run_until
-from peer.ours import SEED, close_emulated_link_at_exit, seeded_octets, siwarp_queue_pair
+from peer.ours import SEED, closing_emulated_link, seeded_octets, siwarp_queue_pair
 from peer.ud import UdPeer
 from peer.wire import WireError, strip_crc
 
@@ -58,7 +58,7 @@ def test_siwarp_receives_messages_that_the_peer_sends_to_a_multicast_group(
         # messages in a row.
         siwarp_queue_pair(QPType.UD, slots=256, attr=QPAttr(qkey=qkey)) as ours,
         open_udp_socket() as sock,
-        close_emulated_link_at_exit(EmulatedLink(SEED, BAD)) as link,
+        closing_emulated_link(EmulatedLink(SEED, BAD)) as link,
     ):
         ours.qp.attach_mcast(group_address)
         link.set_multicast_interface("127.0.0.1")

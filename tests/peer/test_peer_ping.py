@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import pytest
 from harness.siwarp_process import SiwarpProcess
 from peer.link import BAD, Address, EmulatedLink, Faults, open_udp_socket, run_until
-from peer.ours import SEED, close_emulated_link_at_exit, seeded_octets
+from peer.ours import SEED, closing_emulated_link, seeded_octets
 from peer.rd import RdPeer
 from peer.ud import UdPeer
 
@@ -49,7 +49,7 @@ def test_an_rd_ping_server_answers_questions() -> None:
     with (
         run_ping_server("rd") as address,
         open_udp_socket() as sock,
-        close_emulated_link_at_exit(EmulatedLink(SEED, BAD)) as link,
+        closing_emulated_link(EmulatedLink(SEED, BAD)) as link,
     ):
         link.siwarp = address
         peer = RdPeer(sock, QKEY, SEED)
@@ -66,7 +66,7 @@ def test_an_rd_ping_server_answers_questions() -> None:
 
 @pytest.mark.parametrize("faults", [Faults(), BAD], ids=["clean", "bad"])
 def test_an_rd_ping_client_receives_answers_of_the_independent_peer(faults: Faults) -> None:
-    with open_udp_socket() as sock, close_emulated_link_at_exit(EmulatedLink(SEED, faults)) as link:
+    with open_udp_socket() as sock, closing_emulated_link(EmulatedLink(SEED, faults)) as link:
         link.peer = sock.getsockname()
         peer = RdPeer(sock, QKEY, SEED)
         answered = 0

@@ -15,7 +15,7 @@ from peer.ours import (
     SEED,
     TIMEOUT_S,
     SiwarpEnd,
-    close_emulated_link_at_exit,
+    closing_emulated_link,
     seeded_octets,
     siwarp_queue_pair,
     stress_round_count,
@@ -81,7 +81,7 @@ def siwarp_and_peer(faults: Faults) -> Iterator[Ends]:
             QPType.UD, attr=attr, max_write_records=512, error_policy="message"
         ) as ours,
         open_udp_socket() as sock,
-        close_emulated_link_at_exit(EmulatedLink(SEED, faults)) as link,
+        closing_emulated_link(EmulatedLink(SEED, faults)) as link,
     ):
         yield Ends(ours, link, UdPeer(sock, QKEY))
 

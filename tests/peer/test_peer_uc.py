@@ -14,7 +14,7 @@ from peer.ours import (
     SEED,
     TIMEOUT_S,
     SiwarpEnd,
-    close_emulated_link_at_exit,
+    closing_emulated_link,
     seeded_octets,
     siwarp_queue_pair,
     stress_round_count,
@@ -68,7 +68,7 @@ def siwarp_and_peer(faults: Faults, psn: tuple[int, int] = (0, 0)) -> Iterator[E
     """Yield both ends; ``psn`` holds the first PSN sent to siwarp and the first PSN sent by
     siwarp.
     """
-    with open_udp_socket() as sock, close_emulated_link_at_exit(EmulatedLink(SEED, faults)) as link:
+    with open_udp_socket() as sock, closing_emulated_link(EmulatedLink(SEED, faults)) as link:
         attr = QPAttr(
             qkey=QKEY,
             ah_attr=link.far,

@@ -12,7 +12,7 @@ from peer.ours import (
     SEED,
     TIMEOUT_S,
     SiwarpEnd,
-    close_emulated_link_at_exit,
+    closing_emulated_link,
     seeded_octets,
     siwarp_queue_pair,
     stress_round_count,
@@ -66,7 +66,7 @@ def siwarp_and_peer(faults: Faults) -> Iterator[Ends]:
             QPType.UD, slots=slots, attr=QPAttr(qkey=QKEY), error_policy="message"
         ) as ours,
         open_udp_socket() as sock,
-        close_emulated_link_at_exit(EmulatedLink(SEED, faults)) as link,
+        closing_emulated_link(EmulatedLink(SEED, faults)) as link,
     ):
         yield Ends(ours, UdPeer(sock, QKEY), link)
 
@@ -281,7 +281,7 @@ def test_with_error_policy_error_an_invalid_message_moves_the_queue_pair_to_err(
     with (
         siwarp_queue_pair(QPType.UD, attr=QPAttr(qkey=QKEY), error_policy="error") as ours,
         open_udp_socket() as sock,
-        close_emulated_link_at_exit(EmulatedLink(SEED)) as link,
+        closing_emulated_link(EmulatedLink(SEED)) as link,
     ):
         both = Ends(ours, UdPeer(sock, QKEY), link)
         both.peer.sock.sendto(append_crc(Untagged(SEND, 0, 1, mo=1, word=QKEY).octets()), link.near)

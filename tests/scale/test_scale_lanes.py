@@ -71,7 +71,7 @@ class Connection:
     def message(self, number: int) -> bytes:
         return f"{self.number} {number}".encode().ljust(SIZE)
 
-    def exchange_messages(self, goal: int) -> bool:
+    def poll_and_send_more(self, goal: int) -> bool:
         """Poll, and send further messages; return whether `goal` messages were answered, or the
         connection has ended.
         """
@@ -110,7 +110,7 @@ def exchange_messages_with_all(todo: list[tuple[Connection, int]]) -> None:
     """Exchange messages on each connection, up to its goal."""
 
     def all_have_exchanged() -> bool:
-        todo[:] = [(c, goal) for c, goal in todo if not c.exchange_messages(goal)]
+        todo[:] = [(c, goal) for c, goal in todo if not c.poll_and_send_more(goal)]
         return not todo
 
     wait_until(all_have_exchanged, 3 * LIMIT)

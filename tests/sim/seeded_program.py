@@ -13,7 +13,7 @@ def check_that_a_seed_determines_the_run(program: str, directory: Path) -> None:
     path = directory / "program.py"
     path.write_text(program)
 
-    def run(seed: int, hash_seed: str) -> str:
+    def run_program_with_seed(seed: int, hash_seed: str) -> str:
         done = subprocess.run(
             [sys.executable, str(path), str(seed)],
             env={**os.environ, "PYTHONHASHSEED": hash_seed},
@@ -24,6 +24,6 @@ def check_that_a_seed_determines_the_run(program: str, directory: Path) -> None:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    runs = {run(7, hash_seed) for hash_seed in ("0", "1", "4711")}
+    runs = {run_program_with_seed(7, hash_seed) for hash_seed in ("0", "1", "4711")}
     assert len(runs) == 1
-    assert run(8, "0") not in runs
+    assert run_program_with_seed(8, "0") not in runs

@@ -16,7 +16,7 @@ from siwarp.verbs import SendWR, WCStatus
 SILENCE_S = 5.0
 
 
-def wait_in_library(end: End, ms: int = -1) -> int:
+def wait_for_completion_status(end: End, ms: int = -1) -> int:
     """Return the status of the next completion, or the negative errno value of the wait."""
     wc = ffi.new("struct siw_wc *")
     null = ffi.NULL
@@ -28,12 +28,12 @@ def wait_in_library(end: End, ms: int = -1) -> int:
 def test_a_wait_for_a_silent_peer_ends_at_its_time_out(world: World, kind: Kind) -> None:
     with pair(kind, sim=world) as ends:
 
-        def wait() -> float:
+        def measure_timed_out_wait() -> float:
             began = world.now
-            assert wait_in_library(ends.a, int(SILENCE_S * 1000)) == -errno.EAGAIN
+            assert wait_for_completion_status(ends.a, int(SILENCE_S * 1000)) == -errno.EAGAIN
             return world.now - began
 
-        waiting = world.spawn(wait)
+        waiting = world.spawn(measure_timed_out_wait)
         world.run_tasks(within="10s")
         assert waiting.result() == pytest.approx(SILENCE_S, abs=1e-3)
 
@@ -42,7 +42,7 @@ def test_a_wait_without_a_time_out_ends_when_the_peer_of_its_connection_is_kille
     world: World,
 ) -> None:
     with pair("rc", sim=world) as ends:
-        waiting = world.spawn(wait_in_library, ends.a)
+        waiting = world.spawn(wait_for_completion_status, ends.a)
         world.run_for("1s")
         assert not waiting.done()
         world.crash(ends.b.device)
@@ -54,7 +54,7 @@ def test_a_wait_for_a_send_ends_when_rd_gives_up_a_killed_peer(world: World) -> 
     with pair("rd", sim=world) as ends:
         world.crash(ends.b.device)
         ends.a.qp.post_send(SendWR(1, sg=[ends.a.mr.sge(0, 8)], ah=ends.a.ah))
-        waiting = world.spawn(wait_in_library, ends.a)
+        waiting = world.spawn(wait_for_completion_status, ends.a)
         world.run_tasks(within="10min")
         assert waiting.result() == WCStatus.RETRY_EXC_ERR
 
@@ -65,7 +65,7 @@ def test_each_message_of_a_slow_peer_ends_a_wait_when_it_arrives(world: World) -
         def receive_ten_messages() -> list[float]:
             times = []
             for _ in range(10):
-                assert wait_in_library(ends.b) == WCStatus.SUCCESS
+                assert wait_for_completion_status(ends.b) == WCStatus.SUCCESS
                 times.append(world.now)
             return times
 

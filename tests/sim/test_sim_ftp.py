@@ -279,14 +279,14 @@ def test_the_end_that_has_sent_a_file_does_not_wait_for_a_peer_that_is_gone(
 ) -> None:
     check_answer = stream.Sender._check_answer
 
-    async def check_answer_after_a_second(sender: stream.Sender, expected: list[Type]) -> None:
+    async def wait_a_second_and_check_answer(sender: stream.Sender, expected: list[Type]) -> None:
         """Process the peer's answer a second late, when the peer has already closed the channel."""
         assert sender._answer is not None
         await asyncio.wait({sender._answer})
         await asyncio.sleep(1)
         await check_answer(sender, expected)
 
-    monkeypatch.setattr(stream.Sender, "_check_answer", check_answer_after_a_second)
+    monkeypatch.setattr(stream.Sender, "_check_answer", wait_a_second_and_check_answer)
 
     async def send_to_peer_that_leaves() -> None:
         async with open_server_channels() as server:

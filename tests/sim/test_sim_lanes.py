@@ -83,7 +83,7 @@ def lane_text(lane: int) -> bytes:
 
 
 @pytest.fixture
-def four_lanes() -> Iterator[None]:
+def use_four_lanes() -> Iterator[None]:
     with temporary_settings(lanes=LANES):
         yield
 
@@ -97,7 +97,7 @@ def connected_lane_ends(world: World) -> tuple[LaneEnds, LaneEnds]:
 
 
 @pytest.fixture
-def lane_ends(four_lanes: None, world: World) -> tuple[LaneEnds, LaneEnds]:
+def lane_ends(use_four_lanes: None, world: World) -> tuple[LaneEnds, LaneEnds]:
     world.faults("delay=5ms")
     return connected_lane_ends(world)
 
@@ -143,7 +143,7 @@ def test_one_sided_traffic_goes_on_while_another_lane_is_polled(
 
 @EACH_LANE
 def test_without_progress_thread_a_poll_of_one_lane_serves_all_lanes(
-    four_lanes: None, world: World, lane: int
+    use_four_lanes: None, world: World, lane: int
 ) -> None:
     with temporary_settings(progress_thread=0):
         a, b = connected_lane_ends(world)
@@ -168,7 +168,7 @@ def test_after_a_crash_the_calls_on_every_lane_report_a_stale_device(
             cq.poll()
 
 
-def run_all_lanes(seed: int) -> tuple[int, Stats]:
+def exchange_messages_on_all_lanes(seed: int) -> tuple[int, Stats]:
     """Exchange messages on an unreliable network; return the hash of the trace and statistics."""
     with World(seed, "delay=1ms,jitter=1ms,loss=10%,reorder=10%") as world:
         a, b = connected_lane_ends(world)
@@ -188,19 +188,23 @@ def run_all_lanes(seed: int) -> tuple[int, Stats]:
         return world.trace_hash, world.stats
 
 
-def test_the_seed_determines_the_run_of_devices_with_several_lanes(four_lanes: None) -> None:
-    first, again, other = run_all_lanes(1), run_all_lanes(1), run_all_lanes(2)
+def test_the_seed_determines_the_run_of_devices_with_several_lanes(use_four_lanes: None) -> None:
+    first, again, other = (
+        exchange_messages_on_all_lanes(1),
+        exchange_messages_on_all_lanes(1),
+        exchange_messages_on_all_lanes(2),
+    )
     assert first == again
     assert first[0] != other[0]
     assert first[1].lost > 0
 
 
 def test_a_device_opens_lanes_alike_whether_or_not_an_earlier_device_had_them(
-    four_lanes: None,
+    use_four_lanes: None,
 ) -> None:
     """Check allocations that fail: the structs of lanes are kept for the next world."""
 
-    def create_cqs_without_memory() -> list[bool]:
+    def create_cqs_and_list_successes() -> list[bool]:
         with World(3) as world, world.device("10.0.0.1") as device:
             world.fail_memory(200_000)
             done = []
@@ -213,6 +217,6 @@ def test_a_device_opens_lanes_alike_whether_or_not_an_earlier_device_had_them(
             world.fail_memory(0)
             return done
 
-    first = create_cqs_without_memory()
+    first = create_cqs_and_list_successes()
     assert {True, False} == set(first)
-    assert all(create_cqs_without_memory() == first for _ in range(3))
+    assert all(create_cqs_and_list_successes() == first for _ in range(3))

@@ -284,7 +284,7 @@ def test_a_request_contains_no_announcement_if_the_setting_is_off(
 # ---- a peer that falsely announces itself as siwarp
 
 
-def check_error_after_segments(end: End, peer: PlainPeer, opcodes: tuple[int, ...]) -> None:
+def check_error_when_peer_closes(end: End, peer: PlainPeer, opcodes: tuple[int, ...]) -> None:
     """Check that the peer receives the opcodes, and that the request fails when the peer closes."""
     for opcode in opcodes:
         assert peer.receive_segment().opcode == opcode
@@ -299,7 +299,7 @@ def test_a_false_announcement_by_a_peer_that_closes_fails_the_request(
 ) -> None:
     peer, _ = connect_to_plain_listener(world, roce_end, lambda _: REPLY | COUNTS)
     post_send_with_immediate(roce_end)
-    check_error_after_segments(roce_end, peer, (Opcode.PRIVATE, Opcode.PRIVATE))
+    check_error_when_peer_closes(roce_end, peer, (Opcode.PRIVATE, Opcode.PRIVATE))
 
 
 @pytest.mark.parametrize("counts", [0, COUNTS])

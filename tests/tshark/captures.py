@@ -24,7 +24,7 @@ from cli.cli_harness import (
     run_siwarp,
     run_siwarp_json,
 )
-from harness.rc_traffic import capture_rc_messages
+from harness.rc_traffic import generate_rc_capture
 from tshark.tshark_harness import (
     check_fpdus,
     check_packet_checksums,
@@ -46,7 +46,7 @@ def test_tshark_shows_a_good_crc_for_every_fpdu_of_an_rc_capture(
     tmp_path: Path, op: str, size: int, host: str
 ) -> None:
     file = tmp_path / "rc.pcapng"
-    capture_rc_messages(file, op, count=50, size=size, host=host)
+    generate_rc_capture(file, op, count=50, size=size, host=host)
     fpdus = count_segments(run_siwarp_json("dissect", file))
     assert fpdus >= 100
     check_fpdus(file, fpdus)

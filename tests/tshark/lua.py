@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from cli.cli_harness import qkey_options, run_ping_server, run_siwarp, run_siwarp_json
-from harness.rc_traffic import capture_rc_messages
+from harness.rc_traffic import generate_rc_capture
 from harness.siwarp_process import COMMAND
 from harness.verbs_harness import temporary_settings
 from scapy.packet import Raw
@@ -179,7 +179,7 @@ def test_connections_of_siwarp_with_markers_are_shown_with_good_crcs(
 ) -> None:
     file = tmp_path / "rc.pcapng"
     with temporary_settings(markers=1):
-        capture_rc_messages(file, op, count=6, size=70_000)
+        generate_rc_capture(file, op, count=6, size=70_000)
     messages = run_siwarp_json("dissect", file)
     assert {m["error"] for m in messages} == {None}
     (stream,) = run_siwarp_json("dissect", file, "--summary")

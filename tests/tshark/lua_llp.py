@@ -69,7 +69,7 @@ def read_udp_payloads(file: Path) -> list[bytes]:
         return [bytes(p.payload) for p in packets_from_frames(capture) if not p.tcp]
 
 
-def check_good_crcs(file: Path) -> list[bytes]:
+def check_crcs_and_read_payloads(file: Path) -> list[bytes]:
     """Assert that tshark displays every datagram with a good CRC and without errors; return the
     payloads.
     """
@@ -101,7 +101,7 @@ def test_the_script_shows_type_epochs_and_segment_of_every_rd_datagram(
         assert all(w.ok for w in a.poll_sends(2))
         for peer in (a, b):
             peer.qp.close()
-    found = [RDDatagram(octets) for octets in check_good_crcs(file)]
+    found = [RDDatagram(octets) for octets in check_crcs_and_read_payloads(file)]
     types = Counter(int(p.type) for p in found)
     assert all(types[t] for t in (RDType.DATA, RDType.HELLO, RDType.CHALLENGE, RDType.ECHO))
     rows = read_shown_fields(
@@ -160,7 +160,7 @@ def test_the_script_shows_the_fields_of_uc_write_record_and_immediate_data(
         ud.a.post_send(wr)
         assert poll(ud.scq)[0].ok
         ((_, record),) = target.poll_write_records()
-    check_good_crcs(file)
+    check_crcs_and_read_payloads(file)
     first = read_shown_fields(
         file, "siwarp.llp.type == 1", "siwarp.psn", "siwarp.llp.first", "siwarp.mo"
     )
@@ -237,7 +237,7 @@ def test_each_type_of_datagram_has_its_own_info_line_and_no_error(tmp_path: Path
     )
     lines = read_packet_fields(file, "siwarp", "_ws.col.Info", options=lua_options())
     assert [row[0] for row in lines] == [info for _, info in VALID_DATAGRAMS.values()]
-    check_good_crcs(file)
+    check_crcs_and_read_payloads(file)
 
 
 INVALID_DATAGRAMS = {

@@ -50,7 +50,8 @@ class Server:
         return client, await asyncio.wait_for(accepted, 60)
 
     @property
-    def receives(self) -> Receives:
+    def unit_receives(self) -> Receives:
+        """The receives that the server's channels of this kind share."""
         return self.acceptor._get_or_create_receives(UNIT)[0]  # type: ignore[attr-defined]
 
     @property
@@ -60,9 +61,9 @@ class Server:
     def check_that_no_unit_or_credit_is_held(self, sessions: int = 0) -> None:
         """Check that each unit is free or in a posted receive, and that only open sessions have
         credits."""
-        assert self.pool.free_count + self.receives.total == self.pool.size
-        assert self.receives.posted == self.receives.total
-        assert (self.receives.reserved > 0) == (sessions > 0)
+        assert self.pool.free_count + self.unit_receives.total == self.pool.size
+        assert self.unit_receives.posted == self.unit_receives.total
+        assert (self.unit_receives.reserved > 0) == (sessions > 0)
 
 
 @asynccontextmanager

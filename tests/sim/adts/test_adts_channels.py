@@ -524,20 +524,20 @@ def test_1000_sessions_over_two_transports_fit_into_64_mib(world: World, kind: s
         async with run_acceptors(kind, Limits(unit=1 << 20, memory=64 << 20)) as server:
             tokens = (number.to_bytes(16, "big") for number in range(10_000))
 
-            def invite_peer(acceptor: Acceptor) -> int:
+            def invite_peer_and_get_unit_size(acceptor: Acceptor) -> int:
                 return acceptor.expect_peer(next(tokens), 1 << 20, 8, lambda _: None).unit
 
             acceptors = server.acceptors
             other = acceptors.rd if kind == "rc" else acceptors.rc
-            units = [invite_peer(server.acceptor) for _ in range(750)]
-            units += [invite_peer(other) for _ in range(250)]
+            units = [invite_peer_and_get_unit_size(server.acceptor) for _ in range(750)]
+            units += [invite_peer_and_get_unit_size(other) for _ in range(250)]
             assert units[:8] == [1 << 20] * 8
             assert units[8:400] == [64 << 10] * 392
             assert units.count(16 << 10) + units.count(64 << 10) == 992
             assert server.pool.registered_count <= 64
             with pytest.raises(LimitError, match="try again in 30 seconds"):
                 for _ in range(1000):
-                    invite_peer(other)
+                    invite_peer_and_get_unit_size(other)
 
     run_in_world(world, invite_1000_peers())
 
@@ -616,13 +616,13 @@ def test_receives_that_are_not_granted_give_their_memory_back(world: World, kind
             pairs = [await server.open_channel_pair() for _ in range(5)]
             for a, b in pairs:
                 await asyncio.gather(send_units(a, 40), receive_units(b, 40))
-            before = server.receives.total
+            before = server.unit_receives.total
             (a, b), *others = pairs
             await asyncio.gather(*(end.close() for pair in others for end in pair))
             await asyncio.sleep(5)
             await asyncio.gather(send_units(a, 60, first=40), receive_units(b, 60, first=40))
-            assert server.receives.total < before
-            assert server.receives.available <= 10
+            assert server.unit_receives.total < before
+            assert server.unit_receives.available <= 10
             await a.close()
 
     run_in_world(world, end_all_sessions_but_one())
@@ -750,7 +750,7 @@ def test_a_paused_channel_grants_nothing_and_holds_no_receives(world: World, kin
                     received.release()
                     got += 1
             assert got < 50
-            assert server.receives.posted == server.receives.total
+            assert server.unit_receives.posted == server.unit_receives.total
             b.resume_granting_credits()
             await receive_units(b, 50 - got, first=got)
             await sending

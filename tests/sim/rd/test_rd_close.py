@@ -26,7 +26,7 @@ LOSSY_LINGER_MS = 5000
 def receive_bye(s: ScriptedRDPeer) -> RDDatagram:
     """Wait until the scripted peer receives a BYE, and return the BYE."""
     while True:
-        d = s.process_datagram()
+        d = s.receive_and_answer_datagram()
         if d.type == RDType.BYE:
             return d
 
@@ -114,7 +114,7 @@ def test_a_closing_endpoint_delivers_its_read_response_before_the_bye(rig: Rig) 
             a.qp.close()
             assert len(octets) == 1000
             # A closing endpoint retransmits its data before it sends a BYE.
-            while (d := s.process_datagram()).type != RDType.DATA:
+            while (d := s.receive_and_answer_datagram()).type != RDType.DATA:
                 assert d.type == RDType.ACK
             s.acknowledge_all_received_segments()
             assert receive_bye(s).ird == RDReason.CLOSED

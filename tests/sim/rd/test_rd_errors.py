@@ -309,7 +309,7 @@ def test_a_message_out_of_sequence_ends_the_incarnation_with_reason_sequence(
         s.send_and_wait(s.build_untagged(Opcode.SEND, b"one"))
         assert b.poll_receives()[0].wr_id == 1
         s.send_segment(s.build_untagged(opcodes[qn], bytes(28), qn=qn, msn=msn))
-        while (d := s.process_datagram()).type != RDType.BYE:
+        while (d := s.receive_and_answer_datagram()).type != RDType.BYE:
             pass
         assert (d.source_epoch, d.dest_epoch, d.ird) == (s.other, s.epoch, RDReason.SEQUENCE)
         (found,) = wait_until(b.qp.errors)

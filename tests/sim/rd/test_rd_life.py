@@ -85,7 +85,7 @@ def test_requests_that_were_not_started_are_flushed_when_another_instance_appear
             a.qp.modify(QPAttr(qp_state=QPState.RTS))
         else:
             a.qp.modify(QPAttr(qp_state=QPState.RTS))
-            wait_until(lambda: s.process_datagram().type == RDType.HELLO)
+            wait_until(lambda: s.receive_and_answer_datagram().type == RDType.HELLO)
             assert [(w.wr_id, w.status) for w in a.poll_sends(3)] == [
                 (i, FLUSHED) for i in range(3)
             ]

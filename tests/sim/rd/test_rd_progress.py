@@ -130,13 +130,13 @@ def test_a_peer_may_report_not_ready_without_time_limit(make_endpoint, make_scap
     )
     stop, last = net.now() + 20 * PEER_TIMEOUT_S, [0.0]
 
-    def send_and_check_stop_time():
+    def send_and_check_deadline():
         if net.now() - last[0] > PEER_TIMEOUT_S / 10:
             last[0] = net.now()
             send_as_peer(s)
         return net.now() > stop
 
-    poll_until(send_and_check_stop_time, e, seconds=60)
+    poll_until(send_and_check_deadline, e, seconds=60)
     assert ("gone", peer_address_text(s)) not in e.news
 
 

@@ -25,21 +25,21 @@ def test_an_ack_reports_a_missing_receive_with_the_rnr_timer_of_the_receiver(
     a = create_rd_end_with_rnr_attributes(rig, timer=timer)
     with scripted_peer(a) as s:
         s.send_datagram(RDType.PROBE)
-        ready = s.process_datagram()
+        ready = s.receive_and_answer_datagram()
         assert (int(ready.rd_flags), ready.rnr_timer) == (RDFlag.PROBED, 0)
         s.send_segment(s.build_untagged(Opcode.SEND, b"held"))
-        told = s.process_datagram()
+        told = s.receive_and_answer_datagram()
         while told.type != RDType.ACK or not told.rd_flags & RDFlag.NOT_READY:
-            told = s.process_datagram()
+            told = s.receive_and_answer_datagram()
         assert told.rnr_timer == timer and told.acknowledged == s.epoch
         assert told.received() == {s.epoch}  # the segment has arrived, but is not accepted
         s.send_datagram(RDType.PROBE)
-        assert int(s.process_datagram().rd_flags) == RDFlag.PROBED | RDFlag.NOT_READY
+        assert int(s.receive_and_answer_datagram().rd_flags) == RDFlag.PROBED | RDFlag.NOT_READY
         a.post_receive()
         assert a.poll_receives()[0].ok
         s.wait_for_acknowledgement()
         s.send_datagram(RDType.PROBE)
-        assert not s.process_datagram().rd_flags & RDFlag.NOT_READY
+        assert not s.receive_and_answer_datagram().rd_flags & RDFlag.NOT_READY
 
 
 @pytest.mark.clause("DGRAM-RDV-20")
@@ -107,16 +107,16 @@ def test_an_endpoint_without_rnr_retries_sends_a_bye_with_reason_not_ready(rig: 
     with scripted_peer(a, connect=False) as s:
         s.keeps = lambda head: head.opcode == Opcode.SEND
         a.qp.post_send(SendWR(1, sg=[a.out.sge(0, 4)], ah=AH(rig.pd, s.addr)))
-        wait_until(lambda: s.process_datagram().type == RDType.DATA)
+        wait_until(lambda: s.receive_and_answer_datagram().type == RDType.DATA)
         first = s.last[0] - 1
         s.send_datagram(
             RDType.ACK,
             rd_flags=int(RDFlag.NOT_READY),
             body=make_ack_body(first, [first], rnr_timer=12),
         )
-        bye = s.process_datagram()
+        bye = s.receive_and_answer_datagram()
         while bye.type != RDType.BYE:
-            bye = s.process_datagram()
+            bye = s.receive_and_answer_datagram()
         assert (bye.ird, bye.source_epoch) == (RDReason.NOT_READY, s.other)
     assert a.poll_sends()[0].status == WCStatus.RNR_RETRY_EXC_ERR
 

@@ -191,7 +191,7 @@ def test_any_datagram_of_the_pair_counts_as_an_acknowledgement_of_an_echo(make_e
     s.close()
 
 
-def leave_echoes_unanswered(s: ScapyRdPeer, e: Endpoint) -> RDDatagram:
+def receive_hello_after_unanswered_echoes(s: ScapyRdPeer, e: Endpoint) -> RDDatagram:
     """Leave the ECHOs of an endpoint unanswered; return the HELLO that requests another cookie."""
     assert e.send(e.get_peer(s.address), b"x") == 1
     s.other = s.receive_datagram(RDType.HELLO).source_epoch
@@ -204,7 +204,7 @@ def test_a_late_acknowledgement_of_an_echo_is_accepted_after_another_cookie_was_
     unconnected_endpoint,
 ):
     e, s = unconnected_endpoint
-    again = leave_echoes_unanswered(s, e)
+    again = receive_hello_after_unanswered_echoes(s, e)
     assert (again.source_epoch, again.dest_epoch) == (s.other, 0)
     s.send_datagram(RDType.ACK)
     data = s.receive_datagram()
@@ -219,7 +219,7 @@ def test_another_challenge_replaces_a_challenge_whose_echoes_were_not_answered(
     unconnected_endpoint,
 ):
     e, s = unconnected_endpoint
-    leave_echoes_unanswered(s, e)
+    receive_hello_after_unanswered_echoes(s, e)
     old, s.epoch = s.epoch, s.epoch + 1
     s.send_datagram(RDType.CHALLENGE, body=OFFER + b"2" * COOKIE_LEN)
     echo = s.receive_datagram(RDType.ECHO)

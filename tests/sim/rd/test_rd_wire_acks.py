@@ -294,14 +294,14 @@ def test_after_a_timeout_at_most_two_datagrams_are_sent_at_a_time(
     began = net.now()
     came: dict[float, int] = {}
 
-    def count_data_and_check_stop_time() -> bool:
+    def count_data_and_check_deadline() -> bool:
         while octets := s._read_next_datagram():
             if RDDatagram(octets).type == RDType.DATA:
                 at = round(net.now() - began, 3)
                 came[at] = came.get(at, 0) + 1
         return net.now() > began + 5
 
-    poll_until(count_data_and_check_stop_time, e)
+    poll_until(count_data_and_check_deadline, e)
     first, *later = came.values()
     assert first > 2
     assert len(later) >= 3 and max(later) <= 2, came
@@ -309,14 +309,14 @@ def test_after_a_timeout_at_most_two_datagrams_are_sent_at_a_time(
     s.send_datagram(RDType.ACK, acknowledged=(s.other + 2) & 0xFFFFFFFF)
     came.clear()
     stop = net.now() + 0.01
-    poll_until(lambda: count_data_and_check_stop_time() and net.now() > stop, e)
+    poll_until(lambda: count_data_and_check_deadline() and net.now() > stop, e)
     assert sum(came.values()) > 2
 
 
 # ---- a segment that the upper layer has accepted is acknowledged by the endpoint's next call
 
 
-def accept_segment(e: Endpoint) -> None:
+def deliver_next_segment(e: Endpoint) -> None:
     """Let the upper layer accept the next segment; no other call follows."""
     lib.siw_sim_step_world(lib.siw_sim_now())
     accepted = len(e.received_data())
@@ -333,7 +333,7 @@ def test_a_peer_that_ends_after_its_segment_was_accepted_is_told_so(
     s.connect()
     s.send_datagram(RDType.DATA, body=b"accepted")
     s.send_datagram(RDType.BYE)
-    accept_segment(e)
+    deliver_next_segment(e)
     answer = s.receive_datagram(RDType.BYE)
     assert answer.acknowledged == s.epoch + 1
     assert e.event_count("gone") == 1 and e.received_data() == [b"accepted"]
@@ -349,7 +349,7 @@ def test_replays_of_an_accepted_segment_are_dropped_before_it_is_acknowledged(
     counters = Counters()
     for _ in range(20):
         s.send_datagram(RDType.DATA, body=b"once")
-    accept_segment(e)
+    deliver_next_segment(e)
     assert s.receive_datagram(RDType.ACK).acknowledged == s.epoch + 1
     assert counters["rd_duplicates"] == 19
     assert e.received_data() == [b"once"]
@@ -362,7 +362,7 @@ def test_a_segment_accepted_before_the_peer_restarted_does_not_acknowledge_the_n
     (s,) = make_scapy_rd_peers(e, 1)
     s.connect()
     s.send_datagram(RDType.DATA, body=b"old")
-    accept_segment(e)
+    deliver_next_segment(e)
     net.sleep(0.002)  # the time in a cookie is in milliseconds
     s.epoch += 0x1000
     ack = s.connect()
@@ -384,7 +384,7 @@ def test_closing_an_endpoint_acknowledges_the_segment_that_was_accepted_last(
     (s,) = make_scapy_rd_peers(e, 1)
     s.connect()
     s.send_datagram(RDType.DATA, body=b"last")
-    accept_segment(e)
+    deliver_next_segment(e)
     lib.siw_rd_shutdown(e.c)
     lib.siw_rd_continue_shutdown(e.c)
     assert s.receive_datagram(RDType.BYE).acknowledged == s.epoch + 1

@@ -119,7 +119,7 @@ def test_lasting_loss_reduces_the_uc_sending_rate_and_raises_the_event_congested
 ) -> None:
     told = LossReporter(peer)
     for _ in range(3):
-        told.send_messages()
+        told.send_messages_from_qp()
         told.send_loss_report(ROUND * 8 // 10, octets=0)
         wait_until_datagrams_processed(peer)
     with rig.next_async_event() as event:
@@ -134,10 +134,10 @@ def test_short_or_small_loss_does_not_change_the_uc_sending_rate(
 ) -> None:
     told = LossReporter(peer)
     for n in came:
-        told.send_messages()
+        told.send_messages_from_qp()
         told.send_loss_report(n)
         wait_until_datagrams_processed(peer)
-    told.send_messages()
+    told.send_messages_from_qp()
     assert rig.ctx.get_async_event(0) is None
 
 
@@ -155,10 +155,10 @@ def test_uc_reports_with_impossible_values_are_ignored(
 ) -> None:
     told = LossReporter(peer)
     for _ in range(4):
-        told.send_messages()
+        told.send_messages_from_qp()
         told.send_loss_report(0, **IMPOSSIBLE_REPORTS[what])
         wait_until_datagrams_processed(peer)
-    told.send_messages()
+    told.send_messages_from_qp()
     assert rig.ctx.get_async_event(0) is None
 
 
@@ -170,7 +170,7 @@ def test_uc_reports_of_another_sender_or_with_wrong_fields_are_ignored(
     right = {"q_key": QKEY, "datagrams": 0, "octets": 0}
     with net.open_udp_socket() as other:
         for _ in range(4):
-            told.send_messages()
+            told.send_messages_from_qp()
             other.sendto(bytes(UCReport(**right, next_psn=told.psn)), peer.qp.addr)
             wrong = [
                 bytes(UCReport(**{**right, "q_key": 1}, next_psn=told.psn)),
@@ -182,7 +182,7 @@ def test_uc_reports_of_another_sender_or_with_wrong_fields_are_ignored(
                 octets = bytes(UCReport(**right, next_psn=told.psn))[:-4] + bytes(4)
                 peer.send_datagrams(octets + crc32c(octets).to_bytes(4, "little"))
                 wait_until_datagrams_processed(peer)
-    told.send_messages()
+    told.send_messages_from_qp()
     assert rig.ctx.get_async_event(0) is None
 
 
@@ -190,7 +190,7 @@ def send_until_breaker_event(told: LossReporter, seconds: float, until_event: bo
     """Send for at most ``seconds``; return whether the circuit breaker raised an event."""
     began = net.now()
     while not limit_exceeded(began, seconds) if until_event else net.now() - began < seconds:
-        told.send_messages(10)
+        told.send_messages_from_qp(10)
         event = told.peer.rig.ctx.get_async_event(0.01)
         if event is not None:
             event.ack()
@@ -201,7 +201,7 @@ def send_until_breaker_event(told: LossReporter, seconds: float, until_event: bo
 @pytest.mark.clause("DGRAM-CB-6", "DGRAM-CB-7")
 def test_a_uc_peer_that_stops_reporting_receives_at_the_minimum_rate(peer: PlainUCPeer) -> None:
     told = LossReporter(peer)
-    told.send_messages()
+    told.send_messages_from_qp()
     told.send_loss_report(ROUND)
     wait_until_datagrams_processed(peer)
     assert send_until_breaker_event(told, 10.0, until_event=True)

@@ -58,11 +58,11 @@ def test_a_multicast_sender_that_is_a_member_receives_its_own_message(
     ah = rig.create_ah((group_address, 0))
     a.post_receive(), b.post_receive()
     a.send(ah, b"to all of us")
-    assert (a.received_octets(), b.received_octets()) == (b"to all of us", b"to all of us")
+    assert (a.receive_octets(), b.receive_octets()) == (b"to all of us", b"to all of us")
     a.qp.detach_mcast(group_address)
     a.post_receive(), b.post_receive()
     a.send(ah, b"to you")
-    assert b.received_octets() == b"to you"
+    assert b.receive_octets() == b"to you"
     assert_no_completion(a.cq)
 
 
@@ -87,7 +87,7 @@ def test_each_multicast_member_checks_and_drops_messages_separately(
         assert_counter_grows("drop_too_long", 1),
     ):
         sender.send(rig.create_ah((group_address, 0)), b"abc")
-        assert good.received_octets() == b"abc"
+        assert good.receive_octets() == b"abc"
         assert [(w.wr_id, w.status) for w in poll(short.cq)] == [(5, WCStatus.LOC_LEN_ERR)]
     assert_no_completion(other_key.cq)
     assert [d.drops for d in empty.qp.drops()] == [1]
@@ -104,7 +104,7 @@ def test_a_member_attached_twice_receives_one_copy_and_is_detached_by_one_call(
     sender, member = MulticastMember(rig), MulticastMember(rig, group_address, group_address)
     member.post_receive(), member.post_receive(2)
     sender.send(rig.create_ah((group_address, 0)), b"once")
-    assert member.received_octets() == b"once"
+    assert member.receive_octets() == b"once"
     assert_no_completion(member.cq)
     member.qp.detach_mcast(group_address)
     sender.send(rig.create_ah((group_address, 0)), b"gone")
@@ -124,13 +124,13 @@ def test_multicast_groups_are_separate_from_each_other_and_from_unicast(
     for m in (a, b, both):
         m.post_receive(), m.post_receive(2)
     sender.send(rig.create_ah((group_address, 0)), b"first")
-    assert (a.received_octets(), both.received_octets()) == (b"first", b"first")
+    assert (a.receive_octets(), both.receive_octets()) == (b"first", b"first")
     assert_no_completion(b.cq)
     sender.send(rig.create_ah(("239.192.7.92", 0)), b"second")
-    assert (b.received_octets(), both.received_octets()) == (b"second", b"second")
+    assert (b.receive_octets(), both.receive_octets()) == (b"second", b"second")
     assert_no_completion(a.cq)
     sender.send(rig.create_ah(a.qp), b"alone")
-    assert a.received_octets() == b"alone"
+    assert a.receive_octets() == b"alone"
 
 
 @pytest.mark.clause("DGRAM-MCAST-3")
@@ -142,7 +142,7 @@ def test_members_with_and_without_crc_may_belong_to_one_group(rig: Rig, group_ad
     without.post_receive(), with_crc.post_receive()
     with assert_counter_grows("drop_crc", 1):
         send_from_plain_socket(group_address, build_datagram(b"unchecked", crc=0))
-        assert without.received_octets() == b"unchecked"
+        assert without.receive_octets() == b"unchecked"
     assert_no_completion(with_crc.cq)
 
 

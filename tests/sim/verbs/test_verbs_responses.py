@@ -29,8 +29,8 @@ TRAILER = 4
 
 
 @pytest.fixture(autouse=True)
-def batching_of_dense_traffic() -> Iterator[None]:
-    """Let Reads wait as they do by default, whatever the environment sets."""
+def use_automatic_batching() -> Iterator[None]:
+    """Batch posts in dense traffic only, the default, whatever the environment sets."""
     with temporary_settings(batching=0):
         yield
 
@@ -104,7 +104,7 @@ class ReadRequester:
         self.peer.send_segments(response)
         assert poll(self.end.scq)[0].ok
 
-    def replace_a_read(self) -> None:
+    def answer_read_and_post_another(self) -> None:
         self.answer_a_read()
         self.post()
 
@@ -139,7 +139,7 @@ def test_a_read_that_waits_is_requested_when_no_response_arrives(
     connector: ListenerAndConnector,
 ) -> None:
     reader = ReadRequester(connector, LONG_READ)
-    reader.replace_a_read()
+    reader.answer_read_and_post_another()
     assert not reader.has_request()
     net.sleep(0.001)
     reader.end.scq.poll()
@@ -151,7 +151,7 @@ def test_a_read_that_waits_is_requested_when_the_program_arms_its_queue(
     connector: ListenerAndConnector,
 ) -> None:
     reader = ReadRequester(connector, LONG_READ)
-    reader.replace_a_read()
+    reader.answer_read_and_post_another()
     assert not reader.has_request()
     reader.end.scq.req_notify()
     assert reader.has_request()
@@ -160,7 +160,7 @@ def test_a_read_that_waits_is_requested_when_the_program_arms_its_queue(
 
 def test_a_send_behind_a_read_that_waits_sends_both(connector: ListenerAndConnector) -> None:
     reader = ReadRequester(connector, LONG_READ)
-    reader.replace_a_read()
+    reader.answer_read_and_post_another()
     assert not reader.has_request()
     reader.end.post(SEND, 9)
     reader.receive_request()
@@ -172,13 +172,13 @@ def test_a_short_read_and_a_lone_read_are_requested_when_they_are_posted(
     connector: ListenerAndConnector,
 ) -> None:
     reader = ReadRequester(connector, LONG_READ - 1)
-    reader.replace_a_read()
+    reader.answer_read_and_post_another()
     assert reader.has_request()
     reader.peer.close()
     lone = ReadRequester(connector, LONG_READ)
     for _ in range(READS - 1):
         lone.answer_a_read()
-    lone.replace_a_read()
+    lone.answer_read_and_post_another()
     assert lone.has_request()
     lone.peer.close()
 
@@ -187,7 +187,7 @@ def test_a_read_that_waits_is_requested_before_the_connection_is_closed(
     connector: ListenerAndConnector,
 ) -> None:
     reader = ReadRequester(connector, LONG_READ)
-    reader.replace_a_read()
+    reader.answer_read_and_post_another()
     assert not reader.has_request()
     reader.end.id.disconnect()
     reader.receive_request()

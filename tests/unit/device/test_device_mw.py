@@ -19,7 +19,7 @@ from harness.mw_harness import (
     RW,
     assert_terminated,
     bind_new_memory_window,
-    connect_until_both_can_send,
+    connect_and_exchange_send,
     invalidate_memory_window,
     read_remote_buffer,
     register_region,
@@ -54,7 +54,7 @@ from siwarp.verbs import (
 @pytest.fixture
 def connected_endpoints(two_device_connector: ListenerAndConnector) -> Iterator[tuple[End, End]]:
     """Two connected endpoints on two devices, of which both may send."""
-    yield connect_until_both_can_send(two_device_connector)
+    yield connect_and_exchange_send(two_device_connector)
 
 
 # ---- access that a window grants
@@ -81,7 +81,7 @@ def test_a_memory_window_grants_access_to_its_part_of_the_region(
 def test_octets_of_the_region_outside_its_memory_window_are_refused(
     two_device_connector: ListenerAndConnector, kind: MWType, offset: int
 ) -> None:
-    a, b = connect_until_both_can_send(two_device_connector)
+    a, b = connect_and_exchange_send(two_device_connector)
     mr = register_region(b)
     mw, remote = bind_new_memory_window(b, mr, kind, offset=100, length=50)
     write_and_wait_for_completion(a, RemoteBuffer(mr.addr + offset, 10, remote.rkey), b"0123456789")
@@ -113,7 +113,7 @@ def test_tagged_offsets_of_a_zero_based_memory_window_start_at_zero(
 def test_a_memory_window_grants_only_the_access_rights_of_its_bind(
     two_device_connector: ListenerAndConnector, kind: MWType, reads: bool
 ) -> None:
-    a, b = connect_until_both_can_send(two_device_connector)
+    a, b = connect_and_exchange_send(two_device_connector)
     mr = register_region(b)
     access = AccessFlag.REMOTE_WRITE if reads else AccessFlag.REMOTE_READ
     mw, remote = bind_new_memory_window(b, mr, kind, access=access)
@@ -137,8 +137,8 @@ def test_the_key_of_a_memory_window_is_no_local_key(connected_endpoints: tuple[E
 def test_a_type_2_window_is_valid_for_one_queue_pair_and_a_type_1_window_for_its_pd(
     two_device_connector: ListenerAndConnector,
 ) -> None:
-    a, b = connect_until_both_can_send(two_device_connector)
-    c, d = connect_until_both_can_send(two_device_connector)
+    a, b = connect_and_exchange_send(two_device_connector)
+    c, d = connect_and_exchange_send(two_device_connector)
     mr = register_region(b)
     one, shared = bind_new_memory_window(b, mr, MWType.TYPE_1)
     write_and_wait_for_completion(c, shared, b"shared")
@@ -202,7 +202,7 @@ def test_requests_before_and_after_a_bind_complete_in_order(
 def test_under_persona_roce_a_bind_completes_after_earlier_unsignaled_sends(
     two_device_connector: ListenerAndConnector,
 ) -> None:
-    a, b = connect_until_both_can_send(two_device_connector, persona=Persona.ROCE)
+    a, b = connect_and_exchange_send(two_device_connector, persona=Persona.ROCE)
     mr = register_region(b)
     mw = MW(b.rig.pd)
     a.post_receive(1)
@@ -223,7 +223,7 @@ def test_under_persona_roce_a_bind_completes_after_earlier_unsignaled_sends(
 def test_an_invalidated_or_closed_memory_window_grants_no_access(
     two_device_connector: ListenerAndConnector, kind: MWType, how: str, op: WROpcode
 ) -> None:
-    a, b = connect_until_both_can_send(two_device_connector)
+    a, b = connect_and_exchange_send(two_device_connector)
     mr = register_region(b)
     mw, remote = bind_new_memory_window(b, mr, kind)
     write_and_wait_for_completion(a, remote, b"while it lives")
@@ -263,7 +263,7 @@ def test_the_peer_may_invalidate_a_type_2_memory_window(
 def test_the_peer_may_not_invalidate_a_type_1_memory_window(
     two_device_connector: ListenerAndConnector,
 ) -> None:
-    a, b = connect_until_both_can_send(two_device_connector)
+    a, b = connect_and_exchange_send(two_device_connector)
     mr = register_region(b)
     mw, remote = bind_new_memory_window(b, mr, MWType.TYPE_1)
     b.post_receive(1)
@@ -277,7 +277,7 @@ def test_the_peer_may_not_invalidate_a_type_1_memory_window(
 def test_a_new_bind_of_a_type_1_memory_window_ends_the_previous_bind(
     two_device_connector: ListenerAndConnector,
 ) -> None:
-    a, b = connect_until_both_can_send(two_device_connector)
+    a, b = connect_and_exchange_send(two_device_connector)
     first, second = register_region(b), register_region(b)
     mw, old = bind_new_memory_window(b, first, MWType.TYPE_1)
     new = mw.bind(b.qp, second)
@@ -296,7 +296,7 @@ def test_a_new_bind_of_a_type_1_memory_window_ends_the_previous_bind(
 def test_local_invalidate_ends_remote_access_to_a_region_of_one_queue_pair(
     two_device_connector: ListenerAndConnector,
 ) -> None:
-    a, b = connect_until_both_can_send(two_device_connector)
+    a, b = connect_and_exchange_send(two_device_connector)
     mr = MR(b.rig.pd, bytearray(100), LOCAL | RW | AccessFlag.REMOTE_INVALIDATE, qp=b.qp)
     write_and_wait_for_completion(a, mr.remote(), b"hello")
     assert read_remote_buffer(a, mr.remote(), 5) == b"hello"
@@ -318,7 +318,7 @@ def test_the_connection_of_a_peer_amid_a_read_is_reset_when_its_memory_window_en
     # The size exceeds what TCP accepts while the peer does not read.
     size = 16 << 20
     peer, end = accept_raw_initiator(two_device_connector)
-    _, other = connect_until_both_can_send(two_device_connector)
+    _, other = connect_and_exchange_send(two_device_connector)
     mr = register_region(end, size)
     mr.view[:] = b"\x11" * size
     mw, remote = bind_new_memory_window(end, mr, kind)

@@ -14,7 +14,7 @@ from harness.mw_harness import (
     RW,
     assert_terminated,
     bind_new_memory_window,
-    connect_until_both_can_send,
+    connect_and_exchange_send,
     invalidate_memory_window,
     read_remote_buffer,
     register_region,
@@ -48,7 +48,7 @@ from siwarp.verbs import (
 @pytest.fixture
 def connected_endpoints(two_device_connector: ListenerAndConnector) -> Iterator[tuple[End, End]]:
     """Two connected endpoints on two devices, of which both may send."""
-    yield connect_until_both_can_send(two_device_connector)
+    yield connect_and_exchange_send(two_device_connector)
 
 
 def post_invalid_bind(b: End, mw: MW, info: MWBindInfo, rkey: int | None = None) -> WCStatus:
@@ -71,7 +71,7 @@ def post_invalid_bind(b: End, mw: MW, info: MWBindInfo, rkey: int | None = None)
 def test_an_invalid_bind_completes_with_mw_bind_err(
     two_device_connector: ListenerAndConnector, kind: MWType, why: str
 ) -> None:
-    _, b = connect_until_both_can_send(two_device_connector)
+    _, b = connect_and_exchange_send(two_device_connector)
     mr = register_region(
         b, 4096, LOCAL if why == "no right" else BIND if why == "read-only" else LOCAL | BIND
     )
@@ -92,7 +92,7 @@ def test_an_invalid_bind_completes_with_mw_bind_err(
 def test_under_persona_roce_sends_before_an_invalid_bind_complete_first(
     two_device_connector: ListenerAndConnector,
 ) -> None:
-    a, b = connect_until_both_can_send(two_device_connector, persona=Persona.ROCE)
+    a, b = connect_and_exchange_send(two_device_connector, persona=Persona.ROCE)
     mr, mw = register_region(b, 4096, LOCAL), MW(b.rig.pd)
     a.post_receive(1)
     b.post(SEND, 1, length=8, flags=0)
@@ -121,7 +121,7 @@ def test_a_memory_window_for_remote_read_needs_no_local_write_right(
 def test_a_bind_of_a_bound_type_2_window_or_with_a_foreign_key_fails(
     two_device_connector: ListenerAndConnector, why: str
 ) -> None:
-    _, b = connect_until_both_can_send(two_device_connector)
+    _, b = connect_and_exchange_send(two_device_connector)
     mr = register_region(b)
     mw = MW(b.rig.pd)
     rkey = inc_rkey(mw.rkey)
@@ -161,7 +161,7 @@ def test_a_type_2_bind_accepts_any_low_octet_of_the_key(
 def test_a_key_that_is_not_of_the_queue_pair_cannot_be_invalidated(
     two_device_connector: ListenerAndConnector, why: str
 ) -> None:
-    _a, b = connect_until_both_can_send(two_device_connector)
+    _a, b = connect_and_exchange_send(two_device_connector)
     mr = register_region(b)
     mws = []
     rkey = mr.rkey if why == "region" else 0x12345678
@@ -170,7 +170,7 @@ def test_a_key_that_is_not_of_the_queue_pair_cannot_be_invalidated(
         mws, rkey = [mw], remote.rkey
     elif why == "other queue pair":
         # _c keeps the other end of the second connection from being garbage-collected.
-        _c, d = connect_until_both_can_send(two_device_connector)
+        _c, d = connect_and_exchange_send(two_device_connector)
         mw, remote = bind_new_memory_window(d, mr)
         mws, rkey = [mw], remote.rkey
     elif why == "twice":
@@ -214,7 +214,7 @@ def test_a_region_and_a_protection_domain_are_busy_because_of_their_memory_windo
 def test_a_posted_bind_keeps_its_window_and_region_busy_until_the_bind_is_flushed(
     two_device_connector: ListenerAndConnector, kind: MWType, end: str
 ) -> None:
-    _, b = connect_until_both_can_send(two_device_connector)
+    _, b = connect_and_exchange_send(two_device_connector)
     mr, mw = register_region(b), MW(b.rig.pd, kind)
     b.qp.modify(QPAttr(qp_state=QPState.SQD))
     mw.bind(b.qp, mr)
@@ -281,15 +281,15 @@ def test_a_region_with_remote_invalidate_access_cannot_allow_memory_windows(rig:
 def test_a_window_does_not_open_a_region_of_one_queue_pair_to_other_queue_pairs(
     two_device_connector: ListenerAndConnector,
 ) -> None:
-    a, b = connect_until_both_can_send(two_device_connector)
-    c, d = connect_until_both_can_send(two_device_connector)
+    a, b = connect_and_exchange_send(two_device_connector)
+    c, d = connect_and_exchange_send(two_device_connector)
     mr = MR(b.rig.pd, bytearray(100), LOCAL | BIND, qp=b.qp)
     mw, remote = bind_new_memory_window(d, mr, MWType.TYPE_1)
     assert read_remote_buffer(a, remote, 4) == bytes(4)
     write_and_wait_for_completion(c, remote, b"no")
     assert_terminated(c, d, NOT_OF_STREAM)
     other = MW(b.rig.pd)
-    e, f = connect_until_both_can_send(two_device_connector)
+    e, f = connect_and_exchange_send(two_device_connector)
     assert post_invalid_bind(f, other, MWBindInfo(mr, mr.addr, 8, RW)) == WCStatus.MW_BIND_ERR
     assert e.qp.qp_state is not None
     for window in (mw, other):
@@ -300,7 +300,7 @@ def test_a_window_does_not_open_a_region_of_one_queue_pair_to_other_queue_pairs(
 def test_the_queue_pair_of_a_memory_window_may_be_destroyed_before_the_window(
     two_device_connector: ListenerAndConnector,
 ) -> None:
-    _, b = connect_until_both_can_send(two_device_connector)
+    _, b = connect_and_exchange_send(two_device_connector)
     mr = register_region(b)
     mw, _ = bind_new_memory_window(b, mr)
     b.close()

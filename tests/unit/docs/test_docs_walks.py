@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lint.layers import MAY_USE
-from table import each_row
+from table import check_each_row
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = ROOT / "ARCHITECTURE.md"
@@ -82,7 +82,7 @@ def hop_calls_next_hop(before: Hop, hop: Hop) -> bool:
     return called is not None and filled is not None
 
 
-@each_row("title", walks_by_title())
+@check_each_row("title", walks_by_title())
 def test_each_hop_of_a_walk_calls_the_next_hop(title: str) -> None:
     hops = walks_by_title()[title]
     assert len(hops) > 2

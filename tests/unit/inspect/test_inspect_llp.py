@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from scapy.layers.inet import IP, UDP
 from scapy.packet import Packet, Raw
-from table import each_row
+from table import check_each_row
 
 from siwarp.inspect import (
     DDPTagged,
@@ -72,7 +72,7 @@ def test_dissect_reports_the_sequence_numbers_and_epochs_of_an_rd_segment() -> N
     assert told == {"psn": 9, "q_key": 4, "msn": 7, "last": 1, **EPOCHS}
 
 
-@each_row("kind", [t for t in RDType if t != RDType.DATA])
+@check_each_row("kind", [t for t in RDType if t != RDType.DATA])
 def test_dissect_reports_the_fields_of_rd_control_datagrams(kind: RDType) -> None:
     body = make_ack_body(5, [7, 8, 300]) if kind == RDType.ACK else bytes(20)
     (found,) = dissect_datagram(RDDatagram(type=kind, psn=3, rd_flags=2, body=body, **EPOCHS))
@@ -89,7 +89,7 @@ def test_an_rd_datagram_is_recognized_by_its_crc(spoil: bool) -> None:
     )
 
 
-@each_row("cut", range(41))
+@check_each_row("cut", range(41))
 def test_a_truncated_rd_datagram_is_dissected_without_an_exception(cut: int) -> None:
     octets = bytes(RDDatagram(body=bytes(DDPUntagged()), **EPOCHS))[:cut]
     whole = octets + crc32c(octets).to_bytes(4, "little")
@@ -107,7 +107,7 @@ def test_rd_datagrams_captured_before_segmentation_are_reported_one_by_one() -> 
     assert {m.kind for m in found} == {"SEND"}
 
 
-@each_row(
+@check_each_row(
     "built",
     [
         UCDatagram(psn=9, segment=bytes(DDPUntagged(opcode=3)) + b"uc"),

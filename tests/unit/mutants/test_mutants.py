@@ -12,7 +12,7 @@ from mutants.anchor import CSourceTree, load_work_tree
 from mutants.data import CLAUSE, ROOT, Mutant, load_layers, load_mutants, store_mutants
 from mutants.run import Results, Worker, print_report
 from mutants.tree import MutantRunError, Run, TreeCopy, _outcome_of_run, _wait_for_pytest
-from table import each_row
+from table import check_each_row
 
 MUTANTS = load_mutants()
 
@@ -51,7 +51,7 @@ def make_source_tree_of_one_file(
 ONE = "int siw_mpa_one(int a, int b)\n{\n\treturn a < b; /* why */\n}\n"
 
 
-@each_row("one", MUTANTS, ids=[m.id for m in MUTANTS])
+@check_each_row("one", MUTANTS, ids=[m.id for m in MUTANTS])
 def test_each_mutant_applies_to_one_place_of_its_layer(one: Mutant) -> None:
     try:
         place = one.find_place_in_code(load_work_tree())
@@ -139,7 +139,7 @@ def test_stored_mutants_are_loaded_unchanged(tmp_path: Path) -> None:
 TEST_B = "tests/a.py::test_b"
 
 
-@each_row(
+@check_each_row(
     ("status", "out", "run"),
     [
         (0, f"{TEST_B} PASSED [100%]", Run("passed", None)),

@@ -6,7 +6,7 @@ import itertools
 import random
 
 import pytest
-from table import each_row
+from table import check_each_row
 
 from siwarp.ulp.adts.repeat import LEAST_RATE, MOST_RANGES, REPORT_S, Inbound, Outbound, Report
 from siwarp.ulp.adts.wire import WireError
@@ -204,7 +204,7 @@ def test_old_reports_change_nothing() -> None:
 
 
 @pytest.mark.clause("ADTS-UD-7#c")
-@each_row(
+@check_each_row(
     "octets",
     [
         b"",

@@ -11,7 +11,7 @@ import crcmod.predefined
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from table import each_row
+from table import check_each_row
 
 from siwarp.ulp.adts import wire
 from siwarp.ulp.adts.wire import (
@@ -253,7 +253,7 @@ def test_the_sum_of_offset_and_length_of_a_hole_is_limited() -> None:
             wire.parse_message(record)
 
 
-@each_row("message", MESSAGES, ids=lambda m: m.TYPE.name)
+@check_each_row("message", MESSAGES, ids=lambda m: m.TYPE.name)
 def test_each_message_comes_back_as_it_was_written(message: Message) -> None:
     unit = encode_messages(message, transfer=0xFFFF_FFFF)
     assert len(unit) == 24 + message.record_length()

@@ -76,7 +76,7 @@ def test_peers_receive_a_bye_when_a_program_exits_without_closing_its_queue_pair
         assert p.stdin is not None
         p.stdin.write("now\n")
         p.stdin.flush()
-        wait_until(lambda: s.process_datagram().type == RDType.BYE)
+        wait_until(lambda: s.receive_and_answer_datagram().type == RDType.BYE)
 
 
 @pytest.mark.clause("DGRAM-RD-20")
@@ -96,4 +96,4 @@ def test_a_device_sleeps_while_queued_messages_wait_for_a_peers_credit(rig: Rig,
         time.sleep(1.0)
         assert time.process_time() - used < 0.15
         s.send_datagram(RDType.ACK, credit=64)
-        wait_until(lambda: s.process_datagram().type == RDType.DATA)
+        wait_until(lambda: s.receive_and_answer_datagram().type == RDType.DATA)

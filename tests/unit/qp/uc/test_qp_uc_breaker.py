@@ -23,10 +23,10 @@ def test_on_loopback_uc_has_no_receiver_reports_and_no_circuit_breaker(rig: Rig)
     peer.sock.setblocking(True)
     told = LossReporter(peer)
     for _ in range(4):
-        told.send_messages()
+        told.send_messages_from_qp()
         told.send_loss_report(0)
         wait_until_datagrams_processed(peer)
-    told.send_messages()
+    told.send_messages_from_qp()
     assert peer.cq.poll(1) == []
     assert rig.ctx.get_async_event(0) is None
     peer.close()

@@ -61,7 +61,7 @@ def test_multicast_messages_are_sent_to_the_multicast_port_whatever_port_is_give
         member.post_receive()
         ah = rig.create_ah(where)
         sender.send(ah, b"abc", remote_qpn=remote_qpn)
-        assert member.received_octets() == b"abc"
+        assert member.receive_octets() == b"abc"
     at = ffi.new("struct siw_addr *")
     assert lib.siw_query_ah(ah._c, at) == 0
     assert socket.ntohs(at.port_be) == MCAST_PORT
@@ -102,7 +102,7 @@ def test_an_invalid_multicast_datagram_is_dropped_and_never_answered(
     with assert_counter_grows(name, 1):
         send_from_plain_socket(multicast_group_address, build_datagram(b"bad", **fields))
         send_from_plain_socket(multicast_group_address, build_datagram(b"good"))
-        assert member.received_octets() == b"good"
+        assert member.receive_octets() == b"good"
     assert (
         counter_value("err_sent") + counter_value("err_limited") + counter_value("err_unsent")
         == sent
@@ -180,7 +180,7 @@ def test_only_current_members_of_a_group_receive_a_message(
                     qps[i].post_receive(number)
                 qps[q].send(ahs[g], bytes([number]))
                 for i in wanted:
-                    assert qps[i].received_octets() == bytes([number])
+                    assert qps[i].receive_octets() == bytes([number])
                 # A queue pair that is not a member has no receive posted, and would count a drop
                 # if it received the message.
         assert all(m.qp.drops() == [] for m in qps)
@@ -201,7 +201,7 @@ def test_two_devices_of_one_process_may_both_have_members_of_a_group(
         )
         a.post_receive(), b.post_receive()
         sender.send(rig.create_ah((multicast_group_address, 0)), b"both")
-        assert (a.received_octets(), b.received_octets()) == (b"both", b"both")
+        assert (a.receive_octets(), b.receive_octets()) == (b"both", b"both")
     finally:
         there.close()
 
@@ -277,7 +277,7 @@ def test_a_capture_of_a_multicast_message_has_the_groups_addresses(
     with capture(file):
         member.post_receive()
         sender.send(rig.create_ah((multicast_group_address, 0)), b"seen")
-        assert member.received_octets() == b"seen"
+        assert member.receive_octets() == b"seen"
     with open_capture(file) as opened:
         frames = [f.octets for f in opened]
     # The frame is captured once when sent and once when received.
