@@ -34,7 +34,7 @@ def siw_addr(text: str, port: int = 0) -> Any:
     return a
 
 
-def port_of(a: Any) -> int:
+def addr_port(a: Any) -> int:
     return socket.ntohs(a.port_be)
 
 

@@ -140,7 +140,7 @@ def test_a_tcp_listener_never_becomes_hot(poller, llp_helpers):
 def test_a_second_tcp_listener_on_the_same_port_is_refused(poller, llp_helpers):
     listener = poller.listen()
     with pytest.raises(OSError) as e:
-        poller.listen(port=llp_helpers.port_of(listener.local_addr()))
+        poller.listen(port=llp_helpers.addr_port(listener.local_addr()))
     assert e.value.errno == errno.EADDRINUSE
 
 
@@ -148,21 +148,21 @@ def test_a_tcp_port_can_be_listened_on_again_while_an_old_connection_is_in_time_
     poller, llp_helpers
 ):
     listener = poller.listen()
-    number = llp_helpers.port_of(listener.local_addr())
+    number = llp_helpers.addr_port(listener.local_addr())
     a = poller.connect(listener.local_addr())
     b = llp_helpers.wait_until(lambda: poller.accept_once(listener))
     # The end of a TCP connection that closes first keeps the port in TIME-WAIT.
     b.close()
     a.close()
     listener.close()
-    assert llp_helpers.port_of(poller.listen(port=number).local_addr()) == number
+    assert llp_helpers.addr_port(poller.listen(port=number).local_addr()) == number
 
 
 #: Code after which a connection is pending at a listener and no descriptor is free to accept it.
 WITHOUT_DESCRIPTORS = """
 p = Poller()
 listener = p.listen()
-client = socket.create_connection(("127.0.0.1", port_of(listener.local_addr())))
+client = socket.create_connection(("127.0.0.1", addr_port(listener.local_addr())))
 soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 resource.setrlimit(resource.RLIMIT_NOFILE, (len(list_open_descriptors()), hard))
 p.poll_until_ready(listener)
