@@ -127,7 +127,7 @@ def test_threads_that_create_queue_pairs_in_all_lanes_get_different_qpns(
     cqs = [create_end_in_lane(lane_rig, lane).cq for lane in range(LANES)]
     made: list[QP] = []
 
-    def create_and_destroy(lane: int) -> None:
+    def create_and_destroy_qps(lane: int) -> None:
         own: list[QP] = []
         for i in range(60):
             init = QPInitAttr(QPType.RC, scq=cqs[lane], rcq=cqs[lane], by_qpn=bool(i % 2))
@@ -136,7 +136,7 @@ def test_threads_that_create_queue_pairs_in_all_lanes_get_different_qpns(
                 own.pop(i % len(own)).close()
         made.extend(own)
 
-    threads = [threading.Thread(target=create_and_destroy, args=(i,)) for i in range(LANES)]
+    threads = [threading.Thread(target=create_and_destroy_qps, args=(i,)) for i in range(LANES)]
     for thread in threads:
         thread.start()
     for thread in threads:

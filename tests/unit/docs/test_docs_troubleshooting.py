@@ -105,7 +105,7 @@ def is_exempt_message(text: ErrorText) -> bool:
 
 
 @functools.cache
-def texts_in_the_source() -> frozenset[ErrorText]:
+def messages_in_the_source() -> frozenset[ErrorText]:
     """Return the messages of the Python code and of the C library."""
     return frozenset(python_error_messages(PACKAGE) | c_library_error_messages(PACKAGE))
 
@@ -113,7 +113,7 @@ def texts_in_the_source() -> frozenset[ErrorText]:
 @functools.cache
 def all_user_visible_texts() -> frozenset[ErrorText]:
     """Return all texts that may need an entry: messages, statuses, Terminates, counters."""
-    found = set(texts_in_the_source())
+    found = set(messages_in_the_source())
     for status in range(1, 22):
         words = ffi.string(lib.siw_wc_status_str(status)).decode()
         found.add(ErrorText(words, f"siw_wc_status_str({status})"))
@@ -171,7 +171,8 @@ def test_no_troubleshooting_entry_repeats_a_message_that_contains_its_remedy() -
 def test_every_exemption_from_troubleshooting_entries_is_still_needed() -> None:
     for pattern in EXEMPT:
         assert any(
-            re.search(pattern, t.where) or re.search(pattern, t.text) for t in texts_in_the_source()
+            re.search(pattern, t.where) or re.search(pattern, t.text)
+            for t in messages_in_the_source()
         )
 
 

@@ -404,7 +404,7 @@ class PollerThreads:
                     break
                 self.got[self.socks.index(s)] += 1
 
-    def wait_until_done(self, armed):
+    def wait_and_receive_until_done(self, armed):
         while not self.done.is_set():
             with self.lock:
                 (self.poller.arm if armed else self.poller.disarm)()
@@ -413,7 +413,7 @@ class PollerThreads:
             rv = self.poller.lib.siw_llp_wait(asleep, -1, 5_000_000)
             assert rv == 1, "a wait lasted 5 s although datagrams arrived"
 
-    def poll_until_done(self):
+    def poll_and_receive_until_done(self):
         while not self.done.is_set():
             for _ in range(20):
                 with self.lock:
@@ -454,8 +454,13 @@ def test_threads_that_send_poll_wait_and_wake_on_one_poller_lose_no_datagram(llp
     senders = [
         crowd.make_thread(crowd.send_round_robin, k, outside.open_udp(), total, n) for k in range(n)
     ]
-    others = [crowd.make_thread(crowd.wait_until_done, armed) for armed in (True, False)]
-    others += [crowd.make_thread(crowd.poll_until_done), crowd.make_thread(crowd.toggle_want_write)]
+    others = [
+        crowd.make_thread(crowd.wait_and_receive_until_done, armed) for armed in (True, False)
+    ]
+    others += [
+        crowd.make_thread(crowd.poll_and_receive_until_done),
+        crowd.make_thread(crowd.toggle_want_write),
+    ]
     for t in senders + others:
         t.start()
     for t in senders:

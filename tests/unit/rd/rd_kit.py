@@ -86,7 +86,7 @@ class Endpoint:
         lib.siw_rd_close(self.c)
         lib.siw_llp_poller_close(self.poller)
 
-    def get_peer(self, other: Any) -> Any:
+    def get_or_create_peer(self, other: Any) -> Any:
         out = ffi.new("struct siw_rd_peer **")
         rv = lib.siw_rd_get_or_create_peer(self.c, other, out)
         if rv:

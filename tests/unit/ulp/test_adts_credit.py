@@ -327,12 +327,12 @@ class RandomPrograms(RuleBasedStateMachine):
             receive_unit(self.exchange.ends[role], self.exchange.to[role].popleft())
 
     @rule(role=st.sampled_from(Role), count=st.integers(1, 20))
-    def release(self, role: Role, count: int) -> None:
+    def release_units(self, role: Role, count: int) -> None:
         for _ in range(min(count, self.exchange.ends[role]._held)):
             self.exchange.ends[role].count_released_receive()
 
     @rule(role=st.sampled_from(Role))
-    def grant(self, role: Role) -> None:
+    def send_grant_unit_if_due(self, role: Role) -> None:
         if self.exchange.ends[role].is_grant_due:
             self.send_unit(role, GRANT)
             assert not self.exchange.ends[role].is_grant_due
@@ -352,8 +352,8 @@ class RandomPrograms(RuleBasedStateMachine):
         for _ in range(100):
             for role in Role:
                 self.deliver_units_in_flight(role, len(self.exchange.to[role]))
-                self.release(role, ends[role]._held)
-                self.grant(role)
+                self.release_units(role, ends[role]._held)
+                self.send_grant_unit_if_due(role)
             if not any(self.exchange.to.values()) and not any(
                 e.is_grant_due for e in ends.values()
             ):
