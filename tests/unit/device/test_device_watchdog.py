@@ -60,14 +60,14 @@ class WatchedConnection:
         """Make RDMA Writes until all watchdog threads have woken."""
         before = [voluntary_context_switches(task) for task in watchdogs]
 
-        def all_watchdogs_have_woken() -> bool:
+        def write_and_check_that_all_woke() -> bool:
             self.write_and_measure_delay()
             return all(
                 voluntary_context_switches(task) > n
                 for task, n in zip(watchdogs, before, strict=True)
             )
 
-        wait_until(all_watchdogs_have_woken)
+        wait_until(write_and_check_that_all_woke)
 
 
 @pytest.fixture

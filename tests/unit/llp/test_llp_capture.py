@@ -279,7 +279,7 @@ def test_a_tcp_stream_to_another_program_is_captured_in_both_directions(
         if who == "accepted":
             listener = poller.listen()
             peer = socket.create_connection(("127.0.0.1", addr_port(listener.local_addr())))
-            ours = wait_until(lambda: poller.accept_once(listener))
+            ours = wait_until(lambda: poller.try_to_accept(listener))
         else:
             with socket.create_server(("127.0.0.1", 0)) as server:
                 ours = poller.connect(siw_addr("127.0.0.1", server.getsockname()[1]))
@@ -311,7 +311,7 @@ def test_each_direction_of_a_captured_tcp_stream_has_its_own_initial_sequence_nu
         listener = poller.listen()
         for _ in range(2):
             a = poller.connect(listener.local_addr())
-            wait_until(lambda: poller.accept_once(listener))
+            wait_until(lambda: poller.try_to_accept(listener))
             wait_until(lambda a=a: a.connect_result() == 0)
     firsts = {packet_flow(p): p[TCP].seq for p in read_packets(path) if "S" in str(p[TCP].flags)}
     assert len(firsts) == 4 == len(set(firsts.values()))

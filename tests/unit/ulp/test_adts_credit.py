@@ -189,7 +189,7 @@ def search_reachable_states(*starts: ExchangeState, windows: range = range(0)) -
     numbers = {start.relative_state(): number for number, start in enumerate(starts)}
     found = Search([*starts], [])
 
-    def number_of_state(exchange: ExchangeState) -> int:
+    def get_or_add_state_index(exchange: ExchangeState) -> int:
         state = exchange.relative_state()
         if state not in numbers:
             numbers[state] = len(found.states)
@@ -200,10 +200,10 @@ def search_reachable_states(*starts: ExchangeState, windows: range = range(0)) -
         exchange = found.states[len(found.steps)]
         exchange.check_receives_suffice()
         found.steps.append(
-            [number_of_state(after) for after in states_after_steps_of_ends(exchange)]
+            [get_or_add_state_index(after) for after in states_after_steps_of_ends(exchange)]
         )
         for after in states_after_steps_of_program(exchange, windows):
-            number_of_state(after)
+            get_or_add_state_index(after)
     return found
 
 

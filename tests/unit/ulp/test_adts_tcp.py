@@ -227,7 +227,7 @@ def test_counts_of_credits_are_sent_as_0_and_ignored() -> None:
 
 
 def test_a_reset_ends_waiting_tasks() -> None:
-    async def reset_connection() -> None:
+    async def reset_while_channel_sends() -> None:
         async with open_channel_to_raw_socket() as (raw, channel):
 
             async def send_until_end() -> None:
@@ -246,7 +246,7 @@ def test_a_reset_ends_waiting_tasks() -> None:
                     await task
                 assert error.value.cause is Cause.LOST
 
-    run_in_event_loop(reset_connection)
+    run_in_event_loop(reset_while_channel_sends)
 
 
 def test_connecting_without_a_listener_says_so() -> None:
