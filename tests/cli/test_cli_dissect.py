@@ -32,13 +32,15 @@ def sample_capture_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a capture of two connections, the second of which violates a rule, and a UD
     exchange.
     """
-    link = add_startup_frames(TCPConversation().open(), private_data=b"hello")
-    link.send(0, make_read_request_fpdu(1, 7, 4)).send(
+    link = add_startup_frames(TCPConversation().add_handshake(), private_data=b"hello")
+    link.add_data(0, make_read_request_fpdu(1, 7, 4)).add_data(
         1, make_tagged_fpdu(Opcode.RDMA_READ_RESPONSE, 7, 0, b"1234")
     )
-    link.close()
-    other = add_startup_frames(TCPConversation(("10.9.0.1", 1), packets=link.packets).open())
-    other.send(0, make_send_fpdu(1)[:-1] + b"\0").send(0, make_send_fpdu(2))
+    link.add_fins()
+    other = add_startup_frames(
+        TCPConversation(("10.9.0.1", 1), packets=link.packets).add_handshake()
+    )
+    other.add_data(0, make_send_fpdu(1)[:-1] + b"\0").add_data(0, make_send_fpdu(2))
     link.packets.append(make_udp_packet(bytes(UDDatagram(segment=DDPDatagram(msn=1)))))
     return write_capture(link.packets, tmp_path_factory.mktemp("dissect") / "x.pcapng")
 
@@ -104,7 +106,7 @@ def test_the_exit_status_of_dissect_reports_errors_only_with_the_option(
     assert (wrong.returncode, wrong.stderr) == (1, "")
     assert "answers 3" in wrong.stdout
     good = write_capture(
-        add_startup_frames(TCPConversation().open()).close().packets,
+        add_startup_frames(TCPConversation().add_handshake()).add_fins().packets,
         sample_capture_file.parent / "good.pcapng",
     )
     assert run_siwarp_in_process("dissect", good, "--fail-on-errors").returncode == 0

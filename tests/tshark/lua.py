@@ -159,12 +159,12 @@ def test_fpdus_with_markers_are_shown_with_good_crcs_for_any_tcp_segmentation(
     tmp_path: Path, marked: str, twice: tuple[str, ...]
 ) -> None:
     asks = {"m": 1, "reply_m": 1} if marked == "both" else {marked: 1}
-    link = add_startup_frames(TCPConversation().open(), **asks)
+    link = add_startup_frames(TCPConversation().add_handshake(), **asks)
     fpdus = [make_send_fpdu(n, b"m" * (n * 150)) for n in range(1, 9)]
     for who, asked in ((0, "reply_m"), (1, "m")):
         stream = make_stream_with_markers(fpdus) if asked in asks else b"".join(fpdus)
-        link.send(who, stream, [100, 600, 3])
-    file = write_capture(link.close().packets, tmp_path / "x.pcapng")
+        link.add_data(who, stream, [100, 600, 3])
+    file = write_capture(link.add_fins().packets, tmp_path / "x.pcapng")
     words = run_tshark(file, *ALL_MPA_OPTIONS, *twice, "-V")
     assert words.count("(Good CRC32)") == 16
     assert words.count("Queue number: 0") == 16
@@ -194,7 +194,9 @@ def test_connections_of_siwarp_with_markers_are_shown_with_good_crcs(
 def test_a_marker_with_a_wrong_pointer_and_a_wrong_crc_are_reported(tmp_path: Path) -> None:
     stream = bytearray(make_stream_with_markers([make_send_fpdu(1, b"x" * 600), make_send_fpdu(2)]))
     stream[515] ^= 8
-    link = add_startup_frames(TCPConversation().open(), m=1, reply_m=1).send(0, bytes(stream))
+    link = add_startup_frames(TCPConversation().add_handshake(), m=1, reply_m=1).add_data(
+        0, bytes(stream)
+    )
     words = run_tshark(write_capture(link.packets, tmp_path / "x.pcapng"), *lua_options(), "-V")
     assert words.count("(Bad CRC32, should be 0x") == words.count("(Good CRC32)") == 1
     assert "A Marker that does not point to its FPDU" in words
@@ -207,8 +209,8 @@ def test_mpa_revision_2_is_shown_with_and_without_the_stock_dissector(
     fields_of = {"rev": 2, "s": 1, "ird": 5, "ord": 6, "a": 1, "c_rtr": 1}
     reply = {f"reply_{name}": value for name, value in {**fields_of, "ird": 9}.items()}
     link = add_startup_frames(
-        TCPConversation().open(), **fields_of, **reply, private_data=b"pd"
-    ).send(0, make_send_fpdu(1))
+        TCPConversation().add_handshake(), **fields_of, **reply, private_data=b"pd"
+    ).add_data(0, make_send_fpdu(1))
     file = write_capture(link.packets, tmp_path / "x.pcapng")
     shown = read_packet_fields(
         file, "siwarp_mpa.ird", "siwarp_mpa.ird", "siwarp_mpa.ord", "siwarp_mpa.a",
@@ -268,11 +270,15 @@ def test_truncated_and_mutated_frames_cause_no_error_in_the_script(tmp_path: Pat
     for size in range(len(whole) + 1):
         sound = UDDatagram(segment=Raw(whole[:size]))
         packets += [make_udp_packet(whole[:size]), make_udp_packet(bytes(sound))]
-    link = add_startup_frames(TCPConversation(packets=packets).open(), m=1, reply_m=1, rev=2, s=1)
+    link = add_startup_frames(
+        TCPConversation(packets=packets).add_handshake(), m=1, reply_m=1, rev=2, s=1
+    )
     stream = make_stream_with_markers([make_send_fpdu(1, b"q" * 500), make_send_fpdu(2)])
-    link.send(0, stream[:600]).send(1, b"\xff\xff" + stream[:300])
-    again = TCPConversation(("10.4.0.1", 9), packets=packets).open()
-    again.send(0, b"MPA ID Req Frame\xff\xff\xff\xff and so on").send(1, b"MPA ID Rep Frame\xf0")
+    link.add_data(0, stream[:600]).add_data(1, b"\xff\xff" + stream[:300])
+    again = TCPConversation(("10.4.0.1", 9), packets=packets).add_handshake()
+    again.add_data(0, b"MPA ID Req Frame\xff\xff\xff\xff and so on").add_data(
+        1, b"MPA ID Rep Frame\xf0"
+    )
     words = run_tshark(write_capture(packets, tmp_path / "x.pcapng"), *ALL_MPA_OPTIONS, "-V")
     assert words.count("Frame ") >= len(packets)
 

@@ -28,7 +28,7 @@ def test_segments_arrive_intact_and_in_order_despite_loss_duplication_and_damage
 ):
     a, b = make_endpoint(), make_endpoint()
     set_fault_plan(f"loss=10%, dup=5%, reorder=2%, corrupt=0.1%, seed={seed}")
-    to_b, to_a = a.get_peer(b.local_addr), b.get_peer(a.local_addr)
+    to_b, to_a = a.get_or_create_peer(b.local_addr), b.get_or_create_peer(a.local_addr)
     there, back = (
         make_random_segments(1500, seed, 3000),
         make_random_segments(300, seed + 100, 3000),
@@ -50,7 +50,7 @@ def test_segments_arrive_intact_and_in_order_despite_loss_duplication_and_damage
 def test_large_segments_arrive_despite_bursts_of_loss(make_endpoint):
     a, b = make_endpoint(), make_endpoint()
     set_fault_plan("loss=2%, burst=3, delay=0.2ms, jitter=0.1ms")
-    peer = a.get_peer(b.local_addr)
+    peer = a.get_or_create_peer(b.local_addr)
     data = make_random_segments(300, 5, 60000)
     counters = Counters()
     send_all_segments(a, peer, data, a, b)
@@ -61,7 +61,7 @@ def test_large_segments_arrive_despite_bursts_of_loss(make_endpoint):
 @pytest.mark.clause("DGRAM-RD-12")
 def test_an_interruption_shorter_than_the_peer_timeout_loses_no_segment(make_endpoint):
     a, b = make_endpoint(), make_endpoint()
-    peer = a.get_peer(b.local_addr)
+    peer = a.get_or_create_peer(b.local_addr)
     send_all_segments(a, peer, [b"before"], a, b)
     set_fault_plan("blackout=300ms@0s")
     send_all_segments(a, peer, [b"during"] * 50, a, b)
@@ -77,7 +77,7 @@ LONG_ROUND_TRIPS_S = [0.4, 0.6, 1.5]
 def test_endpoints_connect_over_a_long_round_trip_in_one_incarnation(make_endpoint, rtt):
     a, b = make_endpoint(), make_endpoint()
     set_fault_plan(f"tx:delay={rtt * 500:.0f}ms")
-    peer = a.get_peer(b.local_addr)
+    peer = a.get_or_create_peer(b.local_addr)
     counters = Counters()
     began = net.now()
     assert a.send(peer, b"far") == 1
@@ -102,7 +102,7 @@ def test_endpoints_that_connect_to_each_other_simultaneously_share_one_incarnati
 ):
     a, b = make_endpoint(), make_endpoint()
     set_fault_plan(f"tx:delay={rtt * 500:.0f}ms")
-    to_b, to_a = a.get_peer(b.local_addr), b.get_peer(a.local_addr)
+    to_b, to_a = a.get_or_create_peer(b.local_addr), b.get_or_create_peer(a.local_addr)
     assert a.send(to_b, b"from a") == b.send(to_a, b"from b") == 1
     poll_until(
         lambda: (
@@ -121,7 +121,7 @@ def test_endpoints_that_connect_to_each_other_simultaneously_share_one_incarnati
 def test_a_silent_peer_is_gone_after_the_peer_timeout_and_other_peers_are_unaffected(make_endpoint):
     limit = 1.0
     a, b, c = make_endpoint(peer_timeout_ns=int(limit * 1e9)), make_endpoint(), make_endpoint()
-    to_b, to_c = a.get_peer(b.local_addr), a.get_peer(c.local_addr)
+    to_b, to_c = a.get_or_create_peer(b.local_addr), a.get_or_create_peer(c.local_addr)
     send_all_segments(a, to_b, [b"x"], a, b, c)
     send_all_segments(a, to_c, [b"x"], a, b, c)
     assert a.send(to_b, b"nobody hears it") == 1
@@ -148,7 +148,7 @@ def test_an_endpoint_that_was_paused_probes_a_silent_peer_before_it_reports_the_
     make_endpoint,
 ):
     a, b = make_endpoint(peer_timeout_ns=1_000_000_000), make_endpoint()
-    peer = a.get_peer(b.local_addr)
+    peer = a.get_or_create_peer(b.local_addr)
     send_all_segments(a, peer, [b"x"], a, b)
     set_fault_plan("loss=100%")
     assert a.send(peer, b"y") == 1
@@ -162,7 +162,7 @@ def test_an_endpoint_that_was_paused_probes_a_silent_peer_before_it_reports_the_
 @pytest.mark.clause("DGRAM-RD-22")
 def test_a_silent_peer_from_which_a_response_is_expected_is_reported_gone(make_endpoint):
     a, b = make_endpoint(peer_timeout_ns=300_000_000), make_endpoint()
-    peer = a.get_peer(b.local_addr)
+    peer = a.get_or_create_peer(b.local_addr)
     send_all_segments(a, peer, [b"x"], a, b)
     lib.siw_rd_set_response_expected(peer, True)
     for _ in range(30):
@@ -174,7 +174,7 @@ def test_a_silent_peer_from_which_a_response_is_expected_is_reported_gone(make_e
 @pytest.mark.clause("DGRAM-RD-23")
 def test_a_peer_from_which_nothing_is_expected_may_be_silent(make_endpoint):
     a, b = make_endpoint(peer_timeout_ns=150_000_000), make_endpoint()
-    peer = a.get_peer(b.local_addr)
+    peer = a.get_or_create_peer(b.local_addr)
     send_all_segments(a, peer, [b"x"], a, b)
     stop = net.now() + 0.4
     poll_until(lambda: net.now() > stop, a)

@@ -94,7 +94,7 @@ def test_replayed_datagrams_of_a_former_incarnation_have_no_effect(
 @pytest.mark.clause("DGRAM-RD-28")
 def test_datagrams_with_guessed_epochs_do_not_affect_a_pair(make_endpoint):
     a, b = make_endpoint(), make_endpoint()
-    peer = a.get_peer(b.local_addr)
+    peer = a.get_or_create_peer(b.local_addr)
     send_all_segments(a, peer, [b"begin"], a, b)
     # A spoofing attacker at the address of one end sends arbitrary datagrams to the other end.
     rng = random.Random(7)
@@ -135,7 +135,7 @@ def test_idle_peer_records_are_evicted_although_most_records_are_in_use(
     )
     for s in used:
         s.connect()
-        lib.siw_rd_set_upper_layer_object(e.get_peer(s.address), ffi.cast("void *", 1))
+        lib.siw_rd_set_upper_layer_object(e.get_or_create_peer(s.address), ffi.cast("void *", 1))
     for s in idle:
         s.connect()
     net.sleep(0.41)
@@ -197,7 +197,7 @@ def test_memory_for_segments_after_gaps_is_bounded_and_leaves_a_share_for_a_new_
     assert kept <= 1 << 20
     # The hostile peers used as much memory as they could, but a new peer still gets space for
     # more than one datagram.
-    peer = honest.get_peer(e.local_addr)
+    peer = honest.get_or_create_peer(e.local_addr)
     data = [b"%04d" % i + bytes(1000) for i in range(300)]
     send_all_segments(honest, peer, data, honest, e, seconds=30)
     assert [d for who, d in e.got.items() if who.endswith(f":{udp_port(honest)}")] == [data]
@@ -236,7 +236,7 @@ def test_segments_held_for_want_of_a_receive_are_bounded_over_all_peers_and_not_
     assert not e.got
     taking.append(True)
     for s in held:
-        lib.siw_rd_resume_delivery(e.get_peer(s.address), lib.SIW_RD_REQUESTS)
+        lib.siw_rd_resume_delivery(e.get_or_create_peer(s.address), lib.SIW_RD_REQUESTS)
 
     def retransmit_missing_segments() -> None:
         """Retransmit the segments of each sender whose segments have not all been received."""
@@ -267,12 +267,12 @@ def test_peers_that_acknowledge_nothing_leave_memory_to_send_to_other_peers(
         a = make_endpoint()
     b = make_endpoint()
     for s in make_scapy_rd_peers(a, 8):
-        peer = a.get_peer(s.address)
+        peer = a.get_or_create_peer(s.address)
         n = 0
         while a.send(peer, bytes(20_000)) == 1:
             n += 1
         assert n < 26  # the queued data is limited to half a megabyte
-    to_b = a.get_peer(b.local_addr)
+    to_b = a.get_or_create_peer(b.local_addr)
     taken = 0
     while a.send(to_b, bytes(1000)) == 1:
         taken += 1
@@ -287,7 +287,7 @@ def test_the_largest_credit_does_not_exceed_the_window_of_the_sender(
     with temporary_setting("rd_window", 65536):
         e = make_endpoint()
     (s,) = make_scapy_rd_peers(e, 1)
-    peer = e.get_peer(s.address)
+    peer = e.get_or_create_peer(s.address)
     assert e.send(peer, b"first") == 1
     s.accept_connection(peer, credit=65535)
     first = s.receive_datagram(RDType.DATA)
@@ -345,7 +345,7 @@ def test_a_restarted_peer_receives_none_of_the_messages_for_its_former_incarnati
 ):
     e = make_endpoint()
     (s,) = make_scapy_rd_peers(e, 1)
-    peer = e.get_peer(s.address)
+    peer = e.get_or_create_peer(s.address)
     for i in range(8):
         assert e.send(peer, b"old %d" % i) == 1
     s.accept_connection(peer)

@@ -68,7 +68,7 @@ def test_a_peer_that_grants_credit_but_never_acknowledges_is_reported_gone(
     (s,) = make_scapy_rd_peers(e, 1)
     s.connect()
     s.send_datagram(RDType.PROBE)
-    peer = e.get_peer(s.address)
+    peer = e.get_or_create_peer(s.address)
     for _ in range(4):
         assert e.send(peer, b"never acknowledged") == 1
     took = seconds_until_peer_reported_gone(e, s)
@@ -82,7 +82,7 @@ def connect_and_block_send_without_credit(make_endpoint, make_scapy_rd_peers, sp
     s.connect()
     send_as_peer(s)
     poll_until(lambda: not e.handle_event(), e)
-    assert e.send(e.get_peer(s.address), b"waits", space=space) == 1
+    assert e.send(e.get_or_create_peer(s.address), b"waits", space=space) == 1
     return e, s
 
 

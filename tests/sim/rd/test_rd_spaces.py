@@ -21,7 +21,7 @@ def allocate_uint64_pointer() -> Any:
 @pytest.mark.clause("DGRAM-RD-20")
 def test_segments_beyond_a_reduced_credit_are_not_retransmitted(connected_endpoint):
     e, s = connected_endpoint
-    peer = e.get_peer(s.address)
+    peer = e.get_or_create_peer(s.address)
     s.send_datagram(RDType.ACK, credit=64)
     s.discard_datagrams_until_silent()
     for i in range(8):

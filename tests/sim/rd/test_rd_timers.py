@@ -16,7 +16,7 @@ def test_each_of_many_peers_has_its_own_timers_and_a_reset_peer_has_none(make_en
     e = make_endpoint()
     rng = random.Random(3)
     strangers = [ScapyRdPeer(e) for _ in range(60)]
-    peers = [e.get_peer(s.address) for s in strangers]
+    peers = [e.get_or_create_peer(s.address) for s in strangers]
     for peer in peers:
         assert e.send(peer, b"x") == 1
         e.poll_once()
@@ -41,7 +41,9 @@ def test_memory_for_peers_that_timed_out_is_freed(make_endpoint):
     lib.siw_trim_free_memory()  # release memory that earlier tests have freed
     e = make_endpoint()
     for i in range(1024):
-        assert e.send(e.get_peer(siw_addr(f"10.9.{i // 200}.{1 + i % 200}", 7)), b"x") == 1
+        assert (
+            e.send(e.get_or_create_peer(siw_addr(f"10.9.{i // 200}.{1 + i % 200}", 7)), b"x") == 1
+        )
     net.sleep(1.0)
     e.poll_once()
     assert not lib.siw_trim_free_memory(), (

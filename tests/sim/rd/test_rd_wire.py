@@ -137,7 +137,7 @@ def test_spoofed_first_datagrams_create_no_state(unconnected_endpoint):
 @pytest.mark.clause("DGRAM-RD-2")
 def test_an_unanswered_hello_is_retransmitted(unconnected_endpoint):
     e, s = unconnected_endpoint
-    assert e.send(e.get_peer(s.address), b"x") == 1
+    assert e.send(e.get_or_create_peer(s.address), b"x") == 1
     first, second = s.receive_datagram(RDType.HELLO), s.receive_datagram(RDType.HELLO)
     assert first.source_epoch == second.source_epoch != 0
     assert len(bytes(first)) == 40 + HELLO_LEAST
@@ -150,7 +150,7 @@ def test_of_two_simultaneous_connection_attempts_the_one_with_the_greater_epoch_
 ):
     e = make_endpoint()
     s = ScapyRdPeer(e)
-    peer = e.get_peer(s.address)
+    peer = e.get_or_create_peer(s.address)
     assert e.send(peer, b"begun here") == 1
     own = s.receive_datagram(RDType.HELLO).source_epoch
     s.epoch = own + by
@@ -181,7 +181,7 @@ def test_of_two_simultaneous_connection_attempts_the_one_with_the_greater_epoch_
 def test_any_datagram_of_the_pair_counts_as_an_acknowledgement_of_an_echo(make_endpoint):
     e = make_endpoint()
     s = ScapyRdPeer(e)
-    assert e.send(e.get_peer(s.address), b"x") == 1
+    assert e.send(e.get_or_create_peer(s.address), b"x") == 1
     s.other = s.receive_datagram(RDType.HELLO).source_epoch
     s.send_datagram(RDType.CHALLENGE, body=OFFER + b"c" * COOKIE_LEN)
     s.receive_datagram(RDType.ECHO)
@@ -193,7 +193,7 @@ def test_any_datagram_of_the_pair_counts_as_an_acknowledgement_of_an_echo(make_e
 
 def receive_hello_after_unanswered_echoes(s: ScapyRdPeer, e: Endpoint) -> RDDatagram:
     """Leave the ECHOs of an endpoint unanswered; return the HELLO that requests another cookie."""
-    assert e.send(e.get_peer(s.address), b"x") == 1
+    assert e.send(e.get_or_create_peer(s.address), b"x") == 1
     s.other = s.receive_datagram(RDType.HELLO).source_epoch
     s.send_datagram(RDType.CHALLENGE, body=OFFER + b"1" * COOKIE_LEN)
     return s.receive_datagram(RDType.HELLO)
@@ -265,7 +265,7 @@ def test_unused_header_fields_are_sent_as_zero_and_ignored_on_receipt(connected_
     e, s = connected_endpoint
     s.send_datagram(RDType.DATA, body=b"0", flags=0xFF, source_index=7, rd_flags=0xFC)
     poll_until(lambda: e.received_data() == [b"0"], e)
-    assert e.send(e.get_peer(s.address), b"x") == 1
+    assert e.send(e.get_or_create_peer(s.address), b"x") == 1
     d = s.receive_datagram(RDType.DATA)
     assert (d.version, d.flags, d.dest_index, d.source_index, int(d.rd_flags)) == (1, 0, 0, 0, 0)
 
@@ -323,7 +323,7 @@ def test_an_endpoint_without_crc_sends_a_crc_of_zero_and_does_not_check_the_fiel
     found.clear()
     s.send_datagram(RDType.DATA, body=b"abcd", crc=2)
     poll_until(lambda: e.received_data() == [b"abcd"], e)
-    assert e.send(e.get_peer(s.address), b"x") == 1
+    assert e.send(e.get_or_create_peer(s.address), b"x") == 1
     assert receive_datagram_of_type(RDType.DATA).body == b"x"
     assert {d.crc for d in found} == {0}
     s.close()
@@ -401,7 +401,7 @@ def test_a_bye_is_accepted_only_with_both_epochs_right(connected_endpoint, reaso
     assert not e.event_count("gone") and not e.event_count("restarted")
     s.send_datagram(RDType.BYE, ird=reason)
     poll_until(lambda: e.event_count("restarted" if reason == RDReason.UNKNOWN else "gone") == 1, e)
-    assert e.send(e.get_peer(s.address), b"anew") == 1
+    assert e.send(e.get_or_create_peer(s.address), b"anew") == 1
     assert s.receive_datagram(RDType.HELLO).source_epoch not in (0, s.other)
 
 
@@ -513,7 +513,7 @@ def test_an_immediate_reply_carries_the_acknowledgement_of_a_segment(connected_e
     s.send_datagram(RDType.DATA, body=b"ping")
     poll_until(lambda: e.received_data() == [b"ping"], e)
     counters = Counters()
-    assert e.send(e.get_peer(s.address), b"pong") == 1
+    assert e.send(e.get_or_create_peer(s.address), b"pong") == 1
     pong = s.receive_datagram(RDType.DATA)
     assert pong.body == b"pong" and pong.acknowledged == s.epoch + 1
     assert counters["rd_acks"] == 0
@@ -521,7 +521,7 @@ def test_an_immediate_reply_carries_the_acknowledgement_of_a_segment(connected_e
 
 def test_a_segment_and_the_acknowledgement_in_its_datagram_are_one_event(connected_endpoint):
     e, s = connected_endpoint
-    peer = e.get_peer(s.address)
+    peer = e.get_or_create_peer(s.address)
     assert e.send(peer, b"ping") == 1
     sent = s.receive_datagram(RDType.DATA)
     s.send_datagram(RDType.DATA, acknowledged=(sent.psn + 1) & 0xFFFFFFFF, body=b"pong")

@@ -31,7 +31,7 @@ RNG = random.Random(4)
 def accept_with_queued_segments(
     e: Endpoint, s: ScapyRdPeer, n: int, **fields: Any
 ) -> tuple[Any, list[RDDatagram]]:
-    peer = e.get_peer(s.address)
+    peer = e.get_or_create_peer(s.address)
     for i in range(n):
         assert e.send(peer, b"%04d" % i) == 1
     s.accept_connection(peer, **fields)
@@ -75,7 +75,7 @@ def test_a_datagram_that_three_later_datagrams_overtook_is_retransmitted_immedia
     unconnected_endpoint,
 ):
     e, s = unconnected_endpoint
-    peer = e.get_peer(s.address)
+    peer = e.get_or_create_peer(s.address)
     for i in range(8):
         assert e.send(peer, b"%04d" % i) == 1
     s.other = first = s.receive_datagram(RDType.HELLO).source_epoch
@@ -134,7 +134,7 @@ def test_repeated_attempts_to_deliver_a_held_segment_cause_no_acknowledgements(
     s.send_datagram(RDType.DATA, psn=s.epoch + 1, body=b"behind it")
     poll_until(lambda: looked.append(1) or len(looked) > 20, e)
     s.discard_datagrams_until_silent()
-    peer, counters = e.get_peer(s.address), Counters()
+    peer, counters = e.get_or_create_peer(s.address), Counters()
     for _ in range(1000):
         lib.siw_rd_resume_delivery(peer, lib.SIW_RD_REQUESTS)
         e.poll_once()
@@ -214,10 +214,12 @@ def test_the_longest_idle_peer_is_evicted_and_a_peer_in_use_is_not(make_endpoint
     strangers[2].send_datagram(RDType.ECHO, body=OFFER + handshake_cookie(c.body))
     poll_until(lambda: counters["drop_rd_peers"] == 1, e)
     with pytest.raises(OSError) as full:
-        e.get_peer(strangers[2].address)
+        e.get_or_create_peer(strangers[2].address)
     assert full.value.errno == errno.ENOBUFS
     # A peer in use by the upper layer (siw_rd_set_upper_layer_object) is not evicted.
-    lib.siw_rd_set_upper_layer_object(e.get_peer(strangers[0].address), ffi.cast("void *", 1))
+    lib.siw_rd_set_upper_layer_object(
+        e.get_or_create_peer(strangers[0].address), ffi.cast("void *", 1)
+    )
     net.sleep(1.2 * idle)
     strangers[2].connect()
     assert counters["rd_evicted"] == 1
@@ -235,7 +237,7 @@ def test_an_endpoint_probes_a_peer_that_was_silent_for_a_third_of_the_idle_time(
         e = make_endpoint()
     s = ScapyRdPeer(e)
     s.connect()
-    peer = e.get_peer(s.address)
+    peer = e.get_or_create_peer(s.address)
     assert e.send(peer, b"at once") == 1
     sent = s.receive_datagram()
     assert sent.type == RDType.DATA
@@ -246,7 +248,7 @@ def test_an_endpoint_probes_a_peer_that_was_silent_for_a_third_of_the_idle_time(
         e = make_endpoint()
     s = ScapyRdPeer(e)
     s.connect()
-    peer = e.get_peer(s.address)
+    peer = e.get_or_create_peer(s.address)
     net.sleep(0.11)
     assert e.send(peer, b"when it is known") == 0 and lib.siw_rd_is_send_queue_full(
         peer, lib.SIW_RD_REQUESTS
@@ -266,12 +268,12 @@ def test_an_endpoint_probes_a_peer_that_was_silent_for_a_third_of_the_idle_time(
 def test_an_endpoint_probes_a_long_silent_peer_before_it_sends_data(make_endpoint):
     with temporary_setting("rd_idle_ms", 90):
         a, b = make_endpoint(), make_endpoint(max_peers=1)
-    peer = a.get_peer(b.local_addr)
+    peer = a.get_or_create_peer(b.local_addr)
     send_all_segments(a, peer, [b"before"], a, b)
     net.sleep(0.1)
     other = make_endpoint()
     # The only peer record of `b` is reused for the other endpoint, so `b` forgets `a`.
-    send_all_segments(other, other.get_peer(b.local_addr), [b"x"], b, other)
+    send_all_segments(other, other.get_or_create_peer(b.local_addr), [b"x"], b, other)
     b.got.clear()
     assert a.send(peer, b"lost?") == 0
     assert lib.siw_rd_is_send_queue_full(peer, lib.SIW_RD_REQUESTS)
@@ -287,7 +289,7 @@ def test_after_a_timeout_at_most_two_datagrams_are_sent_at_a_time(
 ):
     e = make_endpoint()
     (s,) = make_scapy_rd_peers(e, 1, host="10.0.0.9")
-    peer = e.get_peer(s.address)
+    peer = e.get_or_create_peer(s.address)
     for i in range(60):
         e.send(peer, b"%04d" % i)
     s.accept_connection(peer)

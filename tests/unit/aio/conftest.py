@@ -8,6 +8,6 @@ from siwarp.verbs import Context
 
 
 @pytest.fixture(scope="session", autouse=True)
-def open_device_once() -> None:
+def open_and_close_device() -> None:
     """Open and close a device, because the first device creates the counter page, which stays."""
     Context().close()

@@ -49,9 +49,9 @@ class EventLoopThread(threading.Thread):
         self.told: list[object] = []
 
     def run(self) -> None:
-        asyncio.run(self.main())
+        asyncio.run(self.wait_for_device_events())
 
-    async def main(self) -> None:
+    async def wait_for_device_events(self) -> None:
         self.loop = asyncio.get_running_loop()
         waiting = [
             asyncio.create_task(wait)

@@ -97,7 +97,7 @@ def test_tasks_that_receive_get_an_error_when_the_connection_is_closed_meanwhile
 def test_a_message_is_counted_when_it_was_sent_although_nothing_is_received_afterwards(
     kind: str,
 ) -> None:
-    async def send_and_count() -> int:
+    async def send_and_count_tx_msgs() -> int:
         if kind == "rc":
             async with connected_endpoints() as (conn, _):
                 before = read_own_counters()["tx_msgs"]
@@ -111,7 +111,7 @@ def test_a_message_is_counted_when_it_was_sent_although_nothing_is_received_afte
                 await a.send(b"x", b.address)
             return read_own_counters()["tx_msgs"] - before
 
-    assert run_in_event_loop(send_and_count) == 3
+    assert run_in_event_loop(send_and_count_tx_msgs) == 3
 
 
 @pytest.mark.parametrize("own_thread", [True, False])

@@ -59,7 +59,7 @@ def test_a_cancelled_ud_receive_loses_no_message_and_a_message_too_long_is_dropp
 
 
 def test_a_ud_answer_reaches_the_queue_pair_that_sent_the_query_on_a_shared_socket() -> None:
-    async def answer_queries_from_shared_socket() -> None:
+    async def reply_to_qps_sharing_a_socket() -> None:
         async with aio.open_ud() as server, aio.open_ud() as first:
             cq = CQ(first.pd.context, 16)
             init = QPInitAttr(QPType.UD, scq=cq, shared_socket_qp=first.qp)
@@ -81,7 +81,7 @@ def test_a_ud_answer_reaches_the_queue_pair_that_sent_the_query_on_a_shared_sock
             assert (await first.recv()).data == b"for the first"
             second.close()
 
-    run_in_event_loop(answer_queries_from_shared_socket)
+    run_in_event_loop(reply_to_qps_sharing_a_socket)
 
 
 @pytest.mark.clause("DGRAM-ERR-15")

@@ -567,10 +567,10 @@ def test_messages_of_a_connection_query_no_address_and_the_error_of_a_lost_one_n
             host, port = conn.peer
             assert accepted.wait(10)
 
-            def fail_if_address_is_queried(qp: QP) -> None:
+            def fail_if_peer_address_is_queried(qp: QP) -> None:
                 raise AssertionError("the address was queried")
 
-            monkeypatch.setattr(QP, "peer", property(fail_if_address_is_queried))
+            monkeypatch.setattr(QP, "peer", property(fail_if_peer_address_is_queried))
             conn.send(b"a message", 10)
             assert conn.recv(10) == b"a message"
             thread.join(10)

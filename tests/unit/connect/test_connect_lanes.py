@@ -39,13 +39,13 @@ def create_end_in_lane(rig: LaneRig, lane: int) -> End:
     return End(rig)
 
 
-def port_of(end: End) -> int:
+def qp_tcp_port(end: End) -> int:
     return end.qp.qp_num & 0xFFFF
 
 
 def test_each_lane_has_a_tcp_port_of_its_own_for_its_queue_pairs(lane_rig: LaneRig) -> None:
     made = [[create_end_in_lane(lane_rig, lane) for _ in range(3)] for lane in range(LANES)]
-    ports = [{port_of(end) for end in ends} for ends in made]
+    ports = [{qp_tcp_port(end) for end in ends} for ends in made]
     assert all(len(of_lane) == 1 for of_lane in ports)
     assert len(set.union(*ports)) == LANES
     assert len({end.qp.qp_num for ends in made for end in ends}) == 3 * LANES
@@ -101,7 +101,7 @@ def test_queue_pairs_of_all_lanes_use_one_port_if_only_one_is_permitted(
         port = free.getsockname()[1]
     with temporary_settings(rc_port_first=port, rc_port_last=port):
         ends = [create_end_in_lane(lane_rig, lane) for lane in (2, 0, 1, 3, 2)]
-        assert {port_of(end) for end in ends} == {port}
+        assert {qp_tcp_port(end) for end in ends} == {port}
         assert len({end.qp.qp_num for end in ends}) == len(ends)
         for a, b in itertools.pairwise(ends):
             for end in (a, b):
@@ -127,7 +127,7 @@ def test_threads_that_create_queue_pairs_in_all_lanes_get_different_qpns(
     cqs = [create_end_in_lane(lane_rig, lane).cq for lane in range(LANES)]
     made: list[QP] = []
 
-    def create_and_destroy(lane: int) -> None:
+    def create_and_destroy_qps(lane: int) -> None:
         own: list[QP] = []
         for i in range(60):
             init = QPInitAttr(QPType.RC, scq=cqs[lane], rcq=cqs[lane], by_qpn=bool(i % 2))
@@ -136,7 +136,7 @@ def test_threads_that_create_queue_pairs_in_all_lanes_get_different_qpns(
                 own.pop(i % len(own)).close()
         made.extend(own)
 
-    threads = [threading.Thread(target=create_and_destroy, args=(i,)) for i in range(LANES)]
+    threads = [threading.Thread(target=create_and_destroy_qps, args=(i,)) for i in range(LANES)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -149,8 +149,8 @@ def test_a_queue_pair_that_a_connection_manager_takes_over_keeps_its_qpn_alone(
     lane_rig: LaneRig,
 ) -> None:
     stays, leaves = (create_end_in_lane(lane_rig, 1) for _ in range(2))
-    port, number = port_of(stays), leaves.qp.qp_num
-    assert port_of(leaves) == port
+    port, number = qp_tcp_port(stays), leaves.qp.qp_num
+    assert qp_tcp_port(leaves) == port
     CMID(CMEventChannel(lane_rig.ctx)).bind_qp(leaves.qp)
     init = QPInitAttr(QPType.RC, scq=stays.cq, rcq=stays.cq, by_qpn=True)
     made = [QP(lane_rig.pd, init) for _ in range(254)]

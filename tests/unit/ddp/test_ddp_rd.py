@@ -34,7 +34,7 @@ class RDEnd:
         check_result(lib.siw_llp_local_addr(lib.siw_rd_sock(self.rd), made))
         return made
 
-    def get_peer(self, where: Any) -> Any:
+    def get_or_create_peer(self, where: Any) -> Any:
         out = ffi.new("struct siw_ddp_rd_peer **")
         check_result(lib.siw_ddp_rd_find_or_create_peer(self.c, where, out))
         return out[0]
@@ -76,7 +76,7 @@ def test_an_rd_stream_is_invisible_to_the_receiver_until_siw_ddp_rd_publish(
 ) -> None:
     """The receiving side must not see a stream that the sending side is still setting up."""
     a, b = make_rd_endpoint(), make_rd_endpoint()
-    out = a.open_stream(a.get_peer(b.local_addr), ffi.cast("void *", 1))
+    out = a.open_stream(a.get_or_create_peer(b.local_addr), ffi.cast("void *", 1))
     lib.siw_ddp_rd_publish_stream(out)
     msg = lib.siw_ddp_tx_get_msg_to_fill(out, False)
     msg[0] = ffi.new("struct siw_ddp_msg *", {"internal": True, "ulp_octet": 0x43, "qn": 0})[0]

@@ -326,7 +326,7 @@ def test_sending_fails_after_the_peer_reset_the_connection(layer_poller: DdpPoll
     stream.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
     stream.sock.close()
 
-    def sending_fails_after_reset() -> bool:
+    def send_and_check_for_error() -> bool:
         try:
             stream.begin_message(stream.build_message([m.sge()]))
             stream.flush_once()
@@ -334,7 +334,7 @@ def test_sending_fails_after_the_peer_reset_the_connection(layer_poller: DdpPoll
             return e.errno in (errno.EPIPE, errno.ECONNRESET)
         return False
 
-    wait_until(sending_fails_after_reset)
+    wait_until(send_and_check_for_error)
 
 
 def stag_is_in_use(stream: Stream, stag: int) -> bool:

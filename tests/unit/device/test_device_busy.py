@@ -85,7 +85,7 @@ class SilentPeer:
         self.socket.sendall(bytes(hello))
         self.end.post_receive()
 
-    def post(self, mr: MR, opcode: int) -> None:
+    def post_to_peer(self, mr: MR, opcode: int) -> None:
         sg = [mr.sge()]
         remote = None if opcode == SEND else RemoteBuffer(0x1000, mr.length, 0x1234)
         self.end.qp.post_send(SendWR(5, opcode, sg=sg, remote=remote))
@@ -105,7 +105,7 @@ def test_a_memory_region_is_busy_while_a_posted_request_reads_or_writes_it(
     rig, qp = silent_peer.end.rig, silent_peer.end.qp
     memory = bytearray(BIG)
     mr = rig.reg_mr(memory, ALL_ACCESS)
-    silent_peer.post(mr, opcode)
+    silent_peer.post_to_peer(mr, opcode)
     assert_busy(mr.close, qp)
     assert not mr.closed
     with pytest.raises(BufferError):
@@ -123,10 +123,10 @@ def test_a_memory_region_can_be_closed_once_tcp_has_accepted_the_data(
     silent_peer: SilentPeer,
 ) -> None:
     mr = silent_peer.end.rig.reg_mr(4096)
-    silent_peer.post(mr, SEND)
+    silent_peer.post_to_peer(mr, SEND)
     # TCP has accepted the Send, but the peer has not acknowledged the Send.
     assert poll(silent_peer.end.scq)[0].ok
-    silent_peer.post(mr, SEND)
+    silent_peer.post_to_peer(mr, SEND)
     mr.close()
     assert silent_peer.end.qp.qp_state == QPState.RTS
 
@@ -135,11 +135,11 @@ def test_closing_a_region_checks_a_queue_pair_again_after_a_post(silent_peer: Si
     rig, qp = silent_peer.end.rig, silent_peer.end.qp
     mr = rig.reg_mr(BIG)
     for _ in range(3):
-        silent_peer.post(rig.reg_mr(64), SEND)
+        silent_peer.post_to_peer(rig.reg_mr(64), SEND)
         assert poll(silent_peer.end.scq)[0].ok
         # Closing a region checks the queue pair, which has nothing in flight.
         rig.reg_mr(64).close()
-    silent_peer.post(mr, SEND)
+    silent_peer.post_to_peer(mr, SEND)
     assert_busy(mr.close, qp)
     # Each close of a region checks the queue pair, which has work in flight.
     assert_busy(mr.close, qp)
@@ -181,7 +181,7 @@ def test_leaving_a_with_block_closes_a_region_that_a_connection_still_sends_from
     pd = silent_peer.end.rig.pd
     # The region was created after the queue pair, so the region is destroyed first.
     mr = MR(pd, BIG, ALL_ACCESS)
-    silent_peer.post(mr, WRITE)
+    silent_peer.post_to_peer(mr, WRITE)
     assert_busy(mr.close, silent_peer.end.qp)
     silent_peer.end.id.close()
     silent_peer.socket.close()

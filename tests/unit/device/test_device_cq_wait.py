@@ -42,7 +42,7 @@ class Party:
     ) -> None:
         self.receive, self.send, self.rcq, self.scq = receive, send, rcq, scq
 
-    def exchange(self, first: bool) -> None:
+    def exchange_messages(self, first: bool) -> None:
         """Send and receive messages in turn; all waits are without a time-out."""
         for i in range(MESSAGES):
             if first:
@@ -93,9 +93,9 @@ def test_two_threads_that_wait_exchange_messages_without_a_progress_thread(
     with temporary_settings(lanes=lanes):
         rig = open_device_without_progress_thread()
     one, other = create_parties(kind, rig)
-    thread = threading.Thread(target=other.exchange, args=(False,))
+    thread = threading.Thread(target=other.exchange_messages, args=(False,))
     thread.start()
-    one.exchange(True)
+    one.exchange_messages(True)
     thread.join()
     rig.ctx.close(force=True)
 

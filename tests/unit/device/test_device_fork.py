@@ -147,7 +147,7 @@ def test_every_call_on_an_inherited_object_in_a_forked_child_returns_estale(
 def test_in_a_forked_child_python_errors_give_advice_and_close_succeeds(rig: Rig) -> None:
     pair = Pair(rig)
 
-    def error_messages() -> list[str]:
+    def messages_of_failing_calls() -> list[str]:
         said = []
         for call in (lambda: pair.scq.poll(), lambda: pair.send(b"x"), lambda: rig.reg_mr(8)):
             try:
@@ -159,7 +159,7 @@ def test_in_a_forked_child_python_errors_give_advice_and_close_succeeds(rig: Rig
         assert rig.ctx.closed and pair.a.closed
         return said
 
-    said = run_in_forked_child(error_messages)
+    said = run_in_forked_child(messages_of_failing_calls)
     assert len(said) == 3
     assert all("before fork" in text and "open the device in this process" in text for text in said)
     pair.post_receive()

@@ -163,13 +163,13 @@ def poll_for_a_second(pause: float) -> tuple[int, float, float]:
     ):
         before = voluntary_context_switches(task)
 
-        def naps_have_begun() -> bool:
+        def cause_nap_and_check() -> bool:
             # The datagram wakes the progress thread, which finds that the program polls, and naps.
             stranger.sendto(b"x", address)
             cq.poll(1)
             return voluntary_context_switches(task) > before + 3
 
-        wait_until(naps_have_begun)
+        wait_until(cause_nap_and_check)
         cpu, began = time.process_time(), time.monotonic()
         before = voluntary_context_switches(task)
         last, longest = began, 0.0

@@ -29,7 +29,7 @@ from siwarp.cm import CMID, CMEventChannel, CMEventType, ConnParam
 from siwarp.verbs import CQ, WC, AccessFlag, Error, QPState, QPType, SendWR, WROpcode
 
 
-def take_completions_by_event_loop(cq: CQ, n: int) -> list[WC]:
+def poll_completions_like_event_loop(cq: CQ, n: int) -> list[WC]:
     """Return n completions, as an event loop with this queue takes them."""
     fd = cq.wait_fileno()
     deadline = system.monotonic() + LIMIT
@@ -49,7 +49,7 @@ def test_a_loop_receives_messages_on_a_queue_without_a_channel() -> None:
     for i in range(20):
         pair.post_receive(i)
         pair.send(b"%d" % i)
-        assert [wc.wr_id for wc in take_completions_by_event_loop(pair.rcq, 1)] == [i]
+        assert [wc.wr_id for wc in poll_completions_like_event_loop(pair.rcq, 1)] == [i]
         assert pair.into.read(len(b"%d" % i)) == b"%d" % i
     rig.close()
 
@@ -63,7 +63,7 @@ def test_the_descriptor_is_the_same_at_each_call_and_unreadable_while_nothing_co
     pair.post_receive()
     pair.send(b"x")
     wait_until(lambda: readable_now(fd))
-    assert len(take_completions_by_event_loop(pair.rcq, 1)) == 1
+    assert len(poll_completions_like_event_loop(pair.rcq, 1)) == 1
     wait_until(lambda: not pair.rcq.poll_and_arm() and not readable_now(fd))
     rig.close()
 
@@ -92,7 +92,7 @@ def test_a_completion_that_another_thread_queues_makes_the_descriptor_readable()
     thread.start()
     thread.join()
     assert readable_now(fd)
-    assert [wc.wr_id for wc in take_completions_by_event_loop(pair.scq, 1)] == [7]
+    assert [wc.wr_id for wc in poll_completions_like_event_loop(pair.scq, 1)] == [7]
     wait_until(lambda: not pair.scq.poll_and_arm() and not readable_now(fd))
     rig.close()
 
@@ -112,7 +112,7 @@ def test_two_loops_on_one_device_receive_their_own_messages() -> None:
 
     def receive_100_messages(n: int) -> None:
         while len(found[n]) < 100:
-            found[n] += [wc.wr_id for wc in take_completions_by_event_loop(pairs[n].rcq, 1)]
+            found[n] += [wc.wr_id for wc in poll_completions_like_event_loop(pairs[n].rcq, 1)]
 
     for pair in pairs:
         for i in range(100):

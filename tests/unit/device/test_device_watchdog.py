@@ -60,14 +60,14 @@ class WatchedConnection:
         """Make RDMA Writes until all watchdog threads have woken."""
         before = [voluntary_context_switches(task) for task in watchdogs]
 
-        def all_watchdogs_have_woken() -> bool:
+        def write_and_check_that_all_woke() -> bool:
             self.write_and_measure_delay()
             return all(
                 voluntary_context_switches(task) > n
                 for task, n in zip(watchdogs, before, strict=True)
             )
 
-        wait_until(all_watchdogs_have_woken)
+        wait_until(write_and_check_that_all_woke)
 
 
 @pytest.fixture
@@ -123,7 +123,7 @@ def test_writes_separated_by_pauses_start_no_watchdog_threads(
     assert watched_connection.watchdogs() == []
 
 
-def transfer_over_rc(
+def repeat_transfers_over_rc(
     watched_connection: WatchedConnection, size: int, opcode: WROpcode
 ) -> Iterator[bool]:
     """Write or Read a new value in each iteration, and read the memory until the value arrives."""
@@ -139,7 +139,7 @@ def transfer_over_rc(
         yield True
 
 
-def write_over_uc(
+def repeat_writes_over_uc(
     watched_connection: WatchedConnection, size: int, opcode: WROpcode
 ) -> Iterator[bool]:
     """Write a new value over UC in each iteration; UC has no Reads."""
@@ -156,7 +156,11 @@ def write_over_uc(
 
 
 Messages = Callable[[WatchedConnection, int, WROpcode], Iterator[bool]]
-KINDS = [(transfer_over_rc, WRITE), (transfer_over_rc, READ), (write_over_uc, WRITE)]
+KINDS = [
+    (repeat_transfers_over_rc, WRITE),
+    (repeat_transfers_over_rc, READ),
+    (repeat_writes_over_uc, WRITE),
+]
 
 
 @pytest.mark.parametrize(("messages", "opcode"), KINDS)

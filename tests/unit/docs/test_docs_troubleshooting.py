@@ -88,24 +88,24 @@ NAMES = re.compile(
 )
 
 
-def message_has_remedy(text: ErrorText) -> bool:
+def error_text_has_remedy(text: ErrorText) -> bool:
     """Return whether a message contains its remedy."""
     return not NAMES.search(text.where) and REMEDY.search(text.text) is not None
 
 
-def message_needs_troubleshooting_entry(text: ErrorText) -> bool:
+def error_text_needs_troubleshooting_entry(text: ErrorText) -> bool:
     """Return whether a message has no remedy, no rule, and no error of another program."""
     if NAMES.search(text.where):
         return True
     return not any(pattern.search(text.text) for pattern in (REMEDY, RULE, CAUSE))
 
 
-def is_exempt_message(text: ErrorText) -> bool:
+def is_exempt_error_text(text: ErrorText) -> bool:
     return any(re.search(p, text.where) or re.search(p, text.text) for p in EXEMPT)
 
 
 @functools.cache
-def texts_in_the_source() -> frozenset[ErrorText]:
+def error_texts_in_source() -> frozenset[ErrorText]:
     """Return the messages of the Python code and of the C library."""
     return frozenset(python_error_messages(PACKAGE) | c_library_error_messages(PACKAGE))
 
@@ -113,7 +113,7 @@ def texts_in_the_source() -> frozenset[ErrorText]:
 @functools.cache
 def all_user_visible_texts() -> frozenset[ErrorText]:
     """Return all texts that may need an entry: messages, statuses, Terminates, counters."""
-    found = set(texts_in_the_source())
+    found = set(error_texts_in_source())
     for status in range(1, 22):
         words = ffi.string(lib.siw_wc_status_str(status)).decode()
         found.add(ErrorText(words, f"siw_wc_status_str({status})"))
@@ -128,12 +128,12 @@ def all_user_visible_texts() -> frozenset[ErrorText]:
         name = ffi.string(lib.siw_counter_name(i)).decode()
         if name not in TRAFFIC:
             found.add(ErrorText(name, "base/counters.h"))
-    return {text for text in found if not is_exempt_message(text)}
+    return {text for text in found if not is_exempt_error_text(text)}
 
 
 def test_every_error_has_a_remedy_in_its_message_or_a_troubleshooting_entry() -> None:
     page = troubleshooting_table_keys()
-    needed = [t for t in all_user_visible_texts() if message_needs_troubleshooting_entry(t)]
+    needed = [t for t in all_user_visible_texts() if error_text_needs_troubleshooting_entry(t)]
     missing = [t for t in needed if not any(key_matches_text(key, t.text) for key in page)]
     assert not missing, (
         f"{len(missing)} texts have neither a remedy nor an entry in TROUBLESHOOTING.md. Add the "
@@ -161,7 +161,7 @@ def test_no_troubleshooting_entry_repeats_a_message_that_contains_its_remedy() -
     repeated = []
     for key in troubleshooting_table_keys():
         about = [t for t in texts if key_matches_text(key, t.text)]
-        if about and all(message_has_remedy(t) for t in about):
+        if about and all(error_text_has_remedy(t) for t in about):
             repeated.append(key)
     assert not repeated, (
         f"these rows of TROUBLESHOOTING.md repeat their message, remove them: {repeated}"
@@ -171,7 +171,8 @@ def test_no_troubleshooting_entry_repeats_a_message_that_contains_its_remedy() -
 def test_every_exemption_from_troubleshooting_entries_is_still_needed() -> None:
     for pattern in EXEMPT:
         assert any(
-            re.search(pattern, t.where) or re.search(pattern, t.text) for t in texts_in_the_source()
+            re.search(pattern, t.where) or re.search(pattern, t.text)
+            for t in error_texts_in_source()
         )
 
 

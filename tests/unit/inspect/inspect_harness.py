@@ -48,7 +48,7 @@ def build_ip_header(source: str, dest: str) -> Packet:
 
 
 class TCPConversation:
-    """A TCP connection from A to B; `packets` is the capture of the connection."""
+    """The packets of a synthetic TCP connection from A to B, from which a capture is written."""
 
     def __init__(
         self,
@@ -70,15 +70,15 @@ class TCPConversation:
         packet.time = 1_700_000_000 + Decimal(len(self.packets)) / 1000
         return packet
 
-    def open(self) -> TCPConversation:
+    def add_handshake(self) -> TCPConversation:
         self.packets.append(self.make_segment(0, flags="S", seq=self.next[0]))
         self.packets.append(self.make_segment(1, flags="SA", seq=self.next[1]))
         self.next = [n + 1 for n in self.next]
         self.packets.append(self.make_segment(0, seq=self.next[0]))
         return self
 
-    def send(self, who: int, octets: bytes, sizes: Iterable[int] = ()) -> TCPConversation:
-        """Send `octets` in segments of the given sizes, and the rest in one more segment."""
+    def add_data(self, who: int, octets: bytes, sizes: Iterable[int] = ()) -> TCPConversation:
+        """Add `octets` in segments of the given sizes, and the rest in one more segment."""
         at = 0
         for size in [*sizes, len(octets)]:
             piece = octets[at : at + size]
@@ -88,7 +88,7 @@ class TCPConversation:
                 at += len(piece)
         return self
 
-    def close(self) -> TCPConversation:
+    def add_fins(self) -> TCPConversation:
         for who in (0, 1):
             self.packets.append(self.make_segment(who, flags="FA", seq=self.next[who]))
             self.next[who] += 1
@@ -113,8 +113,8 @@ def add_startup_frames(link: TCPConversation, **request: Any) -> TCPConversation
     """Add both start-up frames; keywords are fields of the Request, or `reply_` and a field."""
     reply = {k[6:]: v for k, v in request.items() if k.startswith("reply_")}
     asked = {k: v for k, v in request.items() if not k.startswith("reply_")}
-    link.send(0, bytes(MPARequest(**asked)))
-    return link.send(1, bytes(MPAReply(**reply)))
+    link.add_data(0, bytes(MPARequest(**asked)))
+    return link.add_data(1, bytes(MPAReply(**reply)))
 
 
 def make_stream_with_markers(fpdus: list[bytes]) -> bytes:
@@ -146,7 +146,7 @@ def write_capture(packets: list[Packet], path: Path) -> Path:
     return path
 
 
-def sniff_packets(packets: list[Packet] | Path, session: type[DefaultSession]) -> list[Packet]:
+def sniff_offline(packets: list[Packet] | Path, session: type[DefaultSession]) -> list[Packet]:
     if isinstance(packets, Path):
         return list(sniff(offline=str(packets), session=session, quiet=True))
     return list(sniff(offline=packets, session=session, quiet=True))
@@ -164,7 +164,7 @@ def frames_from_port(packets: list[Packet], source_port: int) -> list[bytes]:
 def frames_by_port(file: Path) -> dict[int, list[bytes]]:
     """Return the frames by source port, split from the complete streams without scapy sessions."""
     found = {}
-    for direction, octets in tcp_streams(sniff_packets(file, DefaultSession)).items():
+    for direction, octets in tcp_streams(sniff_offline(file, DefaultSession)).items():
         cut = split_stream(octets)
         assert cut.startup is not None and cut.rest == b""
         found[direction.source_port] = [bytes(cut.startup), *map(bytes, cut.fpdus)]

@@ -90,9 +90,9 @@ def test_dissect_reports_the_set_up_and_the_reads_of_a_recorded_connection(file:
 @pytest.mark.parametrize("suffix", [".pcap", ".pcapng"])
 def test_dissect_reports_private_data_and_the_initiator(tmp_path: Path, suffix: str) -> None:
     link = add_startup_frames(
-        TCPConversation().open(), private_data=b"hello", rev=1, s=0, c=0, reply_c=1
+        TCPConversation().add_handshake(), private_data=b"hello", rev=1, s=0, c=0, reply_c=1
     )
-    found = dissect_conversation(link.send(0, make_send_fpdu(1, b"x")), tmp_path, suffix)
+    found = dissect_conversation(link.add_data(0, make_send_fpdu(1, b"x")), tmp_path, suffix)
     (stream,) = found.streams
     assert (stream.source, stream.dest) == ("10.1.0.1:4000", "10.1.0.2:5000")
     assert stream.request is not None
@@ -105,7 +105,7 @@ def test_dissect_detects_markers_from_the_frame_of_the_other_end_and_reports_wro
     tmp_path: Path,
 ) -> None:
     fpdus = [make_send_fpdu(n, b"m" * 200) for n in range(1, 9)]
-    link = add_startup_frames(TCPConversation().open(), reply_m=1).send(
+    link = add_startup_frames(TCPConversation().add_handshake(), reply_m=1).add_data(
         0, make_stream_with_markers(fpdus), [100, 412, 3]
     )
     found = dissect_conversation(link, tmp_path)
@@ -115,7 +115,8 @@ def test_dissect_detects_markers_from_the_frame_of_the_other_end_and_reports_wro
     wrong = bytearray(make_stream_with_markers(fpdus))
     wrong[515] ^= 8
     found = dissect_conversation(
-        add_startup_frames(TCPConversation().open(), reply_m=1).send(0, bytes(wrong)), tmp_path
+        add_startup_frames(TCPConversation().add_handshake(), reply_m=1).add_data(0, bytes(wrong)),
+        tmp_path,
     )
     assert [e for e, _ in errors_and_clauses(found)] == ["wrong CRC"]
 
@@ -178,7 +179,8 @@ INVALID_STREAMS: dict[str, tuple[list[bytes], str, str]] = {
 def test_dissect_reports_a_violated_rule_with_its_clause(name: str, tmp_path: Path) -> None:
     octets, error, clause = INVALID_STREAMS[name]
     found = dissect_conversation(
-        add_startup_frames(TCPConversation().open()).send(0, b"".join(octets)), tmp_path
+        add_startup_frames(TCPConversation().add_handshake()).add_data(0, b"".join(octets)),
+        tmp_path,
     )
     told = errors_and_clauses(found)
     assert error in str(told[-1][0])
@@ -202,10 +204,10 @@ def test_every_clause_that_dissect_reports_is_in_the_specification() -> None:
 
 
 def test_dissect_reports_a_read_response_that_does_not_match_its_request(tmp_path: Path) -> None:
-    link = add_startup_frames(TCPConversation().open()).send(
+    link = add_startup_frames(TCPConversation().add_handshake()).add_data(
         0, make_read_request_fpdu(1, 7, 4) + make_read_request_fpdu(2, 8, 4)
     )
-    link.send(
+    link.add_data(
         1,
         make_tagged_fpdu(READ_RESPONSE, 7, 0, b"1234")
         + make_tagged_fpdu(READ_RESPONSE, 8, 0, b"123"),
@@ -219,8 +221,8 @@ def test_dissect_reports_a_read_response_that_does_not_match_its_request(tmp_pat
 def test_dissect_reports_a_terminate_in_words_with_the_message_it_is_about(
     tmp_path: Path, tag: bool
 ) -> None:
-    link = add_startup_frames(TCPConversation().open())
-    link.send(
+    link = add_startup_frames(TCPConversation().add_handshake())
+    link.add_data(
         0,
         make_tagged_fpdu(WRITE, 5, 100, b"x" * 50)
         + make_tagged_fpdu(WRITE, 6, 100, b"y")
@@ -228,7 +230,7 @@ def test_dissect_reports_a_terminate_in_words_with_the_message_it_is_about(
         + make_send_fpdu(2),
     )
     quoted = QuotedTagged(opcode=0, stag=5, to=120) if tag else QuotedUntagged(opcode=3, msn=2)
-    link.send(1, make_terminate_fpdu(quoted, layer=int(TermLayer.DDP)))
+    link.add_data(1, make_terminate_fpdu(quoted, layer=int(TermLayer.DDP)))
     last = dissect_conversation(link, tmp_path).messages[-1]
     assert (last.kind, last.about) == ("TERMINATE", 3 if tag else 6)
     assert last.error == "DDP: Tagged Buffer Error: Invalid STag"
@@ -248,7 +250,7 @@ def test_dissect_reports_a_terminate_in_words_with_the_message_it_is_about(
 def test_dissect_reports_a_terminate_with_the_clause_of_its_layer(
     tmp_path: Path, layer: int, etype: int, code: int, words: str, clause: str | None
 ) -> None:
-    link = add_startup_frames(TCPConversation().open()).send(
+    link = add_startup_frames(TCPConversation().add_handshake()).add_data(
         1, make_terminate_fpdu(QuotedUntagged(), layer, etype, code)
     )
     (told,) = errors_and_clauses(dissect_conversation(link, tmp_path))
@@ -260,16 +262,16 @@ def test_an_empty_fpdu_is_an_error_unless_it_was_offered_as_rtr(tmp_path: Path) 
     empty = bytes(FPDU(ulpdu=Raw(b"")))
     offers = {"rev": 2, "s": 1, "a": 1, "b": 1}
     link = add_startup_frames(
-        TCPConversation().open(), **offers, reply_rev=2, reply_s=1, reply_a=1, reply_b=1
+        TCPConversation().add_handshake(), **offers, reply_rev=2, reply_s=1, reply_a=1, reply_b=1
     )
-    found = dissect_conversation(link.send(0, empty + make_send_fpdu(1) + empty), tmp_path)
+    found = dissect_conversation(link.add_data(0, empty + make_send_fpdu(1) + empty), tmp_path)
     assert message_kinds(found)[2:] == ["RTR", "SEND", "BROKEN"]
     assert errors_and_clauses(found) == [("no DDP header", "RFC5041-4.3-01")]
 
 
 def test_dissect_reports_a_rejected_connection_as_an_error(tmp_path: Path) -> None:
     found = dissect_conversation(
-        add_startup_frames(TCPConversation().open(), reply_r=1).close(), tmp_path
+        add_startup_frames(TCPConversation().add_handshake(), reply_r=1).add_fins(), tmp_path
     )
     assert errors_and_clauses(found) == [("the connection was rejected", None)]
 
@@ -278,18 +280,18 @@ def test_dissect_reports_a_rejected_connection_as_an_error(tmp_path: Path) -> No
 
 
 def test_dissect_counts_retransmissions_per_stream_and_message(tmp_path: Path) -> None:
-    link = add_startup_frames(TCPConversation().open()).send(
+    link = add_startup_frames(TCPConversation().add_handshake()).add_data(
         0, make_send_fpdu(1, b"a" * 50) + make_send_fpdu(2, b"b" * 50), [40, 70]
     )
     link.packets += [link.packets[6], link.packets[6]]
-    found = dissect_conversation(link.close(), tmp_path)
+    found = dissect_conversation(link.add_fins(), tmp_path)
     assert found.streams[0].retransmitted == 2
     assert [m.retransmitted for m in found.messages] == [0, 0, 2, 0]
     assert errors_and_clauses(found) == []
 
 
 def test_dissect_reorders_segments(tmp_path: Path) -> None:
-    link = add_startup_frames(TCPConversation().open()).send(
+    link = add_startup_frames(TCPConversation().add_handshake()).add_data(
         0, b"".join(make_send_fpdu(n, b"z" * 30) for n in range(1, 9)), [17] * 40
     )
     head, tail = link.packets[:5], link.packets[5:]
@@ -300,9 +302,9 @@ def test_dissect_reorders_segments(tmp_path: Path) -> None:
 
 
 def test_dissect_reports_a_gap_and_reads_the_messages_after_it(tmp_path: Path) -> None:
-    link = add_startup_frames(TCPConversation().open())
+    link = add_startup_frames(TCPConversation().add_handshake())
     for n in range(1, 7):
-        link.send(0, make_send_fpdu(n, bytes([n]) * 40), [30])
+        link.add_data(0, make_send_fpdu(n, bytes([n]) * 40), [30])
     del link.packets[8:11]
     found = dissect_conversation(link, tmp_path)
     assert message_kinds(found) == [
@@ -325,9 +327,11 @@ def test_dissect_reports_a_gap_and_reads_the_messages_after_it(tmp_path: Path) -
 def test_a_connection_without_its_start_is_dissected_from_the_first_valid_fpdu(
     tmp_path: Path,
 ) -> None:
-    link = add_startup_frames(TCPConversation().open()).send(0, make_send_fpdu(1, b"q" * 99), [50])
+    link = add_startup_frames(TCPConversation().add_handshake()).add_data(
+        0, make_send_fpdu(1, b"q" * 99), [50]
+    )
     for n in range(2, 6):
-        link.send(0, make_send_fpdu(n, b"q" * 99))
+        link.add_data(0, make_send_fpdu(n, b"q" * 99))
     link.packets = link.packets[6:]
     found = dissect_conversation(link, tmp_path)
     assert message_kinds(found) == ["SEND"] * 4
@@ -336,9 +340,9 @@ def test_a_connection_without_its_start_is_dissected_from_the_first_valid_fpdu(
 
 
 def test_dissect_continues_after_a_gap_in_a_stream_with_markers(tmp_path: Path) -> None:
-    link = add_startup_frames(TCPConversation().open(), reply_m=1)
+    link = add_startup_frames(TCPConversation().add_handshake(), reply_m=1)
     stream = make_stream_with_markers([make_send_fpdu(n, b"q" * 102) for n in range(1, 12)])
-    link.send(0, stream, [132, *[128] * 20])
+    link.add_data(0, stream, [132, *[128] * 20])
     del link.packets[7]
     found = dissect_conversation(link, tmp_path)
     assert message_kinds(found)[2:6] == ["SEND", "SEND", "GAP", "SEND"]
@@ -346,9 +350,9 @@ def test_dissect_continues_after_a_gap_in_a_stream_with_markers(tmp_path: Path) 
 
 
 def test_dissect_continues_after_a_gap_without_crc_where_a_header_fits(tmp_path: Path) -> None:
-    link = add_startup_frames(TCPConversation().open(), c=0, reply_c=0)
+    link = add_startup_frames(TCPConversation().add_handshake(), c=0, reply_c=0)
     for n in range(1, 6):
-        link.send(0, make_send_fpdu(n, b"q" * 30)[:-4] + bytes(4))
+        link.add_data(0, make_send_fpdu(n, b"q" * 30)[:-4] + bytes(4))
     del link.packets[6]
     found = dissect_conversation(link, tmp_path)
     assert message_kinds(found)[2:] == ["SEND", "GAP", "SEND", "SEND", "SEND"]
@@ -356,17 +360,21 @@ def test_dissect_continues_after_a_gap_without_crc_where_a_header_fits(tmp_path:
 
 
 def test_all_octets_after_a_gap_are_missing_if_no_fpdu_is_found(tmp_path: Path) -> None:
-    link = add_startup_frames(TCPConversation().open()).send(0, make_send_fpdu(1))
+    link = add_startup_frames(TCPConversation().add_handshake()).add_data(0, make_send_fpdu(1))
     link.next[0] += 10
-    link.send(0, b"\xff" * 500)
+    link.add_data(0, b"\xff" * 500)
     found = dissect_conversation(link, tmp_path)
     assert message_kinds(found)[2:] == ["SEND", "GAP"]
     assert found.streams[0].missing == 510
 
 
 def test_two_connections_with_the_same_ports_are_two_streams(tmp_path: Path) -> None:
-    link = add_startup_frames(TCPConversation().open()).send(0, make_send_fpdu(1)).close()
-    again = add_startup_frames(TCPConversation(packets=link.packets).open()).send(
+    link = (
+        add_startup_frames(TCPConversation().add_handshake())
+        .add_data(0, make_send_fpdu(1))
+        .add_fins()
+    )
+    again = add_startup_frames(TCPConversation(packets=link.packets).add_handshake()).add_data(
         0, make_send_fpdu(1) + make_send_fpdu(2)
     )
     found = dissect_conversation(again, tmp_path)
@@ -380,7 +388,10 @@ def test_two_connections_with_the_same_ports_are_two_streams(tmp_path: Path) -> 
 
 def test_traffic_of_other_protocols_is_not_reported_as_a_stream(tmp_path: Path) -> None:
     link = (
-        TCPConversation().open().send(0, b"GET / HTTP/1.1\r\n\r\n" * 20).send(1, b"\x00\x16" * 500)
+        TCPConversation()
+        .add_handshake()
+        .add_data(0, b"GET / HTTP/1.1\r\n\r\n" * 20)
+        .add_data(1, b"\x00\x16" * 500)
     )
     link.packets += [make_udp_packet(b"\x12\x34\x01\x00" + bytes(30)), make_udp_packet(b"")]
     assert dissect_conversation(link, tmp_path) == Dissection()
@@ -511,11 +522,11 @@ def test_a_datagram_that_lacks_a_fragment_is_reported_and_counted(
 def test_a_message_after_a_gap_is_reported_as_possibly_incomplete(
     tmp_path: Path, opcode: Opcode
 ) -> None:
-    link = add_startup_frames(TCPConversation().open())
+    link = add_startup_frames(TCPConversation().add_handshake())
     for last, to in ((0, 0), (1, 1000)):
-        link.send(0, make_tagged_fpdu(opcode, 7, to, b"w" * (8 if last else 1000), last))
+        link.add_data(0, make_tagged_fpdu(opcode, 7, to, b"w" * (8 if last else 1000), last))
     del link.packets[-2]
-    link.send(0, make_send_fpdu(1, b"whole"))
+    link.add_data(0, make_send_fpdu(1, b"whole"))
     found = dissect_conversation(link, tmp_path)
     assert message_kinds(found)[2:] == ["GAP", opcode.name, "SEND"]
     rest, after = found.messages[-2:]
@@ -525,10 +536,10 @@ def test_a_message_after_a_gap_is_reported_as_possibly_incomplete(
 
 def test_a_message_that_begins_after_a_gap_is_complete(tmp_path: Path) -> None:
     link = (
-        add_startup_frames(TCPConversation().open())
-        .send(0, make_send_fpdu(1))
-        .send(0, make_send_fpdu(2))
-        .send(0, make_send_fpdu(3))
+        add_startup_frames(TCPConversation().add_handshake())
+        .add_data(0, make_send_fpdu(1))
+        .add_data(0, make_send_fpdu(2))
+        .add_data(0, make_send_fpdu(3))
     )
     del link.packets[-2]
     found = dissect_conversation(link, tmp_path)
@@ -557,9 +568,9 @@ def test_datagrams_captured_before_segmentation_offload_are_reported_one_by_one(
 
 def test_truncation_by_the_snapshot_length_is_reported_without_an_error(tmp_path: Path) -> None:
     link = (
-        add_startup_frames(TCPConversation().open())
-        .send(0, make_send_fpdu(1, b"x" * 400))
-        .send(0, make_send_fpdu(2))
+        add_startup_frames(TCPConversation().add_handshake())
+        .add_data(0, make_send_fpdu(1, b"x" * 400))
+        .add_data(0, make_send_fpdu(2))
     )
     link.packets += [
         make_udp_packet(make_ud_datagram(1)),

@@ -37,10 +37,10 @@ from siwarp.inspect.packets import packets_from_scapy
 
 
 def write_sample_capture(path: Path) -> Path:
-    link = add_startup_frames(TCPConversation().open()).send(
+    link = add_startup_frames(TCPConversation().add_handshake()).add_data(
         0, make_send_fpdu(1, b"a" * 30) + make_read_request_fpdu(1, 7, 4)
     )
-    link.send(
+    link.add_data(
         1,
         make_tagged_fpdu(READ_RESPONSE, 7, 0, b"1234") + make_terminate_fpdu(QuotedUntagged(msn=1)),
     )
@@ -48,7 +48,7 @@ def write_sample_capture(path: Path) -> Path:
         make_udp_packet(make_ud_datagram(1, b"u")),
         make_udp_packet(make_ud_datagram(2, b"v"), ("::1", 5), ("::2", 6)),
     ]
-    return write_capture(link.close().packets, path)
+    return write_capture(link.add_fins().packets, path)
 
 
 @pytest.mark.parametrize("suffix", [".pcap", ".pcapng"])
@@ -84,7 +84,9 @@ def test_a_compressed_capture_is_read_and_a_damaged_one_is_reported(tmp_path: Pa
 
 
 def test_captures_with_big_endian_headers_and_nanosecond_times_are_read(tmp_path: Path) -> None:
-    link = add_startup_frames(TCPConversation().open()).send(0, make_send_fpdu(1, b"a" * 30))
+    link = add_startup_frames(TCPConversation().add_handshake()).add_data(
+        0, make_send_fpdu(1, b"a" * 30)
+    )
     swapped = bytearray(struct.pack(">IHHiIII", 0xA1B23C4D, 2, 4, 0, 0, 1 << 18, 1))
     for n, packet in enumerate(link.packets):
         octets = bytes(packet)
@@ -172,8 +174,10 @@ def test_no_octets_on_a_connection_cause_an_exception_in_dissect(
     octets: bytes, who: int, begin: bytes
 ) -> None:
     link = (
-        add_startup_frames(TCPConversation().open(), m=1) if not begin else TCPConversation().open()
+        add_startup_frames(TCPConversation().add_handshake(), m=1)
+        if not begin
+        else TCPConversation().add_handshake()
     )
-    link.send(who, begin + octets, [33])
+    link.add_data(who, begin + octets, [33])
     link.packets.append(make_udp_packet(octets))
     check_dissection_invariants(examine_packets(packets_from_scapy(link.packets)))

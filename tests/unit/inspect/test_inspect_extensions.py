@@ -56,9 +56,9 @@ def make_atomic_response_fpdu(msn: int = 1, number: int | None = None) -> bytes:
 
 
 def dissect_both_directions(there: bytes, back: bytes, tmp_path: Path) -> Dissection:
-    link = add_startup_frames(TCPConversation().open()).send(0, there)
+    link = add_startup_frames(TCPConversation().add_handshake()).add_data(0, there)
     return examine(
-        write_capture((link.send(1, back) if back else link).packets, tmp_path / "x.pcapng")
+        write_capture((link.add_data(1, back) if back else link).packets, tmp_path / "x.pcapng")
     )
 
 

@@ -31,9 +31,9 @@ def test_after_a_gap_the_search_for_the_request_of_a_response_is_bounded(
 ) -> None:
     """Count the comparisons, whose number could make a long capture with a gap take hours."""
     count, looks = 100, 0
-    link = add_startup_frames(TCPConversation().open())
+    link = add_startup_frames(TCPConversation().add_handshake())
     for n in range(1, count + 1):
-        link.send(0, make_read_request_fpdu(n, n, 4)).send(
+        link.add_data(0, make_read_request_fpdu(n, n, 4)).add_data(
             1, make_tagged_fpdu(Opcode.RDMA_READ_RESPONSE, n, 0, b"1234")
         )
     del link.packets[len(link.packets) // 2]

@@ -15,9 +15,9 @@ from unit.llp.llp_harness import (
     Counters,
     LlpSocket,
     Poller,
+    addr_port,
     address_text,
     list_open_descriptors,
-    port_of,
     run_code_in_child,
     siw_addr,
     temporary_setting,
@@ -30,7 +30,7 @@ def llp_helpers() -> SimpleNamespace:
     """Return a namespace with the helper functions and classes of ``llp_harness``."""
     return SimpleNamespace(
         siw_addr=siw_addr,
-        port_of=port_of,
+        addr_port=addr_port,
         address_text=address_text,
         wait_until=wait_until,
         list_open_descriptors=list_open_descriptors,

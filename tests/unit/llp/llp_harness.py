@@ -34,7 +34,7 @@ def siw_addr(text: str, port: int = 0) -> Any:
     return a
 
 
-def port_of(a: Any) -> int:
+def addr_port(a: Any) -> int:
     return socket.ntohs(a.port_be)
 
 
@@ -273,12 +273,12 @@ class Poller:
         """Return both ends of a new TCP connection within the poller."""
         listener = self.listen(where)
         a = self.connect(listener.local_addr())
-        b = wait_until(lambda: self.accept_once(listener))
+        b = wait_until(lambda: self.try_to_accept(listener))
         wait_until(lambda: a.connect_result() == 0)
         listener.close()
         return a, b
 
-    def accept_once(self, listener: LlpSocket) -> LlpSocket | None:
+    def try_to_accept(self, listener: LlpSocket) -> LlpSocket | None:
         try:
             return self.accept(listener)
         except BlockingIOError:

@@ -23,7 +23,7 @@ from unit.llp.llp_harness import (
     LOOPBACK,
     LlpSocket,
     Poller,
-    port_of,
+    addr_port,
     run_code_in_child,
     siw_addr,
     wait_until,
@@ -114,7 +114,7 @@ def test_a_capture_contains_each_datagram_as_sent_and_as_received(
             assert receive_datagram(poller, b) == octets
     packets = read_packets(path)
     assert [transport_payload(p) for p in packets] == [octets for octets in sent for _ in range(2)]
-    there = (host, port_of(a.local_addr()), host, port_of(b.local_addr()))
+    there = (host, addr_port(a.local_addr()), host, addr_port(b.local_addr()))
     assert {packet_flow(p) for p in packets} == {there}
     times = [float(p.time) for p in packets]
     assert times == sorted(times)
@@ -142,9 +142,9 @@ def test_a_capture_has_the_local_address_towards_the_peer_for_a_wildcard_socket(
         assert a.sendto(b.local_addr(), b"x") == 0
     assert packet_flow(read_packets(path)[0]) == (
         "127.0.0.1",
-        port_of(a.local_addr()),
+        addr_port(a.local_addr()),
         "127.0.0.1",
-        port_of(b.local_addr()),
+        addr_port(b.local_addr()),
     )
 
 
@@ -185,7 +185,7 @@ def test_a_capture_note_of_a_thread_is_added_to_the_datagram_of_that_thread(tmp_
     }
     which = ["drop_crc", "drop_qn", "drop_qkey", "drop_opcode"]
 
-    def send_with_capture_notes(poller: Poller, name: str) -> None:
+    def send_and_note_drop_reason(poller: Poller, name: str) -> None:
         a, b = poller.open_udp(), poller.open_udp()
         for _ in range(50):
             assert a.sendto(b.local_addr(), name.encode()) == 0
@@ -194,7 +194,7 @@ def test_a_capture_note_of_a_thread_is_added_to_the_datagram_of_that_thread(tmp_
 
     with capture_to_file(tmp_path / "x.pcapng") as path:
         threads = [
-            threading.Thread(target=send_with_capture_notes, args=(poller, name))
+            threading.Thread(target=send_and_note_drop_reason, args=(poller, name))
             for poller, name in zip(pollers, which, strict=True)
         ]
         for t in threads:
@@ -253,7 +253,7 @@ def test_a_tcp_stream_within_one_process_is_captured_once_from_syn_to_fin(
         a, b = poller.connected_pair(LOOPBACK[family])
         transfer_stream(poller, a, b, OCTETS)
         transfer_stream(poller, b, a, OCTETS[:1000])
-        name = port_of(a.local_addr())
+        name = addr_port(a.local_addr())
         a.close()
         wait_until(lambda: b.recv()[0] == 0)
         b.close()
@@ -278,8 +278,8 @@ def test_a_tcp_stream_to_another_program_is_captured_in_both_directions(
     with capture_to_file(tmp_path / "x.pcapng") as path:
         if who == "accepted":
             listener = poller.listen()
-            peer = socket.create_connection(("127.0.0.1", port_of(listener.local_addr())))
-            ours = wait_until(lambda: poller.accept_once(listener))
+            peer = socket.create_connection(("127.0.0.1", addr_port(listener.local_addr())))
+            ours = wait_until(lambda: poller.try_to_accept(listener))
         else:
             with socket.create_server(("127.0.0.1", 0)) as server:
                 ours = poller.connect(siw_addr("127.0.0.1", server.getsockname()[1]))
@@ -311,7 +311,7 @@ def test_each_direction_of_a_captured_tcp_stream_has_its_own_initial_sequence_nu
         listener = poller.listen()
         for _ in range(2):
             a = poller.connect(listener.local_addr())
-            wait_until(lambda: poller.accept_once(listener))
+            wait_until(lambda: poller.try_to_accept(listener))
             wait_until(lambda a=a: a.connect_result() == 0)
     firsts = {packet_flow(p): p[TCP].seq for p in read_packets(path) if "S" in str(p[TCP].flags)}
     assert len(firsts) == 4 == len(set(firsts.values()))

@@ -17,7 +17,7 @@ listener = p.listen()
 out = ffi.new("struct siw_llp_sock **")
 def accept_connection():
     return lib.siw_llp_tcp_accept(listener.c, ffi.NULL, out)
-client = socket.create_connection(("127.0.0.1", port_of(listener.local_addr())))
+client = socket.create_connection(("127.0.0.1", addr_port(listener.local_addr())))
 p.poll_until_ready(listener)
 """
 LISTENER_CLEANUP = """
@@ -38,7 +38,7 @@ for name in {ERRORS_OF_A_PENDING_CONNECTION.split()}:
         assert accept_connection() == 0, name
     lib.siw_llp_close(out[0])
     # With more ended connections than one call examines, the listener stays ready.
-    client = socket.create_connection(("127.0.0.1", port_of(listener.local_addr())))
+    client = socket.create_connection(("127.0.0.1", addr_port(listener.local_addr())))
     p.poll_until_ready(listener)
     with failing("accept4", getattr(errno, name), times=1000):
         assert accept_connection() == -errno.EAGAIN, name
@@ -80,7 +80,7 @@ before = list_open_descriptors()
 with failing("epoll_ctl", errno.ENOSPC):
     assert accept_connection() == -errno.ENOSPC
 assert list_open_descriptors() == before
-client = socket.create_connection(("127.0.0.1", port_of(listener.local_addr())))
+client = socket.create_connection(("127.0.0.1", addr_port(listener.local_addr())))
 assert accept_connection() == 0
 """
         + LISTENER_CLEANUP,

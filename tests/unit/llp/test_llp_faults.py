@@ -268,7 +268,7 @@ def test_a_blackout_drops_the_datagrams_in_its_period(poller, llp_helpers):
 def test_a_clause_of_a_fault_plan_applies_only_to_its_peer(poller, llp_helpers):
     a, b, c = poller.open_udp(), poller.open_udp(), poller.open_udp()
     with temporarily_install_fault_plan(
-        llp_helpers, f"tx:loss=100%,peer=127.0.0.1:{llp_helpers.port_of(b.local_addr())}"
+        llp_helpers, f"tx:loss=100%,peer=127.0.0.1:{llp_helpers.addr_port(b.local_addr())}"
     ):
         for dest in (b, c):
             send_each_datagram(a, dest.local_addr(), numbered_datagrams(5))
@@ -415,9 +415,9 @@ def test_a_reset_by_a_fault_plan_ends_the_tcp_stream_at_both_ends(poller, llp_he
     counters = llp_helpers.Counters()
     ended = set()
     # The fault plan applies to one end of the connection.
-    where = f"peer=127.0.0.1:{llp_helpers.port_of(b.local_addr())}"
+    where = f"peer=127.0.0.1:{llp_helpers.addr_port(b.local_addr())}"
     if way == "rx":
-        where = f"peer=127.0.0.1:{llp_helpers.port_of(a.local_addr())}"
+        where = f"peer=127.0.0.1:{llp_helpers.addr_port(a.local_addr())}"
     with temporarily_install_fault_plan(llp_helpers, f"{way}:{text},{where}"):
         end = time.monotonic() + 2 * EXTRA_SECONDS
         data = bytes(10000)

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 from scapy.layers.inet import TCP
-from unit.llp.llp_harness import LlpSocket, Poller, port_of, wait_any
+from unit.llp.llp_harness import LlpSocket, Poller, addr_port, wait_any
 from unit.llp.test_llp_capture import (
     OCTETS,
     assert_sequence_numbers_continue,
@@ -33,7 +33,7 @@ def other_poller(llp_helpers: SimpleNamespace) -> Iterator[Poller]:
     p.close()
 
 
-def bring_stream_to_state(poller: Poller, a: LlpSocket, b: LlpSocket, state: str) -> None:
+def bring_stream_to_poll_state(poller: Poller, a: LlpSocket, b: LlpSocket, state: str) -> None:
     """Make `b` cold, cold and marked ready, hot, or hot while the poller is armed.
 
     No octet is left. A socket stays cold until octets arrive.
@@ -55,7 +55,7 @@ def test_octets_that_arrived_before_a_move_are_reported_by_the_new_poller(
     poller: Poller, other_poller: Poller, state: str
 ) -> None:
     a, b = poller.connected_pair()
-    bring_stream_to_state(poller, a, b, state)
+    bring_stream_to_poll_state(poller, a, b, state)
     assert a.send(b"unread") == 6
     b.move_to(other_poller)
     other_poller.wait_until_ready(b)
@@ -69,7 +69,7 @@ def test_octets_that_arrive_after_a_move_end_a_wait_on_the_new_poller(
     poller: Poller, other_poller: Poller, state: str
 ) -> None:
     a, b = poller.connected_pair()
-    bring_stream_to_state(poller, a, b, state)
+    bring_stream_to_poll_state(poller, a, b, state)
     asleep = other_poller.fill_waitset()
     b.move_to(other_poller)
     assert a.send(b"later") == 5
@@ -83,7 +83,7 @@ def test_octets_that_arrive_while_a_socket_is_in_no_poller_are_reported_afterwar
     poller: Poller, other_poller: Poller, state: str
 ) -> None:
     a, b = poller.connected_pair()
-    bring_stream_to_state(poller, a, b, state)
+    bring_stream_to_poll_state(poller, a, b, state)
     b.leave_poller()
     assert a.send(b"between") == 7
     assert b.join_poller(other_poller) == 0
@@ -93,7 +93,7 @@ def test_octets_that_arrive_while_a_socket_is_in_no_poller_are_reported_afterwar
 
 def test_an_idle_socket_is_not_reported_after_a_move(poller: Poller, other_poller: Poller) -> None:
     a, b = poller.connected_pair()
-    bring_stream_to_state(poller, a, b, "hot")
+    bring_stream_to_poll_state(poller, a, b, "hot")
     b.move_to(other_poller)
     assert all(b not in other_poller.poll() for _ in range(100))
     assert other_poller.wait(1000) == 0
@@ -105,7 +105,7 @@ def test_a_socket_that_was_marked_ready_without_octets_in_the_kernel_is_still_re
 ) -> None:
     """Check a socket whose octets the upper layer has read but not handled."""
     a, b = poller.connected_pair()
-    bring_stream_to_state(poller, a, b, "ready")
+    bring_stream_to_poll_state(poller, a, b, "ready")
     asleep = other_poller.fill_waitset()
     b.move_to(other_poller)
     assert other_poller.lib.siw_llp_wait(asleep, -1, 10_000_000) == 1
@@ -119,7 +119,7 @@ def test_a_partly_read_hot_socket_is_ready_after_a_move(
     poller: Poller, other_poller: Poller
 ) -> None:
     a, b = poller.connected_pair()
-    bring_stream_to_state(poller, a, b, "hot")
+    bring_stream_to_poll_state(poller, a, b, "hot")
     assert a.send(b"12") == 2
     poller.wait_until_ready(b)
     assert b.recv(1)[1] == b"1"
@@ -165,7 +165,7 @@ def test_a_full_stream_that_moves_is_reported_when_it_has_space(
 ) -> None:
     """Check space that appears before the socket leaves, in no poller, and after it has joined."""
     a, b = poller.connected_pair()
-    bring_stream_to_state(poller, b, a, state)
+    bring_stream_to_poll_state(poller, b, a, state)
     sent = send_until_socket_buffer_is_full(a)
     if emptied == "before":
         receive_octets(poller, b, sent)
@@ -184,7 +184,7 @@ def test_a_paused_socket_that_moves_reports_octets_only_after_it_is_resumed(
     poller: Poller, other_poller: Poller
 ) -> None:
     a, b = poller.connected_pair()
-    bring_stream_to_state(poller, a, b, "hot")
+    bring_stream_to_poll_state(poller, a, b, "hot")
     b.pause()
     assert a.send(b"held") == 4
     b.move_to(other_poller)
@@ -315,7 +315,7 @@ def test_a_captured_stream_continues_in_the_capture_after_a_move(
 ) -> None:
     with capture_to_file(tmp_path / "x.pcapng") as path:
         a, b = poller.connected_pair()
-        name = port_of(a.local_addr())
+        name = addr_port(a.local_addr())
         transfer_stream(poller, a, b, OCTETS[:1000])
         a.move_to(other_poller)
         transfer_stream(poller, a, b, OCTETS[1000:2000])
@@ -339,7 +339,7 @@ def test_a_thread_that_sleeps_on_a_hot_socket_wakes_up_when_the_socket_leaves_th
 ) -> None:
     """The thread would keep the connection of the closed socket open."""
     a, b = poller.connected_pair()
-    bring_stream_to_state(poller, a, b, "hot")
+    bring_stream_to_poll_state(poller, a, b, "hot")
     poller.drain_ready_sockets()
     asleep = poller.fill_waitset()
     assert poller.lib.siw_llp_wait(asleep, -1, 1000) == 0

@@ -49,7 +49,7 @@ def test_a_failed_tcp_connect_returns_the_same_error_each_time(poller, llp_helpe
 def test_a_tcp_connection_has_the_requested_source_address(poller, llp_helpers):
     listener = poller.listen("127.0.0.1")
     a = poller.connect(listener.local_addr(), llp_helpers.siw_addr("127.0.0.2"))
-    b = llp_helpers.wait_until(lambda: poller.accept_once(listener))
+    b = llp_helpers.wait_until(lambda: poller.try_to_accept(listener))
     assert llp_helpers.address_text(b.peer_addr()).startswith("127.0.0.2:")
     assert llp_helpers.address_text(a.local_addr()) == llp_helpers.address_text(b.peer_addr())
 
@@ -118,7 +118,7 @@ def test_a_listener_is_reported_until_its_last_connection_is_accepted(poller):
     got = []
     for _ in range(20):
         if listener in poller.poll():
-            got.append(poller.accept_once(listener))
+            got.append(poller.try_to_accept(listener))
         if got and got[-1] is None:
             break
     assert len(got) == len(clients) + 1
@@ -140,7 +140,7 @@ def test_a_tcp_listener_never_becomes_hot(poller, llp_helpers):
 def test_a_second_tcp_listener_on_the_same_port_is_refused(poller, llp_helpers):
     listener = poller.listen()
     with pytest.raises(OSError) as e:
-        poller.listen(port=llp_helpers.port_of(listener.local_addr()))
+        poller.listen(port=llp_helpers.addr_port(listener.local_addr()))
     assert e.value.errno == errno.EADDRINUSE
 
 
@@ -148,21 +148,21 @@ def test_a_tcp_port_can_be_listened_on_again_while_an_old_connection_is_in_time_
     poller, llp_helpers
 ):
     listener = poller.listen()
-    number = llp_helpers.port_of(listener.local_addr())
+    number = llp_helpers.addr_port(listener.local_addr())
     a = poller.connect(listener.local_addr())
-    b = llp_helpers.wait_until(lambda: poller.accept_once(listener))
+    b = llp_helpers.wait_until(lambda: poller.try_to_accept(listener))
     # The end of a TCP connection that closes first keeps the port in TIME-WAIT.
     b.close()
     a.close()
     listener.close()
-    assert llp_helpers.port_of(poller.listen(port=number).local_addr()) == number
+    assert llp_helpers.addr_port(poller.listen(port=number).local_addr()) == number
 
 
 #: Code after which a connection is pending at a listener and no descriptor is free to accept it.
 WITHOUT_DESCRIPTORS = """
 p = Poller()
 listener = p.listen()
-client = socket.create_connection(("127.0.0.1", port_of(listener.local_addr())))
+client = socket.create_connection(("127.0.0.1", addr_port(listener.local_addr())))
 soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 resource.setrlimit(resource.RLIMIT_NOFILE, (len(list_open_descriptors()), hard))
 p.poll_until_ready(listener)
@@ -259,7 +259,7 @@ def test_buffer_space_in_a_full_tcp_socket_wakes_a_waiting_thread(poller, llp_he
     other = llp_helpers.Poller()
     listener = other.listen()
     a = poller.connect(listener.local_addr())
-    b = llp_helpers.wait_until(lambda: other.accept_once(listener))
+    b = llp_helpers.wait_until(lambda: other.try_to_accept(listener))
     llp_helpers.wait_until(lambda: a in poller.poll() and a.connect_result() == 0)
     if state != "cold":
         b.send(b"x")
@@ -288,7 +288,7 @@ def test_a_paused_tcp_socket_that_waits_for_buffer_space_ignores_received_octets
     other = llp_helpers.Poller()
     listener = other.listen()
     a = poller.connect(listener.local_addr())
-    b = llp_helpers.wait_until(lambda: other.accept_once(listener))
+    b = llp_helpers.wait_until(lambda: other.try_to_accept(listener))
     llp_helpers.wait_until(lambda: a in poller.poll() and a.connect_result() == 0)
     poller.drain_ready_sockets()
     fill_socket_send_buffer(a)
@@ -443,7 +443,7 @@ def test_a_thousand_tcp_connections_leak_no_descriptor(poller, llp_helpers, fami
     before = llp_helpers.list_open_descriptors()
     for _ in range(1000):
         a = poller.connect(listener.local_addr())
-        b = llp_helpers.wait_until(lambda: poller.accept_once(listener))
+        b = llp_helpers.wait_until(lambda: poller.try_to_accept(listener))
         poller.lib.siw_llp_tcp_set_abortive_close(a.c)
         a.close()
         b.close()

@@ -64,7 +64,7 @@ def test_a_destination_of_another_address_family_is_refused(poller, llp_helpers)
 def test_a_udp_port_cannot_be_bound_twice(poller, llp_helpers):
     a = poller.open_udp()
     with pytest.raises(OSError) as e:
-        poller.open_udp(port=llp_helpers.port_of(a.local_addr()))
+        poller.open_udp(port=llp_helpers.addr_port(a.local_addr()))
     assert e.value.errno == errno.EADDRINUSE
 
 
@@ -74,14 +74,14 @@ def test_another_socket_cannot_bind_a_bound_udp_port_with_so_reuseaddr(poller, l
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as thief:
         thief.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         with pytest.raises(OSError) as e:
-            thief.bind(("127.0.0.1", llp_helpers.port_of(a.local_addr())))
+            thief.bind(("127.0.0.1", llp_helpers.addr_port(a.local_addr())))
         assert e.value.errno == errno.EADDRINUSE
 
 
 def test_an_ipv6_socket_does_not_occupy_the_udp_port_for_ipv4(poller, llp_helpers):
     six = poller.open_udp("::")
-    four = poller.open_udp("0.0.0.0", llp_helpers.port_of(six.local_addr()))
-    assert llp_helpers.port_of(four.local_addr()) == llp_helpers.port_of(six.local_addr())
+    four = poller.open_udp("0.0.0.0", llp_helpers.addr_port(six.local_addr()))
+    assert llp_helpers.addr_port(four.local_addr()) == llp_helpers.addr_port(six.local_addr())
 
 
 def test_binding_an_address_without_a_family_is_refused(poller, llp_helpers):
@@ -130,7 +130,7 @@ def test_a_bound_udp_socket_of_the_program_can_be_adopted(poller, llp_helpers, f
     mine, other = poller.adopt_udp(fd), poller.open_udp(llp_helpers.loopback[family])
     assert fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_NONBLOCK
     assert fcntl.fcntl(fd, fcntl.F_GETFD) & fcntl.FD_CLOEXEC
-    assert llp_helpers.port_of(mine.local_addr()) == number
+    assert llp_helpers.addr_port(mine.local_addr()) == number
     assert other.sendto(mine.local_addr(), b"hello") == 0
     poller.poll_until_ready(mine)
     assert mine.recvfrom()[1] == b"hello"
@@ -461,7 +461,7 @@ def test_datagrams_are_sent_with_ect_and_a_ce_mark_is_reported_with_its_datagram
 ):
     mine = poller.open_udp(llp_helpers.loopback[family])
     assert llp_helpers.lib.siw_llp_udp_enable_ecn(mine.c) == 0
-    there = (llp_helpers.loopback[family], llp_helpers.port_of(mine.local_addr()))
+    there = (llp_helpers.loopback[family], llp_helpers.addr_port(mine.local_addr()))
     v6 = family == "v6"
     level = socket.IPPROTO_IPV6 if v6 else socket.IPPROTO_IP
     kind = socket.AF_INET6 if v6 else socket.AF_INET

@@ -35,7 +35,7 @@ class ReceivingSocket:
         self.sender.close()
 
     @property
-    def requests_coalescing(self) -> bool:
+    def gro_is_enabled(self) -> bool:
         return bool(self.own.getsockopt(socket.IPPROTO_UDP, UDP_GRO))
 
     @property
@@ -58,12 +58,12 @@ class ReceivingSocket:
         assert self.llp_helpers.address_text(self.source) == name
         return bytes(self.llp_helpers.buffer(self.at[0], n))
 
-    def send_dense_traffic(self) -> None:
+    def send_and_receive_dense_traffic(self) -> None:
         for i in range(DENSE):
-            assert not self.requests_coalescing
+            assert not self.gro_is_enabled
             self.sender.send(b"%d" % i)
         assert [self.next_datagram() for _ in range(DENSE)] == [b"%d" % i for i in range(DENSE)]
-        assert self.requests_coalescing
+        assert self.gro_is_enabled
 
     def send_and_receive_lone_datagram(self) -> None:
         self.sender.send(b"alone")
@@ -81,7 +81,7 @@ def receiving_socket(poller: Any, llp_helpers: SimpleNamespace) -> Iterator[Rece
 def test_under_dense_traffic_coalesced_datagrams_are_split(
     receiving_socket: ReceivingSocket,
 ) -> None:
-    receiving_socket.send_dense_traffic()
+    receiving_socket.send_and_receive_dense_traffic()
     sent = [bytes([i]) * 50 for i in range(40)] + [b"a shorter last"]
     receiving_socket.send_batch(*sent)
     receiving_socket.sender.send(b"alone")
@@ -93,7 +93,7 @@ def test_under_dense_traffic_coalesced_datagrams_are_split(
 
 
 def test_a_batch_of_the_largest_datagrams_is_split(receiving_socket: ReceivingSocket) -> None:
-    receiving_socket.send_dense_traffic()
+    receiving_socket.send_and_receive_dense_traffic()
     sent = [os.urandom(32_753), os.urandom(32_753)]
     receiving_socket.send_batch(*sent)
     assert [receiving_socket.next_datagram(), receiving_socket.next_datagram()] == sent
@@ -104,24 +104,24 @@ def test_long_datagrams_do_not_enable_coalescing(receiving_socket: ReceivingSock
     for _ in range(DENSE + 1):
         receiving_socket.sender.send(bytes(33_000))
         assert receiving_socket.next_datagram() == bytes(33_000)
-    assert not receiving_socket.requests_coalescing
+    assert not receiving_socket.gro_is_enabled
 
 
 def test_sparse_traffic_disables_coalescing(
     receiving_socket: ReceivingSocket,
 ) -> None:
-    receiving_socket.send_dense_traffic()
+    receiving_socket.send_and_receive_dense_traffic()
     assert receiving_socket.next_datagram() == -errno.EAGAIN
     for _ in range(SPARSE - 1):
         receiving_socket.send_and_receive_lone_datagram()
-        assert receiving_socket.requests_coalescing
+        assert receiving_socket.gro_is_enabled
     receiving_socket.send_and_receive_lone_datagram()
-    assert not receiving_socket.requests_coalescing
-    receiving_socket.send_dense_traffic()
+    assert not receiving_socket.gro_is_enabled
+    receiving_socket.send_and_receive_dense_traffic()
 
 
 def test_bursts_between_pauses_keep_coalescing_enabled(receiving_socket: ReceivingSocket) -> None:
-    receiving_socket.send_dense_traffic()
+    receiving_socket.send_and_receive_dense_traffic()
     for i in range(3 * SPARSE):
         if i % (SPARSE // 2) == 0:
             for _ in range(3):
@@ -129,7 +129,7 @@ def test_bursts_between_pauses_keep_coalescing_enabled(receiving_socket: Receivi
             while receiving_socket.next_datagram() != -errno.EAGAIN:
                 pass
         receiving_socket.send_and_receive_lone_datagram()
-        assert receiving_socket.requests_coalescing
+        assert receiving_socket.gro_is_enabled
 
 
 @pytest.fixture(params=["faults", "a capture"])
@@ -152,31 +152,31 @@ def disable_coalescing(
 def test_a_fault_plan_or_a_capture_disables_coalescing(
     receiving_socket: ReceivingSocket, disable_coalescing: Callable[[], None]
 ) -> None:
-    receiving_socket.send_dense_traffic()
+    receiving_socket.send_and_receive_dense_traffic()
     disable_coalescing()
     assert receiving_socket.next_datagram() == -errno.EAGAIN
-    assert not receiving_socket.requests_coalescing
+    assert not receiving_socket.gro_is_enabled
     sent = [b"%03d" % i for i in range(DENSE + 10)]
     receiving_socket.send_batch(*sent)
     assert [receiving_socket.next_datagram() for _ in sent] == sent
-    assert not receiving_socket.requests_coalescing
+    assert not receiving_socket.gro_is_enabled
 
 
 def test_a_batch_received_before_coalescing_is_disabled_is_not_lost(
     receiving_socket: ReceivingSocket, disable_coalescing: Callable[[], None]
 ) -> None:
-    receiving_socket.send_dense_traffic()
+    receiving_socket.send_and_receive_dense_traffic()
     sent = [b"%03d" % i for i in range(20)]
     receiving_socket.send_batch(*sent)
     disable_coalescing()
     assert [receiving_socket.next_datagram() for _ in sent] == sent
     assert receiving_socket.next_datagram() == -errno.EAGAIN
-    assert not receiving_socket.requests_coalescing
+    assert not receiving_socket.gro_is_enabled
 
 
 def test_closing_an_adopted_socket_disables_coalescing_on_it(
     receiving_socket: ReceivingSocket,
 ) -> None:
-    receiving_socket.send_dense_traffic()
+    receiving_socket.send_and_receive_dense_traffic()
     receiving_socket.sock.close()
-    assert not receiving_socket.requests_coalescing
+    assert not receiving_socket.gro_is_enabled

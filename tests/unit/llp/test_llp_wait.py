@@ -15,7 +15,7 @@ from pace import scale_limit
 EACH_SOCKET_STATE = pytest.mark.parametrize("state", ["cold", "hot", "armed"])
 
 
-def bring_socket_to_state(poller, sender, sock, state):
+def bring_socket_to_poll_state(poller, sender, sock, state):
     """Make a socket cold, hot, or hot while the poller is armed."""
     if state != "cold":
         sender.sendto(sock.local_addr(), b"x")
@@ -38,7 +38,7 @@ def second_poller(llp_helpers):
 @EACH_SOCKET_STATE
 @pytest.mark.parametrize("ms", [0, 5, 50])
 def test_a_wait_for_sockets_ends_at_its_time_out(poller, second_poller, state, ms):
-    bring_socket_to_state(poller, second_poller.open_udp(), poller.open_udp(), state)
+    bring_socket_to_poll_state(poller, second_poller.open_udp(), poller.open_udp(), state)
     start = time.monotonic()
     assert poller.wait(ms * 1000) == 0
     assert ms / 1000 <= time.monotonic() - start < ms / 1000 + scale_limit(1)
@@ -47,7 +47,7 @@ def test_a_wait_for_sockets_ends_at_its_time_out(poller, second_poller, state, m
 @EACH_SOCKET_STATE
 def test_a_wait_for_sockets_ends_when_a_datagram_arrives(poller, second_poller, state):
     sender, a = second_poller.open_udp(), poller.open_udp()
-    bring_socket_to_state(poller, sender, a, state)
+    bring_socket_to_poll_state(poller, sender, a, state)
     t = threading.Timer(0.05, lambda: sender.sendto(a.local_addr(), b"wake up"))
     t.start()
     start = time.monotonic()
@@ -61,14 +61,14 @@ def test_a_wait_for_sockets_ends_when_a_datagram_arrives(poller, second_poller, 
 @EACH_SOCKET_STATE
 def test_a_wait_for_sockets_ends_immediately_if_a_datagram_is_queued(poller, second_poller, state):
     sender, a = second_poller.open_udp(), poller.open_udp()
-    bring_socket_to_state(poller, sender, a, state)
+    bring_socket_to_poll_state(poller, sender, a, state)
     sender.sendto(a.local_addr(), b"x")
     assert poller.wait(-1) == 1
 
 
 @EACH_SOCKET_STATE
 def test_a_wait_for_sockets_ends_when_a_connection_request_arrives(poller, second_poller, state):
-    bring_socket_to_state(poller, second_poller.open_udp(), poller.open_udp(), state)
+    bring_socket_to_poll_state(poller, second_poller.open_udp(), poller.open_udp(), state)
     listener = poller.listen()
     asleep = poller.fill_waitset()
     client = second_poller.connect(listener.local_addr())
@@ -175,7 +175,7 @@ def test_a_poll_after_a_wait_that_a_hot_socket_ended_does_not_call_epoll_wait(
     poller, llp_helpers, second_poller
 ):
     sender, a = second_poller.open_udp(), poller.open_udp()
-    bring_socket_to_state(poller, sender, a, "hot")
+    bring_socket_to_poll_state(poller, sender, a, "hot")
     for turn in range(321):
         if turn == 1:
             # The first iteration is not counted, because no wait has ended before it.
@@ -191,7 +191,7 @@ def test_a_poll_after_a_wait_that_a_hot_socket_ended_does_not_call_epoll_wait(
 
 def test_a_cold_socket_is_reported_soon_after_a_wait_that_the_socket_ended(poller, second_poller):
     sender, a, b = second_poller.open_udp(), poller.open_udp(), poller.open_udp()
-    bring_socket_to_state(poller, sender, a, "hot")
+    bring_socket_to_poll_state(poller, sender, a, "hot")
     sender.sendto(b.local_addr(), b"x")
     turns = 0
     while b not in (poller.poll() if poller.wait(-1) == 1 else []):
@@ -207,7 +207,7 @@ def test_a_cold_socket_is_reported_soon_after_a_wait_that_the_socket_ended(polle
 @EACH_SOCKET_STATE
 def test_arming_or_disarming_a_poller_during_a_wait_hides_no_datagram(poller, second_poller, state):
     sender, a = second_poller.open_udp(), poller.open_udp()
-    bring_socket_to_state(poller, sender, a, state)
+    bring_socket_to_poll_state(poller, sender, a, state)
     asleep = poller.fill_waitset()
     poller.disarm()
     sender.sendto(a.local_addr(), b"x")
@@ -237,7 +237,7 @@ def test_a_cold_socket_with_an_unread_datagram_ends_all_waits(llp_helpers, secon
     with llp_helpers.temporary_setting("hot_sockets", 1):
         poller = llp_helpers.Poller()
     sender, hot, a = second_poller.open_udp(), poller.open_udp(), poller.open_udp()
-    bring_socket_to_state(poller, sender, hot, "armed" if armed else "hot")
+    bring_socket_to_poll_state(poller, sender, hot, "armed" if armed else "hot")
     asleep = poller.fill_waitset()
     for _ in range(2):
         sender.sendto(a.local_addr(), b"x")
@@ -256,7 +256,7 @@ def test_a_cold_socket_with_an_unread_datagram_ends_all_waits(llp_helpers, secon
 
 def test_a_hot_socket_with_an_unread_datagram_ends_waits_on_an_armed_poller(poller, second_poller):
     sender, a = second_poller.open_udp(), poller.open_udp()
-    bring_socket_to_state(poller, sender, a, "armed")
+    bring_socket_to_poll_state(poller, sender, a, "armed")
     for _ in range(2):
         sender.sendto(a.local_addr(), b"x")
     poller.poll_until_ready(a)
@@ -272,7 +272,7 @@ def test_a_hot_socket_with_an_unread_datagram_ends_waits_on_an_armed_poller(poll
 @pytest.mark.parametrize("state", ["hot", "armed"])
 def test_a_hot_socket_that_was_not_read_until_eagain_ends_all_waits(poller, second_poller, state):
     sender, a = second_poller.open_udp(), poller.open_udp()
-    bring_socket_to_state(poller, sender, a, state)
+    bring_socket_to_poll_state(poller, sender, a, state)
     asleep = poller.fill_waitset()
     sender.sendto(a.local_addr(), b"x")
     poller.poll_until_ready(a)
@@ -292,7 +292,7 @@ def test_a_hot_socket_that_was_not_read_until_eagain_ends_all_waits(poller, seco
 
 def test_want_write_wakes_a_thread_that_waits_on_the_hot_sockets(poller, second_poller):
     sender, a = second_poller.open_udp(), poller.open_udp()
-    bring_socket_to_state(poller, sender, a, "hot")
+    bring_socket_to_poll_state(poller, sender, a, "hot")
     asleep = poller.fill_waitset()
     t = threading.Timer(0.05, lambda: a.want_write(True))
     t.start()
@@ -404,7 +404,7 @@ class PollerThreads:
                     break
                 self.got[self.socks.index(s)] += 1
 
-    def wait_until_done(self, armed):
+    def wait_and_receive_until_done(self, armed):
         while not self.done.is_set():
             with self.lock:
                 (self.poller.arm if armed else self.poller.disarm)()
@@ -413,7 +413,7 @@ class PollerThreads:
             rv = self.poller.lib.siw_llp_wait(asleep, -1, 5_000_000)
             assert rv == 1, "a wait lasted 5 s although datagrams arrived"
 
-    def poll_until_done(self):
+    def poll_and_receive_until_done(self):
         while not self.done.is_set():
             for _ in range(20):
                 with self.lock:
@@ -454,8 +454,13 @@ def test_threads_that_send_poll_wait_and_wake_on_one_poller_lose_no_datagram(llp
     senders = [
         crowd.make_thread(crowd.send_round_robin, k, outside.open_udp(), total, n) for k in range(n)
     ]
-    others = [crowd.make_thread(crowd.wait_until_done, armed) for armed in (True, False)]
-    others += [crowd.make_thread(crowd.poll_until_done), crowd.make_thread(crowd.toggle_want_write)]
+    others = [
+        crowd.make_thread(crowd.wait_and_receive_until_done, armed) for armed in (True, False)
+    ]
+    others += [
+        crowd.make_thread(crowd.poll_and_receive_until_done),
+        crowd.make_thread(crowd.toggle_want_write),
+    ]
     for t in senders + others:
         t.start()
     for t in senders:

@@ -17,7 +17,7 @@ INVALID = (lib.SIW_LAYER_DDP, lib.SIW_DDP_TAGGED_BUFFER, lib.SIW_DDP_INVALID_STA
 MIN_WAITING_INDEXES = 256  # minimum number of freed indexes that wait before one is reused
 
 
-def may_invalidate_stag(layer_poller: DdpPoller, stag: int, stream: Stream) -> bool:
+def peer_may_invalidate_stag(layer_poller: DdpPoller, stag: int, stream: Stream) -> bool:
     return bool(lib.siw_mem_peer_may_invalidate_stag(layer_poller.mem, stag, stream.handle))
 
 
@@ -31,10 +31,10 @@ def test_an_invalidated_stag_is_refused_and_cannot_be_invalidated_again(
     stream = layer_poller.create_receiver()
     m = layer_poller.register_new_memory(100, rights=ALL, stream=stream)
     assert layer_poller.look_up_stag(m.stag, WRITE, 0, 100, stream=stream) == [(m.addr, 100)]
-    assert may_invalidate_stag(layer_poller, m.stag, stream)
+    assert peer_may_invalidate_stag(layer_poller, m.stag, stream)
     assert invalidate_stag(layer_poller, m.stag, stream) == 0
     assert layer_poller.look_up_stag(m.stag, WRITE, 0, 100, stream=stream) == INVALID
-    assert not may_invalidate_stag(layer_poller, m.stag, stream)
+    assert not peer_may_invalidate_stag(layer_poller, m.stag, stream)
     assert invalidate_stag(layer_poller, m.stag, stream) == -errno.EACCES
     assert layer_poller.free_stag(m.stag) == 0
     assert layer_poller.free_stag(m.stag) == -errno.ENOENT
@@ -51,7 +51,7 @@ def test_an_stag_that_the_peer_may_not_invalidate_stays_unchanged(
     if which == "freed":
         layer_poller.free_stag(m.stag)
     stag = m.stag ^ 0x100 if which == "never" else m.stag
-    assert not may_invalidate_stag(layer_poller, stag, stream)
+    assert not peer_may_invalidate_stag(layer_poller, stag, stream)
     assert invalidate_stag(layer_poller, stag, stream) == -errno.EACCES
     if which in ("no right", "domain", "other stream", "never"):
         assert layer_poller.look_up_stag(m.stag, WRITE, 0, 1, stream=owner) == [(m.addr, 1)]

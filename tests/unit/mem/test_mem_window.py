@@ -32,7 +32,7 @@ def bind_memory_window(
     return int(lib.siw_mem_stag_bind(layer_poller.mem, stag, region))
 
 
-def stag_is_alive(layer_poller: DdpPoller, stag: int) -> bool:
+def stag_is_valid(layer_poller: DdpPoller, stag: int) -> bool:
     return bool(lib.siw_mem_is_stag_valid(layer_poller.mem, stag))
 
 
@@ -42,17 +42,17 @@ def test_a_reserved_stag_is_invalid_until_it_is_bound(
 ) -> None:
     stag, m = reserve_stag(layer_poller, window), layer_poller.register_new_memory(100)
     assert (
-        not stag_is_alive(layer_poller, stag)
+        not stag_is_valid(layer_poller, stag)
         and layer_poller.look_up_stag(stag, WRITE, 0, 1) == INVALID
     )
     assert bind_memory_window(layer_poller, stag, m, 50) == 0
-    assert stag_is_alive(layer_poller, stag) and layer_poller.look_up_stag(stag, WRITE, 0, 50) == [
+    assert stag_is_valid(layer_poller, stag) and layer_poller.look_up_stag(stag, WRITE, 0, 50) == [
         (m.addr, 50)
     ]
     assert bind_memory_window(layer_poller, stag, m) == -errno.EBUSY
     assert layer_poller.free_stag(stag) == 0
     assert (
-        not stag_is_alive(layer_poller, stag)
+        not stag_is_valid(layer_poller, stag)
         and layer_poller.look_up_stag(stag, WRITE, 0, 1) == INVALID
     )
     assert (
@@ -70,7 +70,7 @@ def test_a_window_may_be_bound_with_any_key_octet_and_is_found_only_with_that_on
         stag = base | octet
         assert bind_memory_window(layer_poller, stag, m, octet + 1) == 0
         for other in (last, base | (octet + 1) % 256, base ^ 0x100 | octet):
-            assert (other == stag) is stag_is_alive(layer_poller, other)
+            assert (other == stag) is stag_is_valid(layer_poller, other)
             assert (layer_poller.look_up_stag(other, WRITE, 0, 1) == INVALID) is (other != stag)
         assert bind_memory_window(layer_poller, base | (octet + 7) % 256, m) == -errno.EBUSY
         assert layer_poller.free_stag(base | (octet + 7) % 256) == -errno.ENOENT
@@ -133,7 +133,7 @@ def test_binding_a_window_waits_for_an_access_through_its_previous_binding(
         )
     ]
     ends[0].start()
-    while stag_is_alive(layer_poller, base | 5):
+    while stag_is_valid(layer_poller, base | 5):
         pass
     done = threading.Event()
     ends.append(

@@ -392,11 +392,11 @@ class MpaPoller:
         sock.connect(("127.0.0.1", socket.ntohs(local.port_be)))
         stream = ffi.new("struct siw_mpa_stream **")
 
-        def accept_has_succeeded() -> bool:
+        def try_to_accept() -> bool:
             rv = lib.siw_mpa_accept_connection(self._listener, ffi.NULL, stream)
             return rv != -errno.EAGAIN and check_result(rv) == 0
 
-        wait_until(accept_has_succeeded)
+        wait_until(try_to_accept)
         return self._add_stream(stream[0], sock)
 
     def create_connected_streams(self, p: Any) -> tuple[Stream, Stream]:

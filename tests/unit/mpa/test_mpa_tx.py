@@ -338,7 +338,7 @@ def test_sending_fails_after_the_peer_resets_the_connection(layer_poller: MpaPol
     stream.sock.close()
     gone = {errno.ECONNRESET, errno.EPIPE}
 
-    def sending_has_failed() -> bool:
+    def send_and_check_for_error() -> bool:
         try:
             stream.frame_fpdu(HEAD)
             stream.flush_once()
@@ -347,7 +347,7 @@ def test_sending_fails_after_the_peer_resets_the_connection(layer_poller: MpaPol
             return True
         return False
 
-    wait_until(sending_has_failed)
+    wait_until(send_and_check_for_error)
     for step in (stream.flush_once, lambda: stream.frame_fpdu(HEAD)):
         with pytest.raises(StreamError) as e:
             step()

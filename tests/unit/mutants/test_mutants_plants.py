@@ -140,7 +140,7 @@ def test_the_copy_of_the_tree_is_restored_after_a_planted_fault_and_after_an_err
     assert built == [(plants.LIBRARY,)] * 2
 
 
-def make_search_result(seeds: int) -> Discovery:
+def make_seed_search_result(seeds: int) -> Discovery:
     return (
         Discovery(seeds, "failed", f"seed {seeds}: a | b", 1.0)
         if seeds
@@ -154,12 +154,12 @@ def make_search_result(seeds: int) -> Discovery:
 def test_the_median_counts_an_undetected_fault_as_more_than_all_others(
     seeds: list[int], middle: float
 ) -> None:
-    assert median_seeds_until_fault_found(make_search_result(n) for n in seeds) == middle
+    assert median_seeds_until_fault_found(make_seed_search_result(n) for n in seeds) == middle
 
 
 def test_the_results_table_has_a_line_for_each_planted_fault_and_the_median() -> None:
     results = {
-        plant: make_search_result(n) for plant, n in zip(PLANTS[:3], [7, 0, 12], strict=True)
+        plant: make_seed_search_result(n) for plant, n in zip(PLANTS[:3], [7, 0, 12], strict=True)
     }
     text = results_table(results, 200)
     assert f"| `{PLANTS[0].id}` | 7 | seed 7: a \\| b |" in text

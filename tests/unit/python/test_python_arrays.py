@@ -64,12 +64,12 @@ def poll_n_completions(cq: CQ, n: int) -> Any:
     wcs = arrays.wc_array(n)
     got = 0
 
-    def poll_until_n_completed() -> bool:
+    def poll_and_check_count() -> bool:
         nonlocal got
         got += cq.poll_array(wcs[got:])
         return got == n
 
-    wait_until(poll_until_n_completed)
+    wait_until(poll_and_check_count)
     return wcs
 
 

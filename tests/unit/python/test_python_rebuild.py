@@ -89,7 +89,7 @@ class EditablePackage:
             start_new_session=True,
         )
 
-    def imported_value(self) -> str:
+    def import_and_get_value(self) -> str:
         out, err = self.start_import().communicate(timeout=LIMIT)
         return out.strip() or err
 
@@ -136,7 +136,7 @@ def editable_package(package_of_all_tests: EditablePackage) -> EditablePackage:
     for name in ("links", "go"):
         (package.slow / name).unlink(missing_ok=True)
     package.write_source_returning(1)
-    assert package.imported_value() == "1"
+    assert package.import_and_get_value() == "1"
     package.write_source_returning(2)
     return package
 
@@ -151,7 +151,7 @@ def test_a_rebuild_that_is_killed_midway_does_not_remove_the_old_library(
     load = f"import ctypes; print(ctypes.CDLL('{editable_package.library_path}').value())"
     done = subprocess.run([sys.executable, "-c", load], capture_output=True, text=True, check=False)
     assert done.stdout == "1\n", done.stderr
-    assert editable_package.imported_value() == "2"
+    assert editable_package.import_and_get_value() == "2"
 
 
 def test_an_import_waits_for_the_running_rebuild_of_a_killed_import(
@@ -181,12 +181,12 @@ def test_a_failed_link_does_not_remove_the_old_library(
     (editable_package.source / "mini.c").write_text(
         "int none(void);\nint value(void) { return none(); }\n"
     )
-    assert "rebuilding" in editable_package.imported_value()
+    assert "rebuilding" in editable_package.import_and_get_value()
     assert sorted(p.name for p in editable_package.build.glob("libmini.so*") if p.is_file()) == [
         "libmini.so"
     ]
     editable_package.write_source_returning(3)
-    assert editable_package.imported_value() == "3"
+    assert editable_package.import_and_get_value() == "3"
 
 
 def test_the_installed_siwarp_uses_the_loader_and_linker_wrapper_of_this_tree(
@@ -222,4 +222,4 @@ def test_an_import_with_editable_no_rebuild_set_does_not_rebuild(
 ) -> None:
     with editable_package.start_import(rebuild=False) as stale:
         assert stale.communicate(timeout=LIMIT)[0] == "1\n"
-    assert editable_package.imported_value() == "2"
+    assert editable_package.import_and_get_value() == "2"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from unit.inspect.inspect_harness import frames_by_port, frames_from_port, sniff_packets
+from unit.inspect.inspect_harness import frames_by_port, frames_from_port, sniff_offline
 
 import siwarp
 from siwarp.inspect import FPDUSession
@@ -23,6 +23,6 @@ def test_sniff_of_a_siwarp_capture_yields_all_fpdus_of_both_directions(tmp_path:
             for n in range(20):
                 conn.send(bytes([n]) * 1000 * n)
                 assert len(other.recv()) == 1000 * n
-    packets = sniff_packets(file, FPDUSession)
+    packets = sniff_offline(file, FPDUSession)
     for port, octets in frames_by_port(file).items():
         assert frames_from_port(packets, port) == octets

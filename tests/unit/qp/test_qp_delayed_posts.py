@@ -338,7 +338,7 @@ def test_posts_are_held_back_also_if_every_poll_finds_a_completion(kind: QPType)
     with temporary_settings(nap_us=NAP_US), multiply_pauses_temporarily():
         made = Sender(Rig(), kind)
 
-        def some_posts_are_held_back() -> bool:
+        def post_and_check_if_some_held_back() -> bool:
             before = made.cq.pending
             for _ in range(16):
                 made.post_next_message()
@@ -347,7 +347,7 @@ def test_posts_are_held_back_also_if_every_poll_finds_a_completion(kind: QPType)
             assert made.cq.poll(max(came, 1))
             return came < 16
 
-        wait_until(some_posts_are_held_back)
+        wait_until(post_and_check_if_some_held_back)
         poll_cq(made)
         assert made.has_sent(made.posted)
         made.close()

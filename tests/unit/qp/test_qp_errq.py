@@ -50,7 +50,7 @@ from siwarp.verbs import (
 ERROR, MESSAGE = ErrorPolicy.ERROR, ErrorPolicy.MESSAGE
 
 
-def read_queued_errors(qp: QP, n: int = 1) -> list[ErrorReport]:
+def wait_for_qp_errors(qp: QP, n: int = 1) -> list[ErrorReport]:
     """Wait for `n` queued errors of a queue pair and return them; assert that no more exist."""
     found: list[ErrorReport] = []
     wait_until(lambda: found.extend(qp.errors()) or len(found) >= n)
@@ -83,7 +83,7 @@ def test_an_invalid_message_is_reported_to_its_sender_and_handled_by_the_error_p
         wrong = build_datagram(b"some octets", msn=4711, qn=ud_qn(0, 0, 9), **fields)
         with assert_counter_grows("err_found", 1), assert_counter_grows("err_sent", 1):
             who.sendto(wrong, qp.addr)
-            (found,) = read_queued_errors(qp)
+            (found,) = wait_for_qp_errors(qp)
         answer, source = who.recvfrom(1 << 16)
         head, told = parse_error_message(answer)
         assert source == qp.addr
@@ -127,7 +127,7 @@ def test_after_a_fatal_error_a_queue_pair_can_be_reset_and_receives_again(rig: R
             if state == QPState.INIT:
                 attr.qkey = QKEY
             qp.modify(attr)
-        assert [e.msn for e in read_queued_errors(qp)] == [1], "a reset discarded the queued error"
+        assert [e.msn for e in wait_for_qp_errors(qp)] == [1], "a reset discarded the queued error"
         assert_still_receives(qp, rig, who)
         out = rig.reg_mr(bytearray(b"and sends"))
         qp.post_send(SendWR(1, sg=[out.sge()], ah=rig.create_ah(who.getsockname())))
@@ -266,14 +266,14 @@ def test_an_error_message_about_a_message_never_sent_to_its_source_is_stale(
             says = other
         if what == "twice":
             who.sendto(stale, qp.addr)
-            read_queued_errors(qp)
+            wait_for_qp_errors(qp)
         before = counter_value("err_stale")
         says.sendto(stale, qp.addr)
         wait_until(lambda: qp.errors() or counter_value("err_stale") == before + 1)
         assert qp.errors() == []
         if what != "twice":
             who.sendto(build_error_message(msn), qp.addr)
-            assert read_queued_errors(qp)[0].msn == msn, "a stale error message hid a valid one"
+            assert wait_for_qp_errors(qp)[0].msn == msn, "a stale error message hid a valid one"
 
 
 def test_error_messages_about_older_than_the_last_sent_messages_are_stale(rig: Rig) -> None:
@@ -284,7 +284,7 @@ def test_error_messages_about_older_than_the_last_sent_messages_are_stale(rig: R
             before = counter_value("err_stale")
             for msn in msns:
                 who.sendto(build_error_message(msn), qp.addr)
-            found = read_queued_errors(qp, 4)
+            found = wait_for_qp_errors(qp, 4)
             assert [(e.msn, e.wr_id) for e in found] == [(m, m - 1) for m in msns[-4:]]
             assert counter_value("err_stale") == before + 5
 
@@ -298,7 +298,7 @@ def test_an_error_message_about_any_message_of_a_batch_is_queued_with_its_wr_id(
         msns = [int.from_bytes(who.recv(1 << 16)[10:14], "big") for _ in range(20)]
         for msn in (msns[7], msns[0], msns[19]):
             who.sendto(build_error_message(msn), qp.addr)
-        assert [e.wr_id for e in read_queued_errors(qp, 3)] == [107, 100, 119]
+        assert [e.wr_id for e in wait_for_qp_errors(qp, 3)] == [107, 100, 119]
 
 
 def test_a_queue_pair_reports_to_another_that_its_message_was_too_long(rig: Rig) -> None:
@@ -307,7 +307,7 @@ def test_a_queue_pair_reports_to_another_that_its_message_was_too_long(rig: Rig)
     b.post_recv(RecvWR(1, sg=[into.sge()]))
     a.post_send(SendWR(42, sg=[out.sge()], ah=rig.create_ah(b), remote_qkey=QKEY))
     assert poll(b.rcq)[0].status == WCStatus.LOC_LEN_ERR
-    (told,) = read_queued_errors(a)
+    (told,) = wait_for_qp_errors(a)
     assert (told.origin, told.source, told.qpn) == (ErrorOrigin.REPORTED, b.addr, b.qp_num)
     assert ((told.layer, told.type, told.code), told.wr_id) == (TOO_LONG, 42)
     assert a.qp_state == b.qp_state == QPState.RTS
@@ -317,13 +317,13 @@ def test_errors_are_found_and_reported_over_ipv6(rig: Rig) -> None:
     qp = rig.create_ud_qp(qkey=QKEY, error_policy=MESSAGE, addr=("::1", 0))
     with PlainUDPSocket("::1") as who:
         who.sendto(build_datagram(opcode=9, msn=3), qp.addr)
-        (found,) = read_queued_errors(qp)
+        (found,) = wait_for_qp_errors(qp)
         assert (found.origin, found.msn) == (ErrorOrigin.FOUND, 3)
         assert found.source == who.getsockname()[:2]
         assert parse_error_message(who.recv(1 << 16))[1].quoted_ddp.msn == 3
         msn = send_and_return_msn(rig, qp, who, wr_id=8)
         who.sendto(build_error_message(msn), qp.addr)
-        assert [(e.wr_id, e.source) for e in read_queued_errors(qp)] == [(8, who.getsockname()[:2])]
+        assert [(e.wr_id, e.source) for e in wait_for_qp_errors(qp)] == [(8, who.getsockname()[:2])]
 
 
 # ---- messages that cause no error report, and limits
@@ -339,7 +339,7 @@ def test_two_queue_pairs_do_not_answer_each_others_error_messages(rig: Rig) -> N
         as_b.sendto(build_datagram(opcode=4), a.addr)
         # Each queue pair reports an error to the other and ignores the report that it receives,
         # which is about a message that it never sent.
-        assert [e.code for e in read_queued_errors(a) + read_queued_errors(b)] == [6, 6]
+        assert [e.code for e in wait_for_qp_errors(a) + wait_for_qp_errors(b)] == [6, 6]
         wait_until(lambda: a.errors() or b.errors() or counter_value("err_stale") == before + 2)
         as_a.sendto(build_error_message(1), b.addr)
         as_b.sendto(build_error_message(1), a.addr)
@@ -375,7 +375,7 @@ def test_an_error_affects_only_the_addressed_queue_pair_of_a_shared_socket(rig: 
     index = second.qp_num >> 16
     with PlainUDPSocket() as who:
         who.sendto(build_datagram(opcode=4, msn=5, qn=ud_qn(0, index, 7)), second.addr)
-        (found,) = read_queued_errors(second)
+        (found,) = wait_for_qp_errors(second)
         assert (found.msn, found.qpn) == (5, 7 << 16 | who.getsockname()[1])
         head, told = parse_error_message(who.recv(1 << 16))
         assert (head.qn, told.quoted_ddp.msn) == (ud_qn(2, 7, index), 5)
@@ -385,7 +385,7 @@ def test_an_error_affects_only_the_addressed_queue_pair_of_a_shared_socket(rig: 
         msn = send_and_return_msn(rig, first, who)
         who.sendto(build_error_message(msn, qn=ud_qn(2, index, 0)), first.addr)
         who.sendto(build_error_message(msn), first.addr)
-        assert read_queued_errors(first)[0].msn == msn
+        assert wait_for_qp_errors(first)[0].msn == msn
         assert second.errors() == []
 
 
@@ -449,7 +449,7 @@ def test_error_messages_to_one_source_are_rate_limited(rig: Rig) -> None:
             limited = counter_value("err_limited")
             for _ in range(20):
                 who.sendto(build_datagram(opcode=4), qp.addr)
-            read_queued_errors(qp, 20)
+            wait_for_qp_errors(qp, 20)
             told = 20 - (counter_value("err_limited") - limited)
             # The limit allows three error messages, and one more in each third of a second.
             assert 3 <= told <= 3 + 30
@@ -487,7 +487,7 @@ def test_the_default_error_policy_of_a_multicast_member_is_message(rig: Rig) -> 
     with PlainUDPSocket() as who:
         for qp in (member, strict):
             who.sendto(build_datagram(opcode=4), qp.addr)
-            read_queued_errors(qp)
+            wait_for_qp_errors(qp)
     assert [member.qp_state, strict.qp_state] == [QPState.RTS, QPState.ERR]
     for qp in (member, strict):
         qp.detach_mcast("239.192.7.92")

@@ -10,7 +10,7 @@ from typing import Any
 import net
 from _siwarp_layers import ffi, lib
 from pace import limit_exceeded
-from unit.llp.llp_harness import address_text, iovec, port_of, siw_addr
+from unit.llp.llp_harness import addr_port, address_text, iovec, siw_addr
 
 from siwarp.inspect.rd import (
     COOKIE_LEN,
@@ -86,7 +86,7 @@ class Endpoint:
         lib.siw_rd_close(self.c)
         lib.siw_llp_poller_close(self.poller)
 
-    def get_peer(self, other: Any) -> Any:
+    def get_or_create_peer(self, other: Any) -> Any:
         out = ffi.new("struct siw_rd_peer **")
         rv = lib.siw_rd_get_or_create_peer(self.c, other, out)
         if rv:
@@ -195,7 +195,7 @@ class ScapyRdPeer:
         self.end = end
         self.sock = net.open_udp_socket(host)
         self.sock.setblocking(False)
-        self.dest = (net.HERE, port_of(end.local_addr))
+        self.dest = (net.HERE, addr_port(end.local_addr))
         self.epoch, self.other = epoch, 0
         self.address = siw_addr(*self.sock.getsockname())
         self.ahead: list[RDDatagram] = []

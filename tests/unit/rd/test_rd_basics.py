@@ -15,7 +15,7 @@ from unit.rd.rd_kit import Endpoint, poll_until, send_all_segments
 @pytest.mark.parametrize("where", ["127.0.0.1", "::1"])
 def test_a_segment_to_an_unknown_peer_starts_the_handshake_and_arrives(make_endpoint, where):
     a, b = make_endpoint(where), make_endpoint(where, ird=9)
-    peer = a.get_peer(b.local_addr)
+    peer = a.get_or_create_peer(b.local_addr)
     assert lib.siw_rd_peer_ird(peer) == 0
     assert a.send(peer, b"head", b"pay", b"load") == 1
     poll_until(lambda: lib.siw_rd_count_accepted_segments(peer, lib.SIW_RD_REQUESTS) == 1, a, b)
@@ -28,7 +28,7 @@ def test_a_segment_to_an_unknown_peer_starts_the_handshake_and_arrives(make_endp
 @pytest.mark.clause("DGRAM-RD-12")
 def test_rd_segments_of_all_lengths_arrive_in_order_and_are_accepted(make_endpoint):
     a, b = make_endpoint(), make_endpoint()
-    peer = a.get_peer(b.local_addr)
+    peer = a.get_or_create_peer(b.local_addr)
     # before the peer's credit is known, segments have at most 1,024 octets
     assert lib.siw_rd_mulpdu(peer, lib.SIW_RD_REQUESTS) == 1024
     send_all_segments(a, peer, [b"first"], a, b)
@@ -44,7 +44,7 @@ def test_rd_segments_of_all_lengths_arrive_in_order_and_are_accepted(make_endpoi
 @pytest.mark.clause("DGRAM-RD-27")
 def test_simultaneous_handshakes_succeed_and_data_arrives_in_both_directions(make_endpoint):
     a, b = make_endpoint(), make_endpoint()
-    to_b, to_a = a.get_peer(b.local_addr), b.get_peer(a.local_addr)
+    to_b, to_a = a.get_or_create_peer(b.local_addr), b.get_or_create_peer(a.local_addr)
     for i in range(200):
         assert a.send(to_b, b"a%d" % i) == 1
         assert b.send(to_a, b"b%d" % i) == 1
@@ -64,7 +64,7 @@ def test_simultaneous_handshakes_succeed_and_data_arrives_in_both_directions(mak
 @pytest.mark.clause("DGRAM-RD-13")
 def test_a_paused_peer_delays_no_other_peer_and_keeps_its_order(make_endpoint):
     a, b, c = make_endpoint(), make_endpoint(), make_endpoint()
-    to_b, other = a.get_peer(b.local_addr), c.get_peer(b.local_addr)
+    to_b, other = a.get_or_create_peer(b.local_addr), c.get_or_create_peer(b.local_addr)
     held: list[bytes] = []
     b.judge = lambda _who, data: "hold" if data.startswith(b"a") and not held else "take"
     for i in range(50):
@@ -76,7 +76,7 @@ def test_a_paused_peer_delays_no_other_peer_and_keeps_its_order(make_endpoint):
     assert lib.siw_rd_count_accepted_segments(to_b, lib.SIW_RD_REQUESTS) == 0
     assert list(b.got.values()) == [[b"c%d" % i for i in range(50)]]
     held.append(b"")
-    lib.siw_rd_resume_delivery(b.get_peer(a.local_addr), lib.SIW_RD_REQUESTS)
+    lib.siw_rd_resume_delivery(b.get_or_create_peer(a.local_addr), lib.SIW_RD_REQUESTS)
     poll_until(lambda: lib.siw_rd_count_accepted_segments(to_b, lib.SIW_RD_REQUESTS) == 50, a, b, c)
     assert [b"a%d" % i for i in range(50)] in b.got.values()
 
@@ -84,7 +84,7 @@ def test_a_paused_peer_delays_no_other_peer_and_keeps_its_order(make_endpoint):
 @pytest.mark.clause("DGRAM-RD-24", "DGRAM-INST-3")
 def test_a_closed_peer_is_reported_gone_and_a_new_endpoint_at_its_address_replaced(make_endpoint):
     a, b = make_endpoint(), Endpoint()
-    peer = a.get_peer(b.local_addr)
+    peer = a.get_or_create_peer(b.local_addr)
     port = b.local_addr
     send_all_segments(a, peer, [b"x"] * 10, a, b)
     b.close()
@@ -113,7 +113,7 @@ def send_from_unmapped_memory(peer):
 
 def test_sending_from_unmapped_memory_fails_and_sends_nothing(make_endpoint):
     a, b = make_endpoint(), make_endpoint()
-    peer = a.get_peer(b.local_addr)
+    peer = a.get_or_create_peer(b.local_addr)
     assert send_from_unmapped_memory(peer) == -errno.EFAULT
     assert lib.siw_rd_count_queued_segments(peer, lib.SIW_RD_REQUESTS) == 0
     send_all_segments(a, peer, [b"after"], a, b)
@@ -123,13 +123,13 @@ def test_sending_from_unmapped_memory_fails_and_sends_nothing(make_endpoint):
 def test_a_peer_record_whose_only_segment_was_in_unmapped_memory_is_released(make_endpoint):
     with temporary_setting("rd_idle_ms", 20):
         a = make_endpoint(max_peers=1)
-    peer = a.get_peer(siw_addr("127.0.0.1", 1))
+    peer = a.get_or_create_peer(siw_addr("127.0.0.1", 1))
     assert send_from_unmapped_memory(peer) == -errno.EFAULT
     lib.siw_rd_set_upper_layer_object(peer, ffi.NULL)
 
     def try_to_get_another_peer():
         try:
-            return a.get_peer(siw_addr("127.0.0.1", 2))
+            return a.get_or_create_peer(siw_addr("127.0.0.1", 2))
         except OSError as e:
             assert e.errno == errno.ENOBUFS
             return None

@@ -40,7 +40,7 @@ def connect_peer_that_reads_batches(
     s.connect()
     s.discard_datagrams_until_silent()
     s.sock.setsockopt(socket.IPPROTO_UDP, UDP_GRO, 1)
-    return e, s, e.get_peer(s.address)
+    return e, s, e.get_or_create_peer(s.address)
 
 
 def read_batches(sock: socket.socket) -> list[tuple[bytes, int]]:
@@ -108,7 +108,7 @@ def test_a_long_segment_that_others_follow_is_sent_at_once(make_endpoint):
     s = ScapyRdPeer(e)
     s.connect()
     s.discard_datagrams_until_silent()
-    assert e.send(e.get_peer(s.address), bytes(40_000), more=True) == 1
+    assert e.send(e.get_or_create_peer(s.address), bytes(40_000), more=True) == 1
     assert s.receive_datagram(RDType.DATA).body == bytes(40_000)
     s.close()
 
@@ -119,7 +119,7 @@ def test_a_long_segment_has_a_correct_crc_at_each_transmission(make_endpoint):
     s = ScapyRdPeer(e)
     s.connect()
     s.discard_datagrams_until_silent()
-    peer = e.get_peer(s.address)
+    peer = e.get_or_create_peer(s.address)
     sent = [bytes([i]) * n for i, n in enumerate((3000, 40_000, 3000, 2048, 5000, 5000))]
     for segment in sent:
         assert e.send(peer, b"head", segment) == 1
@@ -158,7 +158,7 @@ def test_a_batch_is_no_longer_than_the_peers_credit(make_endpoint):
     s.send_datagram(RDType.ACK, credit=5)
     s.discard_datagrams_until_silent()
     s.sock.setsockopt(socket.IPPROTO_UDP, UDP_GRO, 1)
-    peer = e.get_peer(s.address)
+    peer = e.get_or_create_peer(s.address)
     for _ in range(10):
         assert e.send(peer, bytes(100)) == 1
     assert lib.siw_rd_flush(peer, ffi.new("uint64_t *")) == 0
@@ -245,7 +245,7 @@ def test_closing_an_endpoint_disables_udp_gro_on_an_adopted_socket():
 
 def test_a_fault_plan_installed_during_batched_traffic_loses_no_segment(make_endpoint):
     a, b = make_endpoint(), make_endpoint()
-    peer = a.get_peer(b.local_addr)
+    peer = a.get_or_create_peer(b.local_addr)
     sent = [b"%d" % i for i in range(3000)]
     send_all_segments(a, peer, sent[:1000], a, b)
     assert lib.siw_faults_install_plan(b"loss=5%,reorder=5%") == 0
@@ -261,7 +261,7 @@ def test_a_large_flow_in_datagrams_of_ethernet_size_arrives_whole(make_endpoint)
     sent = [bytes([i % 251]) * 1432 for i in range(2000)]
     with temporary_setting("rd_max_datagram", 1472):
         a, b = make_endpoint(), make_endpoint()
-        peer = a.get_peer(b.local_addr)
+        peer = a.get_or_create_peer(b.local_addr)
         send_all_segments(a, peer, sent[:1], a, b)
         assert lib.siw_rd_mulpdu(peer, lib.SIW_RD_REQUESTS) == 1432
         send_all_segments(a, peer, sent[1:], a, b)

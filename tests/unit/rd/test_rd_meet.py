@@ -42,7 +42,7 @@ def test_hello_and_challenge_have_versions_and_options_and_an_echo_repeats_the_h
     unconnected_endpoint,
 ):
     e, s = unconnected_endpoint
-    assert e.send(e.get_peer(s.address), b"x") == 1
+    assert e.send(e.get_or_create_peer(s.address), b"x") == 1
     hello = s.receive_datagram(RDType.HELLO)
     assert hello.body[:2] == b"\x02\0" and len(hello.body) == HELLO_LEAST
     told = {
@@ -80,7 +80,7 @@ def test_an_echo_that_differs_from_its_hello_creates_no_peer(unconnected_endpoin
 @pytest.mark.clause("DGRAM-EXT-2")
 def test_unknown_handshake_options_are_skipped(unconnected_endpoint):
     e, s = unconnected_endpoint
-    peer = e.get_peer(s.address)
+    peer = e.get_or_create_peer(s.address)
     unknown = b"\x09\x00" + b"\xff\x07" + b"unknown" + b"\x05\x01x"
     connect_with_options(
         s, make_handshake_offer({1: 9000, 2: 100}, extra=unknown + b"\x01\x04\0\0\x20\0")
@@ -111,7 +111,7 @@ def test_a_hello_or_challenge_whose_options_are_malformed_is_dropped(unconnected
     counters = Counters()
     send_hello(s, offered)
     assert s.receives_nothing() and counters["drop_rd_hello"] == 1
-    assert e.send(e.get_peer(s.address), b"x") == 1
+    assert e.send(e.get_or_create_peer(s.address), b"x") == 1
     s.other = s.receive_datagram(RDType.HELLO).source_epoch
     s.send_datagram(RDType.CHALLENGE, body=offered + b"c" * COOKIE_LEN)
     poll_until(lambda: counters["drop_rd_epoch"] == 1, e)
@@ -123,7 +123,7 @@ def test_a_hello_or_challenge_whose_options_are_malformed_is_dropped(unconnected
 def test_a_challenge_whose_cookie_has_another_length_is_dropped(unconnected_endpoint):
     e, s = unconnected_endpoint
     counters = Counters()
-    assert e.send(e.get_peer(s.address), b"x") == 1
+    assert e.send(e.get_or_create_peer(s.address), b"x") == 1
     s.other = s.receive_datagram(RDType.HELLO).source_epoch
     for n in (0, COOKIE_LEN - 1, COOKIE_LEN + 1):
         s.send_datagram(RDType.CHALLENGE, body=OFFER + bytes(n))
@@ -136,7 +136,7 @@ def test_segments_are_no_longer_than_the_peers_advertised_maximum(
     unconnected_endpoint, longest, most
 ):
     e, s = unconnected_endpoint
-    peer = e.get_peer(s.address)
+    peer = e.get_or_create_peer(s.address)
     assert (
         lib.siw_rd_mulpdu(peer, lib.SIW_RD_REQUESTS) <= LEAST
     )  # LEAST is the maximum segment length before the handshake
@@ -154,7 +154,7 @@ def test_no_more_datagrams_are_outstanding_than_the_peers_advertised_window(
     unconnected_endpoint, window, most
 ):
     e, s = unconnected_endpoint
-    peer = e.get_peer(s.address)
+    peer = e.get_or_create_peer(s.address)
     connect_with_options(s, make_handshake_offer({2: window} if window else {}))
     for i in range(100):
         assert e.send(peer, b"%d" % i) == 1
@@ -200,7 +200,7 @@ def test_a_versions_datagram_without_a_common_version_ends_the_handshake(
     unconnected_endpoint, version
 ):
     e, s = unconnected_endpoint
-    assert e.send(e.get_peer(s.address), b"x") == 1
+    assert e.send(e.get_or_create_peer(s.address), b"x") == 1
     s.other = s.receive_datagram(RDType.HELLO).source_epoch
     counters = Counters()
     s.send_datagram(
@@ -266,7 +266,7 @@ def test_every_rd_header_field_that_a_datagram_type_does_not_use_is_zero(
         heard[d.type] = heard.get(d.type, 0) + 1
         return d
 
-    assert e.send(e.get_peer(s.address), b"x") == 1
+    assert e.send(e.get_or_create_peer(s.address), b"x") == 1
     s.other = check_that_unused_fields_are_zero(s.receive_datagram()).source_epoch
     s.send_datagram(RDType.CHALLENGE, body=OFFER + b"c" * COOKIE_LEN)
     check_that_unused_fields_are_zero(s.receive_datagram())
@@ -279,14 +279,14 @@ def test_every_rd_header_field_that_a_datagram_type_does_not_use_is_zero(
     check_that_unused_fields_are_zero(s.receive_datagram(RDType.ACK))
     s.send_datagram(RDType.ACK, acknowledged=(data.psn + 1) & 0xFFFFFFFF, credit=0)
     # credit is 0, so the endpoint sends a PROBE to ask for credit
-    assert e.send(e.get_peer(s.address), b"y") == 1
+    assert e.send(e.get_or_create_peer(s.address), b"y") == 1
     check_that_unused_fields_are_zero(s.receive_datagram(RDType.PROBE))
     check_that_unused_fields_are_zero(other.request_challenge())
     other.send_datagram(RDType.PROBE, dest_epoch=9)
     check_that_unused_fields_are_zero(other.receive_datagram())
     other.send_datagram(RDType.HELLO, version=2, dest_epoch=0, body=HELLO)
     check_that_unused_fields_are_zero(other.receive_datagram())
-    lib.siw_rd_reset_peer(e.get_peer(s.address), 0)
+    lib.siw_rd_reset_peer(e.get_or_create_peer(s.address), 0)
     check_that_unused_fields_are_zero(s.receive_datagram(RDType.BYE))
     assert set(heard) == set(RDType)
 
@@ -297,7 +297,7 @@ def test_every_rd_header_field_that_a_datagram_type_does_not_use_is_zero(
 @pytest.mark.clause("DGRAM-MEET-1")
 def test_only_the_first_challenge_to_a_hello_is_answered_with_an_echo(unconnected_endpoint):
     e, s = unconnected_endpoint
-    assert e.send(e.get_peer(s.address), b"x") == 1
+    assert e.send(e.get_or_create_peer(s.address), b"x") == 1
     s.other = s.receive_datagram(RDType.HELLO).source_epoch
     first, counters = s.epoch, Counters()
     s.send_datagram(RDType.CHALLENGE, body=OFFER + b"1" * COOKIE_LEN)
@@ -417,7 +417,7 @@ def test_a_flood_from_one_address_leaves_challenges_and_byes_for_other_addresses
 @pytest.mark.clause("DGRAM-BYE-1")
 def test_a_bye_completes_acknowledged_segments_and_fails_the_rest(connected_endpoint):
     e, s = connected_endpoint
-    peer = e.get_peer(s.address)
+    peer = e.get_or_create_peer(s.address)
     s.send_datagram(RDType.ACK)
     for i in range(3):
         assert e.send(peer, b"%d" % i) == 1
@@ -430,7 +430,7 @@ def test_a_bye_completes_acknowledged_segments_and_fails_the_rest(connected_endp
 @pytest.mark.clause("DGRAM-BYE-1")
 def test_a_closing_endpoint_acknowledges_all_segments_that_it_accepted(make_endpoint):
     a, b = make_endpoint(), Endpoint()
-    peer = a.get_peer(b.local_addr)
+    peer = a.get_or_create_peer(b.local_addr)
     for i in range(5):
         assert a.send(peer, b"%d" % i) == 1
     poll_until(lambda: len(b.received_data()) == 5, a, b)

@@ -28,7 +28,7 @@ def test_the_segment_length_grows_to_the_path_mtu_when_long_segments_are_sent(ru
 for n in (65536, 9000, 1500, 1280, 600):
     set_loopback_mtu(n)
     a, b, counters = Endpoint(), Endpoint(), Counters()
-    peer = a.get_peer(b.local_addr)
+    peer = a.get_or_create_peer(b.local_addr)
     longest = max(min(n - 28, 65507) - 40, LEAST)
     send_all_segments(a, peer, [b"first"], a, b)  # the ACK grants the credit that limits the length
     # An MTU of 65536 is used without probes, because only the loopback interface has it.
@@ -52,7 +52,7 @@ def test_when_the_path_mtu_shrinks_new_segments_shrink_and_queued_ones_arrive_to
         KIT
         + """
 a, b = Endpoint(), Endpoint()
-peer = a.get_peer(b.local_addr)
+peer = a.get_or_create_peer(b.local_addr)
 send_all_segments(a, peer, [b"first"], a, b)
 set_loopback_mtu(1500)
 counters = Counters()

@@ -26,14 +26,14 @@ def numbered_messages(kind: str, n: int) -> list[bytes]:
 @pytest.mark.clause("DGRAM-RD-37", "DGRAM-RD-12")
 def test_a_request_that_cannot_be_accepted_delays_no_response(make_endpoint):
     a, b = make_endpoint(), make_endpoint()
-    peer = a.get_peer(b.local_addr)
+    peer = a.get_or_create_peer(b.local_addr)
     b.judge = lambda _who, data: "hold" if data.startswith(b"request") else "take"
     send_requests_and_responses(a, peer, 100)
     poll_until(lambda: lib.siw_rd_count_accepted_segments(peer, RESPONSES) == 100, a, b)
     assert b.received_data() == numbered_messages("response", 100)
     assert lib.siw_rd_count_accepted_segments(peer, REQUESTS) == 0
     b.judge = lambda _who, _data: "take"
-    lib.siw_rd_resume_delivery(b.get_peer(a.local_addr), REQUESTS)
+    lib.siw_rd_resume_delivery(b.get_or_create_peer(a.local_addr), REQUESTS)
     poll_until(lambda: lib.siw_rd_count_accepted_segments(peer, REQUESTS) == 100, a, b)
     assert b.received_data()[100:] == numbered_messages("request", 100)
 
@@ -77,7 +77,7 @@ def test_acknowledged_ranges_of_requests_and_of_responses_are_separate(connected
 @pytest.mark.clause("DGRAM-RD-19", "DGRAM-RD-18")
 def test_only_the_response_missing_from_an_acknowledged_range_is_retransmitted(connected_endpoint):
     e, s = connected_endpoint
-    peer = e.get_peer(s.address)
+    peer = e.get_or_create_peer(s.address)
     s.send_datagram(RDType.ACK)
     s.discard_datagrams_until_silent()
     send_requests_and_responses(e, peer, 6)
@@ -101,7 +101,7 @@ def new_uint64() -> Any:
 @pytest.mark.clause("DGRAM-RD-38")
 def test_queued_responses_are_sent_before_queued_requests(connected_endpoint):
     e, s = connected_endpoint
-    peer = e.get_peer(s.address)
+    peer = e.get_or_create_peer(s.address)
     s.send_datagram(RDType.ACK, credit=0)
     s.discard_datagrams_until_silent()
     send_requests_and_responses(e, peer, 5)
@@ -114,7 +114,7 @@ def test_queued_responses_are_sent_before_queued_requests(connected_endpoint):
 @pytest.mark.clause("DGRAM-RD-38", "DGRAM-RD-20")
 def test_requests_do_not_wait_for_the_credit_of_responses(connected_endpoint):
     e, s = connected_endpoint
-    peer = e.get_peer(s.address)
+    peer = e.get_or_create_peer(s.address)
     s.send_datagram(RDType.ACK, credit=0)
     s.discard_datagrams_until_silent()
     send_requests_and_responses(e, peer, 5)
@@ -127,7 +127,7 @@ def test_requests_do_not_wait_for_the_credit_of_responses(connected_endpoint):
 @pytest.mark.clause("DGRAM-RD-40")
 def test_the_maximum_segment_length_follows_the_peers_credit(connected_endpoint):
     e, s = connected_endpoint
-    peer = e.get_peer(s.address)
+    peer = e.get_or_create_peer(s.address)
     for credit, longest in ((16, 16 * 1024), (1, 1024), (0, 1024), (3, 3 * 1024)):
         s.send_datagram(RDType.ACK, credit=credit, response_credit=2 * credit)
         s.discard_datagrams_until_silent()
@@ -138,7 +138,7 @@ def test_the_maximum_segment_length_follows_the_peers_credit(connected_endpoint)
 @pytest.mark.clause("DGRAM-RD-20", "DGRAM-RD-40")
 def test_a_segment_longer_than_the_credit_waits_and_the_peer_is_probed(connected_endpoint):
     e, s = connected_endpoint
-    peer = e.get_peer(s.address)
+    peer = e.get_or_create_peer(s.address)
     s.send_datagram(RDType.ACK, credit=64)
     s.discard_datagrams_until_silent()
     segment = os.urandom(63 * 1024 + 1)
@@ -183,7 +183,7 @@ def test_a_peer_without_stored_segments_is_granted_credit_for_the_longest_segmen
 @pytest.mark.clause("DGRAM-RD-42")
 def test_an_outdated_acknowledgement_is_ignored_per_space(connected_endpoint):
     e, s = connected_endpoint
-    peer = e.get_peer(s.address)
+    peer = e.get_or_create_peer(s.address)
     s.send_datagram(RDType.ACK)
     s.discard_datagrams_until_silent()
     send_requests_and_responses(e, peer, 4)
@@ -237,7 +237,7 @@ def test_an_endless_supply_of_responses_to_a_peer_does_not_block_a_request_to_it
     connected_endpoint,
 ):
     e, s = connected_endpoint
-    peer = e.get_peer(s.address)
+    peer = e.get_or_create_peer(s.address)
     s.send_datagram(RDType.ACK, credit=20000)
     s.discard_datagrams_until_silent()
     n = 0
@@ -267,7 +267,7 @@ def test_responses_are_delivered_while_requests_are_paused(make_endpoint, octets
     with temporary_setting("rd_total_window", 1 << 20 if octets == 5 << 20 else 64 << 20):
         a, b = make_endpoint(), make_endpoint()
     b.judge = lambda _who, data: "hold" if data.startswith(b"held") else "take"
-    peer = a.get_peer(b.local_addr)
+    peer = a.get_or_create_peer(b.local_addr)
     sent = turns = 0
     # data that exceeds the endpoint's buffers waits in the layer above
     while sent < octets and turns < 200:
@@ -283,7 +283,7 @@ def test_responses_are_delivered_while_requests_are_paused(make_endpoint, octets
     assert b.received_data() == [b"%d" % i + bytes(5000) for i in range(20)]
     assert lib.siw_rd_count_accepted_segments(peer, REQUESTS) == 0
     b.judge = lambda _who, _data: "take"
-    lib.siw_rd_resume_delivery(b.get_peer(a.local_addr), REQUESTS)
+    lib.siw_rd_resume_delivery(b.get_or_create_peer(a.local_addr), REQUESTS)
     framed = lib.siw_rd_count_queued_segments(peer, REQUESTS)
     poll_until(lambda: lib.siw_rd_count_accepted_segments(peer, REQUESTS) == framed, a, b)
     assert sum(len(d) for d in b.received_data()[20:]) == sent

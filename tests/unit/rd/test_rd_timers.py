@@ -33,7 +33,7 @@ def test_3000_pending_timers_do_not_make_an_expiring_timer_expensive(make_endpoi
     sink.bind(("0.0.0.0", 0))
     port = sink.getsockname()[1]
     for i in range(MANY):
-        peer = e.get_peer(siw_addr(f"127.1.{i // 250}.{i % 250 + 1}", port))
+        peer = e.get_or_create_peer(siw_addr(f"127.1.{i // 250}.{i % 250 + 1}", port))
         assert e.send(peer, b"x") == 1
     # After 1.3 s, the endpoint sends each of these peers a HELLO every half second.
     stop = time.monotonic() + 1.3

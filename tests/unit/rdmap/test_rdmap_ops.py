@@ -320,7 +320,7 @@ def test_read_responses_and_sends_are_transmitted_alternately(layer_poller: Rdma
     thread = start_reading_messages(stream, 12, got)
     sent = 0
 
-    def send_and_flush() -> bool:
+    def try_to_send_and_flush() -> bool:
         nonlocal sent
         if sent < 4:
             try:
@@ -330,7 +330,7 @@ def test_read_responses_and_sends_are_transmitted_alternately(layer_poller: Rdma
                 assert "EAGAIN" in str(e)
         return bool(stream.flush_once()) and sent == 4
 
-    wait_until(send_and_flush, 60)
+    wait_until(try_to_send_and_flush, 60)
     thread.join()
     opcodes = [opcode for opcode, _ in got]
     assert opcodes.count(Opcode.SEND) == 4

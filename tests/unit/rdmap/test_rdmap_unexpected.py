@@ -41,7 +41,7 @@ def has_only_progress_events(stream: Stream) -> bool:
     return all(e is None or e.kind == "PROGRESS" for e in seen)
 
 
-def sizes_of_read_responses(stream: Stream) -> list[int]:
+def receive_read_response_sizes(stream: Stream) -> list[int]:
     """Return the sizes of the Read Responses sent so far."""
     stream.flush()
     stream.sock.settimeout(0.02)
@@ -166,16 +166,16 @@ def test_a_read_of_length_0_is_answered_after_the_preceding_send_was_received(
     while stream.poll_event():
         pass
     wait_until(lambda: stream.poll_event() is None)
-    seen = sizes_of_read_responses(stream)
+    seen = receive_read_response_sizes(stream)
     while len(seen) < 2:
         stream.poll_event()
-        seen += sizes_of_read_responses(stream)
+        seen += receive_read_response_sizes(stream)
     assert seen == [0, 8]
     stream.recvs.post(1, m.sge())
     assert stream.next_event().kind == "RECV"
     assert stream.next_event().kind == "REQUESTED"
     # the Read Response is sent although the second Send still waits for a receive
-    assert sizes_of_read_responses(stream) == [0, 4]
+    assert receive_read_response_sizes(stream) == [0, 4]
     assert waiting_send_msn(stream) == 2
 
 

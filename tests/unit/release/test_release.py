@@ -67,7 +67,7 @@ class ReleaseRepository:
             text=True,
         )
 
-    def failed_release_message(self, *words: str, made: str = "0.2.0") -> str:
+    def run_failing_release_and_get_error(self, *words: str, made: str = "0.2.0") -> str:
         done = self.run_release(*words, made=made)
         assert done.returncode == 1
         return done.stderr.splitlines()[-1].removeprefix("siwarp: ")
@@ -99,14 +99,18 @@ def test_a_release_is_prepared_built_and_tagged(release_repository: ReleaseRepos
         release_repository.run_git("tag", "--points-at", "HEAD", "--format=%(subject)")
         == "siwarp 0.2.0\n"
     )
-    assert "the tag v0.2.0 exists already" in release_repository.failed_release_message("0.2.0")
+    assert "the tag v0.2.0 exists already" in release_repository.run_failing_release_and_get_error(
+        "0.2.0"
+    )
 
 
 @pytest.mark.parametrize("words", [(), ("0.2",), ("v0.2.0",), ("0.2.0", "0.3.0"), ("01.2.0",)])
 def test_an_invalid_version_is_refused(
     release_repository: ReleaseRepository, words: tuple[str, ...]
 ) -> None:
-    assert release_repository.failed_release_message(*words).startswith("usage: tools/release")
+    assert release_repository.run_failing_release_and_get_error(*words).startswith(
+        "usage: tools/release"
+    )
 
 
 def test_a_release_from_a_tree_with_uncommitted_changes_is_refused(
@@ -114,16 +118,18 @@ def test_a_release_from_a_tree_with_uncommitted_changes_is_refused(
 ) -> None:
     (release_repository.folder / "new").touch()
     for words in (["--prepare", "0.2.0"], ["0.2.0"]):
-        assert release_repository.failed_release_message(*words).startswith("the tree has changes")
+        assert release_repository.run_failing_release_and_get_error(*words).startswith(
+            "the tree has changes"
+        )
 
 
 def test_a_release_that_is_not_prepared_is_refused(release_repository: ReleaseRepository) -> None:
     advice = "type tools/release --prepare 0.2.0"
-    assert advice in release_repository.failed_release_message("0.2.0")
+    assert advice in release_repository.run_failing_release_and_get_error("0.2.0")
     file = release_repository.folder / "meson.build"
     file.write_text(re.sub(r"(?m)^  version: '.*',$", "  version: '0.2.0',", file.read_text()))
     release_repository.commit_all("half")
-    why = release_repository.failed_release_message("0.2.0")
+    why = release_repository.run_failing_release_and_get_error("0.2.0")
     assert why.startswith("CHANGELOG.md has no heading of 0.2.0") and advice in why
     assert release_repository.run_git("tag") == ""
 
@@ -133,7 +139,7 @@ def test_a_release_with_files_of_another_version_is_not_tagged(
 ) -> None:
     release_repository.run_release("--prepare", "0.2.0")
     release_repository.commit_all("siwarp 0.2.0")
-    assert "is not a file of version 0.2.0" in release_repository.failed_release_message(
+    assert "is not a file of version 0.2.0" in release_repository.run_failing_release_and_get_error(
         "0.2.0", made="0.1.0"
     )
     assert release_repository.run_git("tag") == ""

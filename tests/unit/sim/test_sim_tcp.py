@@ -26,7 +26,7 @@ SCENARIOS = (
 CM_UNREACHABLE, CM_REJECTED, CM_DISCONNECTED = 7, 8, 10
 
 
-def program_output_lines(build_dir: Path, name: str, *args: str | int) -> list[str]:
+def run_program_and_get_lines(build_dir: Path, name: str, *args: str | int) -> list[str]:
     """Run a program of tests/c, and return the lines that it printed."""
     done = subprocess.run(
         [build_dir / "tests/c" / name, *map(str, args)],
@@ -41,7 +41,7 @@ def program_output_lines(build_dir: Path, name: str, *args: str | int) -> list[s
 def run_tcp_scenarios(build_dir: Path, *args: str | int) -> dict[str, list[str]]:
     """Run TCP scenarios; return the values printed for each name, in order."""
     found: dict[str, list[str]] = {}
-    for line in program_output_lines(build_dir, "siw-test-sim-tcp", *args):
+    for line in run_program_and_get_lines(build_dir, "siw-test-sim-tcp", *args):
         for word in line.split():
             name, value = word.split("=")
             found.setdefault(name, []).append(value)
@@ -172,12 +172,13 @@ def split_output_by_scenario(written: list[str]) -> dict[str, list[str]]:
 @pytest.fixture(scope="module")
 def kernel_tcp_output_by_scenario(build_dir: Path) -> dict[str, list[str]]:
     """The output of the script of llp calls on the kernel's TCP over loopback, by scenario."""
-    return split_output_by_scenario(program_output_lines(build_dir, "siw-test-llp-script"))
+    return split_output_by_scenario(run_program_and_get_lines(build_dir, "siw-test-llp-script"))
 
 
 @pytest.fixture(scope="module")
 def simulated_tcp_output_by_scenario(build_dir: Path) -> dict[str, list[str]]:
-    return split_output_by_scenario(program_output_lines(build_dir, "siw-test-llp-script-sim", 1))
+    written = run_program_and_get_lines(build_dir, "siw-test-llp-script-sim", 1)
+    return split_output_by_scenario(written)
 
 
 @pytest.mark.parametrize("seed", range(1, 9))
@@ -186,7 +187,7 @@ def test_calls_of_the_llp_layer_return_the_same_results_on_simulated_and_kernel_
 ) -> None:
     """Check that the same script of llp calls prints the same lines on both TCP implementations."""
     found = split_output_by_scenario(
-        program_output_lines(build_dir, "siw-test-llp-script-sim", seed)
+        run_program_and_get_lines(build_dir, "siw-test-llp-script-sim", seed)
     )
     # Two scenarios of the script are not possible over loopback.
     assert list(found)[-2:] == ["simultaneous", "lossy"]

@@ -160,12 +160,12 @@ def test_a_key_file_of_another_user_than_root_is_refused(
     key = auth.create_key_file(path)
     real = os.fstat
 
-    def fstat(fd: int) -> os.stat_result:
+    def fstat_with_owner(fd: int) -> os.stat_result:
         status = list(real(fd))
         status[stat.ST_UID] = owner
         return os.stat_result(status)
 
-    monkeypatch.setattr(os, "fstat", fstat)
+    monkeypatch.setattr(os, "fstat", fstat_with_owner)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     if owner == 0:
         assert auth.read_key_file(path).octets == key.octets

@@ -59,7 +59,7 @@ class ExchangeState:
     to: dict[Role, deque[Unit]] = field(default_factory=lambda: {I: deque(), A: deque()})
 
     @classmethod
-    def with_windows(
+    def from_windows(
         cls, initiator: int, acceptor: int, kind: type[Credits] = Credits
     ) -> ExchangeState:
         return cls({I: kind(I, initiator, acceptor), A: kind(A, acceptor, initiator)})
@@ -67,7 +67,7 @@ class ExchangeState:
     @classmethod
     def after_join(cls, initiator: int, acceptor: int) -> ExchangeState:
         """Return the exchange after JOIN, which the acceptor answers with a grant unit."""
-        exchange = cls.with_windows(initiator, acceptor)
+        exchange = cls.from_windows(initiator, acceptor)
         receive_unit(exchange.ends[A], send_unit(exchange.ends[I], RECORDS))
         exchange.ends[A].count_released_receive()
         exchange.to[I].append(send_unit(exchange.ends[A], GRANT))
@@ -189,7 +189,7 @@ def search_reachable_states(*starts: ExchangeState, windows: range = range(0)) -
     numbers = {start.relative_state(): number for number, start in enumerate(starts)}
     found = Search([*starts], [])
 
-    def number_of_state(exchange: ExchangeState) -> int:
+    def get_or_add_state_index(exchange: ExchangeState) -> int:
         state = exchange.relative_state()
         if state not in numbers:
             numbers[state] = len(found.states)
@@ -200,10 +200,10 @@ def search_reachable_states(*starts: ExchangeState, windows: range = range(0)) -
         exchange = found.states[len(found.steps)]
         exchange.check_receives_suffice()
         found.steps.append(
-            [number_of_state(after) for after in states_after_steps_of_ends(exchange)]
+            [get_or_add_state_index(after) for after in states_after_steps_of_ends(exchange)]
         )
         for after in states_after_steps_of_program(exchange, windows):
-            number_of_state(after)
+            get_or_add_state_index(after)
     return found
 
 
@@ -234,7 +234,7 @@ def test_no_reachable_state_is_stuck_and_the_ends_become_silent(
     initiator: int, acceptor: int, windows: range
 ) -> None:
     starts = (
-        ExchangeState.with_windows(initiator, acceptor),
+        ExchangeState.from_windows(initiator, acceptor),
         ExchangeState.after_join(initiator, acceptor),
     )
     found = search_reachable_states(*starts, windows=windows)
@@ -271,9 +271,9 @@ class UsesItsLastCredit(Credits):
 
 def test_the_search_finds_the_faults_of_simpler_rules() -> None:
     """The simpler rules lead to an endless exchange of grants, and to a deadlock."""
-    found = search_reachable_states(ExchangeState.with_windows(4, 1, GrantsWhateverIsNew))
+    found = search_reachable_states(ExchangeState.from_windows(4, 1, GrantsWhateverIsNew))
     assert found.count_states_with_endless_exchange() > 0
-    found = search_reachable_states(ExchangeState.with_windows(4, 1, UsesItsLastCredit))
+    found = search_reachable_states(ExchangeState.from_windows(4, 1, UsesItsLastCredit))
     silent = [w for w, after in zip(found.states, found.steps, strict=True) if not after]
     assert any(
         not w.ends[I].sendable_unit_count
@@ -288,7 +288,7 @@ def test_a_window_of_three_would_suffice_and_two_would_not(
 ) -> None:
     monkeypatch.setitem(Credits.__init__.__globals__["_MIN_WINDOW"], I, 2)
     for window, expected in ((3, False), (2, True)):
-        found = search_reachable_states(ExchangeState.with_windows(window, 1))
+        found = search_reachable_states(ExchangeState.from_windows(window, 1))
         is_stuck = any(
             not exchange.ends[A].sendable_unit_count
             and exchange.ends[A]._held == exchange.ends[I]._held == 0
@@ -304,12 +304,12 @@ class RandomPrograms(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.exchange = ExchangeState.with_windows(4, 1)
+        self.exchange = ExchangeState.from_windows(4, 1)
         self.units = {RECORDS: 0, GRANT: 0}
 
     @initialize(initiator=st.integers(4, 40), acceptor=st.integers(1, 40))
     def begin_exchange(self, initiator: int, acceptor: int) -> None:
-        self.exchange = ExchangeState.with_windows(initiator, acceptor)
+        self.exchange = ExchangeState.from_windows(initiator, acceptor)
 
     def send_unit(self, role: Role, kind: str | int) -> None:
         peer = A if role is I else I
@@ -327,12 +327,12 @@ class RandomPrograms(RuleBasedStateMachine):
             receive_unit(self.exchange.ends[role], self.exchange.to[role].popleft())
 
     @rule(role=st.sampled_from(Role), count=st.integers(1, 20))
-    def release(self, role: Role, count: int) -> None:
+    def release_units(self, role: Role, count: int) -> None:
         for _ in range(min(count, self.exchange.ends[role]._held)):
             self.exchange.ends[role].count_released_receive()
 
     @rule(role=st.sampled_from(Role))
-    def grant(self, role: Role) -> None:
+    def send_grant_unit_if_due(self, role: Role) -> None:
         if self.exchange.ends[role].is_grant_due:
             self.send_unit(role, GRANT)
             assert not self.exchange.ends[role].is_grant_due
@@ -352,8 +352,8 @@ class RandomPrograms(RuleBasedStateMachine):
         for _ in range(100):
             for role in Role:
                 self.deliver_units_in_flight(role, len(self.exchange.to[role]))
-                self.release(role, ends[role]._held)
-                self.grant(role)
+                self.release_units(role, ends[role]._held)
+                self.send_grant_unit_if_due(role)
             if not any(self.exchange.to.values()) and not any(
                 e.is_grant_due for e in ends.values()
             ):
@@ -391,7 +391,7 @@ def send_units_to_acceptor(ends: ExchangeState, count: int) -> None:
 
 @pytest.mark.clause("ADTS-CRED-1", "ADTS-CRED-2")
 def test_counts_are_cumulative_and_wrap_around(monkeypatch: pytest.MonkeyPatch) -> None:
-    exchange = ExchangeState.with_windows(4, 8)
+    exchange = ExchangeState.from_windows(4, 8)
     # start with the counts that follow nearly 2**32 units in each direction
     for end in exchange.ends.values():
         past = (1 << 32) - 20
@@ -566,7 +566,7 @@ def test_a_peer_that_breaks_the_rules_is_found_and_changes_nothing(
 
 @pytest.mark.clause("ADTS-CRED-8")
 def test_credits_that_are_not_used_can_be_asked_back() -> None:
-    exchange = ExchangeState.with_windows(4, 16)
+    exchange = ExchangeState.from_windows(4, 16)
     initiator, acceptor = exchange.ends[I], exchange.ends[A]
     send_units_to_acceptor(exchange, 3)
     acceptor.set_credit_window(2)
@@ -592,7 +592,7 @@ def test_credits_that_are_not_used_can_be_asked_back() -> None:
 
 @pytest.mark.clause("ADTS-CRED-8")
 def test_a_request_for_credits_that_are_used_meanwhile_is_answered_by_their_use() -> None:
-    exchange = ExchangeState.with_windows(4, 4)
+    exchange = ExchangeState.from_windows(4, 4)
     initiator, acceptor = exchange.ends[I], exchange.ends[A]
     for _ in range(3):
         exchange.to[A].append(send_unit(initiator, RECORDS))

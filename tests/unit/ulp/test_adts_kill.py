@@ -80,7 +80,7 @@ def test_a_killed_peer_ends_the_channel_and_leaves_nothing_behind(
     monkeypatch.setattr(channel_rd, "SILENCE_S", 1.0)
     Context().close()  # the first device creates the counter page, which stays
 
-    async def kill_peer() -> None:
+    async def kill_peer_and_await_channel_end() -> None:
         before = count_open_descriptors()
         accepted: asyncio.Queue[Channel] = asyncio.Queue()
         listener = acceptors = None
@@ -119,4 +119,4 @@ def test_a_killed_peer_ends_the_channel_and_leaves_nothing_behind(
             await acceptors.close()
         assert count_open_descriptors() == before
 
-    run_in_event_loop(kill_peer)
+    run_in_event_loop(kill_peer_and_await_channel_end)

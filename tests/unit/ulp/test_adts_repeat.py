@@ -16,7 +16,7 @@ def encode_and_decode_report(report: Report) -> Report:
     return Report.unpack(memoryview(report.pack()))
 
 
-class Line:
+class LossyLink:
     """Two ends and a link that loses and reorders datagrams; time passes in steps of 1 ms."""
 
     def __init__(self, seed: int, loss: float, window: int = 64, delay: float = 0.01) -> None:
@@ -71,24 +71,24 @@ class Line:
 @pytest.mark.clause("ADTS-UD-3", "ADTS-UD-4")
 @pytest.mark.parametrize("loss", [0, 0.01, 0.05, 0.3])
 def test_units_arrive_once_and_in_order_in_spite_of_loss(loss: float) -> None:
-    line = Line(7, loss)
-    line.send_numbers(2000, 300)
-    assert line.got == list(range(2000))
-    assert line.sender.unacknowledged == 0
+    link = LossyLink(7, loss)
+    link.send_numbers(2000, 300)
+    assert link.got == list(range(2000))
+    assert link.sender.unacknowledged == 0
     # The number of repeated units is little more than the number of lost ones.
-    assert line.transmissions <= 2000 * (1 + 2 * loss) + (0 if not loss else 50)
+    assert link.transmissions <= 2000 * (1 + 2 * loss) + (0 if not loss else 50)
 
 
 @pytest.mark.clause("ADTS-UD-6")
 def test_the_rate_grows_without_loss_and_decreases_with_it() -> None:
-    line = Line(1, 0, window=4096)
-    line.send_numbers(4000, 60)
-    good = line.sender.rate
+    link = LossyLink(1, 0, window=4096)
+    link.send_numbers(4000, 60)
+    good = link.sender.rate
     assert good > 1000
-    line.loss = 0.3
-    line.got.clear()
-    line.send_numbers(1000, 60)
-    assert line.sender.rate < good
+    link.loss = 0.3
+    link.got.clear()
+    link.send_numbers(1000, 60)
+    assert link.sender.rate < good
 
 
 @pytest.mark.clause("ADTS-UD-6")

@@ -50,7 +50,7 @@ async def open_channel_pair(unit: int = UNIT) -> AsyncIterator[tuple[TCPChannel,
 
 
 @asynccontextmanager
-async def open_beside_raw_socket() -> AsyncIterator[tuple[socket.socket, TCPChannel]]:
+async def open_channel_to_raw_socket() -> AsyncIterator[tuple[socket.socket, TCPChannel]]:
     accepted: asyncio.Queue[TCPChannel] = asyncio.Queue()
     listener = await listen_tcp(("127.0.0.1", 0), accepted.put_nowait)
     with socket.create_connection(listener.address) as raw:
@@ -195,7 +195,7 @@ def build_empty_unit(length: int) -> bytes:
 )
 def test_a_connection_that_ends_wrongly_says_why(octets: bytes, cause: Cause, words: str) -> None:
     async def send_and_close() -> None:
-        async with open_beside_raw_socket() as (raw, channel):
+        async with open_channel_to_raw_socket() as (raw, channel):
             raw.sendall(octets)
             raw.close()
             with pytest.raises(ChannelEnded, match=words) as error:
@@ -211,7 +211,7 @@ def test_a_connection_that_ends_wrongly_says_why(octets: bytes, cause: Cause, wo
 @pytest.mark.clause("ADTS-CHAN-6")
 def test_counts_of_credits_are_sent_as_0_and_ignored() -> None:
     async def exchange_units_with_raw_socket() -> None:
-        async with open_beside_raw_socket() as (raw, channel):
+        async with open_channel_to_raw_socket() as (raw, channel):
             unit = memoryview(bytearray(100))
             for granted, returned in ((5, 7), (0, 0), (3, 1 << 31)):
                 put_unit_header(unit, 100, granted, returned)
@@ -227,8 +227,8 @@ def test_counts_of_credits_are_sent_as_0_and_ignored() -> None:
 
 
 def test_a_reset_ends_waiting_tasks() -> None:
-    async def reset_connection() -> None:
-        async with open_beside_raw_socket() as (raw, channel):
+    async def reset_while_channel_sends() -> None:
+        async with open_channel_to_raw_socket() as (raw, channel):
 
             async def send_until_end() -> None:
                 while True:
@@ -246,7 +246,7 @@ def test_a_reset_ends_waiting_tasks() -> None:
                     await task
                 assert error.value.cause is Cause.LOST
 
-    run_in_event_loop(reset_connection)
+    run_in_event_loop(reset_while_channel_sends)
 
 
 def test_connecting_without_a_listener_says_so() -> None:

@@ -30,7 +30,7 @@ TIME = 1_600_000_000_123_456_789
 
 
 @pytest.fixture(name="source")
-def source_directory(tmp_path: Path) -> Path:
+def directory_to_send(tmp_path: Path) -> Path:
     root = tmp_path / "source"
     (root / "d" / "e").mkdir(parents=True)
     draw = random.Random(1)

@@ -30,7 +30,7 @@ def make_file_entry(path: str, size: int, **more: int) -> Entry:
     return Entry(path, FileKind.FILE, size, mtime_ns=TIME, mode=more.get("mode", 0o640))
 
 
-def receive_file(tree: Tree, path: str, data: bytes) -> None:
+def write_incoming_file(tree: Tree, path: str, data: bytes) -> None:
     incoming = tree.begin_file(make_file_entry(path, len(data)), resume=False)
     incoming.write(0, memoryview(data))
     incoming.finish()
@@ -93,7 +93,7 @@ def test_symbolic_links_are_never_followed(root: Path) -> None:
         with pytest.raises(OSError, match="symbolic link, which is not followed"):
             tree.open_for_send("link")
         # the received file replaces the link, not the target of the link
-        receive_file(tree, "link", b"new")
+        write_incoming_file(tree, "link", b"new")
     assert (root / "link").read_bytes() == b"new" and not (root / "link").is_symlink()
     assert (root.parent / "secret").read_text() == "outside"
 
@@ -140,7 +140,7 @@ def test_an_error_names_the_path_below_the_root_but_not_the_root(root: Path) -> 
 def test_a_received_file_replaces_the_old_one_with_mode_and_time(root: Path) -> None:
     (root / "file").write_text("an older version")
     with Tree(root, writable=True) as tree:
-        receive_file(tree, "file", b"new")
+        write_incoming_file(tree, "file", b"new")
     status = (root / "file").stat()
     assert (root / "file").read_bytes() == b"new"
     assert (stat.S_IMODE(status.st_mode), status.st_mtime_ns) == (0o640, TIME)

@@ -210,7 +210,7 @@ def test_fetch_adds_from_two_devices_and_local_adds_lose_no_update(
     again = ListenerAndConnector(two_device_connector.active, Rig())
     a, b = again.connect()
     view = (ctypes.c_uint8 * 8).from_address(adders.target.addr)
-    there = keep_region_registered(b.rig.reg_mr(view, ALL_ACCESS))
+    there = remote_uint64_in_kept_region(b.rig.reg_mr(view, ALL_ACCESS))
 
     def add_from_other_device() -> None:
         for _ in range(150):
@@ -270,14 +270,15 @@ def test_a_lock_made_of_cmp_swap_admits_one_holder_at_a_time(
 
 
 def remote_uint64_in_region_of_other_pd(b: End) -> RemoteBuffer:
-    return keep_region_registered(MR(PD(b.rig.ctx), bytearray(64), ALL_ACCESS))
+    return remote_uint64_in_kept_region(MR(PD(b.rig.ctx), bytearray(64), ALL_ACCESS))
 
 
 #: Memory regions that stay registered after their function returned; the device closes them.
 regions: list[MR] = []
 
 
-def keep_region_registered(mr: MR) -> RemoteBuffer:
+def remote_uint64_in_kept_region(mr: MR) -> RemoteBuffer:
+    """Keep the region registered, and return its first 8 octets as a remote buffer."""
     regions.append(mr)
     return mr.remote(0, 8)
 
@@ -290,7 +291,7 @@ def remote_uint64_in_deregistered_region(b: End) -> RemoteBuffer:
 
 
 def remote_uint64_without_atomic_right(b: End) -> RemoteBuffer:
-    return keep_region_registered(
+    return remote_uint64_in_kept_region(
         b.rig.reg_mr(bytearray(64), ALL_ACCESS & ~AccessFlag.REMOTE_ATOMIC)
     )
 

@@ -120,7 +120,7 @@ def test_a_send_with_invalidate_that_waits_for_its_receive_invalidates_when_rece
     same = b.rig.reg_mr(memory, ALL_ACCESS)
     c, _ = two_device_connector.connect()
 
-    def write_is_placed() -> bool:
+    def read_and_check_placed_write() -> bool:
         c.post(READ, 9, length=5, remote=same.remote(0, 5))
         assert poll(c.scq)[0].ok and b.rcq.poll(1) == []
         return c.mem.read(5) == b"still"
@@ -129,7 +129,7 @@ def test_a_send_with_invalidate_that_waits_for_its_receive_invalidates_when_rece
         a.mem.write(b"still")
         send_with_invalidate(a, mr.rkey)
         a.post(WRITE, 4, length=5, remote=mr.remote())
-        wait_until(write_is_placed)
+        wait_until(read_and_check_placed_write)
     b.post_receive(1)
     assert poll(b.rcq)[0].invalidated_rkey == mr.rkey
     assert [(w.wr_id, w.ok) for w in poll(a.scq, 2)] == [(3, True), (4, True)]

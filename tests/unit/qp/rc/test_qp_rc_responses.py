@@ -51,7 +51,7 @@ def expected_response(msn: int) -> bytes:
     return octet_pattern(1 << 16)[LENGTH * (msn - 1) : LENGTH * msn]
 
 
-def payloads_sent_by(peer: ScriptedRCPeer, file: Path) -> list[bytes]:
+def payloads_sent_to(peer: ScriptedRCPeer, file: Path) -> list[bytes]:
     """Return the payload of each call that siwarp sent with, as the capture recorded it."""
     with PcapNgReader(str(file)) as packets:
         tcp = [packet[TCP] for packet in packets if TCP in packet]
@@ -67,7 +67,7 @@ def test_responses_to_read_requests_that_arrive_together_leave_together(
         peer.sock.sendall(frame_requests(peer))
         for msn in range(1, REQUESTS + 1):
             assert receive_response(peer) == expected_response(msn)
-    (payload,) = payloads_sent_by(peer, tmp_path / "it.pcapng")
+    (payload,) = payloads_sent_to(peer, tmp_path / "it.pcapng")
     assert len(split_stream(payload).fpdus) == REQUESTS
     peer.close()
 
@@ -107,7 +107,7 @@ def test_a_send_after_read_requests_completes_after_their_responses_are_sent(
         peer.sock.sendall(requests + peer.frame_segment(build_send() / b"after"))
         (wc,) = poll(peer.end.rcq)
         assert (wc.wr_id, wc.check().byte_len) == (5, 5)
-    (payload,) = payloads_sent_by(peer, tmp_path / "it.pcapng")
+    (payload,) = payloads_sent_to(peer, tmp_path / "it.pcapng")
     assert len(split_stream(payload).fpdus) == REQUESTS
     peer.close()
 

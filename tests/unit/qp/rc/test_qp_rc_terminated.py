@@ -70,7 +70,7 @@ def expected_vendor_err(error: tuple[int, int, int]) -> int:
     return error[0] << 16 | error[1] << 8 | error[2]
 
 
-def peer_with_read_requests(connector: ListenerAndConnector) -> tuple[ScriptedRCPeer, list[bytes]]:
+def peer_that_received_reads(connector: ListenerAndConnector) -> tuple[ScriptedRCPeer, list[bytes]]:
     """Return a peer to which siwarp sends three Read Requests, and the requests' segments."""
     peer = ScriptedRCPeer.accept_from_siwarp(connector)
     for wr_id in (1, 2, 3):
@@ -109,7 +109,7 @@ def send_terminate_and_check_reports(
 def test_the_quoted_request_completes_with_the_errors_status_and_others_are_flushed(
     connector: ListenerAndConnector, error: tuple[int, int, int], which: int
 ) -> None:
-    peer, segments = peer_with_read_requests(connector)
+    peer, segments = peer_that_received_reads(connector)
     quoted = {
         "m": 1,
         "d": 1,
@@ -127,7 +127,7 @@ def test_the_quoted_request_completes_with_the_errors_status_and_others_are_flus
 def test_a_terminate_without_a_quoted_header_flushes_all_requests(
     connector: ListenerAndConnector, error: tuple[int, int, int]
 ) -> None:
-    peer, _ = peer_with_read_requests(connector)
+    peer, _ = peer_that_received_reads(connector)
     assert send_terminate_and_check_reports(peer, build_terminate(*error), error) == ALL_FLUSHED
 
 
@@ -135,7 +135,7 @@ def test_a_terminate_without_a_quoted_header_flushes_all_requests(
 def test_undefined_error_codes_of_a_terminate_are_reported_unchanged(
     connector: ListenerAndConnector, error: tuple[int, int, int]
 ) -> None:
-    peer, _ = peer_with_read_requests(connector)
+    peer, _ = peer_that_received_reads(connector)
     assert send_terminate_and_check_reports(peer, build_terminate(*error), error) == ALL_FLUSHED
 
 
@@ -143,7 +143,7 @@ def test_undefined_error_codes_of_a_terminate_are_reported_unchanged(
 def test_a_terminate_that_quotes_no_outstanding_request_flushes_all_requests(
     connector: ListenerAndConnector, what: str
 ) -> None:
-    peer, _ = peer_with_read_requests(connector)
+    peer, _ = peer_that_received_reads(connector)
     header = {
         "another MSN": QuotedUntagged(opcode=Opcode.RDMA_READ_REQUEST, qn=1, msn=4),
         "another queue": QuotedUntagged(opcode=Opcode.SEND, qn=0, msn=1),

@@ -16,7 +16,7 @@ RECEIVES = 8
 
 
 @contextlib.contextmanager
-def peers_with_half_message(end: RDEnd, n: int, host: str) -> Iterator[list[ScriptedRDPeer]]:
+def peers_that_sent_half_message(end: RDEnd, n: int, host: str) -> Iterator[list[ScriptedRDPeer]]:
     """Create peers that have each sent the first half of a message."""
     with contextlib.ExitStack() as stack:
         made = []
@@ -34,8 +34,8 @@ def send_second_half_of_message(one: ScriptedRDPeer) -> None:
     one.send_segment(one.build_untagged(Opcode.SEND, b"more", mo=4, msn=1))
 
 
-def assert_single_segment_message_received(end: RDEnd, host: str) -> None:
-    """Assert that the endpoint receives a single-segment message of a new peer immediately."""
+def assert_new_peer_message_is_received(end: RDEnd, host: str) -> None:
+    """Send a single-segment message from a new peer; assert that it is received immediately."""
     with contextlib.closing(ScriptedRDPeer(end, host)) as one:
         one.connect()
         one.send_and_wait(one.build_untagged(Opcode.SEND, b"whole"))
@@ -54,11 +54,11 @@ def test_multi_segment_messages_leave_a_quarter_of_the_receives_and_all_complete
     receiving_peer: RDEnd,
 ) -> None:
     with (
-        peers_with_half_message(receiving_peer, 6, "127.0.0.2") as some,
-        peers_with_half_message(receiving_peer, 6, "127.0.0.3") as others,
+        peers_that_sent_half_message(receiving_peer, 6, "127.0.0.2") as some,
+        peers_that_sent_half_message(receiving_peer, 6, "127.0.0.3") as others,
     ):
-        assert_single_segment_message_received(receiving_peer, "127.0.0.2")
-        assert_single_segment_message_received(receiving_peer, "127.0.0.4")
+        assert_new_peer_message_is_received(receiving_peer, "127.0.0.2")
+        assert_new_peer_message_is_received(receiving_peer, "127.0.0.4")
         assert [w.byte_len for w in poll(receiving_peer.rcq, 2)] == [5, 5]
         assert receiving_peer.rcq.poll() == []
         for one in (*some, *others):
@@ -76,11 +76,11 @@ def test_multi_segment_messages_of_one_source_use_at_most_half_of_the_receives(
     receiving_peer: RDEnd,
 ) -> None:
     with (
-        peers_with_half_message(receiving_peer, 7, "127.0.0.2"),
-        peers_with_half_message(receiving_peer, 1, "127.0.0.3") as others,
+        peers_that_sent_half_message(receiving_peer, 7, "127.0.0.2"),
+        peers_that_sent_half_message(receiving_peer, 1, "127.0.0.3") as others,
     ):
         for _ in range(3):
-            assert_single_segment_message_received(receiving_peer, "127.0.0.2")
+            assert_new_peer_message_is_received(receiving_peer, "127.0.0.2")
         send_second_half_of_message(others[0])
         assert sorted(w.byte_len for w in poll(receiving_peer.rcq, 4)) == [5, 5, 5, 8]
 
@@ -89,7 +89,7 @@ def test_multi_segment_messages_of_one_source_use_at_most_half_of_the_receives(
 def test_multi_segment_messages_use_the_last_receive_one_at_a_time(rig: Rig) -> None:
     end = RDEnd(rig, 1 << 12)
     end.post_receive(1, 64)
-    with peers_with_half_message(end, 2, "127.0.0.2") as both:
+    with peers_that_sent_half_message(end, 2, "127.0.0.2") as both:
         for one in both:
             send_second_half_of_message(one)
         assert poll(end.rcq)[0].byte_len == 8

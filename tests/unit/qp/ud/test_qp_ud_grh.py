@@ -34,7 +34,7 @@ def ones_complement_sum_of_ip_header(header: bytes) -> int:
     return total
 
 
-def check_grh(grh: bytes, source: str, dest: str, payload: int, head: int = 0) -> int:
+def check_grh_and_get_sl(grh: bytes, source: str, dest: str, payload: int, head: int = 0) -> int:
     """Check a GRH against the RFCs' header formats; return the expected sl of its completion."""
     udp = 8 + 18 + head + payload + 4  # UDP header, DDP header, payload, CRC32C
     assert len(grh) == 40
@@ -89,7 +89,7 @@ def test_a_message_with_grh_begins_with_the_ip_header_of_its_datagram(
     (wc,) = poll(pair.rcq)
     assert (wc.ok, wc.wr_id, wc.byte_len) == (True, 9, 40 + size)
     assert wc.wc_flags == WCFlag.GRH
-    assert wc.sl == check_grh(pair.into.read(40), host, host, size)
+    assert wc.sl == check_grh_and_get_sl(pair.into.read(40), host, host, size)
     assert pair.into.read(40 + size)[40:] == octet_pattern(size)
     assert (wc.source, wc.destination) == (pair.a.addr, pair.b.addr)
 
@@ -102,7 +102,7 @@ def test_a_grh_contains_the_addresses_of_both_ends(rig: Rig) -> None:
     a.post_send(SendWR(sg=[out.sge()], ah=rig.create_ah(b)))
     (wc,) = poll(cq)
     assert wc.destination == b.addr
-    check_grh(mr.read(40), "127.0.0.5", "127.9.8.7", 3)
+    check_grh_and_get_sl(mr.read(40), "127.0.0.5", "127.9.8.7", 3)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
@@ -113,7 +113,7 @@ def test_immediate_data_arrives_with_a_grh(rig: Rig, host: str) -> None:
     (wc,) = poll(pair.rcq)
     assert (wc.byte_len, wc.imm_data) == (140, 77)
     assert wc.wc_flags == WCFlag.GRH | WCFlag.WITH_IMM
-    check_grh(pair.into.read(40), host, host, 100, head=8)
+    check_grh_and_get_sl(pair.into.read(40), host, host, 100, head=8)
     assert pair.into.read(140)[40:] == octet_pattern(100)
 
 
@@ -136,7 +136,7 @@ def test_a_grh_may_span_several_scatter_elements(rig: Rig, parts: tuple[int, ...
         got += memory[at : at + part]
         assert memory[at + part : at + part + 7] == b"\xee" * 7
         at += part + 7
-    check_grh(got[:40], "127.0.0.1", "127.0.0.1", 64)
+    check_grh_and_get_sl(got[:40], "127.0.0.1", "127.0.0.1", 64)
     assert got[40:] == octet_pattern(64)
 
 
@@ -198,7 +198,7 @@ def test_queue_pairs_on_one_socket_enable_the_grh_independently(rig: Rig) -> Non
         )
         (wc,) = poll(cq)
         assert (wc.byte_len, wc.destination) == (size, pair.b.addr)
-    check_grh(pair.into.read(40), "127.0.0.1", "127.0.0.1", 64)
+    check_grh_and_get_sl(pair.into.read(40), "127.0.0.1", "127.0.0.1", 64)
 
 
 def test_the_grh_of_a_multicast_message_has_the_group_as_its_destination(rig: Rig) -> None:
@@ -218,7 +218,7 @@ def test_the_grh_of_a_multicast_message_has_the_group_as_its_destination(rig: Ri
         got = pair.into.read(3000)[1000 * wc.wr_id :][: wc.byte_len]
         assert got[-64:] == octet_pattern(64)
         if grh:
-            assert wc.sl == check_grh(got[:40], host, group, 64, head=8)
+            assert wc.sl == check_grh_and_get_sl(got[:40], host, group, 64, head=8)
     for qp in members:
         qp.detach_mcast(group)
 
@@ -261,4 +261,4 @@ def test_the_grh_of_a_queue_pair_bound_to_the_wildcard_address_contains_that_add
     a = rig.create_ud_qp(rig.create_cq(), addr=("127.0.0.1", 0))
     a.post_send(SendWR(sg=[out.sge()], ah=rig.create_ah(("127.0.0.1", b.addr[1]))))
     assert poll(cq)[0].destination == ("0.0.0.0", b.addr[1])
-    check_grh(mr.read(40), "127.0.0.1", "0.0.0.0", 3)
+    check_grh_and_get_sl(mr.read(40), "127.0.0.1", "0.0.0.0", 3)

@@ -35,7 +35,7 @@ def raise_descriptor_limit() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def proportional_memory_octets() -> int:
+def proportional_set_size() -> int:
     """Return the proportional set size (Pss) of this process in octets."""
     for line in Path("/proc/self/smaps_rollup").read_text().splitlines():
         if line.startswith("Pss:"):
@@ -109,11 +109,11 @@ def test_thousands_of_queue_pairs_are_created_receive_and_are_destroyed_within_s
     create_and_destroy_qps(rig, cq, 300, shared)
     fds, before, start = (
         count_open_descriptors(),
-        proportional_memory_octets(),
+        proportional_set_size(),
         time.monotonic(),
     )
     qps = create_qps(rig, cq, n, shared)
-    took, each = time.monotonic() - start, (proportional_memory_octets() - before) / n
+    took, each = time.monotonic() - start, (proportional_set_size() - before) / n
     try:
         sockets = count_open_descriptors() - fds
         assert sockets == ((n + 255) // 256 if shared else n)

@@ -36,7 +36,7 @@ crc32c = crcmod.predefined.mkPredefinedCrcFun("crc-32c")
 
 
 @pytest.fixture(name="target")
-def write_record_target(rig: Rig) -> Iterator[WriteRecordTarget]:
+def target_of_write_records(rig: Rig) -> Iterator[WriteRecordTarget]:
     made = WriteRecordTarget(rig)
     yield made
     made.close()
