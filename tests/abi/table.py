@@ -215,7 +215,7 @@ def keep_cpus_busy(wanted: bool) -> Iterator[None]:
             process.wait()
 
 
-def wait_for_client(
+def wait_for_client_exit(
     server: subprocess.Popen[bytes], client: subprocess.Popen[bytes], limit: float
 ) -> int | str:
     """Wait for a client; after a failure of the server, wait at most 10 s longer."""
@@ -280,7 +280,7 @@ def run_programs_of_test_row(
     client = start_program(machine.command_line(row, place, 1, row.client), logs[1], machine.work)
     if row.kill:
         return kill_server_or_client(machine, row, server, client)
-    status = wait_for_client(server, client, limit)
+    status = wait_for_client_exit(server, client, limit)
     # A server ends soon after its client has ended; after a failure of the client, the server may
     # wait for another client.
     return [wait_or_kill(server, scale_limit(10) if status == 0 else 2), status]

@@ -56,7 +56,7 @@ static void schedule_arrivals(void)
 {
 	while (known < net.n_in_flight) {
 		if (random_number() % 100 < LOSS)
-			fuzz_net_drop(known);
+			fuzz_net_drop_datagram(known);
 		else
 			due[known++] = net.now + ONEWAY;
 	}

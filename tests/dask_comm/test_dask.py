@@ -131,7 +131,7 @@ def test_a_message_written_before_close_arrives() -> None:
 
 
 def test_closing_does_not_wait_for_ever_for_a_peer_that_reads_nothing() -> None:
-    async def close_beside_deaf_peer() -> None:
+    async def close_with_unresponsive_peer() -> None:
         a, b = await comm_pair()
         await a.write([to_serialize(np.ones(5_000_000, dtype="u1"))])
         with dask.config.set({"distributed.comm.timeouts.tcp": "50ms"}):
@@ -139,11 +139,11 @@ def test_closing_does_not_wait_for_ever_for_a_peer_that_reads_nothing() -> None:
         assert a.closed() and not b.closed()
         b.abort()
 
-    run_with_time_limit(close_beside_deaf_peer)
+    run_with_time_limit(close_with_unresponsive_peer)
 
 
 def test_closing_continues_to_wait_while_the_peer_reads_messages() -> None:
-    async def close_beside_slow_peer() -> None:
+    async def close_with_slow_peer() -> None:
         a, b = await comm_pair()
         for _ in range(3):
             await a.write([to_serialize(np.ones(5_000_000, dtype="u1"))])
@@ -155,7 +155,7 @@ def test_closing_continues_to_wait_while_the_peer_reads_messages() -> None:
             await closing
         b.abort()
 
-    run_with_time_limit(close_beside_slow_peer)
+    run_with_time_limit(close_with_slow_peer)
 
 
 def test_the_memory_of_a_message_is_released_when_the_peer_has_read_it() -> None:

@@ -355,7 +355,7 @@ static void check_unacknowledged_events(void)
  * ---- waiting -----------------------------------------------------------------------------------
  */
 
-static void *read_one_event(void *event)
+static void *read_one_async_event(void *event)
 {
 	CHECK(ibv_get_async_event(ctx, event) == 0);
 	return NULL;
@@ -371,7 +371,7 @@ static void check_blocking_async_event_wait(void)
 	pthread_t thread;
 
 	CHECK(fcntl(ctx->async_fd, F_SETFL, 0) == 0);
-	CHECK(srq && pthread_create(&thread, NULL, read_one_event, &event) == 0);
+	CHECK(srq && pthread_create(&thread, NULL, read_one_async_event, &event) == 0);
 	usleep(50000);
 	CHECK(ibv_modify_srq(srq, &attr, IBV_SRQ_LIMIT) == 0);
 	CHECK(pthread_join(thread, NULL) == 0);
