@@ -512,10 +512,7 @@ static void scenario_accept_after_client_closed(void)
 	close_endpoint_socket(&b);
 }
 
-/*
- * Sends octet by octet: a stream has no message boundaries, wherever writes, segments and reads are
- * cut.
- */
+/* Sends and receives octet by octet, because a stream has no message boundaries. */
 static void scenario_send_octet_by_octet(void)
 {
 	static const char text[] = "cut anywhere";

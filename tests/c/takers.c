@@ -37,7 +37,7 @@ struct taker {
 	uint64_t used, put_back;
 };
 
-/* The elements of a buffer, which follow from its number. */
+/* Computes the scatter/gather elements of a buffer from its number, and returns their count. */
 static int make_sges_of_buffer(uint64_t number, struct siw_sge *sgl)
 {
 	int n = (int)(number % (MAX_SGE + 1));

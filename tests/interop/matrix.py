@@ -285,7 +285,10 @@ def test_siwarp_reads_the_memory_of_siw(
 
 @pytest.fixture
 def use_roce_persona(stack_under_test: Stack) -> Iterator[None]:
-    """siwarp's queue pairs confirm delivery by Reads of length 0; siw answers some with data."""
+    """Select persona roce, in which siwarp's queue pairs confirm delivery by Reads of length 0.
+
+    siw answers some of these Reads with data.
+    """
     stack_under_test.set_persona("roce")
     asked = stack_under_test.read_counter("confirm_reads")
     yield
