@@ -51,13 +51,13 @@ def measure_with_simulated_rates(
     """Measure rows with simulated runs, which return these rates or raise these errors in turn."""
     left = list(answers)
 
-    def simulate_run(_row: threads.Row, _duration: float) -> float:
+    def return_simulated_rate(_row: threads.Row, _duration: float) -> float:
         answer = left.pop(0)
         if isinstance(answer, BenchError):
             raise answer
         return answer
 
-    monkeypatch.setattr(threads, "measure_rate", simulate_run)
+    monkeypatch.setattr(threads, "measure_rate", return_simulated_rate)
     return threads.measure_rows(rows, rounds)
 
 

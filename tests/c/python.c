@@ -54,7 +54,7 @@ static bool append_to_request(const char *text)
 	return true;
 }
 
-static bool list_descriptors(void)
+static bool list_open_descriptors(void)
 {
 	DIR *dir = opendir("/proc/self/fd");
 	struct dirent *entry;
@@ -133,7 +133,7 @@ static int start_program(const char *folder, int argc, char *argv[])
 	if (snprintf(to.sun_path, sizeof(to.sun_path), "%s/socket", folder) >=
 	    (int)sizeof(to.sun_path))
 		return -1;
-	if (!list_descriptors() || !build_request(argc, argv))
+	if (!list_open_descriptors() || !build_request(argc, argv))
 		return -1;
 	server = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 	if (server < 0)
@@ -151,7 +151,7 @@ static int start_program(const char *folder, int argc, char *argv[])
  * Blocks the forwarded signals, until it is known whether they are forwarded, or lets them in. A
  * signal that comes meanwhile is pending.
  */
-static void block_signals(bool block)
+static void set_signals_blocked(bool block)
 {
 	sigset_t set;
 
@@ -226,11 +226,11 @@ int main(int argc, char *argv[])
 	}
 	*strrchr(folder, '/') = 0;
 	*strrchr(folder, '/') = 0;
-	block_signals(true);
+	set_signals_blocked(true);
 	server = start_program(folder, argc, words);
 	if (server >= 0)
 		install_signal_handlers();
-	block_signals(false);
+	set_signals_blocked(false);
 	if (server < 0)
 		return run_interpreter(folder, words);
 	/* Pipes must end when the program closes them. */

@@ -102,15 +102,17 @@ def test_both_ends_send_large_messages_at_the_same_time() -> None:
         a, b = await comm_pair()
         array = to_serialize(np.ones(3_000_000, dtype="u1"))
 
-        async def send_many(comm: Any) -> None:
+        async def send_many_arrays(comm: Any) -> None:
             for _ in range(20):
                 await comm.write([array])
 
-        async def read_many(comm: Any) -> None:
+        async def read_many_arrays(comm: Any) -> None:
             for _ in range(20):
                 assert bytes((await comm.read())[0]) == bytes(3_000_000 * b"\1")
 
-        await asyncio.gather(send_many(a), send_many(b), read_many(a), read_many(b))
+        await asyncio.gather(
+            send_many_arrays(a), send_many_arrays(b), read_many_arrays(a), read_many_arrays(b)
+        )
         await asyncio.gather(a.close(), b.close())
 
     run_with_time_limit(exchange_arrays_both_ways_at_once)

@@ -214,7 +214,7 @@ class TreeCopy:
             raise MutantRunError("stopped")
         return status
 
-    def run_with_output(
+    def run_and_return_output(
         self, command: list[str], limit: float, enough: re.Pattern[str] | None = None
     ) -> tuple[int | None, str]:
         """Run a command; return its exit status (None: it exceeded the limit) and its output.
