@@ -166,7 +166,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if "SIWARP_CRC_FIRST" in os.environ:
         for item in items:
             if item.get_closest_marker("fast_path"):
-                item.fixturenames.insert(0, "_crc_first_off")  # type: ignore[attr-defined]
+                item.fixturenames.insert(0, "_disable_crc_first")  # type: ignore[attr-defined]
 
 
 # pytest ignores SIGINT if a shell starts it in the background, and SIGHUP under nohup. Programs
@@ -342,7 +342,7 @@ if "SANITIZER" in os.environ:
 
 
 @pytest.fixture
-def _crc_first_off() -> Iterator[None]:
+def _disable_crc_first() -> Iterator[None]:
     """Turn the setting `crc_first` off for a layer test of the behaviour without the setting.
 
     Tests marked `fast_path` use this fixture if SIWARP_CRC_FIRST is in the environment, so that the
@@ -375,7 +375,7 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.enable()
-    _threads_before.update(_foreign_thread_ids())
+    _threads_before.update(_non_python_thread_ids())
 
 
 #: Ids of threads that exist before the first test: threads of numpy, and the thread that
@@ -401,7 +401,7 @@ def pytest_runtest_logfinish(nodeid: str) -> None:
             _reports[file.name] = size
 
 
-def _foreign_thread_ids() -> set[int]:
+def _non_python_thread_ids() -> set[int]:
     """Return the ids of this process's threads that Python's threading module does not know."""
     tasks = {int(task.name) for task in Path("/proc/self/task").iterdir()}
     return tasks - {thread.native_id for thread in threading.enumerate()}
@@ -413,7 +413,7 @@ def wait_for_device_threads_to_end(limit: float = 10) -> None:
     LeakSanitizer crashes if it examines the stack of a thread that ends at the same time.
     """
     deadline = time.monotonic() + limit
-    while _foreign_thread_ids() - _threads_before:
+    while _non_python_thread_ids() - _threads_before:
         if time.monotonic() > deadline:
             break  # a test has left a device open, whose threads do not end
         time.sleep(0.005)

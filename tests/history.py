@@ -9,8 +9,8 @@ from pathlib import Path
 class FirstVersion:
     """The first version of a list of files, for tests that check that the list only shrinks.
 
-    `text` is the first version. `original_name` returns the name of a file at the commit that added
-    the list, because a moved file is not a new entry.
+    `text` is the first version. `original_file_name` returns the name of a file at the commit that
+    added the list, because a moved file is not a new entry.
     """
 
     def __init__(self, root: Path, path: str) -> None:
@@ -32,6 +32,6 @@ class FirstVersion:
         done = subprocess.run(command, cwd=self._root, capture_output=True, text=True, check=True)
         return done.stdout
 
-    def original_name(self, path: str) -> str:
+    def original_file_name(self, path: str) -> str:
         """Return the name that a file had in the commit that added the list."""
         return self._old.get(path, path)

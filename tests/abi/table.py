@@ -189,7 +189,7 @@ def kill_all_programs() -> None:
             process.wait()
 
 
-def wait_or_kill(process: subprocess.Popen[bytes], seconds: float) -> int | str:
+def wait_or_kill_program(process: subprocess.Popen[bytes], seconds: float) -> int | str:
     """Wait for a program; return its exit status, or "hung" after killing its session."""
     try:
         return process.wait(timeout=max(seconds, 0.1))
@@ -215,7 +215,7 @@ def keep_cpus_busy(wanted: bool) -> Iterator[None]:
             process.wait()
 
 
-def wait_for_client(
+def wait_for_client_exit(
     server: subprocess.Popen[bytes], client: subprocess.Popen[bytes], limit: float
 ) -> int | str:
     """Wait for a client; after a failure of the server, wait at most 10 s longer."""
@@ -223,7 +223,7 @@ def wait_for_client(
     while client.poll() is None and not server.poll() and time.monotonic() < end:
         time.sleep(0.02)
     left = end - time.monotonic()
-    return wait_or_kill(client, min(left, scale_limit(10)) if server.poll() else left)
+    return wait_or_kill_program(client, min(left, scale_limit(10)) if server.poll() else left)
 
 
 def running_rank_pid(machine: Machine) -> int:
@@ -255,7 +255,7 @@ def kill_server_or_client(
         time.sleep(scale_limit(BEFORE_KILL))
         # In place "nobody" the process is runuser, whose child is the program.
         os.killpg(victim.pid, signal.SIGKILL)
-    last, killed = wait_or_kill(other, limit), wait_or_kill(victim, limit)
+    last, killed = wait_or_kill_program(other, limit), wait_or_kill_program(victim, limit)
     return [killed, last] if row.kill == "server" else [last, killed]
 
 
@@ -270,20 +270,20 @@ def run_programs_of_test_row(
         if row.kill:
             time.sleep(scale_limit(BEFORE_KILL))
             os.kill(running_rank_pid(machine), signal.SIGKILL)
-        return [wait_or_kill(server, limit)]
+        return [wait_or_kill_program(server, limit)]
     while row.port and not machine.is_listening(row.port) and server.poll() is None:
         if time.monotonic() - began > limit:
-            return [wait_or_kill(server, 0), "not started"]
+            return [wait_or_kill_program(server, 0), "not started"]
         time.sleep(0.02)
     if server.poll() is not None:
         return [server.returncode, "not started"]
     client = start_program(machine.command_line(row, place, 1, row.client), logs[1], machine.work)
     if row.kill:
         return kill_server_or_client(machine, row, server, client)
-    status = wait_for_client(server, client, limit)
+    status = wait_for_client_exit(server, client, limit)
     # A server ends soon after its client has ended; after a failure of the client, the server may
     # wait for another client.
-    return [wait_or_kill(server, scale_limit(10) if status == 0 else 2), status]
+    return [wait_or_kill_program(server, scale_limit(10) if status == 0 else 2), status]
 
 
 def wait_for_free_port(machine: Machine, row: Row) -> None:

@@ -286,17 +286,19 @@ def test_no_round_begins_that_would_end_after_the_time_limit(
 ) -> None:
     now = [1000.0]
 
-    def take_10_s() -> dict[str, float]:
+    def advance_clock_by_10_s() -> dict[str, float]:
         now[0] += 10.0
         return {"value": 1.0}
 
     monkeypatch.setattr(report.time, "monotonic", lambda: now[0])
-    figures = [make_latency_figure("raw", take_10_s)]
+    figures = [make_latency_figure("raw", advance_clock_by_10_s)]
     found = report.measure_figures(make_report_scope(20), figures, limit=35.0)
     assert found["partial"] == "3 of 20 rounds: the time limit was reached"
     assert found["seconds"] == 30
     # The time limit also ends a round of which some figures are not measured yet.
-    figures = [make_latency_figure(name, take_10_s) for name in ("raw", "other", "third")]
+    figures = [
+        make_latency_figure(name, advance_clock_by_10_s) for name in ("raw", "other", "third")
+    ]
     found = report.measure_figures(make_report_scope(20), figures, limit=15.0)
     assert found["partial"] == "the time limit was reached in round 1 of 20"
     assert [figure["median"] for figure in found["figures"]] == [1.0, 1.0, None]

@@ -144,12 +144,12 @@ def test_several_sizes_are_measured_and_written_as_csv_and_drawn(tmp_path: Path)
 def test_a_measurement_that_a_busy_machine_does_not_complete_is_partial(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def run_except_rc(kind: str, qp: str, *_: Any, **__: Any) -> dict[str, Any]:
+    def fail_if_rc(kind: str, qp: str, *_: Any, **__: Any) -> dict[str, Any]:
         if qp == "rc":
             raise SlowError("the run 'ours' did not finish within 20 s")
         return {"qp": qp, "partial": ""}
 
-    monkeypatch.setattr(cli, "run", run_except_rc)
+    monkeypatch.setattr(cli, "run", fail_if_rc)
     done = CliRunner().invoke(app, ["lat", "--qp", "rc,ud", "--json"])
     assert done.exit_code == 0
     ud, rc = json.loads(done.stdout)

@@ -84,7 +84,7 @@ def extend_run_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
-def fork_processes_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
+def use_forking_python(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", str(forking_programs_folder() / "python"))
 
 

@@ -114,7 +114,7 @@ static void check_rate_restored_after_10s(uint32_t kbits)
  * Checks that an interval without sends stops the timer until the next send, and that the breaker
  * opens if the peer then stays silent.
  */
-static void check_idle_stops_timer(void)
+static void check_idle_stops_breaker_timer(void)
 {
 	uint64_t now = siw_now_ns();
 
@@ -141,7 +141,7 @@ static void check_idle_stops_timer(void)
 }
 
 /* Checks that a send after an idle period makes the device's thread start a new interval. */
-static void check_send_restarts_interval(void)
+static void check_send_restarts_breaker_interval(void)
 {
 	long deadline = now_ms() + LIMIT_MS;
 	uint64_t now = siw_now_ns();
@@ -192,9 +192,9 @@ int main(int argc, char **argv)
 {
 	must(argc == 2);
 	if (!strcmp(argv[1], "idle"))
-		check_idle_stops_timer();
+		check_idle_stops_breaker_timer();
 	else if (!strcmp(argv[1], "woken"))
-		check_send_restarts_interval();
+		check_send_restarts_breaker_interval();
 	else if (!strcmp(argv[1], "late"))
 		check_late_reports_open_breaker();
 	else

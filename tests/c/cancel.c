@@ -234,7 +234,7 @@ static void drain_cq(void)
  * Cancels a thread at about the time of its event: either that thread consumes the event, or the
  * next waiting thread does.
  */
-static void check_event_not_lost(int round)
+static void check_cancel_loses_no_event(int round)
 {
 	struct siw_cq *cq;
 	struct siw_wc wc[2];
@@ -258,7 +258,7 @@ static void check_event_not_lost(int round)
 	await_completions(&ud, wc, 2);
 }
 
-static void check_cancel_beside_pollers(void)
+static void check_cancel_with_concurrent_pollers(void)
 {
 	pthread_t threads[N_WAITS + 3];
 
@@ -310,9 +310,9 @@ int main(int argc, char **argv)
 	no_device = siw_cm_create_channel(NULL);
 	must(no_device);
 	check_waits_are_cancellable();
-	check_cancel_beside_pollers();
+	check_cancel_with_concurrent_pollers();
 	for (int i = 0; i < rounds; i++)
-		check_event_not_lost(i);
+		check_cancel_loses_no_event(i);
 	check_progress_thread_answers_reads();
 	send_and_check_message(&a, &b, SLOT, 'z');
 	before = now_ms();

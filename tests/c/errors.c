@@ -75,7 +75,7 @@ static struct siw_wc wait_for_completion(void)
 	return wc;
 }
 
-static struct siw_err_entry wait_for_error(struct siw_qp *qp)
+static struct siw_err_entry wait_for_reported_error(struct siw_qp *qp)
 {
 	long end = now_ms() + LIMIT_MS;
 	struct siw_err_entry entry;
@@ -114,7 +114,7 @@ static void check_length_error_is_reported_to_sender(struct siw_qp *a, struct si
 	post_send_to(a, ah, 4711);
 	must(wait_for_completion().status == SIW_WC_LOC_LEN_ERR);
 	expect_async_event(a, SIW_EVENT_QP_ERR_QUEUED);
-	e = wait_for_error(a);
+	e = wait_for_reported_error(a);
 	must(e.origin == SIW_ERR_REPORTED && e.wr_id == 4711 && e.msn == 1);
 	must(e.src_qpn == siw_qp_num(b) && e.source.port_be == at.port_be);
 	must(e.layer == 1 && e.type == 2 && e.code == 5);
@@ -148,7 +148,7 @@ static void check_invalid_datagram_is_reported_locally(struct siw_qp *qp, int ev
 	struct siw_err_entry e;
 
 	send_invalid_datagram(qp);
-	e = wait_for_error(qp);
+	e = wait_for_reported_error(qp);
 	must(e.origin == SIW_ERR_FOUND && e.msn == 99 && e.seg_len == 18);
 	must(e.layer == 0 && e.type == 2 && e.code == 6);
 	expect_async_event(qp, event);

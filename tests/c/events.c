@@ -23,7 +23,7 @@ static struct siw_cm_channel *other;
 static struct end a, b;
 static pthread_barrier_t both;
 
-static void await_event(struct siw_cm_channel *channel)
+static void await_cm_event(struct siw_cm_channel *channel)
 {
 	struct pollfd readable = { .fd = siw_cm_channel_fd(channel), .events = POLLIN };
 
@@ -35,17 +35,17 @@ static struct siw_cm_id *read_disconnected_event(struct siw_cm_channel *channel)
 {
 	struct siw_cm_event event;
 
-	await_event(channel);
+	await_cm_event(channel);
 	check(siw_cm_get_event(channel, &event, 0));
 	must(event.event == SIW_CM_DISCONNECTED);
 	return event.id;
 }
 
-static void read_event_with_progress_lock_held(void)
+static void read_cm_event_with_progress_lock_held(void)
 {
 	connect_rc_endpoints(&a, &rig, &b, &rig, 1);
 	check(siw_cm_disconnect(a.id));
-	await_event(rig.cm);
+	await_cm_event(rig.cm);
 	siw_lock(&rig.ctx->lane0.lock);
 	read_disconnected_event(rig.cm);
 	siw_unlock(&rig.ctx->lane0.lock);
@@ -151,7 +151,7 @@ int main(int argc, char **argv)
 	other = siw_cm_create_channel(rig.ctx);
 	must(other);
 	if (strcmp(argv[1], "read") == 0)
-		read_event_with_progress_lock_held();
+		read_cm_event_with_progress_lock_held();
 	else if (strcmp(argv[1], "move") == 0)
 		migrate_ids_whose_connection_ends();
 	else

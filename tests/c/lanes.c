@@ -156,7 +156,7 @@ static struct siw_qp *create_qp_of_some_type(struct creator *creator, unsigned i
 	return try_to_create_qp(creator->cq, init);
 }
 
-static void create_or_destroy_one(struct creator *creator)
+static void create_or_destroy_random_qp(struct creator *creator)
 {
 	unsigned int choice = (unsigned int)rand_r(&creator->seed);
 	struct siw_qp *_Atomic *at = &creator->qps[choice % KEPT];
@@ -187,7 +187,7 @@ static void *create_and_destroy_qps(void *arg)
 	struct creator *creator = arg;
 
 	while (!stop)
-		create_or_destroy_one(creator);
+		create_or_destroy_random_qp(creator);
 	for (int i = 0; i < KEPT; i++)
 		if (creator->qps[i])
 			destroy_qp(creator->qps[i]);
@@ -244,7 +244,7 @@ static void query_qp_of_creator(const struct creator *creator, unsigned int numb
 	atomic_fetch_add(&late_queries, 1);
 }
 
-static void *query_repeatedly(void *arg)
+static void *query_device_and_qps_repeatedly(void *arg)
 {
 	unsigned int seed = (unsigned int)(uintptr_t)arg;
 
@@ -316,7 +316,8 @@ static void run_threads(long ms)
 		check(-pthread_create(&senders[i], NULL, send_messages, &ends[i]));
 	}
 	for (uintptr_t i = 0; i < 2; i++)
-		check(-pthread_create(&queriers[i], NULL, query_repeatedly, (void *)(i + 1)));
+		check(-pthread_create(&queriers[i], NULL, query_device_and_qps_repeatedly,
+				      (void *)(i + 1)));
 	wait_until_each_thread_has_made_progress(ms);
 	for (int i = 0; i < LANES; i++) {
 		check(-pthread_join(creators[i].thread, NULL));

@@ -112,7 +112,7 @@ static void check_device_thread_sends_delivery_count(void)
 	await_completions(&b, &wc, 1);
 }
 
-static void *wait_for_event(void *unused)
+static void *wait_for_cq_event(void *unused)
 {
 	struct siw_cq *cq;
 
@@ -131,7 +131,7 @@ static void check_waiting_thread_sends_delivery_count(void)
 
 	held = came = false;
 	holds = true;
-	must(pthread_create(&thread, NULL, wait_for_event, NULL) == 0);
+	must(pthread_create(&thread, NULL, wait_for_cq_event, NULL) == 0);
 	for (long deadline = now_ms() + LIMIT_MS; !held; sleep_ms(2)) {
 		siw_device_wake_sleeping_thread(&two.ctx->lane0);
 		must(now_ms() < deadline);

@@ -168,7 +168,7 @@ static void wait_until_handler_ready(struct side *side, const struct siw_io_hand
 	}
 }
 
-static void await_closed(struct side *side)
+static void await_connection_closed(struct side *side)
 {
 	const struct timespec moment = { .tv_nsec = 1000000 };
 	double until = monotonic_seconds() + LIMIT_S;
@@ -326,7 +326,7 @@ static void start_listener(struct side *side)
 	must(!siw_llp_local_addr(side->listener, &side->addr));
 }
 
-static int await_connected(struct side *side)
+static int await_connect_result(struct side *side)
 {
 	int rv;
 
@@ -338,7 +338,7 @@ static int await_connected(struct side *side)
 static void connect_a_to_b(void)
 {
 	must(!start_connect_from(&a, &b.addr, NULL, &a.handler, &a.sock));
-	must(!await_connected(&a));
+	must(!await_connect_result(&a));
 }
 
 /* Accepts until no connection is waiting, so that the poller stops returning the listener. */
@@ -365,7 +365,7 @@ static void scenario_connect_refused(void)
 
 	nobody.port_be = 0x0100; /* port 1, where nothing listens */
 	must(!start_connect_from(&a, &nobody, NULL, &a.handler, &a.sock));
-	print_step_result(&a, "connects", await_connected(&a));
+	print_step_result(&a, "connects", await_connect_result(&a));
 	print_step_result(&a, "connects", siw_llp_tcp_connect_result(a.sock));
 	print_step_result(&a, "gone", siw_llp_tcp_is_closed(a.sock));
 	print_peer_address(&a);
@@ -416,8 +416,8 @@ static void scenario_half_closed_connection(void)
 	shut_down_and_print_result(&b);
 	recv_end_of_stream_and_print_result(&a);
 	try_recv_and_print_result(&a);
-	await_closed(&a);
-	await_closed(&b);
+	await_connection_closed(&a);
+	await_connection_closed(&b);
 	shut_down_and_print_result(&a);
 	shut_down_and_print_result(&b);
 	try_send_and_print_result(&a);
@@ -458,7 +458,7 @@ static void scenario_read_after_reset(void)
 	script_send_all(&b, "before");
 	siw_llp_tcp_set_abortive_close(b.sock);
 	close_endpoint_socket(&b);
-	await_closed(&a);
+	await_connection_closed(&a);
 	script_recv_all(&a, 6);
 	recv_end_of_stream_and_print_result(&a);
 	make_calls_after_tcp_reset_and_print_results(&a);
@@ -469,7 +469,7 @@ static void scenario_send_after_abort(void)
 	connect_endpoints_tcp();
 	siw_llp_tcp_set_abortive_close(b.sock);
 	close_endpoint_socket(&b);
-	await_closed(&a);
+	await_connection_closed(&a);
 	try_send_and_print_result(&a);
 	try_send_and_print_result(&a);
 	make_calls_after_tcp_reset_and_print_results(&a);
@@ -482,7 +482,7 @@ static void scenario_send_to_closed_peer(void)
 	close_endpoint_socket(&b);
 	recv_end_of_stream_and_print_result(&a);
 	script_send_all(&a, "late");
-	await_closed(&a);
+	await_connection_closed(&a);
 	try_send_and_print_result(&a);
 	try_send_and_print_result(&a);
 	make_calls_after_tcp_reset_and_print_results(&a);
@@ -512,10 +512,7 @@ static void scenario_accept_after_client_closed(void)
 	close_endpoint_socket(&b);
 }
 
-/*
- * Sends octet by octet: a stream has no message boundaries, wherever writes, segments and reads are
- * cut.
- */
+/* Sends and receives octet by octet, because a stream has no message boundaries. */
 static void scenario_send_octet_by_octet(void)
 {
 	static const char text[] = "cut anywhere";
@@ -585,7 +582,7 @@ static void scenario_socket_connects_to_itself(void)
 
 	own.port_be = 0;
 	must(!start_self_connect(&a, &own, &a.handler, &a.sock));
-	print_step_result(&a, "connects", await_connected(&a));
+	print_step_result(&a, "connects", await_connect_result(&a));
 	script_send_all(&a, "to itself");
 	script_recv_all(&a, 9);
 	shut_down_and_print_result(&a);
@@ -775,8 +772,8 @@ static void scenario_simultaneous_open(void)
 	must(!start_connect_from(&a, &at_b, &at_a, &a.handler, &a.sock));
 	must(!start_connect_from(&b, &at_a, &at_b, &b.handler, &b.sock));
 	set_link_paused(false);
-	print_step_result(&a, "connects", await_connected(&a));
-	print_step_result(&b, "connects", await_connected(&b));
+	print_step_result(&a, "connects", await_connect_result(&a));
+	print_step_result(&b, "connects", await_connect_result(&b));
 	must(!siw_llp_peer_addr(a.sock, &peer) && siw_addr_same(&peer, &at_b));
 	must(!siw_llp_peer_addr(b.sock, &peer) && siw_addr_same(&peer, &at_a));
 	script_send_all(&a, "to b");

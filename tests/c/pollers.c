@@ -125,7 +125,7 @@ static struct stream {
 /* the poller of the peers, which only the main thread uses */
 static struct siw_llp_poller *outside;
 
-static int receive_from_stream(struct siw_io_handler *self)
+static int receive_from_tcp_stream(struct siw_io_handler *self)
 {
 	struct stream *stream = siw_container(self, struct stream, handler);
 	char octets[4096];
@@ -146,12 +146,12 @@ static int ignore_events_of_peer(struct siw_io_handler *self)
 
 static struct siw_io_handler peer_handler = { ignore_events_of_peer };
 
-static void connect_stream(struct siw_llp_sock *listener, const struct siw_addr *at,
-			   struct stream *stream)
+static void connect_tcp_stream(struct siw_llp_sock *listener, const struct siw_addr *at,
+			       struct stream *stream)
 {
 	int rv;
 
-	stream->handler.serve = receive_from_stream;
+	stream->handler.serve = receive_from_tcp_stream;
 	must(!siw_llp_tcp_connect(outside, at, NULL, &peer_handler, &stream->peer));
 	while ((rv = siw_llp_tcp_connect_result(stream->peer)) == -EAGAIN)
 		sched_yield();
@@ -163,7 +163,7 @@ static void connect_stream(struct siw_llp_sock *listener, const struct siw_addr 
 	must(!siw_llp_join_poller(stream->sock, lanes[0].poller));
 }
 
-static void open_streams(void)
+static void open_tcp_streams(void)
 {
 	struct siw_llp_sock *listener;
 	struct siw_addr at;
@@ -173,7 +173,7 @@ static void open_streams(void)
 	must(!siw_llp_tcp_listen(outside, &at, STREAMS, &peer_handler, &listener));
 	must(!siw_llp_local_addr(listener, &at));
 	for (int i = 0; i < STREAMS; i++)
-		connect_stream(listener, &at, &streams[i]);
+		connect_tcp_stream(listener, &at, &streams[i]);
 	siw_llp_close(listener);
 }
 
@@ -220,7 +220,7 @@ static void run_test_of_moving_streams(void)
 	char octets[64] = { 0 };
 	struct iovec iov = { octets, sizeof(octets) };
 
-	open_streams();
+	open_tcp_streams();
 	/* Thread i makes progress on lane i, and one more thread makes progress on all lanes. */
 	start_threads(threads, POLLERS + 1, make_progress_on_lanes_until_over);
 	for (unsigned int i = 0; i < SENDS; i++) {

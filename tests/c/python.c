@@ -43,7 +43,7 @@ static void forward_signal(int number)
 	kill((pid_t)program, number);
 }
 
-static bool add_string(const char *text)
+static bool append_to_request(const char *text)
 {
 	size_t octets = strlen(text) + 1;
 
@@ -54,7 +54,7 @@ static bool add_string(const char *text)
 	return true;
 }
 
-static bool list_descriptors(void)
+static bool list_open_descriptors(void)
 {
 	DIR *dir = opendir("/proc/self/fd");
 	struct dirent *entry;
@@ -74,7 +74,7 @@ static bool list_descriptors(void)
 	return !entry && n_descriptors;
 }
 
-static bool write_request(int argc, char *argv[])
+static bool build_request(int argc, char *argv[])
 {
 	char cwd[PATH_MAX], count[16], numbers[DESCRIPTORS * 12] = "";
 	size_t at = 0;
@@ -82,16 +82,16 @@ static bool write_request(int argc, char *argv[])
 	for (int i = 0; i < n_descriptors; i++)
 		at += (size_t)snprintf(numbers + at, sizeof(numbers) - at, "%d ", descriptors[i]);
 	snprintf(count, sizeof(count), "%d", argc - 1);
-	if (!getcwd(cwd, sizeof(cwd)) || !add_string(cwd) || !add_string(count))
+	if (!getcwd(cwd, sizeof(cwd)) || !append_to_request(cwd) || !append_to_request(count))
 		return false;
 	for (int i = 1; i < argc; i++) {
-		if (!add_string(argv[i]))
+		if (!append_to_request(argv[i]))
 			return false;
 	}
-	if (!add_string(numbers))
+	if (!append_to_request(numbers))
 		return false;
 	for (char **variable = environ; *variable; variable++) {
-		if (!add_string(*variable))
+		if (!append_to_request(*variable))
 			return false;
 	}
 	return true;
@@ -133,7 +133,7 @@ static int start_program(const char *folder, int argc, char *argv[])
 	if (snprintf(to.sun_path, sizeof(to.sun_path), "%s/socket", folder) >=
 	    (int)sizeof(to.sun_path))
 		return -1;
-	if (!list_descriptors() || !write_request(argc, argv))
+	if (!list_open_descriptors() || !build_request(argc, argv))
 		return -1;
 	server = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 	if (server < 0)
@@ -151,7 +151,7 @@ static int start_program(const char *folder, int argc, char *argv[])
  * Blocks the forwarded signals, until it is known whether they are forwarded, or lets them in. A
  * signal that comes meanwhile is pending.
  */
-static void block_signals(bool block)
+static void set_signals_blocked(bool block)
 {
 	sigset_t set;
 
@@ -161,7 +161,7 @@ static void block_signals(bool block)
 	sigprocmask(block ? SIG_BLOCK : SIG_UNBLOCK, &set, NULL);
 }
 
-static void handle_signals(void)
+static void install_signal_handlers(void)
 {
 	struct sigaction action = { .sa_handler = forward_signal, .sa_flags = SA_RESTART };
 
@@ -226,11 +226,11 @@ int main(int argc, char *argv[])
 	}
 	*strrchr(folder, '/') = 0;
 	*strrchr(folder, '/') = 0;
-	block_signals(true);
+	set_signals_blocked(true);
 	server = start_program(folder, argc, words);
 	if (server >= 0)
-		handle_signals();
-	block_signals(false);
+		install_signal_handlers();
+	set_signals_blocked(false);
 	if (server < 0)
 		return run_interpreter(folder, words);
 	/* Pipes must end when the program closes them. */

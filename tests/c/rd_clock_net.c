@@ -134,7 +134,7 @@ void send_from_peer(const struct peer_datagram *what)
 		len = SIW_RD_ACK_LEN; /* the body of an ACK without ranges */
 	crc = htole32(siw_crc32c(0, &d, SIW_RD_LEN + len));
 	memcpy((uint8_t *)&d + SIW_RD_LEN + len, &crc, sizeof(crc));
-	fuzz_net_send(stranger, 0, &d, SIW_RD_OVERHEAD + len);
+	fuzz_net_send_datagram(stranger, 0, &d, SIW_RD_OVERHEAD + len);
 }
 
 const uint8_t hello_body[SIW_RD_HELLO_LEAST] = {

@@ -52,11 +52,11 @@ static void open_endpoint(int i, uint32_t seed)
  * Decides for each datagram that was sent since the last call whether it is lost or when it
  * arrives.
  */
-static void schedule_arrivals(void)
+static void schedule_datagram_arrivals(void)
 {
 	while (known < net.n_in_flight) {
 		if (random_number() % 100 < LOSS)
-			fuzz_net_drop(known);
+			fuzz_net_drop_datagram(known);
 		else
 			due[known++] = net.now + ONEWAY;
 	}
@@ -74,7 +74,7 @@ static void poll_endpoint(int i)
 		if (event.kind == SIW_RD_RESTARTED || event.kind == SIW_RD_GONE)
 			parted = true;
 	}
-	schedule_arrivals();
+	schedule_datagram_arrivals();
 }
 
 static void deliver_next_datagram(void)
@@ -118,7 +118,7 @@ static bool try_handshake(uint32_t seed, int senders)
 		open_endpoint(i, seed);
 	for (int i = 0; i < senders; i++)
 		CHECK(siw_rd_tx(peer_of_endpoint(i), SIW_RD_REQUESTS, "x", 1, NULL, 0, false) == 1);
-	schedule_arrivals();
+	schedule_datagram_arrivals();
 	while (!met && net.now - began < GOAL) {
 		advance_to_next_arrival_or_timer();
 		met = peer_of_endpoint(0)->state == SIW_RD_OPEN &&

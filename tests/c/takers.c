@@ -37,7 +37,7 @@ struct taker {
 	uint64_t used, put_back;
 };
 
-/* The elements of a buffer, which follow from its number. */
+/* Computes the scatter/gather elements of a buffer from its number, and returns their count. */
 static int make_sges_of_buffer(uint64_t number, struct siw_sge *sgl)
 {
 	int n = (int)(number % (MAX_SGE + 1));
@@ -62,7 +62,7 @@ static void check_sges_of_taken_buffer(const struct siw_mem_taken *buf)
 	CHECK(buf->length == length);
 }
 
-static void count_use_of_buffer(struct taker *taker, uint64_t number)
+static void record_use_of_buffer(struct taker *taker, uint64_t number)
 {
 	CHECK(number < n_buffers && atomic_fetch_add(&uses[number], 1) == 0);
 	taker->used++;
@@ -77,7 +77,7 @@ static void take_or_pop_one_buffer(struct taker *taker)
 
 	if (how == 0) {
 		if (siw_mem_buffer_queue_pop_unfilled(queue, &number) == 1)
-			count_use_of_buffer(taker, number);
+			record_use_of_buffer(taker, number);
 		else
 			sched_yield();
 		return;
@@ -92,7 +92,7 @@ static void take_or_pop_one_buffer(struct taker *taker)
 		taker->put_back++;
 		return;
 	}
-	count_use_of_buffer(taker, buf.user_data);
+	record_use_of_buffer(taker, buf.user_data);
 }
 
 static void *take_buffers(void *arg)

@@ -120,7 +120,7 @@ def test_help_has_the_width_of_the_terminal_and_no_boxes(command: str, columns: 
     assert not re.search(r"[a-z,]\.\.\.", said)  # no help text was truncated with "..."
 
 
-def find_examples(text: str) -> list[list[str]]:
+def find_example_commands(text: str) -> list[list[str]]:
     """Return the words after ``siwarp`` of each command line in a help text, and of each command
     that such a line starts.
     """
@@ -133,7 +133,7 @@ def find_examples(text: str) -> list[list[str]]:
     return [words[1:] for words in found]
 
 
-def find_command(words: list[str]) -> tuple[Any, list[str]]:
+def find_siwarp_command(words: list[str]) -> tuple[Any, list[str]]:
     """Return the command at the beginning of the words, after any settings, and the later words."""
     options, rest = {setting.option for setting in settings()}, list(words)
     while rest and rest[0] in options:
@@ -145,10 +145,10 @@ def find_command(words: list[str]) -> tuple[Any, list[str]]:
 
 
 def test_the_command_lines_in_every_help_text_are_valid() -> None:
-    examples = [e for text in collect_help_texts(80).values() for e in find_examples(text)]
+    examples = [e for text in collect_help_texts(80).values() for e in find_example_commands(text)]
     assert ["ping", "10.77.0.2"] in examples and ["ping", "--server"] in examples
     for words in examples:
-        command, rest = find_command(words)
+        command, rest = find_siwarp_command(words)
         if command.name in ("run", "env"):
             _parse_options(command.name, rest)
         elif command.name == "config":
@@ -160,7 +160,7 @@ def test_the_command_lines_in_every_help_text_are_valid() -> None:
 def test_the_commands_and_options_that_help_texts_mention_exist() -> None:
     for text in collect_help_texts(80).values():
         for mention in re.findall(r"`siwarp ([^`]+)`", re.sub(r"\n +", " ", text)):
-            command, rest = find_command(mention.split(" -- ")[0].split())
+            command, rest = find_siwarp_command(mention.split(" -- ")[0].split())
             known = {option for parameter in command.params for option in parameter.opts}
             assert {word for word in rest if word.startswith("-")} <= known | {"--help"}, mention
 

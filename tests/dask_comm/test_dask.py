@@ -102,15 +102,17 @@ def test_both_ends_send_large_messages_at_the_same_time() -> None:
         a, b = await comm_pair()
         array = to_serialize(np.ones(3_000_000, dtype="u1"))
 
-        async def send_many(comm: Any) -> None:
+        async def send_many_arrays(comm: Any) -> None:
             for _ in range(20):
                 await comm.write([array])
 
-        async def read_many(comm: Any) -> None:
+        async def read_many_arrays(comm: Any) -> None:
             for _ in range(20):
                 assert bytes((await comm.read())[0]) == bytes(3_000_000 * b"\1")
 
-        await asyncio.gather(send_many(a), send_many(b), read_many(a), read_many(b))
+        await asyncio.gather(
+            send_many_arrays(a), send_many_arrays(b), read_many_arrays(a), read_many_arrays(b)
+        )
         await asyncio.gather(a.close(), b.close())
 
     run_with_time_limit(exchange_arrays_both_ways_at_once)
@@ -131,7 +133,7 @@ def test_a_message_written_before_close_arrives() -> None:
 
 
 def test_closing_does_not_wait_for_ever_for_a_peer_that_reads_nothing() -> None:
-    async def close_beside_deaf_peer() -> None:
+    async def close_with_unresponsive_peer() -> None:
         a, b = await comm_pair()
         await a.write([to_serialize(np.ones(5_000_000, dtype="u1"))])
         with dask.config.set({"distributed.comm.timeouts.tcp": "50ms"}):
@@ -139,11 +141,11 @@ def test_closing_does_not_wait_for_ever_for_a_peer_that_reads_nothing() -> None:
         assert a.closed() and not b.closed()
         b.abort()
 
-    run_with_time_limit(close_beside_deaf_peer)
+    run_with_time_limit(close_with_unresponsive_peer)
 
 
 def test_closing_continues_to_wait_while_the_peer_reads_messages() -> None:
-    async def close_beside_slow_peer() -> None:
+    async def close_with_slow_peer() -> None:
         a, b = await comm_pair()
         for _ in range(3):
             await a.write([to_serialize(np.ones(5_000_000, dtype="u1"))])
@@ -155,7 +157,7 @@ def test_closing_continues_to_wait_while_the_peer_reads_messages() -> None:
             await closing
         b.abort()
 
-    run_with_time_limit(close_beside_slow_peer)
+    run_with_time_limit(close_with_slow_peer)
 
 
 def test_the_memory_of_a_message_is_released_when_the_peer_has_read_it() -> None:

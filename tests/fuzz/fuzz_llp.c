@@ -142,7 +142,7 @@ ssize_t siw_llp_tcp_recvv(struct siw_llp_sock *sock, const struct iovec *iov, in
 }
 
 /* Reads every octet, so that a sanitizer detects a send from memory that must not be read. */
-static ssize_t fuzz_consume_iov(const struct iovec *iov, int n)
+static ssize_t fuzz_read_all_octets(const struct iovec *iov, int n)
 {
 	size_t len = 0;
 
@@ -156,14 +156,14 @@ static ssize_t fuzz_consume_iov(const struct iovec *iov, int n)
 ssize_t siw_llp_tcp_sendv(struct siw_llp_sock *sock, const struct iovec *iov, int n)
 {
 	CHECK(!sock->listener);
-	return fuzz_consume_iov(iov, n);
+	return fuzz_read_all_octets(iov, n);
 }
 
 int siw_llp_udp_send(struct siw_llp_sock *sock, const struct siw_addr *dest,
 		     const struct iovec *iov, int n)
 {
 	(void)sock, (void)dest;
-	fuzz_consume_iov(iov, n);
+	fuzz_read_all_octets(iov, n);
 	return 0;
 }
 

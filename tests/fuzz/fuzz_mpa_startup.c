@@ -3,8 +3,8 @@
 #include "fuzz.h"
 #include "mpa/mpa.h"
 
-static struct siw_mpa_stream *open_stream(const struct fuzz_input *in,
-					  struct siw_llp_sock **listener)
+static struct siw_mpa_stream *open_mpa_stream(const struct fuzz_input *in,
+					      struct siw_llp_sock **listener)
 {
 	struct siw_mpa_params params = { .rev = in->flags & FUZZ_OWN ? 1 : 2,
 					 .crc = in->flags & FUZZ_CRC,
@@ -67,7 +67,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 	if (!fuzz_input_init(data, size, NULL, 0, &in))
 		return 0;
-	stream = open_stream(&in, &listener);
+	stream = open_mpa_stream(&in, &listener);
 	if (complete_mpa_startup(stream, &in))
 		for (int i = 0;
 		     i < 16 && siw_mpa_rx_fpdu(stream, &head, &head_len, &len, &whole) == 1; i++)

@@ -462,7 +462,7 @@ static void fuzz_rd_send_from_stranger(struct input *in)
 	}
 	crc = htole32(siw_crc32c(0, &d, SIW_RD_LEN + len));
 	memcpy((uint8_t *)&d + SIW_RD_LEN + len, &crc, sizeof(crc));
-	fuzz_net_send(from, to, &d, SIW_RD_OVERHEAD + len);
+	fuzz_net_send_datagram(from, to, &d, SIW_RD_OVERHEAD + len);
 }
 
 /* ---- steps ----------------------------------------------------------------------------------- */
@@ -530,10 +530,10 @@ static void run_input_step(struct input *in)
 		fuzz_net_deliver_datagram(how < 128 ? 0 : how % 16);
 		break;
 	case 4:
-		fuzz_net_drop(how % 16);
+		fuzz_net_drop_datagram(how % 16);
 		break;
 	case 5:
-		fuzz_net_replay(how);
+		fuzz_net_replay_datagram(how);
 		break;
 	case 6:
 		advance_simulated_time(calm && how % 36 > 29 ? MS : 1ull << how % 36);

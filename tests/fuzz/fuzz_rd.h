@@ -73,10 +73,10 @@ int fuzz_index_of_addr(const struct siw_addr *addr);
  * receiver's inbox is full.
  */
 bool fuzz_net_deliver_datagram(uint32_t i);
-void fuzz_net_drop(uint32_t i);
+void fuzz_net_drop_datagram(uint32_t i);
 /* Sends an earlier datagram again; `which` counts back from the last one sent. */
-void fuzz_net_replay(uint32_t which);
+void fuzz_net_replay_datagram(uint32_t which);
 /* Adds one datagram to the datagrams in flight. */
-void fuzz_net_send(int from, int to, const void *octets, uint32_t len);
+void fuzz_net_send_datagram(int from, int to, const void *octets, uint32_t len);
 
 #endif

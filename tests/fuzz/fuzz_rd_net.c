@@ -53,7 +53,7 @@ static void fuzz_net_copy_datagram(struct fuzz_datagram *to, const struct fuzz_d
 	memcpy(to, from, offsetof(struct fuzz_datagram, octets) + from->len);
 }
 
-static void fuzz_net_note_received(int stranger, const uint8_t *octets, uint32_t len)
+static void fuzz_net_record_epoch_and_cookie(int stranger, const uint8_t *octets, uint32_t len)
 {
 	const struct siw_rd_wire *wire = (const void *)octets;
 
@@ -64,7 +64,7 @@ static void fuzz_net_note_received(int stranger, const uint8_t *octets, uint32_t
 		       octets + len - SIW_DGRAM_CRC_LEN - SIW_RD_COOKIE_LEN, SIW_RD_COOKIE_LEN);
 }
 
-void fuzz_net_send(int from, int to, const void *octets, uint32_t len)
+void fuzz_net_send_datagram(int from, int to, const void *octets, uint32_t len)
 {
 	struct fuzz_datagram *d = &past[net.kept++ % PAST];
 
@@ -74,12 +74,12 @@ void fuzz_net_send(int from, int to, const void *octets, uint32_t len)
 	d->len = len;
 	memcpy(d->octets, octets, len);
 	if (to >= ENDS)
-		fuzz_net_note_received(to - ENDS, octets, len);
+		fuzz_net_record_epoch_and_cookie(to - ENDS, octets, len);
 	else if (net.n_in_flight < AIR)
 		fuzz_net_copy_datagram(air[net.n_in_flight++], d);
 }
 
-void fuzz_net_replay(uint32_t which)
+void fuzz_net_replay_datagram(uint32_t which)
 {
 	uint32_t n = net.kept < PAST ? net.kept : PAST;
 	struct fuzz_datagram d;
@@ -88,10 +88,10 @@ void fuzz_net_replay(uint32_t which)
 		return;
 	d = past[(net.kept - 1 - which % n) % PAST];
 	if (d.to < ENDS)
-		fuzz_net_send(d.from, d.to, d.octets, d.len);
+		fuzz_net_send_datagram(d.from, d.to, d.octets, d.len);
 }
 
-void fuzz_net_drop(uint32_t i)
+void fuzz_net_drop_datagram(uint32_t i)
 {
 	struct fuzz_datagram *unused;
 
@@ -115,7 +115,7 @@ bool fuzz_net_deliver_datagram(uint32_t i)
 		return false;
 	fuzz_net_copy_datagram(&inboxes[to][net.end[to].n++], air[i]);
 	net.end[to].up = true;
-	fuzz_net_drop(i);
+	fuzz_net_drop_datagram(i);
 	return true;
 }
 
@@ -177,7 +177,7 @@ static int fuzz_net_send_from_sock(struct siw_llp_sock *sock, const struct siw_a
 	 * than it sent.
 	 */
 	CHECK(net.knows(from, to) || len <= net.end[from].asked);
-	fuzz_net_send(from, to, octets, len);
+	fuzz_net_send_datagram(from, to, octets, len);
 	return 0;
 }
 

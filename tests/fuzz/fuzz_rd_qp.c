@@ -412,7 +412,7 @@ static void fuzz_qp_send_forged_datagram(int i, struct input *in)
 		len = type == SIW_DGRAM_RD_ACK ? build_ack_body(d.rest, in) : next_input_byte(in);
 	}
 	fuzz_qp_write_crc((uint8_t *)&d, SIW_RD_OVERHEAD + len);
-	fuzz_net_send(!i, i, &d, SIW_RD_OVERHEAD + len);
+	fuzz_net_send_datagram(!i, i, &d, SIW_RD_OVERHEAD + len);
 	lied = true;
 }
 
@@ -530,10 +530,10 @@ static void run_input_step(struct input *in)
 		fuzz_net_deliver_datagram(how < 128 ? 0 : how % 16);
 		break;
 	case 6:
-		fuzz_net_drop(how % 16);
+		fuzz_net_drop_datagram(how % 16);
 		break;
 	case 7:
-		fuzz_net_replay(how);
+		fuzz_net_replay_datagram(how);
 		break;
 	case 8:
 		net.now += 1ull << how % 32;

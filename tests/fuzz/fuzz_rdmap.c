@@ -72,7 +72,7 @@ static void replace_region_placeholders(struct fuzz_input *in)
 		}
 }
 
-static struct siw_rdmap_stream *open_stream(void)
+static struct siw_rdmap_stream *open_rdmap_stream(void)
 {
 	struct siw_rdmap_stream *stream;
 
@@ -81,9 +81,9 @@ static struct siw_rdmap_stream *open_stream(void)
 	return stream;
 }
 
-static struct siw_rdmap_stream *open_stream_as_responder(const struct fuzz_input *in,
-							 struct siw_mem_buffer_queue *q,
-							 struct siw_llp_sock **listener)
+static struct siw_rdmap_stream *open_rdmap_stream_as_responder(const struct fuzz_input *in,
+							       struct siw_mem_buffer_queue *q,
+							       struct siw_llp_sock **listener)
 {
 	struct siw_mpa_params peer, reply = { .ird = 4, .ord = 4 };
 	struct siw_rdmap_start start = { .recvs = q,
@@ -101,13 +101,13 @@ static struct siw_rdmap_stream *open_stream_as_responder(const struct fuzz_input
 	CHECK(siw_mpa_accept_connection(*listener, NULL, &mpa) == 0);
 	CHECK(siw_mpa_startup(mpa, &peer) == SIW_MPA_REQUEST);
 	CHECK(siw_mpa_send_startup_reply(mpa, &reply) == 0);
-	stream = open_stream();
+	stream = open_rdmap_stream();
 	CHECK(siw_rdmap_start(stream, &start) == 0);
 	return stream;
 }
 
-static struct siw_rdmap_stream *open_stream_with_outstanding_read(struct fuzz_input *in,
-								  struct siw_mem_buffer_queue *q)
+static struct siw_rdmap_stream *open_rdmap_stream_and_post_read(struct fuzz_input *in,
+								struct siw_mem_buffer_queue *q)
 {
 	struct siw_mpa_params peer,
 		ask = { .rev = 2, .enhanced = 1, .ird = 4, .ord = 4, .crc = in->flags & FUZZ_CRC };
@@ -130,7 +130,7 @@ static struct siw_rdmap_stream *open_stream_with_outstanding_read(struct fuzz_in
 				      .rkey = 1 };
 	CHECK(siw_mpa_connect(poller, &fuzz_addr, NULL, &ask, NULL, &mpa) == 0);
 	CHECK(siw_mpa_startup(mpa, &peer) == SIW_MPA_REPLY);
-	stream = open_stream();
+	stream = open_rdmap_stream();
 	CHECK(siw_rdmap_start(stream, &start) == 0);
 	fuzz_n_sent = 0;
 	CHECK(siw_rdmap_begin_op(stream, &read) == 0 && siw_rdmap_flush_tx(stream, &accepted) == 1);
@@ -204,8 +204,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	fuzz_replace_placeholder(&in, "STAG", stag);
 	replace_region_placeholders(&in);
 	q = create_receive_queue();
-	stream = in.flags & FUZZ_INITIATOR ? open_stream_with_outstanding_read(&in, q)
-					   : open_stream_as_responder(&in, q, &listener);
+	stream = in.flags & FUZZ_INITIATOR ? open_rdmap_stream_and_post_read(&in, q)
+					   : open_rdmap_stream_as_responder(&in, q, &listener);
 	while (idle < 4 && handle_one_rdmap_event(stream, &idle))
 		;
 	siw_ddp_stream_release_partial_buffer(ddp, SIW_RDMAP_QN_SEND, &cookie);

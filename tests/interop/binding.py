@@ -79,7 +79,10 @@ class _RegisteredRegion:
 
 
 class SiwarpConnection:
-    """An RC queue pair with a CM id, new or from a connection request, that the caller connects."""
+    """An RC queue pair and its CM id, which is new or comes from a connection request.
+
+    The caller connects the id, or accepts the request.
+    """
 
     agreed: MpaParameters
 

@@ -36,7 +36,7 @@ class GuestPool:
         self.running: vm.Guest | None = None
         self.booted: list[str] = []
 
-    def get_or_boot(self) -> vm.Guest:
+    def get_or_boot_guest(self) -> vm.Guest:
         """Return the running guest; boot a guest if none is running."""
         if self.running is None:
             self.running = self._boot()
@@ -75,12 +75,12 @@ def guest_pool(pytestconfig: pytest.Config) -> Iterator[GuestPool]:
 @pytest.fixture(name="guest")
 def running_guest(guests: GuestPool) -> vm.Guest:
     """Return a running guest with Linux siw."""
-    return guests.get_or_boot()
+    return guests.get_or_boot_guest()
 
 
 def _start_server_unless_running(guest: vm.Guest, port: int, command: str) -> int:
     """Start a server in the guest unless it runs; return the host port that is forwarded to it."""
-    if guest.run(f"kill -0 $(cat /tmp/{port}.pid)")[0]:
+    if guest.run_command(f"kill -0 $(cat /tmp/{port}.pid)")[0]:
         guest.start_server(port, command)
     return guest.host_port(port)
 
@@ -202,7 +202,7 @@ def _note_matrix_cell_outcome(item: pytest.Item, report: pytest.TestReport) -> N
             messages = guest.new_kernel_messages()
             # A server that still waits for its client would refuse the connections of all later
             # cells.
-            guest.run("kill $(cat /tmp/*.pid)")
+            guest.run_command("kill $(cat /tmp/*.pid)")
         except vm.GuestError as error:
             messages = str(error)
         report.sections.append(("the guest's last kernel messages", messages[-6000:]))

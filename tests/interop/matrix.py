@@ -99,7 +99,7 @@ class GuestClient:
     def __init__(self, guest: vm.Guest, port: int, size: int, rounds: int) -> None:
         self._pool = ThreadPoolExecutor(1)
         command = f"rping -c -a {vm.HOST_ADDRESS} -p {port} -S {size} -C {rounds} -V -v"
-        self._result = self._pool.submit(guest.run, command, 20)
+        self._result = self._pool.submit(guest.run_command, command, 20)
 
     def wait_for_result(self) -> tuple[int, str]:
         """Return the exit status and the output of rping, after rping has ended."""
@@ -187,7 +187,7 @@ def test_rping_client_itself_refuses_sizes_outside_its_range(
     guest: vm.Guest, terms: MpaParameters, size: int
 ) -> None:
     configure_siw_as_initiator(guest, terms)
-    status, output = guest.run(f"rping -c -a {vm.HOST_ADDRESS} -p 9 -S {size} -C 1", 10)
+    status, output = guest.run_command(f"rping -c -a {vm.HOST_ADDRESS} -p 9 -S {size} -C 1", 10)
     assert status != 0
     assert f"Invalid size {size}" in output
 
@@ -199,7 +199,7 @@ def test_rping_client_itself_refuses_sizes_outside_its_range(
 def test_rping_server_itself_refuses_sizes_outside_its_range(
     guest: vm.Guest, terms: MpaParameters, size: int
 ) -> None:
-    status, output = guest.run(f"rping -s -p 9 -S {size} -C 1", 10)
+    status, output = guest.run_command(f"rping -s -p 9 -S {size} -C 1", 10)
     assert status != 0
     assert f"Invalid size {size}" in output
 
@@ -285,7 +285,10 @@ def test_siwarp_reads_the_memory_of_siw(
 
 @pytest.fixture
 def use_roce_persona(stack_under_test: Stack) -> Iterator[None]:
-    """siwarp's queue pairs confirm delivery by Reads of length 0; siw answers some with data."""
+    """Select persona roce, in which siwarp's queue pairs confirm delivery by Reads of length 0.
+
+    siw answers some of these Reads with data.
+    """
     stack_under_test.set_persona("roce")
     asked = stack_under_test.read_counter("confirm_reads")
     yield

@@ -168,7 +168,7 @@ def test_rping_client_on_siw_receives_its_data_back_from_rping_on_siwarp(
         try:
             wait_until_listening(port, server)
             client = f"rping -c -a {vm.HOST_ADDRESS} -p {port} -V -v -C {ROUNDS} -S {size}"
-            _, output = guest.run(client, LIMIT)
+            _, output = guest.run_command(client, LIMIT)
             server.wait(LIMIT)
         finally:
             server.kill()

@@ -183,7 +183,7 @@ def apt_candidate_versions(names: Sequence[str]) -> dict[str, str]:
     return {name: version for name, version in found if version != "(none)"}
 
 
-def kernel_release() -> str:
+def guest_kernel_release() -> str:
     """Return the kernel release that linux-image-amd64 depends on, such as 6.1.0-40-amd64."""
     text = subprocess.run(
         ["apt-cache", "depends", "linux-image-amd64"], capture_output=True, text=True,
@@ -194,7 +194,7 @@ def kernel_release() -> str:
     return found.group(1)
 
 
-def kernel_packages(release: str) -> dict[str, str]:
+def guest_kernel_packages(release: str) -> dict[str, str]:
     """Return the names of the kernel's packages by their role in the build."""
     series = ".".join(release.split(".")[:2])
     return {
@@ -219,10 +219,10 @@ def resolve_package_versions() -> tuple[str, dict[str, str]]:
                 time.sleep(2 * (attempt - 1))
                 run_apt("update")
         try:
-            release = kernel_release()
+            release = guest_kernel_release()
         except LookupError:
             continue
-        names = [*kernel_packages(release).values(), *GUEST_PACKAGES, *DEVELOPMENT_PACKAGES]
+        names = [*guest_kernel_packages(release).values(), *GUEST_PACKAGES, *DEVELOPMENT_PACKAGES]
         versions = apt_candidate_versions(names)
         missing = [name for name in names if name not in versions]
         if not missing:
@@ -293,7 +293,7 @@ def unpack_package(deb: Path, into: Path) -> None:
     subprocess.run(["dpkg-deb", "-x", deb, into], check=True)
 
 
-def extract_siw_driver_with_parameters(deb: Path, series: str, work: Path) -> Path:
+def extract_siw_and_add_parameters(deb: Path, series: str, work: Path) -> Path:
     """Return siw's folder from linux-source, with its constants turned into module parameters."""
     folder = f"linux-source-{series}/drivers/infiniband/sw/siw"
     # The option --occurrence stops tar early, so the preceding commands of the pipe end by SIGPIPE.
@@ -317,11 +317,11 @@ def extract_siw_driver_with_parameters(deb: Path, series: str, work: Path) -> Pa
     return siw
 
 
-def build_siw(debs: dict[str, Path], release: str, work: Path) -> bytes:
+def build_siw_module(debs: dict[str, Path], release: str, work: Path) -> bytes:
     """Compile siw.ko against the headers of this kernel, and return its octets."""
     series = ".".join(release.split(".")[:2])
     with ThreadPoolExecutor(2) as pool:
-        source = pool.submit(extract_siw_driver_with_parameters, debs["source"], series, work)
+        source = pool.submit(extract_siw_and_add_parameters, debs["source"], series, work)
         for role in ("headers", "common", "kbuild"):
             unpack_package(debs[role], work / "headers")
         siw = source.result()
@@ -338,7 +338,7 @@ def build_siw(debs: dict[str, Path], release: str, work: Path) -> bytes:
     return (siw / "siw.ko").read_bytes()
 
 
-def build_echo(debs: Sequence[Path], work: Path) -> bytes:
+def build_echo_server(debs: Sequence[Path], work: Path) -> bytes:
     """Compile guest/echo.c, the verbs server of the guest, and return the program."""
     root, program = work / "development", work / "interop-echo"
     for deb in debs:
@@ -398,7 +398,7 @@ def read_guest_files(debs: Sequence[Path]) -> Iterator[tuple[str, int, bytes]]:
                 yield name, 0o100000 | info.mode, data
 
 
-def build_image(release: str, versions: dict[str, str], into: Path) -> None:
+def build_guest_image(release: str, versions: dict[str, str], into: Path) -> None:
     """Download and compile the guest, and store vmlinuz, initramfs and version in a folder."""
     started = time.monotonic()
     # The path is short and has no spaces, because the makefiles of the kernel do not support
@@ -411,12 +411,12 @@ def build_image(release: str, versions: dict[str, str], into: Path) -> None:
         report_progress(f"downloading Debian's kernel {release} and {len(packages)} packages")
         run_apt_with_retries("download", *packages, advice="sudo apt-get update", cwd=store)
         by_name = {path.name.split("_")[0]: path for path in store.glob("*.deb")}
-        debs = {role: by_name[package] for role, package in kernel_packages(release).items()}
+        debs = {role: by_name[package] for role, package in guest_kernel_packages(release).items()}
         report_progress(
             f"building siw.ko and the guest ({time.monotonic() - started:.0f} s so far)"
         )
         with ThreadPoolExecutor(2) as pool:
-            siw = pool.submit(build_siw, debs, release, work)
+            siw = pool.submit(build_siw_module, debs, release, work)
             kernel, modules = extract_kernel_and_modules(debs["image"])
             archive = Initramfs()
             for folder in ("bin", "sbin"):
@@ -426,7 +426,7 @@ def build_image(release: str, versions: dict[str, str], into: Path) -> None:
             for path, mode, data in read_guest_files([by_name[p] for p in GUEST_PACKAGES]):
                 archive.add_entry(path, mode, data)
             libraries = [p for p in by_name if p.startswith(("libibverbs", "librdmacm"))]
-            echo = build_echo([by_name[p] for p in libraries], work)
+            echo = build_echo_server([by_name[p] for p in libraries], work)
             archive.add_file("usr/bin/interop-echo", echo, 0o755)
             for script in ("init", "agent"):
                 archive.add_file(script, (HERE / "guest" / script).read_bytes(), 0o755)
@@ -475,7 +475,7 @@ def get_or_build_guest_image() -> Path:
         install_host_tools(HOST_TOOLS)
         fresh = Path(tempfile.mkdtemp(prefix="new-", dir=cache))
         try:
-            build_image(release, versions, fresh)
+            build_guest_image(release, versions, fresh)
             for old in cache.iterdir():
                 if old.is_dir() and old != fresh:
                     shutil.rmtree(old, ignore_errors=True)
@@ -618,7 +618,7 @@ class Guest:
         self._stop_qemu()
         shutil.rmtree(self.state, ignore_errors=True)
 
-    def run(self, command: str, timeout: float = 30.0) -> tuple[int, str]:
+    def run_command(self, command: str, timeout: float = 30.0) -> tuple[int, str]:
         """Run a shell command in the guest; return its exit status (143 after a time-out) and
         output.
 
@@ -639,11 +639,11 @@ class Guest:
             raise GuestError(f"the guest hung up during {command!r}")
         return int(status), output.decode(errors="replace")
 
-    def run_checked(self, command: str, timeout: float = 30.0) -> str:
+    def run_checked_command(self, command: str, timeout: float = 30.0) -> str:
         """Run a command in the guest and return its output; raise GuestError if its status is not
         zero.
         """
-        status, output = self.run(command, timeout)
+        status, output = self.run_command(command, timeout)
         if status:
             raise GuestError(f"status {status} from {command!r} in the guest:\n{output}")
         return output
@@ -660,7 +660,7 @@ class Guest:
         if values == self._parameters:
             return
         self._parameters = values
-        self.run_checked(
+        self.run_checked_command(
             "cd /sys/module/siw/parameters && "
             + " && ".join(f"echo {value} >{name}" for name, value in values.items())
         )
@@ -671,7 +671,7 @@ class Guest:
         An earlier server on that port is stopped first; the output is written to /tmp/PORT.log.
         """
         pid, log = f"/tmp/{port}.pid", f"/tmp/{port}.log"
-        self.run_checked(
+        self.run_checked_command(
             f"[ ! -e {pid} ] || kill $(cat {pid}) 2>/dev/null; "
             f"n=0; while netstat -ltn | grep -q ':{port} '; do n=$((n+1)); "
             f"[ $n -lt 50 ] || exit 1; sleep 0.1; done; "
@@ -686,7 +686,7 @@ class Guest:
         The server writes to a file, so most of its output is flushed at its end. A zombie has no
         executable, so /proc/PID/exe shows the end.
         """
-        return self.run_checked(
+        return self.run_checked_command(
             f"while [ -e /proc/$(cat /tmp/{port}.pid)/exe ]; do sleep 0.05; done; "
             f"cat /tmp/{port}.log",
             timeout,
@@ -699,7 +699,7 @@ class Guest:
         unread until more octets arrive. Without that log line, the function returns after 2 s.
         """
         said = "dmesg | grep -E 'send mpa reply|siw_cm_upcall.*reason=3' | tail -n 1"
-        self.run(
+        self.run_command(
             f"n=0; until {said} | grep -q reason=3; do n=$((n+1)); [ $n -lt 40 ] || exit 1; "
             "sleep 0.05; done"
         )
@@ -711,7 +711,7 @@ class Guest:
         siw may answer a Read that arrives during that post with wrong data, as README.md explains.
         """
         state = f"/proc/$(cat /tmp/{port}.pid)/status"
-        self.run_checked(
+        self.run_checked_command(
             f"n=0; until grep -q '^State:.S' {state}; do n=$((n+1)); [ $n -lt 500 ] || exit 1; "
             "sleep 0.01; done"
         )
@@ -722,7 +722,7 @@ class Guest:
 
     def new_kernel_messages(self) -> str:
         """Return the kernel messages (including siw's debug messages) since the last call."""
-        return self.run_checked("dmesg -c")
+        return self.run_checked_command("dmesg -c")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -738,7 +738,7 @@ def main(arguments: Sequence[str]) -> int:
             return 0
         with Guest(image) as guest:
             if verb == "exec":
-                status, output = guest.run(" ".join(arguments[1:]), timeout=LIFE_S)
+                status, output = guest.run_command(" ".join(arguments[1:]), timeout=LIFE_S)
                 print(output)
                 return status
             for theirs, mine in guest.ports.items():

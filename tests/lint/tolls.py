@@ -105,7 +105,11 @@ def split_statements(body: str) -> list[str]:
     out, depth, start = [], 0, 0
     for at, char in enumerate(flat):
         depth += {"(": 1, ")": -1}.get(char, 0)
-        if char == "{" and re.search(r"(=|\)|\(|,|\{) ?$", flat[:at]) and not opens_block(flat, at):
+        if (
+            char == "{"
+            and re.search(r"(=|\)|\(|,|\{) ?$", flat[:at])
+            and not brace_opens_block(flat, at)
+        ):
             depth += 1
         elif char == "}" and depth:
             depth -= 1
@@ -133,7 +137,7 @@ def closing_parenthesis(text: str, at: int) -> int:
     return len(text) - 1
 
 
-def opens_block(flat: str, at: int) -> bool:
+def brace_opens_block(flat: str, at: int) -> bool:
     """Return whether the brace at `at` begins a block of statements, not an initializer."""
     before = flat[:at].rstrip()
     if before.endswith(("=", ",", "(", "{")):

@@ -164,7 +164,7 @@ def make_constant_mutation_operator(tree: CSourceTree) -> Operator:
     return mutate_constants
 
 
-def possible_changes(words: list[str], operators: dict[str, Operator]) -> Iterator[TokenChange]:
+def possible_mutations(words: list[str], operators: dict[str, Operator]) -> Iterator[TokenChange]:
     """Yield all changes that the operators can make to the tokens of a function."""
     body = words.index("{")
     for name, operator in operators.items():
@@ -192,7 +192,7 @@ class MutationSites:
                 words = [t.text for t in tokenize_c(tree.texts[path], chunk.start, chunk.end)]
                 if words[-1] != "}" or name != words[words.index("(") - 1 if "(" in words else 0]:
                     continue
-                for change in possible_changes(words, operators):
+                for change in possible_mutations(words, operators):
                     self.places.setdefault(change.operator, []).append((path, chunk, change))
 
     def draw_random_mutant(self, dice: random.Random) -> Mutant | None:

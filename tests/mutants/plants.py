@@ -160,7 +160,7 @@ class Simulator:
         # The run ends at the first failed seed, because the search for the shortest failing prefix
         # would need many more runs.
         limit = START_LIMIT + seeds * SEED_LIMIT
-        return outcome_of_run(*self.copy.run_with_output(command, limit, enough=_FAILED))
+        return outcome_of_run(*self.copy.run_and_return_output(command, limit, enough=_FAILED))
 
 
 # ---- all faults

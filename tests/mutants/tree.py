@@ -54,7 +54,7 @@ def is_simulated_test(test: str) -> bool:
     return f"{test}/".startswith("tests/sim/")
 
 
-def split_tests_by_process_kind(tests: list[str]) -> tuple[list[str], list[str]]:
+def separate_simulated_tests(tests: list[str]) -> tuple[list[str], list[str]]:
     """Return the tests that need simulated processes, which are faster, and all other tests."""
     simulated = [test for test in tests if is_simulated_test(test)]
     return simulated, [test for test in tests if test not in simulated]
@@ -154,7 +154,7 @@ class TreeCopy:
         deadline = time.monotonic() + limit
         run = Run("passed", None)
         for part, done in ((early, []), (late, early)):
-            for some in split_tests_by_process_kind(part):
+            for some in separate_simulated_tests(part):
                 if some and run.how == "passed":
                     ignored = [f"--ignore={test}" for test in done]
                     left = deadline - time.monotonic()
@@ -167,7 +167,7 @@ class TreeCopy:
         """Run the given tests; return the tests that passed."""
         # Only names that pytest collects are passed, because an unknown name would stop pytest.
         passed: set[str] = set()
-        for some in split_tests_by_process_kind(tests):
+        for some in separate_simulated_tests(tests):
             files = sorted({test.partition("::")[0] for test in some})
             self._run_pytest(["--collect-only", "-q", *files], TEST_LIMIT * len(files), log)
             there = set(log.read_text("utf-8", errors="replace").splitlines())
@@ -180,7 +180,7 @@ class TreeCopy:
     def _run_pytest(self, arguments: list[str], limit: float, log: Path) -> int | None:
         """Run pytest; return its exit status, or None if it exceeded the limit.
 
-        Either all tests or no tests need a simulated process: see ``split_tests_by_process_kind``.
+        Either all tests or no tests need a simulated process: see ``separate_simulated_tests``.
         """
         environment = self._command_environment()
         if any(is_simulated_test(argument) for argument in arguments):
@@ -214,7 +214,7 @@ class TreeCopy:
             raise MutantRunError("stopped")
         return status
 
-    def run_with_output(
+    def run_and_return_output(
         self, command: list[str], limit: float, enough: re.Pattern[str] | None = None
     ) -> tuple[int | None, str]:
         """Run a command; return its exit status (None: it exceeded the limit) and its output.

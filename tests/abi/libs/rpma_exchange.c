@@ -113,7 +113,7 @@ static void wait_for_completion_with_context(struct end *end, const void *contex
 	}
 }
 
-static void expect_event(struct end *end, enum rpma_conn_event wanted)
+static void expect_connection_event(struct end *end, enum rpma_conn_event wanted)
 {
 	enum rpma_conn_event event = RPMA_CONN_UNDEFINED;
 
@@ -159,7 +159,7 @@ static void run_server(struct end *end, const char *address, const char *port, i
 	OK(rpma_ep_next_conn_req(ep, NULL, &request));
 	OK(rpma_conn_req_recv(request, end->in_mr, 0, MESSAGE, end->in));
 	OK(rpma_conn_req_connect(&request, &lent, &end->conn));
-	expect_event(end, RPMA_CONN_ESTABLISHED);
+	expect_connection_event(end, RPMA_CONN_ESTABLISHED);
 	OK(rpma_conn_get_cq(end->conn, &end->cq));
 	for (int round = 0; round < rounds; round++) {
 		receive_round_message(end, round);
@@ -168,7 +168,7 @@ static void run_server(struct end *end, const char *address, const char *port, i
 		post_message_receive(end);
 		send_round_message(end, round + 1);
 	}
-	expect_event(end, RPMA_CONN_CLOSED);
+	expect_connection_event(end, RPMA_CONN_CLOSED);
 	OK(rpma_conn_disconnect(end->conn));
 	OK(rpma_ep_shutdown(&ep));
 }
@@ -210,7 +210,7 @@ static void run_client(struct end *end, const char *address, const char *port, i
 	OK(rpma_conn_req_new(end->peer, address, port, NULL, &request));
 	OK(rpma_conn_req_recv(request, end->in_mr, 0, MESSAGE, end->in));
 	OK(rpma_conn_req_connect(&request, NULL, &end->conn));
-	expect_event(end, RPMA_CONN_ESTABLISHED);
+	expect_connection_event(end, RPMA_CONN_ESTABLISHED);
 	OK(rpma_conn_get_cq(end->conn, &end->cq));
 	OK(rpma_conn_get_private_data(end->conn, &lent));
 	OK(rpma_mr_remote_from_descriptor(lent.ptr, lent.len, &there));
@@ -222,7 +222,7 @@ static void run_client(struct end *end, const char *address, const char *port, i
 	}
 	OK(rpma_mr_remote_delete(&there));
 	OK(rpma_conn_disconnect(end->conn));
-	expect_event(end, RPMA_CONN_CLOSED);
+	expect_connection_event(end, RPMA_CONN_CLOSED);
 }
 
 int main(int argc, char **argv)

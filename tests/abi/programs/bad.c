@@ -356,7 +356,7 @@ static void check_invalid_transitions(struct ibv_qp *qp)
 }
 
 /* Checks that invalid paths are refused in the transition from INIT to RTR. */
-static void check_invalid_paths(struct ibv_qp *qp)
+static void check_invalid_qp_paths(struct ibv_qp *qp)
 {
 	which = "a path that is none";
 	move_qp_to_init(qp);
@@ -437,7 +437,7 @@ static void check_bad_queue_pairs(void)
 	qp = ibv_create_qp(pd, &init);
 	CHECK(qp);
 	check_invalid_transitions(qp);
-	check_invalid_paths(qp);
+	check_invalid_qp_paths(qp);
 	check_bad_posts(qp);
 	CHECK(ibv_destroy_qp(qp) == 0);
 	which = "a destroyed queue pair, inline";

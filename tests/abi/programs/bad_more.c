@@ -202,7 +202,7 @@ static void check_sysfs_calls(void)
 	CHECK(unsetenv("SYSFS_PATH") == 0);
 }
 
-static void check_provider_functions(void)
+static void check_unsupported_provider_functions(void)
 {
 	which = "what is for providers";
 	ERRNO(EOPNOTSUPP, read_ibdev_file(memory, SIZE, nothing, "file"));
@@ -224,7 +224,7 @@ int main(void)
 	check_copies_with_null();
 	check_dofork_and_dontfork_ranges();
 	check_sysfs_calls();
-	check_provider_functions();
+	check_unsupported_provider_functions();
 	close_loopback_device();
 	return exit_code_of_refusals(130);
 }

@@ -171,7 +171,10 @@ static struct rdma_addrinfo *loopback_addrinfo(const char *port, int flags)
 	return res;
 }
 
-/* A passive lookup without a port returns the address at which other hosts reach the listener. */
+/*
+ * Checks that a passive lookup without a port returns an address that other hosts can reach, unless
+ * loopback is the only device.
+ */
 static void check_passive_getaddrinfo(void)
 {
 	struct rdma_addrinfo hints = { .ai_flags = RAI_PASSIVE }, *res;

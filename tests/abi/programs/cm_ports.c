@@ -103,7 +103,7 @@ static struct rdma_cm_id *listen_on_wildcard(sa_family_t family, uint16_t port_b
 	return id;
 }
 
-static void check_families_share_port(void)
+static void check_address_families_share_port(void)
 {
 	struct rdma_cm_id *v4 = listen_on_wildcard(AF_INET, 0, 0, 0), *both, *v6;
 	uint16_t port_be = rdma_get_src_port(v4);
@@ -123,7 +123,7 @@ int main(int argc, char **argv)
 	static const struct named parts[] = {
 		{ "told", check_reported_port },
 		{ "again", check_port_reuse },
-		{ "families", check_families_share_port },
+		{ "families", check_address_families_share_port },
 	};
 
 	return run_named_part(parts, sizeof(parts) / sizeof(parts[0]), argc, argv);

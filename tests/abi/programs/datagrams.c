@@ -78,7 +78,7 @@ static void check_multicast_group(void)
 	CHECK(ibv_destroy_ah(to) == 0);
 }
 
-static void check_shared_receives(void)
+static void check_shared_receive_queue(void)
 {
 	struct ibv_srq_init_attr init = { .attr = { .max_wr = 4, .max_sge = 1 } };
 	struct ibv_srq *srq = ibv_create_srq(pd, &init);
@@ -145,7 +145,7 @@ int main(int argc, char **argv)
 	check_rate_limit_removal();
 	if (index_ == 0)
 		check_multicast_group();
-	check_shared_receives();
+	check_shared_receive_queue();
 	CHECK(ibv_destroy_ah(ah) == 0);
 	destroy_side(&a);
 	destroy_side(&b);

@@ -35,7 +35,7 @@ static void expect_async_event(enum ibv_event_type wanted, const void *element)
 	ibv_ack_async_event(&event);
 }
 
-static void expect_no_event(void)
+static void expect_no_async_event(void)
 {
 	struct ibv_async_event event;
 
@@ -112,7 +112,7 @@ static void check_sq_drained_event(void)
 
 	connect_and_send(&a, &b, 64);
 	wait_success(a.cq);
-	expect_no_event();
+	expect_no_async_event();
 	move_qp_to_state(&a, IBV_QPS_SQD, IBV_QP_EN_SQD_ASYNC_NOTIFY);
 	expect_async_event(IBV_EVENT_SQ_DRAINED, a.qp);
 	move_qp_to_state(&a, IBV_QPS_RTS, 0);
@@ -157,7 +157,7 @@ static void check_request_error_event(void)
 	CHECK(wait_completion(b.cq).status == IBV_WC_LOC_LEN_ERR);
 	CHECK(wait_completion(a.cq).status == IBV_WC_REM_INV_REQ_ERR);
 	expect_async_event(IBV_EVENT_QP_REQ_ERR, b.qp);
-	expect_no_event();
+	expect_no_async_event();
 	destroy_side(&a);
 	destroy_side(&b);
 }
@@ -173,7 +173,7 @@ static void check_last_wqe_event(void)
 	move_qp_to_rts(a.qp, a.qp->qp_num ^ 1); /* no queue pair has the destination number */
 	move_qp_to_state(&a, IBV_QPS_ERR, 0);
 	expect_async_event(IBV_EVENT_QP_LAST_WQE_REACHED, a.qp);
-	expect_no_event();
+	expect_no_async_event();
 	destroy_side(&a);
 	CHECK(ibv_destroy_srq(srq) == 0);
 }
@@ -214,7 +214,7 @@ static void check_cq_overflow(void)
 	 * destroyed.
 	 */
 	CHECK(ibv_destroy_qp(qp) == 0 && ibv_destroy_cq(cq) == 0);
-	expect_no_event();
+	expect_no_async_event();
 }
 
 /*
@@ -276,7 +276,7 @@ static void check_srq_limit_event(void)
 	expect_async_event(IBV_EVENT_SRQ_LIMIT_REACHED, srq);
 	/* The limit event disarms the limit of the shared receive queue. */
 	CHECK(ibv_query_srq(srq, &attr) == 0 && attr.srq_limit == 0);
-	expect_no_event();
+	expect_no_async_event();
 	CHECK(ibv_destroy_srq(srq) == 0);
 }
 
@@ -355,7 +355,7 @@ static void check_unacknowledged_events(void)
  * ---- waiting -----------------------------------------------------------------------------------
  */
 
-static void *read_one_event(void *event)
+static void *read_one_async_event(void *event)
 {
 	CHECK(ibv_get_async_event(ctx, event) == 0);
 	return NULL;
@@ -371,7 +371,7 @@ static void check_blocking_async_event_wait(void)
 	pthread_t thread;
 
 	CHECK(fcntl(ctx->async_fd, F_SETFL, 0) == 0);
-	CHECK(srq && pthread_create(&thread, NULL, read_one_event, &event) == 0);
+	CHECK(srq && pthread_create(&thread, NULL, read_one_async_event, &event) == 0);
 	usleep(50000);
 	CHECK(ibv_modify_srq(srq, &attr, IBV_SRQ_LIMIT) == 0);
 	CHECK(pthread_join(thread, NULL) == 0);

@@ -277,7 +277,7 @@ static double timeval_seconds(struct timeval t)
 	return (double)t.tv_sec + (double)t.tv_usec / 1e6;
 }
 
-static void print_totals(double began)
+static void print_resource_usage(double began)
 {
 	struct rusage used;
 
@@ -324,6 +324,6 @@ int main(int argc, char **argv)
 			kill(0, SIGTERM);
 		}
 	if (!failed)
-		print_totals(began);
+		print_resource_usage(began);
 	return failed;
 }

@@ -135,7 +135,7 @@ static int count_dmabuf_mappings(void)
 	return n;
 }
 
-/* Memory behind a descriptor that can be mapped, like that of a dma-buf. */
+/* Checks regions of memory that is mapped from a descriptor, as the memory of a dma-buf is. */
 static void check_dmabuf(void)
 {
 	int fd = memfd_create("dmabuf", MFD_CLOEXEC), pipes[2];
@@ -172,8 +172,8 @@ static void check_dmabuf(void)
 }
 
 /*
- * Prefetch advice must refer to a region of the same protection domain, and advice to prefetch for
- * writing must refer to a writable region.
+ * Checks that advice to prefetch memory is accepted only for a region of the same protection
+ * domain, and advice to prefetch for writing only for a writable region.
  */
 static void check_advise_mr(void)
 {

@@ -18,7 +18,7 @@
 
 static struct ibv_qp_init_attr init;
 
-static void make_mistakes_with_devices(void)
+static void check_refused_device_calls(void)
 {
 	struct ibv_port_attr port;
 	union ibv_gid entry;
@@ -36,7 +36,7 @@ static void make_mistakes_with_devices(void)
 	REFUSED("no CQ", !ibv_create_qp(pd, &(struct ibv_qp_init_attr){ .qp_type = IBV_QPT_UD }));
 }
 
-static void make_mistakes_with_addresses(void)
+static void check_refused_addresses(void)
 {
 	struct ibv_ah_attr attr = loopback_ah_attr();
 
@@ -54,7 +54,7 @@ static void make_mistakes_with_addresses(void)
 	REFUSED("dgid", !ibv_create_ah(pd, &attr));
 }
 
-static void make_mistakes_with_transitions(struct ibv_qp *qp)
+static void check_refused_transitions(struct ibv_qp *qp)
 {
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_RTR,
 				    .path_mtu = 1024,
@@ -84,9 +84,9 @@ int main(void)
 	init.cap.max_send_wr = init.cap.max_recv_wr = 4;
 	qp = ibv_create_qp(pd, &init);
 	CHECK(cq && qp);
-	make_mistakes_with_devices();
-	make_mistakes_with_addresses();
-	make_mistakes_with_transitions(qp);
+	check_refused_device_calls();
+	check_refused_addresses();
+	check_refused_transitions(qp);
 	REFUSED("busy CQ", ibv_destroy_cq(cq) == EBUSY);
 	CHECK(ibv_destroy_qp(qp) == 0);
 	REFUSED("destroyed", ibv_destroy_qp(qp) == EINVAL);

@@ -130,7 +130,7 @@ static void *expect_async_event_wait_fails(void *context)
 }
 
 /* Checks that a wait for a device's events fails when another thread closes the device. */
-static void check_close_during_wait(void)
+static void check_device_close_during_wait(void)
 {
 	struct ibv_device **list = ibv_get_device_list(NULL);
 	struct ibv_context *c = ibv_open_device(list[0]);
@@ -152,7 +152,7 @@ static void *close_device_and_count_successes(void *context)
 }
 
 /* Checks that exactly one of several threads that close a device at the same time succeeds. */
-static void check_concurrent_close(void)
+static void check_concurrent_device_close(void)
 {
 	struct ibv_device **list = ibv_get_device_list(NULL);
 	pthread_t threads[THREADS];
@@ -196,7 +196,7 @@ static void *open_and_close_device_while_cancelled(void *unused)
  * Checks that opening and closing a device leaks no descriptor when the thread is cancelled before
  * or during the calls.
  */
-static void check_cancelled_threads(void)
+static void check_cancelled_threads_leak_no_descriptor(void)
 {
 	int before = count_descriptors();
 	pthread_t thread;
@@ -228,9 +228,9 @@ int main(void)
 	for (int i = 0; i < THREADS; i++)
 		CHECK(pthread_join(threads[i], NULL) == 0);
 	check_destroy_during_use();
-	check_close_during_wait();
-	check_concurrent_close();
-	check_cancelled_threads();
+	check_device_close_during_wait();
+	check_concurrent_device_close();
+	check_cancelled_threads_leak_no_descriptor();
 	close_loopback_device();
 	return 0;
 }

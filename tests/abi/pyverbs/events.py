@@ -18,7 +18,7 @@ from pyverbs.srq import SRQ, SrqAttr, SrqInitAttr
 from pyverbs.wr import SGE, RecvWR
 
 
-def wait_for_event(ctx, kind):
+def wait_for_async_event(ctx, kind):
     """Wait for the next asynchronous event, which must be of the given kind; acknowledge it."""
     event = ctx.get_async_event()
     assert event.event_type == kind, event
@@ -38,13 +38,13 @@ with open_device() as ctx:
     a.post_request(size=10)
     a.next_completion()
     assert b.next_completion().byte_len == 10
-    wait_for_event(ctx, IBV_EVENT_SRQ_LIMIT_REACHED)
+    wait_for_async_event(ctx, IBV_EVENT_SRQ_LIMIT_REACHED)
     b.qp.modify(QPAttr(qp_state=IBV_QPS_ERR), IBV_QP_STATE)
-    wait_for_event(ctx, IBV_EVENT_QP_LAST_WQE_REACHED)
+    wait_for_async_event(ctx, IBV_EVENT_QP_LAST_WQE_REACHED)
 
     a, b = create_connected_endpoints(ctx)
     attr = QPAttr(qp_state=IBV_QPS_SQD)
     attr.en_sqd_async_notify = 1
     a.qp.modify(attr, IBV_QP_STATE | IBV_QP_EN_SQD_ASYNC_NOTIFY)
-    wait_for_event(ctx, IBV_EVENT_SQ_DRAINED)
+    wait_for_async_event(ctx, IBV_EVENT_SQ_DRAINED)
 report_success("events")

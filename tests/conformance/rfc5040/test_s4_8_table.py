@@ -174,7 +174,7 @@ def _send_on_wrong_queue(peer: ScriptedRCPeer, size: int) -> Packet:
     return send_segment_and_return_it(peer, build_send(qn=2) / Raw(octet_pattern(min(size, 100))))
 
 
-def _send_unasked_read_response(peer: ScriptedRCPeer, size: int) -> Packet:
+def _send_unsolicited_read_response(peer: ScriptedRCPeer, size: int) -> Packet:
     there = register_memory(peer)
     return send_segment_and_return_it(
         peer, build_read_response(there.rkey, there.addr) / Raw(octet_pattern(size))
@@ -182,7 +182,7 @@ def _send_unasked_read_response(peer: ScriptedRCPeer, size: int) -> Packet:
 
 
 def _send_short_read_response(peer: ScriptedRCPeer, size: int) -> Packet:
-    request = start_siwarp_read(peer, size)
+    request = make_siwarp_send_read_request(peer, size)
     return send_segment_and_return_it(
         peer, build_read_response(request.sink_stag, request.sink_to) / Raw(octet_pattern(size - 1))
     )
@@ -206,7 +206,7 @@ def _send_misaligned_atomic(peer: ScriptedRCPeer, size: int) -> Packet:
     )
 
 
-def start_siwarp_read(peer: ScriptedRCPeer, size: int) -> ReadRequest:
+def make_siwarp_send_read_request(peer: ScriptedRCPeer, size: int) -> ReadRequest:
     """Have the siwarp end post an RDMA Read of this size, and return its Read Request."""
     end = peer.end
     there = RemoteBuffer(0x1000, 1 << 20, 0x77)
@@ -290,22 +290,22 @@ def _write_wrong_ddp_version(peer: ScriptedRCPeer, size: int) -> Packet:
 
 def _send_read_response_out_of_order(peer: ScriptedRCPeer, size: int) -> Packet:
     """Send a response to the second Read while the first Read is unanswered."""
-    start_siwarp_read(peer, size)
-    second = start_siwarp_read(peer, size)
+    make_siwarp_send_read_request(peer, size)
+    second = make_siwarp_send_read_request(peer, size)
     return send_segment_and_return_it(
         peer, build_read_response(second.sink_stag, second.sink_to) / Raw(octet_pattern(size))
     )
 
 
 def _send_read_response_with_gap(peer: ScriptedRCPeer, size: int) -> Packet:
-    request = start_siwarp_read(peer, size)
+    request = make_siwarp_send_read_request(peer, size)
     return send_segment_and_return_it(
         peer, build_read_response(request.sink_stag, request.sink_to + 1) / Raw(octet_pattern(size))
     )
 
 
 def _send_long_read_response(peer: ScriptedRCPeer, size: int) -> Packet:
-    request = start_siwarp_read(peer, size)
+    request = make_siwarp_send_read_request(peer, size)
     return send_segment_and_return_it(
         peer, build_read_response(request.sink_stag, request.sink_to) / Raw(octet_pattern(size + 1))
     )
@@ -396,7 +396,7 @@ PROVOKED = [
     ErrorCase("RFC 5040 7.2", (0, 2, 5), _write_wrong_rdmap_version, "segment"),
     ErrorCase("RFC 5040 7.2", (0, 2, 6), _send_unknown_opcode, "segment"),
     ErrorCase("RFC 5040 7.2", (0, 2, 6), _send_on_wrong_queue, "segment"),
-    ErrorCase("RFC 5040 7.2", (0, 2, 6), _send_unasked_read_response, "segment"),
+    ErrorCase("RFC 5040 7.2", (0, 2, 6), _send_unsolicited_read_response, "segment"),
     ErrorCase("RFC 5040 4.8", (0, 2, 7), _send_misaligned_atomic, "segment"),
     ErrorCase("RFC 5040 4.8", (0, 2, 0xFF), _send_short_read_response, "segment"),
     ErrorCase("RFC 5040 4.8", (0, 2, 0xFF), _send_truncated_read_request, "segment"),

@@ -30,7 +30,7 @@ BAD_FRAME = (LLP_LAYER, MPA_TYPE, lib.SIW_MPA_BAD_FRAME)
 REQUEST, REPLY = bytes(MPARequest(rev=1)), bytes(MPAReply(rev=1))
 
 
-def startup_errno(stream: Any) -> int:
+def mpa_startup_errno(stream: Any) -> int:
     """Return the errno with which the MPA start-up of a stream fails."""
     return errno_of_first_failed_call(lambda: stream.continue_startup()[0])
 
@@ -67,7 +67,7 @@ def test_an_mpa_request_with_any_wrong_octet_in_its_key_is_an_error(
     frame[at] ^= 0x20
     stream = layer_poller.create_responder()
     stream.sock.sendall(frame)
-    assert startup_errno(stream) == errno.EPROTO
+    assert mpa_startup_errno(stream) == errno.EPROTO
     assert stream.error == BAD_FRAME
 
 
@@ -80,7 +80,7 @@ def test_an_mpa_reply_with_any_wrong_octet_in_its_key_is_an_error(
     frame[at] ^= 0x20
     stream = layer_poller.create_initiator_awaiting_reply(make_mpa_params(rev=1))
     stream.sock.sendall(frame)
-    assert startup_errno(stream) == errno.EPROTO
+    assert mpa_startup_errno(stream) == errno.EPROTO
     assert stream.error == BAD_FRAME
 
 
@@ -91,7 +91,7 @@ def test_octets_of_another_protocol_fail_the_mpa_start_up_immediately(
 ) -> None:
     stream = layer_poller.create_responder()
     stream.sock.sendall(octets)
-    assert startup_errno(stream) == errno.EPROTO
+    assert mpa_startup_errno(stream) == errno.EPROTO
 
 
 @pytest.mark.clause("RFC5044-7.1.1-13")
@@ -118,7 +118,7 @@ def test_an_mpa_request_of_an_unknown_revision_is_an_error(
 ) -> None:
     stream = layer_poller.create_responder()
     stream.sock.sendall(bytes(MPARequest(rev=rev)))
-    assert startup_errno(stream) == errno.EPROTO
+    assert mpa_startup_errno(stream) == errno.EPROTO
     assert stream.error == BAD_FRAME
 
 
@@ -129,7 +129,7 @@ def test_an_mpa_reply_of_another_revision_than_the_request_is_an_error(
 ) -> None:
     stream = layer_poller.create_initiator_awaiting_reply(make_mpa_params(rev=ours))
     stream.sock.sendall(bytes(MPAReply(rev=theirs)))
-    assert startup_errno(stream) == errno.EPROTO
+    assert mpa_startup_errno(stream) == errno.EPROTO
     assert stream.error == BAD_FRAME
 
 
@@ -137,7 +137,7 @@ def test_an_mpa_request_of_revision_0_is_rejected_in_revision_1(layer_poller: Mp
     """RFC 5044 annex C.2.1: an RDMAC RNIC receives a Reply, not only an end of stream."""
     stream = layer_poller.create_responder()
     stream.sock.sendall(bytes(MPARequest(rev=0, m=1, c=1)))
-    assert startup_errno(stream) == errno.EPROTO
+    assert mpa_startup_errno(stream) == errno.EPROTO
     reply = recv_startup_frame(stream.sock)
     assert (reply.rev, reply.r, reply.m) == (1, 1, 0)
     stream.close()
@@ -156,7 +156,7 @@ def test_an_end_of_stream_within_the_private_data_is_a_local_error(
         stream = layer_poller.create_initiator_awaiting_reply(make_mpa_params(rev=1))
         stream.sock.sendall(bytes(MPAReply(rev=1, pd_length=8, private_data=b"1234567")))
     stream.sock.shutdown(socket.SHUT_WR)
-    assert startup_errno(stream) in (errno.EPROTO, errno.ECONNRESET, errno.ENOTCONN)
+    assert mpa_startup_errno(stream) in (errno.EPROTO, errno.ECONNRESET, errno.ENOTCONN)
     assert stream.error in (BAD_FRAME, (LLP_LAYER, MPA_TYPE, lib.SIW_MPA_CLOSED))
 
 
@@ -165,11 +165,11 @@ def test_an_end_of_stream_within_the_private_data_is_a_local_error(
 def test_a_private_data_length_above_512_is_an_error(layer_poller: MpaPoller, length: int) -> None:
     stream = layer_poller.create_responder()
     stream.sock.sendall(bytes(MPARequest(rev=2, pd_length=length)))
-    assert startup_errno(stream) == errno.EPROTO
+    assert mpa_startup_errno(stream) == errno.EPROTO
     assert stream.error == BAD_FRAME
     stream = layer_poller.create_initiator_awaiting_reply(make_mpa_params())
     stream.sock.sendall(bytes(MPAReply(rev=2, pd_length=length)))
-    assert startup_errno(stream) == errno.EPROTO
+    assert mpa_startup_errno(stream) == errno.EPROTO
     assert stream.error == BAD_FRAME
 
 

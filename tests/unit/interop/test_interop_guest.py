@@ -51,18 +51,18 @@ def test_console_messages_of_the_siw_driver_are_not_kernel_faults() -> None:
 
 def test_a_guest_is_kept_while_its_kernel_has_no_fault() -> None:
     guests = GuestPool(lambda: cast(Any, FakeGuest()))
-    first = guests.get_or_boot()
+    first = guests.get_or_boot_guest()
     assert guests.end_guest_if_its_kernel_is_faulty() == ""
-    assert guests.get_or_boot() is first
+    assert guests.get_or_boot_guest() is first
 
 
 def test_a_guest_whose_kernel_failed_is_replaced_for_the_next_test() -> None:
     guests = GuestPool(lambda: cast(Any, FakeGuest()))
-    first = cast(Any, guests.get_or_boot())
+    first = cast(Any, guests.get_or_boot_guest())
     first.console += BUG
     assert guests.end_guest_if_its_kernel_is_faulty() == BUG
     assert first.closed
-    second = guests.get_or_boot()
+    second = guests.get_or_boot_guest()
     assert second is not first
     assert guests.end_guest_if_its_kernel_is_faulty() == ""
     assert guests.booted == ["6.1.192-2 (none)"] * 2

@@ -66,7 +66,7 @@ def test_the_real_time_list_has_not_grown_since_its_first_version(root: Path) ->
     first = FirstVersion(root, real_time.LIST.relative_to(root).as_posix())
     before = real_time.parse_allowed_uses(first.text)
     for name, entry in real_time.parse_allowed_uses(real_time.LIST.read_text("utf-8")).items():
-        then = first.original_name(name)
+        then = first.original_file_name(name)
         assert then in before and entry.count <= before[then].count, (
             f"{name}: a test that waits belongs into the simulator; the list may only shrink"
         )

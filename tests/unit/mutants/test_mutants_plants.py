@@ -169,13 +169,13 @@ def test_the_results_table_has_a_line_for_each_planted_fault_and_the_median() ->
 
 def test_a_command_that_exceeds_its_time_limit_is_stopped(tmp_path: Path) -> None:
     copy = TreeCopy(tmp_path)
-    assert copy.run_with_output(["sh", "-c", "echo seed 4; exit 1"], 60) == (1, "seed 4\n")
-    assert copy.run_with_output(["sleep", "60"], 0.1) == (None, "")
+    assert copy.run_and_return_output(["sh", "-c", "echo seed 4; exit 1"], 60) == (1, "seed 4\n")
+    assert copy.run_and_return_output(["sleep", "60"], 0.1) == (None, "")
 
 
 def test_a_command_is_stopped_when_its_output_matches_the_pattern(tmp_path: Path) -> None:
     command = ["sh", "-c", "echo FAILED; sleep 60"]
-    assert TreeCopy(tmp_path).run_with_output(command, 60, re.compile("FAILED\n")) == (
+    assert TreeCopy(tmp_path).run_and_return_output(command, 60, re.compile("FAILED\n")) == (
         1,
         "FAILED\n",
     )

@@ -56,7 +56,7 @@ def test_no_test_was_added_to_the_timing_list(root: Path) -> None:
     at_first = Counter(entry.partition("::")[0] for entry in entries)
     now = Counter(name.partition("::")[0] for name in listed_timing_tests())
     for file, count in now.items():
-        then = first.original_name(file)
+        then = first.original_file_name(file)
         # An entry for a file may be replaced by entries for some of its functions.
         assert then in whole_files or count <= at_first[then], (
             f"{file}: a test that races the clock belongs into the simulator; none is added"
