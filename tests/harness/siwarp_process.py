@@ -388,10 +388,12 @@ def _serve_fork_requests(
                 received = _accept_request(listener)
                 if received is None:
                     continue
-            else:
+            elif ready == requests.fileno():
                 received = _receive_request(requests)
                 if received is None:
                     return None
+            else:  # the connection of a client that ended at the same time as its program
+                continue
             request, descriptors, status = received
             pid = os.fork()
             if pid == 0:

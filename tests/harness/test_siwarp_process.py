@@ -84,6 +84,24 @@ def test_signals_end_the_forked_program_with_the_program_that_stands_for_it() ->
         wait_until(lambda pid=pid: not is_running(pid))
 
 
+def test_the_server_goes_on_if_a_program_and_its_client_end_at_the_same_time(
+    tmp_path: Path,
+) -> None:
+    code = "import os, time; print(os.getpid(), os.getppid(), flush=True); time.sleep(60)"
+    command = [str(forking_programs_folder() / "python"), "-c", code]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as client:
+        assert client.stdout is not None
+        program, server = map(int, client.stdout.readline().split())
+        os.kill(server, signal.SIGSTOP)
+        try:
+            os.kill(program, signal.SIGKILL)
+            client.kill()
+            client.wait()
+        finally:
+            os.kill(server, signal.SIGCONT)
+    assert run_in_shell("python -c 'print(1)'", tmp_path).stdout == "1\n"
+
+
 def test_a_program_that_a_signal_has_killed_has_the_same_status_in_the_shell(
     tmp_path: Path,
 ) -> None:

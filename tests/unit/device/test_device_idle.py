@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from harness.rc_harness import SEND, WRITE, ListenerAndConnector, create_plain_l
 from harness.verbs_harness import Rig, poll, temporary_settings, wait_until
 from harness.wire_peer import ScriptedRCPeer
 
+from siwarp._siwarp import ffi, lib
 from siwarp.cm import CMID, CMEventChannel, ConnParam
 from siwarp.verbs import RecvWR, RemoteBuffer, SendWR
 
@@ -144,6 +146,46 @@ def test_an_idle_open_device_wakes_at_most_five_times_a_second(
     wakeups_per_second: dict[str, int], state: str
 ) -> None:
     assert wakeups_per_second[state] <= 5
+
+
+def test_a_thread_that_waits_for_completions_wakes_once_for_each_message() -> None:
+    messages = 50
+    rig, sender = Rig(), Rig()
+    cq = rig.create_cq(messages)
+    qp, source = rig.create_ud_qp(cq), sender.create_ud_qp()
+    ah = sender.create_ah(qp)
+    waiter: list[int] = []
+    received: list[int] = []
+
+    def receive_messages() -> None:
+        waiter.append(threading.get_native_id())
+        wcs, null = ffi.new("struct siw_wc[]", messages), ffi.NULL
+        while sum(received) < messages:
+            received.append(
+                lib.siw_wait_cq(cq._c_object(), messages, wcs, null, null, null, -1)
+            )
+
+    for i in range(messages):
+        qp.post_recv(RecvWR(i))
+    thread = threading.Thread(target=receive_messages)
+    thread.start()
+    wait_until(lambda: bool(waiter))
+    time.sleep(0.4)
+    (number,) = waiter
+    idle = voluntary_context_switches(number)
+    time.sleep(0.5)
+    assert voluntary_context_switches(number) == idle
+    for i in range(messages):
+        source.post_send(SendWR(i, ah=ah))
+        wait_until(lambda sent=i + 1: sum(received) == sent)  # type: ignore[misc]
+        time.sleep(0.002)
+        if i == messages - 2:
+            wakeups = voluntary_context_switches(number) - idle
+    thread.join()
+    # A thread that waits may wait for the interpreter's lock, too, before it waits again.
+    assert messages - 1 <= wakeups < 2 * messages
+    rig.close()
+    sender.close()
 
 
 def poll_for_a_second(pause: float) -> tuple[int, float, float]:
