@@ -332,6 +332,7 @@ static int copy_private_data(struct siw_mpa_params *p, const void *data, uint32_
 	return 0;
 }
 
+/* Returns whether this end requests MPA markers from its peer. */
 static bool are_markers_requested(const struct siw_cm_param *param)
 {
 	return param->markers || siw_settings()->markers;
