@@ -144,7 +144,7 @@ uint32_t siw_llp_udp_route_mtu(struct siw_llp_sock *sock, const struct siw_addr 
 	return mtu > 0 ? (uint32_t)mtu : 0;
 }
 
-uint32_t siw_llp_udp_rx_buffer_space(struct siw_llp_sock *sock)
+uint32_t siw_llp_udp_rx_buffer_size(struct siw_llp_sock *sock)
 {
 	int rcvbuf = 0;
 	socklen_t len = sizeof(rcvbuf);
