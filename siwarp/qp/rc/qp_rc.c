@@ -1009,8 +1009,8 @@ int siw_qp_rc_start_stream(struct siw_rc_qp *rc, struct siw_mpa_stream *mpa,
 	return 0;
 }
 
-int siw_qp_rc_refuse_stream(struct siw_lane *lane, struct siw_mpa_stream *mpa,
-			    const struct siw_wire_err *err)
+int siw_qp_rc_refuse_with_terminate(struct siw_lane *lane, struct siw_mpa_stream *mpa,
+				    const struct siw_wire_err *err)
 {
 	struct siw_rdmap_stream *stream;
 	struct siw_ddp_stream *ddp;
