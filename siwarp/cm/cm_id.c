@@ -246,7 +246,7 @@ int siw_cm_addr(struct siw_cm_id *id, struct siw_addr *local, struct siw_addr *p
 	return 0;
 }
 
-static int check_id_can_bind(const struct siw_cm_id *id, struct siw_qp *qp)
+static int check_id_can_bind_qp(const struct siw_cm_id *id, struct siw_qp *qp)
 {
 	if (id->listening)
 		return siw_refuse(CM_LISTENS);
@@ -270,7 +270,7 @@ int siw_cm_bind_qp(struct siw_cm_id *id, struct siw_qp *qp)
 		return err;
 	if (!qp)
 		return siw_refuse_null("qp");
-	err = check_id_can_bind(id, qp);
+	err = check_id_can_bind_qp(id, qp);
 	if (err)
 		return err;
 	err = id->ud ? siw_cm_ud_move_qp_to_rts(qp) : siw_modify_qp(qp, &attr, SIW_QP_STATE);
@@ -332,6 +332,7 @@ static int copy_private_data(struct siw_mpa_params *p, const void *data, uint32_
 	return 0;
 }
 
+/* Returns whether this end requests MPA markers from its peer. */
 static bool are_markers_requested(const struct siw_cm_param *param)
 {
 	return param->markers || siw_settings()->markers;

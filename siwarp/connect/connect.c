@@ -177,7 +177,7 @@ void siw_conn_free(struct siw_conn *conn)
 static void conn_refuse_with_terminate(struct siw_conn *conn, const struct siw_wire_err *err)
 {
 	conn->err = *err;
-	if (siw_qp_rc_refuse_stream(siw_conn_lane(conn), conn->mpa, err) == 0)
+	if (siw_qp_rc_refuse_with_terminate(siw_conn_lane(conn), conn->mpa, err) == 0)
 		conn->mpa = NULL;
 	conn_end_stream(conn, false);
 }

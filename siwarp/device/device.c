@@ -156,7 +156,7 @@ static struct siw_context *alloc_or_reuse_context(void)
 }
 
 /* Returns the number of lanes for a device that is being opened. */
-static uint32_t count_lanes_of_new_device(void)
+static uint32_t lane_count_for_new_device(void)
 {
 	uint32_t lanes = (uint32_t)siw_settings()->lanes;
 
@@ -171,7 +171,7 @@ static int context_open_lane0(struct siw_context *ctx)
 
 	if (err)
 		return err;
-	ctx->n_lanes = count_lanes_of_new_device();
+	ctx->n_lanes = lane_count_for_new_device();
 	err = siw_device_lane0_open(ctx);
 	if (err)
 		siw_mem_stag_table_free(ctx->mem);

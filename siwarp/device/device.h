@@ -733,10 +733,10 @@ bool siw_device_increment_count_if_below_max(_Atomic uint32_t *count, uint32_t m
 int siw_device_refuse_limit_reached(const char *limit, uint32_t max);
 
 /*
- * siw_device_cq_has_context: returns whether the CQ belongs to this context.
+ * siw_device_cq_is_on_device: returns whether the CQ belongs to this context.
  * siw_device_cq_is_overrun: returns whether the CQ has overflowed.
  */
-bool siw_device_cq_has_context(const struct siw_cq *cq, const struct siw_context *ctx);
+bool siw_device_cq_is_on_device(const struct siw_cq *cq, const struct siw_context *ctx);
 bool siw_device_cq_is_overrun(const struct siw_cq *cq);
 /*
  * Adjusts the number of queue pairs that use the CQ: by is 1 when a queue pair is created, -1 when

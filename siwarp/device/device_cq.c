@@ -335,7 +335,7 @@ int siw_resize_cq(struct siw_cq *cq, int cqe)
 	return err;
 }
 
-bool siw_device_cq_has_context(const struct siw_cq *cq, const struct siw_context *ctx)
+bool siw_device_cq_is_on_device(const struct siw_cq *cq, const struct siw_context *ctx)
 {
 	return cq && cq->ctx == ctx;
 }
@@ -348,7 +348,7 @@ bool siw_device_cq_is_overrun(const struct siw_cq *cq)
 /*
  * Sets the lane of the CQ, unless another thread has set it meanwhile. Returns the lane of the CQ.
  */
-static struct siw_lane *cq_set_lane(struct siw_cq *cq, struct siw_lane *lane)
+static struct siw_lane *cq_set_lane_if_unset(struct siw_cq *cq, struct siw_lane *lane)
 {
 	struct siw_lane *set;
 
@@ -377,7 +377,7 @@ int siw_device_cq_get_or_choose_lane(struct siw_cq *cq, struct siw_lane **out)
 		return 0;
 	err = siw_device_cq_lane_choose(cq->ctx, cq->comp_vector, &lane);
 	if (!err)
-		*out = cq_set_lane(cq, lane);
+		*out = cq_set_lane_if_unset(cq, lane);
 	return err;
 }
 
@@ -519,7 +519,7 @@ int siw_device_cq_take_completions(struct siw_cq *cq, int max, struct siw_wc *wc
 	return cq_poll_completions(cq, max, wc, sources, dests, instances);
 }
 
-static void note_poll_of_several_lanes(struct siw_cq *cq, bool all)
+static void note_polls_without_progress(struct siw_cq *cq, bool all)
 {
 	for (uint32_t left = atomic_load(&cq->lanes); left; left &= left - 1)
 		siw_device_note_poll_without_progress(cq->ctx->lanes[__builtin_ctz(left)], all);
@@ -551,7 +551,7 @@ int siw_poll_cq_instances(struct siw_cq *cq, int num_entries, struct siw_wc *wc,
 		if (__builtin_expect(lane != NULL, 1))
 			siw_device_note_poll_without_progress(lane, n == num_entries);
 		else
-			note_poll_of_several_lanes(cq, n == num_entries);
+			note_polls_without_progress(cq, n == num_entries);
 		return n;
 	}
 	if (__builtin_expect(lane != NULL, 1))

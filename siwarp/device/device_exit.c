@@ -92,7 +92,7 @@ void siw_device_shutdown_connections(struct siw_context *ctx, uint64_t deadline_
 	context_wait_for_connection_shutdown(ctx, deadline_ns);
 }
 
-static void close_devices_at_exit(void)
+static void shutdown_connections_at_exit(void)
 {
 	uint64_t deadline = siw_now_ns() + (uint64_t)siw_settings()->linger_ms * 1000000;
 
@@ -104,7 +104,7 @@ static bool watching;
 
 static void register_at_exit(void)
 {
-	watching = atexit(close_devices_at_exit) == 0;
+	watching = atexit(shutdown_connections_at_exit) == 0;
 }
 
 int siw_device_register_exit_handler(void)

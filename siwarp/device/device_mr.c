@@ -156,8 +156,8 @@ static int region_alloc_stag(const struct siw_pd *pd, const void *owner, const s
 	return err == -ENOMEM ? siw_device_refuse_limit_reached("max_mr", SIW_MAX_MR) : err;
 }
 
-static void fill_region(struct siw_region *r, struct siw_pd *pd, const struct span *span,
-			uint32_t stag)
+static void init_region_struct(struct siw_region *r, struct siw_pd *pd, const struct span *span,
+			       uint32_t stag)
 {
 	struct siw_mr *mr = &r->mr;
 
@@ -205,7 +205,7 @@ static struct siw_mr *register_memory(struct siw_pd *pd, const void *owner, cons
 		return siw_refuse_and_return_null(err);
 	}
 	r->owner = owner;
-	fill_region(r, pd, span, stag);
+	init_region_struct(r, pd, span, stag);
 	atomic_fetch_add(&pd->n_mr, 1);
 	siw_device_add_child(pd->ctx, &r->child, SIW_CHILD_PASSIVE, NULL, -1);
 	siw_device_region_allow_mw_binds(r);
@@ -302,7 +302,7 @@ static int region_register_again(struct siw_region *r, struct siw_pd *pd, const 
 		siw_mem_stag_free(pd->ctx->mem, stag);
 		return err;
 	}
-	fill_region(r, pd, span, stag);
+	init_region_struct(r, pd, span, stag);
 	atomic_fetch_add(&pd->n_mr, 1);
 	atomic_fetch_sub(&old_pd->n_mr, 1);
 	siw_device_region_allow_mw_binds(r);

@@ -188,7 +188,7 @@ static int invalidate_memory_window(struct siw_window *w, struct siw_region **re
 	return err;
 }
 
-static void unpin_region(struct siw_context *ctx, struct siw_region *region)
+static void decrement_region_pins(struct siw_context *ctx, struct siw_region *region)
 {
 	if (!region)
 		return;
@@ -215,7 +215,7 @@ int siw_dealloc_mw(struct siw_mw *mw)
 		return err;
 	if (region) {
 		siw_device_reset_streams_using_stag(ctx, w->stag);
-		unpin_region(ctx, region);
+		decrement_region_pins(ctx, region);
 	}
 	atomic_fetch_sub(&pd->n_mw, 1);
 	atomic_fetch_sub(&ctx->n_mw, 1);
@@ -447,7 +447,7 @@ bool siw_device_mw_end_replaced_binding(struct siw_lane *lane, const struct siw_
 	siw_device_reset_streams_using_stag_in_lane(lane, rest->stag, except);
 	if (begin_revocation(lane, rest))
 		return false;
-	unpin_region(lane->ctx, rest->region);
+	decrement_region_pins(lane->ctx, rest->region);
 	free(rest->revocation);
 	return true;
 }
@@ -518,7 +518,7 @@ static void end_revocation_in_lane(struct siw_lane *lane, struct siw_revocation 
 	siw_unlock(&ctx->revocations_lock);
 	if (!ended)
 		return;
-	unpin_region(ctx, region);
+	decrement_region_pins(ctx, region);
 	if (waiter)
 		siw_device_leave_work_for_lane(waiter, SIW_LANE_CONTINUE_BINDS);
 	else

@@ -157,7 +157,7 @@ static const char *qp_type_name(uint64_t type)
 	}
 }
 
-static void append_errno_name(struct out *out, uint64_t number)
+static void append_errno_text(struct out *out, uint64_t number)
 {
 	char text[96] = "";
 
@@ -191,7 +191,7 @@ static void append_formatted_number(struct out *out, const char *kind, uint64_t 
 	else if (!strncmp(kind, "type}", 5))
 		append_text(out, qp_type_name(number));
 	else
-		append_errno_name(out, number);
+		append_errno_text(out, number);
 }
 
 /* The text that siw_reason() returns, and that siw_reason_record() stores. */

@@ -71,7 +71,7 @@ static void end_wait_spin(struct siw_context *ctx, bool without_event)
  * Changes the set of lanes whose counts of waiters include the thread. The progress thread has to
  * serve a lane that is removed, unless other threads do.
  */
-static void count_waiter_in_lanes(struct wait *wait, uint32_t lanes)
+static void update_waiter_counts_of_lanes(struct wait *wait, uint32_t lanes)
 {
 	uint32_t added = lanes & ~wait->counted, removed = wait->counted & ~lanes;
 
@@ -139,7 +139,7 @@ static int wait_loop(struct wait *wait)
 
 	for (;;) {
 		if (wait->counted != lanes_served_by_wait(wait))
-			count_waiter_in_lanes(wait, lanes_served_by_wait(wait));
+			update_waiter_counts_of_lanes(wait, lanes_served_by_wait(wait));
 		for (uint32_t left = wait->counted; poll && left; left &= left - 1)
 			siw_device_poll(ctx->lanes[__builtin_ctz(left)], NULL);
 		r = wait->ready(wait->arg);
@@ -219,7 +219,7 @@ static void undo_waiter_count(void *arg)
 	 * the device must not be closed by force before that (wake_waiters_until_none_is_left).
 	 */
 	atomic_fetch_add(&ctx->fd_waiters, 1);
-	count_waiter_in_lanes(wait, 0);
+	update_waiter_counts_of_lanes(wait, 0);
 	atomic_fetch_sub(&ctx->fd_waiters, 1);
 }
 
@@ -227,7 +227,7 @@ static int wait_with_progress(struct wait *wait)
 {
 	int r;
 
-	count_waiter_in_lanes(wait, lanes_served_by_wait(wait));
+	update_waiter_counts_of_lanes(wait, lanes_served_by_wait(wait));
 	pthread_cleanup_push(undo_waiter_count, wait);
 	r = wait_loop(wait);
 	pthread_cleanup_pop(1);

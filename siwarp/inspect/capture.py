@@ -89,7 +89,7 @@ class _ExaminedStream:
 # ---- TCP connections -----------------------------------------------------------------------------
 
 
-def _examine_connection(connection: Connection) -> _ExaminedStream | None:
+def _decode_connection(connection: Connection) -> _ExaminedStream | None:
     """Return a connection's messages; None if the connection does not carry iWARP."""
     forth, back = connection.first, connection.first.reverse()
     startups = {d: startup_frame_of_direction(connection.halves.get(d)) for d in (forth, back)}
@@ -127,7 +127,7 @@ def _examine_connection(connection: Connection) -> _ExaminedStream | None:
     return found
 
 
-def _match_messages(found: _ExaminedStream) -> None:
+def _match_requests_with_responses(found: _ExaminedStream) -> None:
     """Pair requests with responses, and Terminates with the messages that they quote."""
     for reader in found.halves:
         others = [other.messages for other in found.halves if other is not reader]
@@ -388,7 +388,7 @@ def _begins_like_ud_segment(octets: bytes) -> bool:
     return header.last and not header.ddp_rsvd and header.opcode in OPCODES
 
 
-def _examine_datagrams(packets: list[Packet]) -> list[_ExaminedStream]:
+def _decode_datagrams(packets: list[Packet]) -> list[_ExaminedStream]:
     """Return the datagrams of datagram-iWARP, by pair of addresses."""
     judged = []
     # Datagrams that lack fragments are last in ``packets``, regardless of when they were sent.
@@ -486,8 +486,8 @@ def examine_packets(packets: Iterable[Packet]) -> Dissection:
         else:
             udp.append(packet)
     everything = [
-        found for one in tcp.all if (found := _examine_connection(one)) is not None
-    ] + _examine_datagrams(udp)
+        found for one in tcp.all if (found := _decode_connection(one)) is not None
+    ] + _decode_datagrams(udp)
     everything.sort(key=lambda found: found.stream.first_frame)
     messages = [message for found in everything for message in found.messages]
     messages.sort(key=lambda message: message.frame)
@@ -496,7 +496,7 @@ def examine_packets(packets: Iterable[Packet]) -> Dissection:
         message.time = message.when_ns / SECOND
     for number, found in enumerate(everything, 1):
         found.stream.number = number
-        _match_messages(found)
+        _match_requests_with_responses(found)
         _match_rd_retransmissions(found)
         _fill_totals_of_captured_streams(found)
     return Dissection(messages, [found.stream for found in everything])

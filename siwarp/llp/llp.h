@@ -378,8 +378,8 @@ void siw_llp_udp_enable_refusal_reports(struct siw_llp_sock *sock, uint16_t fami
  */
 ssize_t siw_llp_udp_read_refusal(struct siw_llp_sock *sock, struct siw_addr *dest, void *buf,
 				 size_t size);
-/* Returns the octets of payload for which the socket's receive buffer has space; 0: unknown. */
-uint32_t siw_llp_udp_rx_buffer_space(struct siw_llp_sock *sock);
+/* Returns the size of the socket's receive buffer in octets of payload; 0: unknown. */
+uint32_t siw_llp_udp_rx_buffer_size(struct siw_llp_sock *sock);
 /*
  * Sends like siw_llp_udp_send(), but the datagram may be fragmented despite
  * siw_llp_udp_disable_fragmentation().

@@ -32,7 +32,7 @@
 
 /* ---- the wake descriptor --------------------------------------------------------------------- */
 
-static void set_wake_descriptor(struct siw_llp_poller *poller)
+static void signal_wake_descriptor(struct siw_llp_poller *poller)
 {
 	/*
 	 * While woken is set, the descriptor is readable, and another write is not needed.
@@ -51,7 +51,7 @@ void siw_llp_poller_wake(struct siw_llp_poller *poller)
 	 * reset it before the thread sleeps.
 	 */
 	atomic_fetch_add_explicit(&poller->changes, 1, memory_order_seq_cst);
-	set_wake_descriptor(poller);
+	signal_wake_descriptor(poller);
 }
 
 /*
@@ -70,7 +70,7 @@ static void reset_wake_descriptor(struct siw_llp_poller *poller)
 	 * found woken set and written nothing: so set the descriptor again.
 	 */
 	if (atomic_load_explicit(&poller->sleepers, memory_order_seq_cst))
-		set_wake_descriptor(poller);
+		signal_wake_descriptor(poller);
 }
 
 void siw_llp_poller_invalidate_wait_sets(struct siw_llp_poller *poller)
@@ -82,7 +82,7 @@ void siw_llp_poller_invalidate_wait_sets(struct siw_llp_poller *poller)
 	 */
 	atomic_fetch_add_explicit(&poller->changes, 1, memory_order_seq_cst);
 	if (atomic_load_explicit(&poller->sleepers, memory_order_seq_cst))
-		set_wake_descriptor(poller);
+		signal_wake_descriptor(poller);
 }
 
 /* ---- ready ring ------------------------------------------------------------------------------ */

@@ -88,7 +88,7 @@ int siw_llp_udp_send_fragmented(struct siw_llp_sock *sock, const struct siw_addr
 }
 
 /* Connects fd to dest and returns the kernel's path MTU in octets, or -errno. */
-static int path_mtu_of_connected_socket(int fd, const struct siw_addr *dest)
+static int connect_and_get_path_mtu(int fd, const struct siw_addr *dest)
 {
 	socklen_t len = sizeof(int);
 	int mtu, r;
@@ -110,7 +110,7 @@ static int query_path_mtu(int fd, const struct siw_addr *local, const struct siw
 	from.port_be = 0;
 	if (bind(fd, (const struct sockaddr *)&from, siw_addr_len(&from)))
 		return -errno;
-	return path_mtu_of_connected_socket(fd, dest);
+	return connect_and_get_path_mtu(fd, dest);
 }
 
 /* Returns whether the address belongs to this host: only then can a socket be bound to it. */
@@ -144,7 +144,7 @@ uint32_t siw_llp_udp_route_mtu(struct siw_llp_sock *sock, const struct siw_addr 
 	return mtu > 0 ? (uint32_t)mtu : 0;
 }
 
-uint32_t siw_llp_udp_rx_buffer_space(struct siw_llp_sock *sock)
+uint32_t siw_llp_udp_rx_buffer_size(struct siw_llp_sock *sock)
 {
 	int rcvbuf = 0;
 	socklen_t len = sizeof(rcvbuf);

@@ -37,9 +37,9 @@ void siw_qp_flush(struct siw_base_qp *base)
 	 * A partially received message has already consumed a receive, which must be flushed, too.
 	 */
 	if (class->take_recv && class->take_recv(base, &wr_id) == 1)
-		siw_qp_flush_recv(base, wr_id);
+		siw_qp_add_flushed_recv_completion(base, wr_id);
 	while (!qp->srq && siw_mem_buffer_queue_pop_unfilled(base->recvs, &wr_id) == 1)
-		siw_qp_flush_recv(base, wr_id);
+		siw_qp_add_flushed_recv_completion(base, wr_id);
 	siw_unlock(&qp->recv_lock);
 	if (qp->srq) {
 		siw_device_srq_raise_limit_event_if_low(qp->srq);

@@ -239,7 +239,7 @@ void siw_qp_add_recv_completion(struct siw_base_qp *base, const struct siw_rdmap
 void siw_qp_write_record_add_completion(struct siw_base_qp *base,
 					const struct siw_rdmap_record *rec, uint64_t instance);
 /* Completes one receive with WR_FLUSH_ERR. */
-void siw_qp_flush_recv(struct siw_base_qp *base, uint64_t wr_id);
+void siw_qp_add_flushed_recv_completion(struct siw_base_qp *base, uint64_t wr_id);
 /*
  * Sets whether received Sends wait for receives. If so, posting a receive wakes the thread that
  * makes progress.

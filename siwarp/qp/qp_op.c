@@ -148,7 +148,7 @@ int64_t siw_qp_op_check(const struct siw_base_qp *base, const struct siw_send_wr
 	return siw_qp_check_length(base, wr, length);
 }
 
-static void op_store_atomic(struct siw_wqe *wqe, const struct siw_send_wr *wr)
+static void op_store_atomic_operands(struct siw_wqe *wqe, const struct siw_send_wr *wr)
 {
 	bool swap = wr->opcode == SIW_WR_ATOMIC_CMP_AND_SWP ||
 		    wr->opcode == SIW_WR_MASKED_ATOMIC_CMP_AND_SWP;
@@ -192,7 +192,7 @@ void siw_qp_op_store_in_wqe(struct siw_wqe *wqe, const struct siw_send_wr *wr)
 	op->internal = wr->send_flags & SIW_SEND_INLINE;
 	op->user_data = (uintptr_t)wqe;
 	if (flags & SIW_OP_ATOMIC) {
-		op_store_atomic(wqe, wr);
+		op_store_atomic_operands(wqe, wr);
 		return;
 	}
 	if (__builtin_expect(flags & SIW_OP_IMM, 0)) {

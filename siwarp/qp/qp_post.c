@@ -184,7 +184,7 @@ static void post_flush_late_receives(struct siw_base_qp *base)
 	/* The QP may have been reset or destroyed before the lock was acquired. */
 	while (base->qp.state == SIW_QPS_ERR && !base->qp.srq &&
 	       siw_mem_buffer_queue_pop_unfilled(base->recvs, &wr_id) == 1)
-		siw_qp_flush_recv(base, wr_id);
+		siw_qp_add_flushed_recv_completion(base, wr_id);
 	siw_unlock(&lane->lock);
 }
 

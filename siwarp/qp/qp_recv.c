@@ -84,7 +84,7 @@ void siw_qp_write_record_add_completion(struct siw_base_qp *base,
 	recv_raise_comm_est(base);
 }
 
-void siw_qp_flush_recv(struct siw_base_qp *base, uint64_t wr_id)
+void siw_qp_add_flushed_recv_completion(struct siw_base_qp *base, uint64_t wr_id)
 {
 	struct siw_wc wc = { .wr_id = wr_id,
 			     .status = SIW_WC_WR_FLUSH_ERR,

@@ -67,7 +67,7 @@
 static uint32_t rd_max_credit_units(struct siw_llp_sock *sock)
 {
 	uint64_t window = (uint64_t)siw_settings()->rd_window;
-	uint32_t room = siw_llp_udp_rx_buffer_space(sock);
+	uint32_t room = siw_llp_udp_rx_buffer_size(sock);
 
 	if (room && room < window)
 		window = room;

@@ -449,7 +449,7 @@ uint32_t siw_llp_udp_route_mtu(struct siw_llp_sock *sock, const struct siw_addr 
 	return mtu < SIW_LLP_LOOPBACK_MTU ? mtu : SIW_LLP_LOOPBACK_MTU - 1;
 }
 
-uint32_t siw_llp_udp_rx_buffer_space(struct siw_llp_sock *sock)
+uint32_t siw_llp_udp_rx_buffer_size(struct siw_llp_sock *sock)
 {
 	(void)sock;
 	return (uint32_t)siw_settings()->rcvbuf;

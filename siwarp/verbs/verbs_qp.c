@@ -39,9 +39,9 @@ static int check_qp_cqs(const struct siw_pd *pd, const struct siw_qp_init_attr *
 {
 	if (!init->send_cq || !init->recv_cq)
 		return siw_refuse(QP_CQ, siw_reason_text(init->send_cq ? "recv_cq" : "send_cq"));
-	if (!siw_device_cq_has_context(init->send_cq, pd->ctx))
+	if (!siw_device_cq_is_on_device(init->send_cq, pd->ctx))
 		return refuse_object_of_other_device("send_cq");
-	if (!siw_device_cq_has_context(init->recv_cq, pd->ctx))
+	if (!siw_device_cq_is_on_device(init->recv_cq, pd->ctx))
 		return refuse_object_of_other_device("recv_cq");
 	if (siw_device_cq_is_overrun(init->send_cq) || siw_device_cq_is_overrun(init->recv_cq))
 		return siw_refuse(CQ_OVERFLOW);

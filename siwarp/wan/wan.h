@@ -39,7 +39,7 @@ struct wan_space {
  * Creates both namespaces, sets their interfaces up and their addresses, and leaves the process in
  * b.
  */
-int wan_namespaces_open(struct wan_space spaces[2], int mtu);
+int wan_namespaces_create(struct wan_space spaces[2], int mtu);
 /*
  * Starts a program in a namespace, and in a new process group if `apart` is set. Returns the PID or
  * -1.

@@ -148,7 +148,7 @@ int main(int argc, char **argv)
 		return 2;
 	}
 	stats = atoi(argv[3]);
-	if (wan_namespaces_open(spaces, atoi(argv[2])))
+	if (wan_namespaces_create(spaces, atoi(argv[2])))
 		return 1;
 	run.signals = block_signals();
 	run.relay = wan_relay_new(&plan, spaces);

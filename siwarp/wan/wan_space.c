@@ -81,7 +81,7 @@ static int open_tun(void)
 	return -1;
 }
 
-static int open_network_namespace(struct wan_space *space, int keep)
+static int create_network_namespace(struct wan_space *space, int keep)
 {
 	int ns;
 
@@ -138,12 +138,12 @@ static int configure_interface(const struct wan_space *space, const char *v4, co
 	return wan_fail("ip could not configure an interface; is iproute2 installed?");
 }
 
-int wan_namespaces_open(struct wan_space spaces[2], int mtu)
+int wan_namespaces_create(struct wan_space spaces[2], int mtu)
 {
 	if (geteuid() != 0 && enter_user_namespace())
 		return -1;
-	if (open_network_namespace(&spaces[WAN_A], WAN_FD_A) ||
-	    open_network_namespace(&spaces[WAN_B], WAN_FD_B))
+	if (create_network_namespace(&spaces[WAN_A], WAN_FD_A) ||
+	    create_network_namespace(&spaces[WAN_B], WAN_FD_B))
 		return -1;
 	if (configure_interface(&spaces[WAN_A], WAN_ADDR_A, WAN_ADDR6_A, mtu))
 		return -1;

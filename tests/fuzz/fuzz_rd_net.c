@@ -272,7 +272,7 @@ int siw_llp_udp_set_fragmentation_allowed(struct siw_llp_sock *sock, bool may)
 	return 0;
 }
 
-uint32_t siw_llp_udp_rx_buffer_space(struct siw_llp_sock *sock)
+uint32_t siw_llp_udp_rx_buffer_size(struct siw_llp_sock *sock)
 {
 	(void)sock;
 	return 0;

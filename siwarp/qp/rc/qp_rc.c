@@ -790,7 +790,7 @@ static void rc_reset_connection(struct siw_rc_qp *rc)
 						      &wr_id) == 1;
 	siw_mpa_close(rc_detach_stream(rc), true);
 	if (taken)
-		siw_qp_flush_recv(&rc->base, wr_id);
+		siw_qp_add_flushed_recv_completion(&rc->base, wr_id);
 	siw_qp_flush(&rc->base);
 	rc_report_conn_end(rc);
 }
@@ -1009,8 +1009,8 @@ int siw_qp_rc_start_stream(struct siw_rc_qp *rc, struct siw_mpa_stream *mpa,
 	return 0;
 }
 
-int siw_qp_rc_refuse_stream(struct siw_lane *lane, struct siw_mpa_stream *mpa,
-			    const struct siw_wire_err *err)
+int siw_qp_rc_refuse_with_terminate(struct siw_lane *lane, struct siw_mpa_stream *mpa,
+				    const struct siw_wire_err *err)
 {
 	struct siw_rdmap_stream *stream;
 	struct siw_ddp_stream *ddp;
@@ -1267,7 +1267,7 @@ rc_reset_if_inv_region_sent(struct siw_rc_qp *rc, const struct siw_rdmap_event *
 		return false;
 	rc->base.wire_err = SIW_RDMAP_REMOTE_PROTECTION << 8 | SIW_RDMAP_CANNOT_INVALIDATE;
 	rc_note_cause_of_connection_end(rc, -EPROTO, &err);
-	siw_qp_flush_recv(&rc->base, ev->user_data);
+	siw_qp_add_flushed_recv_completion(&rc->base, ev->user_data);
 	rc_reset_connection(rc);
 	return true;
 }

@@ -21,8 +21,8 @@ int siw_qp_rc_start_stream(struct siw_rc_qp *rc, struct siw_mpa_stream *mpa,
  * waits, independently of the caller, until the peer closes the stream. Returns 0 if the function
  * now owns the stream; -EPIPE if no Terminate could be sent; -ENOMEM.
  */
-int siw_qp_rc_refuse_stream(struct siw_lane *lane, struct siw_mpa_stream *mpa,
-			    const struct siw_wire_err *err);
+int siw_qp_rc_refuse_with_terminate(struct siw_lane *lane, struct siw_mpa_stream *mpa,
+				    const struct siw_wire_err *err);
 /*
  * Sends delayed requests, and receives messages that have arrived, up to a limit. Called before
  * this end closes the connection.

@@ -208,9 +208,9 @@ assert lib.siw_llp_udp_route_mtu(a.c, dest) > 65000
 for name in ("socket", "connect", "getsockopt"):
     with failing(name, errno.EMFILE):
         assert lib.siw_llp_udp_route_mtu(a.c, dest) == 0, name
-assert lib.siw_llp_udp_rx_buffer_space(a.c) > 0
+assert lib.siw_llp_udp_rx_buffer_size(a.c) > 0
 with failing("getsockopt", errno.EBADF):
-    assert lib.siw_llp_udp_rx_buffer_space(a.c) == 0
+    assert lib.siw_llp_udp_rx_buffer_size(a.c) == 0
 p.close()
 """,
     )
