@@ -392,10 +392,10 @@ void siw_ddp_dgram_set_rx_sock(struct siw_ddp_dgram *dgram, struct siw_llp_sock 
  */
 void siw_ddp_dgram_set_tx_sock(struct siw_ddp_dgram *dgram, struct siw_llp_sock *sock);
 /*
- * Returns the destination address of the current datagram; for a multicast group's endpoint, the
+ * Returns the destination address of the received datagram; for a multicast group's endpoint, the
  * group address.
  */
-const struct siw_addr *siw_ddp_dgram_dest_addr(const struct siw_ddp_dgram *dgram);
+const struct siw_addr *siw_ddp_dgram_get_rx_dest_addr(const struct siw_ddp_dgram *dgram);
 /* Returns the payload of the current datagram, in the llp layer's receive buffer. */
 const uint8_t *siw_ddp_dgram_get_rx_payload(const struct siw_ddp_dgram *dgram);
 /*

@@ -230,7 +230,7 @@ bool siw_rdmap_has_unexpected_messages(const struct siw_rdmap_stream *stream)
 	return stream->rx.unexpected;
 }
 
-bool siw_rdmap_has_waiting_send(const struct siw_rdmap_stream *stream, uint32_t *msn)
+bool siw_rdmap_received_send_awaits_buffer(const struct siw_rdmap_stream *stream, uint32_t *msn)
 {
 	struct siw_ddp_seg seg;
 
@@ -240,7 +240,7 @@ bool siw_rdmap_has_waiting_send(const struct siw_rdmap_stream *stream, uint32_t 
 	return true;
 }
 
-void siw_rdmap_fail_waiting_send_for_no_buffer(struct siw_rdmap_stream *stream)
+void siw_rdmap_fail_received_send_without_buffer(struct siw_rdmap_stream *stream)
 {
 	struct siw_ddp_seg seg;
 

@@ -197,7 +197,7 @@ const struct siw_addr *cm_dest_addr(const struct cm_id *id);
  */
 uint64_t cm_pop_user_event_arg(struct cm_id *id);
 /* Frees the arguments of the unread events of an id that is being destroyed. */
-void cm_drop_user_written_events(struct cm_id *id);
+void cm_free_user_event_args(struct cm_id *id);
 
 /* ---- rdmacm_ud.c: functions for datagram ids; the caller has checked the arguments ----------- */
 

@@ -411,7 +411,7 @@ int rdma_write_cm_event(struct rdma_cm_id *id, enum rdma_cm_event_type event, in
 	return cm_result(queue_user_event(cm_id_of(id), status, arg));
 }
 
-void cm_drop_user_written_events(struct cm_id *id)
+void cm_free_user_event_args(struct cm_id *id)
 {
 	while (id->args)
 		cm_pop_user_event_arg(id);
