@@ -100,7 +100,7 @@ void siw_ddp_stream_set_pd(struct siw_ddp_stream *stream, uint32_t pd);
  * Sets whether an empty first message of queue qn is delivered without using a buffer; user_data of
  * the delivery is then undefined. The setting applies to one message.
  */
-void siw_ddp_stream_accept_empty_rtr(struct siw_ddp_stream *stream, uint32_t qn, bool on);
+void siw_ddp_stream_set_accept_empty_rtr(struct siw_ddp_stream *stream, uint32_t qn, bool on);
 /*
  * Sets which messages of queue 0 begin with SIW_DDP_ULP_HEAD octets for the upper layer: the
  * messages whose bit 1 << (ulp_octet & 15) is in set. The octets for the upper layer are returned

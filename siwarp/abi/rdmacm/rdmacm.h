@@ -213,7 +213,7 @@ int cm_ud_disconnect(struct cm_id *id);
  * Stores the attributes with which an id has moved its RC queue pair to RTS, which ibv_query_qp
  * returns.
  */
-void cm_store_qp_attr(const struct cm_id *id);
+void cm_store_rts_attrs_for_query(const struct cm_id *id);
 int cm_ud_fill_transition_attr(const struct cm_id *id, struct ibv_qp_attr *attr, int *mask);
 /* Fills in the address vector for sending from the address of an id to dgid. */
 void cm_ud_fill_ah_attr(const struct cm_id *id, const union ibv_gid *dgid,

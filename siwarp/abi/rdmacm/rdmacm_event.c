@@ -148,7 +148,7 @@ static void id_update_state_by_event(struct cm_id *id, int event, const struct s
 		if (!cm_is_ud(id)) {
 			id->depth = ird_or_ord_to_uint8(from->initiator_depth);
 			id->resources = ird_or_ord_to_uint8(from->responder_resources);
-			cm_store_qp_attr(id);
+			cm_store_rts_attrs_for_query(id);
 		}
 	}
 	if (siw_cm_addr(id->siw, &local, &peer) == 0)
