@@ -101,8 +101,9 @@ bool siw_rd_continue_shutdown(struct siw_rd *rd);
 struct siw_llp_sock *siw_rd_sock(const struct siw_rd *rd);
 void siw_rd_set_qkey(struct siw_rd *rd, uint32_t qkey);
 /*
- * away: every datagram except a BYE is dropped without an answer, as if the endpoint did not exist;
- * senders declare this end lost after their own time-outs. The records of known peers are kept.
+ * If away is true, every datagram except a BYE is dropped without an answer, as if the endpoint did
+ * not exist; senders declare this end lost after their own time-outs. The records of known peers
+ * are kept.
  */
 void siw_rd_set_ignore_datagrams(struct siw_rd *rd, bool away);
 void siw_rd_set_ird(struct siw_rd *rd, uint8_t ird);

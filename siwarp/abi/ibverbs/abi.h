@@ -383,8 +383,8 @@ void abi_store_qp_attr(struct abi_qp *qp, const struct ibv_qp_attr *attr, int ma
 int abi_check_qp_transition(enum ibv_qp_type type, enum ibv_qp_state from, enum ibv_qp_state to,
 			    int mask);
 /*
- * Creates the builder of an extended QP, which builds lists of work requests, and sets the functions
- * of struct ibv_qp_ex. Returns 0 or an errno value.
+ * Creates the builder of an extended QP, which builds lists of work requests, and sets the
+ * functions of struct ibv_qp_ex. Returns 0 or an errno value.
  */
 int abi_wr_builder_create(struct abi_qp *qp, uint64_t send_ops_flags);
 /* Frees the builder that abi_wr_builder_create has made. Requests built afterwards are dropped. */
