@@ -332,7 +332,7 @@ static int refuse_unknown_rule(struct reader *r, const char *at, const char *nam
 }
 
 /* Refuses a rule that the part of siwarp for which the plan is parsed cannot carry out. */
-static int refuse_rule_in_this_place(struct reader *r, const char *at, const struct rule *rule)
+static int refuse_inapplicable_rule(struct reader *r, const char *at, const struct rule *rule)
 {
 	if (r->place == SIW_FAULTS_RELAY)
 		return parse_fail(r, at,
@@ -363,7 +363,7 @@ static int parse_rule(struct reader *r, struct siw_fault_clause *c, uint32_t *se
 	if (*r->at != '=')
 		return parse_fail(r, r->at, "expected = and a value after \"%s\"", name);
 	if (!(rules[i].where & 1 << r->place))
-		return refuse_rule_in_this_place(r, at, &rules[i]);
+		return refuse_inapplicable_rule(r, at, &rules[i]);
 	if (*seen & 1u << i)
 		return parse_fail(r, at,
 				  "\"%s\" occurs twice in this clause; start another clause with ;",

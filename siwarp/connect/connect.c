@@ -243,7 +243,7 @@ static int conn_serve_startup(struct siw_conn *conn)
  * Services a connection whose Request the user has not answered yet: checks whether the peer is
  * still connected.
  */
-static int conn_serve_unanswered_request(struct siw_conn *conn)
+static int conn_check_peer_still_connected(struct siw_conn *conn)
 {
 	struct siw_mpa_params unused;
 	int r = siw_mpa_startup(conn->mpa, &unused);
@@ -311,7 +311,7 @@ static int conn_handle_socket_event(struct siw_io_handler *self)
 	case STARTING:
 		return conn_serve_startup(conn);
 	case REQUESTED:
-		return conn_serve_unanswered_request(conn);
+		return conn_check_peer_still_connected(conn);
 	default: /* unread data stays in the socket until a QP resumes reading and is serviced */
 		if (conn->mpa)
 			siw_llp_sock_pause(siw_mpa_sock(conn->mpa));
@@ -586,7 +586,7 @@ int siw_connect_reply(struct siw_conn *conn, const struct siw_mpa_params *params
 	return err;
 }
 
-void siw_conn_limit_wait_for_answer(struct siw_conn *conn, int timeout_ms)
+void siw_conn_limit_wait_for_user(struct siw_conn *conn, int timeout_ms)
 {
 	conn_start_timer(conn, timeout_ms);
 }

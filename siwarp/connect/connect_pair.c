@@ -618,7 +618,7 @@ static int pair_keep_request(struct siw_conn *conn, const struct siw_pair_pdata 
 		return -ENOMEM;
 	*kept = (struct kept){ *pdata, *params };
 	conn->user_data = kept;
-	siw_conn_limit_wait_for_answer(conn, KEPT_STARTUPS * (int)siw_settings()->mpa_timeout_ms);
+	siw_conn_limit_wait_for_user(conn, KEPT_STARTUPS * (int)siw_settings()->mpa_timeout_ms);
 	return 0;
 }
 

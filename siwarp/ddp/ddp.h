@@ -100,7 +100,7 @@ void siw_ddp_stream_set_pd(struct siw_ddp_stream *stream, uint32_t pd);
  * Sets whether an empty first message of queue qn is delivered without using a buffer; user_data of
  * the delivery is then undefined. The setting applies to one message.
  */
-void siw_ddp_stream_accept_empty_rtr(struct siw_ddp_stream *stream, uint32_t qn, bool on);
+void siw_ddp_stream_set_accept_empty_rtr(struct siw_ddp_stream *stream, uint32_t qn, bool on);
 /*
  * Sets which messages of queue 0 begin with SIW_DDP_ULP_HEAD octets for the upper layer: the
  * messages whose bit 1 << (ulp_octet & 15) is in set. The octets for the upper layer are returned
@@ -392,10 +392,10 @@ void siw_ddp_dgram_set_rx_sock(struct siw_ddp_dgram *dgram, struct siw_llp_sock 
  */
 void siw_ddp_dgram_set_tx_sock(struct siw_ddp_dgram *dgram, struct siw_llp_sock *sock);
 /*
- * Returns the destination address of the current datagram; for a multicast group's endpoint, the
+ * Returns the destination address of the received datagram; for a multicast group's endpoint, the
  * group address.
  */
-const struct siw_addr *siw_ddp_dgram_dest_addr(const struct siw_ddp_dgram *dgram);
+const struct siw_addr *siw_ddp_dgram_get_rx_dest_addr(const struct siw_ddp_dgram *dgram);
 /* Returns the payload of the current datagram, in the llp layer's receive buffer. */
 const uint8_t *siw_ddp_dgram_get_rx_payload(const struct siw_ddp_dgram *dgram);
 /*

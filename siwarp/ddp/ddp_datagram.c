@@ -76,7 +76,7 @@ void siw_ddp_dgram_set_tx_sock(struct siw_ddp_dgram *dgram, struct siw_llp_sock 
 	dgram->sock = sock;
 }
 
-const struct siw_addr *siw_ddp_dgram_dest_addr(const struct siw_ddp_dgram *dgram)
+const struct siw_addr *siw_ddp_dgram_get_rx_dest_addr(const struct siw_ddp_dgram *dgram)
 {
 	return dgram->at;
 }

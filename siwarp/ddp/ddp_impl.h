@@ -34,7 +34,7 @@ struct siw_ddp_rxq {
 	uint32_t msn; /* MSN of the current message, or of the next message if none is current */
 	/* octets of the current message placed so far, which is also the next valid MO */
 	uint32_t placed;
-	bool accept_empty_rtr; /* see siw_ddp_stream_accept_empty_rtr */
+	bool accept_empty_rtr; /* see siw_ddp_stream_set_accept_empty_rtr */
 	bool begun; /* the member buf was removed from the queue for the current message */
 	struct siw_mem_taken buf;
 	/*

@@ -78,7 +78,7 @@ static bool rd_lower_layer_tx_is_blocked(const struct siw_ddp_stream *stream)
 
 static uint64_t rd_lower_layer_accepted_segment_count(const struct siw_ddp_stream *stream)
 {
-	return siw_rd_count_accepted_segments(stream->rd, SIW_RD_REQUESTS);
+	return siw_rd_total_accepted_segments(stream->rd, SIW_RD_REQUESTS);
 }
 
 /* ---- endpoints ------------------------------------------------------------------------------- */
@@ -336,7 +336,7 @@ bool siw_ddp_rd_stream_is_idle(struct siw_ddp_stream *stream)
 {
 	return !stream->tx.active && siw_ddp_tx_accepted_position(stream) >= stream->tx.framed &&
 	       !stream->responses->active &&
-	       siw_rd_count_accepted_segments(stream->rd, SIW_RD_RESPONSES) >=
+	       siw_rd_total_accepted_segments(stream->rd, SIW_RD_RESPONSES) >=
 		       stream->responses->framed &&
 	       !stream->rd_rx.data && siw_link_empty(&stream->rd_rx.held) &&
 	       !siw_ddp_rd_has_partial_message(stream);

@@ -60,7 +60,7 @@ int siw_ddp_rx_refuse_untagged(struct siw_ddp_stream *stream, uint8_t code)
 
 /*
  * Whether the segment is an empty first message that uses no buffer: see
- * siw_ddp_stream_accept_empty_rtr.
+ * siw_ddp_stream_set_accept_empty_rtr.
  */
 static bool is_empty_rtr(const struct siw_ddp_rxq *q, const struct siw_ddp_seg *seg)
 {

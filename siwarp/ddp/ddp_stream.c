@@ -65,7 +65,7 @@ void siw_ddp_stream_set_pd(struct siw_ddp_stream *stream, uint32_t pd)
 	stream->pd = pd;
 }
 
-void siw_ddp_stream_accept_empty_rtr(struct siw_ddp_stream *stream, uint32_t qn, bool on)
+void siw_ddp_stream_set_accept_empty_rtr(struct siw_ddp_stream *stream, uint32_t qn, bool on)
 {
 	if (qn < SIW_DDP_QUEUES)
 		stream->rx.q[qn].accept_empty_rtr = on;

@@ -170,7 +170,7 @@ void siw_rd_set_qkey(struct siw_rd *rd, uint32_t qkey)
 	siw_unlock(&rd->lock);
 }
 
-void siw_rd_set_unreachable(struct siw_rd *rd, bool away)
+void siw_rd_set_ignore_datagrams(struct siw_rd *rd, bool away)
 {
 	siw_lock(&rd->lock);
 	rd->unreachable = away;

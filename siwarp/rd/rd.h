@@ -101,10 +101,11 @@ bool siw_rd_continue_shutdown(struct siw_rd *rd);
 struct siw_llp_sock *siw_rd_sock(const struct siw_rd *rd);
 void siw_rd_set_qkey(struct siw_rd *rd, uint32_t qkey);
 /*
- * away: every datagram except a BYE is dropped without an answer, as if the endpoint did not exist;
- * senders declare this end lost after their own time-outs. The records of known peers are kept.
+ * If away is true, every datagram except a BYE is dropped without an answer, as if the endpoint did
+ * not exist; senders declare this end lost after their own time-outs. The records of known peers
+ * are kept.
  */
-void siw_rd_set_unreachable(struct siw_rd *rd, bool away);
+void siw_rd_set_ignore_datagrams(struct siw_rd *rd, bool away);
 void siw_rd_set_ird(struct siw_rd *rd, uint8_t ird);
 /*
  * retry: how often the peer's RNR timer may expire while a message waits at the peer for a receive;
@@ -189,7 +190,7 @@ uint32_t siw_rd_mulpdu(const struct siw_rd_peer *peer, enum siw_rd_space space);
  * window, credit and pacing allow; a short segment after unacknowledged ones, or with `more` set,
  * waits for the next siw_rd_flush, so that several segments are sent in one system call. more: the
  * caller queues another segment to the peer before siw_rd_flush, if possible. Returns a value > 0,
- * equal to siw_rd_count_queued_segments, if the segment was queued; 0 if there is no space now
+ * equal to siw_rd_total_queued_segments, if the segment was queued; 0 if there is no space now
  * (siw_rd_is_send_queue_full); -EFAULT if the memory is not mapped; -EPIPE if the peer is gone or
  * has restarted, which siw_rd_recv reports too.
  */
@@ -198,17 +199,17 @@ int64_t siw_rd_tx(struct siw_rd_peer *peer, enum siw_rd_space space, const void 
 /*
  * Transmits the segments that siw_rd_tx has queued, as far as the congestion window, pacing and the
  * socket allow. Returns 1 if all segments were sent, 0 if some still wait. *accepted: set to
- * siw_rd_count_accepted_segments of the request space.
+ * siw_rd_total_accepted_segments of the request space.
  */
 int siw_rd_flush(struct siw_rd_peer *peer, uint64_t *accepted);
 bool siw_rd_is_send_queue_full(const struct siw_rd_peer *peer, enum siw_rd_space space);
 /*
- * siw_rd_count_queued_segments() returns the number of segments of a PSN space that
- * siw_rd_tx() has queued in this incarnation. siw_rd_count_accepted_segments() returns how many of
+ * siw_rd_total_queued_segments() returns the number of segments of a PSN space that
+ * siw_rd_tx() has queued in this incarnation. siw_rd_total_accepted_segments() returns how many of
  * them, counted without a gap from the first, the peer has acknowledged as accepted.
  */
-uint64_t siw_rd_count_queued_segments(const struct siw_rd_peer *peer, enum siw_rd_space space);
-uint64_t siw_rd_count_accepted_segments(const struct siw_rd_peer *peer, enum siw_rd_space space);
+uint64_t siw_rd_total_queued_segments(const struct siw_rd_peer *peer, enum siw_rd_space space);
+uint64_t siw_rd_total_accepted_segments(const struct siw_rd_peer *peer, enum siw_rd_space space);
 
 /* ---- rx and events --------------------------------------------------------------------------- */
 

@@ -98,7 +98,7 @@ struct siw_rd_seq {
 	 */
 	uint64_t una, nxt, rcv;
 	/*
-	 * The value of una, for siw_rd_count_accepted_segments. After the end of an incarnation it
+	 * The value of una, for siw_rd_total_accepted_segments. After the end of an incarnation it
 	 * keeps that incarnation's value until the upper layer has handled the end.
 	 */
 	_Atomic uint64_t accepted;
@@ -324,7 +324,7 @@ struct siw_rd {
 	uint8_t rnr_retry, rnr_timer; /* see siw_rd_set_rnr_retry_and_timer */
 	bool blocked;		      /* the socket was full at the last send */
 	bool shut_down;		      /* siw_rd_shutdown was called */
-	bool unreachable;	      /* see siw_rd_set_unreachable */
+	bool unreachable;	      /* see siw_rd_set_ignore_datagrams */
 	uint32_t qkey;
 	/* octets of the longest datagram that may be part of a batch; 0: batches do not work */
 	uint32_t batch_max;
@@ -424,7 +424,7 @@ uint32_t siw_rd_new_epoch(struct siw_rd *rd);
 /* Returns rd->sources, which are allocated on first use; NULL: no memory. */
 struct siw_rd_sources *siw_rd_get_source_table(struct siw_rd *rd);
 /*
- * Updates the value that siw_rd_count_accepted_segments returns. Called after una (the index of the
+ * Updates the value that siw_rd_total_accepted_segments returns. Called after una (the index of the
  * oldest unacknowledged datagram) has changed, or the end of an incarnation was handled.
  */
 void siw_rd_publish_accepted_count(struct siw_rd_peer *peer);

@@ -656,7 +656,7 @@ int siw_rd_flush(struct siw_rd_peer *peer, uint64_t *accepted)
 			       !siw_rd_send_queued_datagrams(peer, siw_now_ns());
 		siw_unlock(&rd->lock);
 	}
-	*accepted = siw_rd_count_accepted_segments(peer, SIW_RD_REQUESTS);
+	*accepted = siw_rd_total_accepted_segments(peer, SIW_RD_REQUESTS);
 	return !peer->queued;
 }
 
@@ -672,7 +672,7 @@ bool siw_rd_is_send_queue_full(const struct siw_rd_peer *peer, enum siw_rd_space
 	return blocked;
 }
 
-uint64_t siw_rd_count_queued_segments(const struct siw_rd_peer *peer, enum siw_rd_space space)
+uint64_t siw_rd_total_queued_segments(const struct siw_rd_peer *peer, enum siw_rd_space space)
 {
 	struct siw_rd *rd = peer->rd;
 	uint64_t n;
@@ -683,7 +683,7 @@ uint64_t siw_rd_count_queued_segments(const struct siw_rd_peer *peer, enum siw_r
 	return n;
 }
 
-uint64_t siw_rd_count_accepted_segments(const struct siw_rd_peer *peer, enum siw_rd_space space)
+uint64_t siw_rd_total_accepted_segments(const struct siw_rd_peer *peer, enum siw_rd_space space)
 {
 	return atomic_load_explicit(&peer->seq[space].accepted, memory_order_relaxed);
 }

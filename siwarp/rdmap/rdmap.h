@@ -230,7 +230,7 @@ void siw_rdmap_announce_counts_and_rnr_retry(struct siw_rdmap_stream *stream, bo
  * received. The count is sent before the next message of this end, or separately by
  * siw_rdmap_send_delivery_count(). Progress lock held.
  */
-bool siw_rdmap_is_delivery_count_pending(const struct siw_rdmap_stream *stream);
+bool siw_rdmap_has_unsent_delivery_count(const struct siw_rdmap_stream *stream);
 /* Whether the peer has requested delivery counts. Progress lock held. */
 bool siw_rdmap_peer_wants_delivery_counts(const struct siw_rdmap_stream *stream);
 /*
@@ -247,7 +247,7 @@ void siw_rdmap_send_delivery_count(struct siw_rdmap_stream *stream);
  * Rejects the event SIW_RDMAP_DELIVERED just returned, because its counts are not plausible: the
  * next siw_rdmap_recv() returns ERROR. Progress lock held.
  */
-void siw_rdmap_refuse_delivery_count(struct siw_rdmap_stream *stream);
+void siw_rdmap_refuse_bad_delivery_count(struct siw_rdmap_stream *stream);
 /*
  * Returns the number of Read and Atomic Requests sent so far, which equals the MSN of the last
  * request. Send lock held.
@@ -306,7 +306,7 @@ enum siw_rdmap_event_kind {
 	SIW_RDMAP_CONFIRMED,
 	/*
 	 * the peer reports how many Sends and Writes of this end it has received: sends, writes.
-	 * The values are not checked; see siw_rdmap_refuse_delivery_count().
+	 * The values are not checked; see siw_rdmap_refuse_bad_delivery_count().
 	 */
 	SIW_RDMAP_DELIVERED,
 	/* the peer announced its rnr_retry (0 to 7) by siw_rdmap_announce_counts_and_rnr_retry() */
@@ -433,12 +433,12 @@ bool siw_rdmap_is_next_message_read_request(const struct siw_rdmap_stream *strea
 /* Whether Sends wait for receives, or Read Requests wait for Sends without receives. */
 bool siw_rdmap_has_unexpected_messages(const struct siw_rdmap_stream *stream);
 /* Whether a Send waits for a receive; *msn: the MSN of the oldest waiting Send. */
-bool siw_rdmap_has_waiting_send(const struct siw_rdmap_stream *stream, uint32_t *msn);
+bool siw_rdmap_received_send_awaits_buffer(const struct siw_rdmap_stream *stream, uint32_t *msn);
 /*
  * Expires the oldest Send that waits for a receive: unless a receive is posted, siw_rdmap_recv()
  * now returns ERROR ("no buffer").
  */
-void siw_rdmap_fail_waiting_send_for_no_buffer(struct siw_rdmap_stream *stream);
+void siw_rdmap_fail_received_send_without_buffer(struct siw_rdmap_stream *stream);
 /*
  * Sends the Terminate for the last ERROR, once. Returns 1 if the Terminate is sent, and the caller
  * must shut down the sending side; 0 if the caller must call again; -errno.

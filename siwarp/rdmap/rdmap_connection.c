@@ -147,7 +147,7 @@ static int connection_handle_empty_fpdu(struct siw_rdmap_stream *stream,
 		return connection_handle_invalid_segment(stream, event, siw_rdmap_no_rtr_match,
 							 NULL);
 	rx->first_fpdu_seen = true;
-	siw_ddp_stream_accept_empty_rtr(stream->ddp, SIW_RDMAP_QN_SEND, false);
+	siw_ddp_stream_set_accept_empty_rtr(stream->ddp, SIW_RDMAP_QN_SEND, false);
 	event->kind = SIW_RDMAP_STARTED;
 	return 1;
 }
@@ -176,7 +176,7 @@ static int connection_get_next_segment(struct siw_rdmap_stream *stream,
 		rx->first_fpdu_seen = rx->rtr = true;
 		/* After the RTR, an empty Send is an ordinary message. */
 		if (siw_rdmap_opcode_of(&rx->seg) != SIW_RDMAP_SEND)
-			siw_ddp_stream_accept_empty_rtr(stream->ddp, SIW_RDMAP_QN_SEND, false);
+			siw_ddp_stream_set_accept_empty_rtr(stream->ddp, SIW_RDMAP_QN_SEND, false);
 	}
 	if (!siw_rdmap_rx_check_segment(stream, &err))
 		return siw_ddp_rx_refuse_for_upper_layer(stream->ddp, err);
@@ -230,7 +230,7 @@ bool siw_rdmap_has_unexpected_messages(const struct siw_rdmap_stream *stream)
 	return stream->rx.unexpected;
 }
 
-bool siw_rdmap_has_waiting_send(const struct siw_rdmap_stream *stream, uint32_t *msn)
+bool siw_rdmap_received_send_awaits_buffer(const struct siw_rdmap_stream *stream, uint32_t *msn)
 {
 	struct siw_ddp_seg seg;
 
@@ -240,7 +240,7 @@ bool siw_rdmap_has_waiting_send(const struct siw_rdmap_stream *stream, uint32_t 
 	return true;
 }
 
-void siw_rdmap_fail_waiting_send_for_no_buffer(struct siw_rdmap_stream *stream)
+void siw_rdmap_fail_received_send_without_buffer(struct siw_rdmap_stream *stream)
 {
 	struct siw_ddp_seg seg;
 

@@ -69,9 +69,9 @@ void siw_rdmap_announce_counts_and_rnr_retry(struct siw_rdmap_stream *stream, bo
 	stream->tx.announce = stream->counts;
 }
 
-bool siw_rdmap_is_delivery_count_pending(const struct siw_rdmap_stream *stream)
+bool siw_rdmap_has_unsent_delivery_count(const struct siw_rdmap_stream *stream)
 {
-	return __builtin_expect(stream->rx.counting, 0) && siw_rdmap_count_is_pending(stream);
+	return __builtin_expect(stream->rx.counting, 0) && siw_rdmap_has_unsent_count(stream);
 }
 
 void siw_rdmap_send_delivery_count(struct siw_rdmap_stream *stream)
@@ -154,7 +154,7 @@ void siw_rdmap_handle_delivery_counts_request(struct siw_rdmap_stream *stream,
 	siw_rdmap_count_update(stream);
 }
 
-void siw_rdmap_refuse_delivery_count(struct siw_rdmap_stream *stream)
+void siw_rdmap_refuse_bad_delivery_count(struct siw_rdmap_stream *stream)
 {
 	siw_rdmap_record_first_error(stream, WRONG, &stream->rx.seg, NULL);
 }

@@ -377,7 +377,7 @@ int siw_rdmap_dgram_recv(struct siw_rdmap_dgram *any, struct siw_rdmap_event *ev
 			}
 		}
 		event->user = dgram->user;
-		event->dest = siw_ddp_dgram_dest_addr(any->ddp);
+		event->dest = siw_ddp_dgram_get_rx_dest_addr(any->ddp);
 		if (!dgram->recvs) { /* the endpoint has no receive queue before RTR and in ERR */
 			siw_drop(SIW_COUNTER_drop_no_buffer);
 			siw_rdmap_count_dropped_message_of_source(&dgram->dropped, &event->source);

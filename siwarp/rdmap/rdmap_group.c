@@ -125,7 +125,7 @@ static int mcast_member_deliver(const struct siw_rdmap_group *group, struct siw_
 	int r = -ENOBUFS;
 
 	event->source = group->source;
-	event->dest = siw_ddp_dgram_dest_addr(group->ddp);
+	event->dest = siw_ddp_dgram_get_rx_dest_addr(group->ddp);
 	event->user = dgram->user;
 	if (!dgram->recvs) { /* the endpoint has no receive queue before RTR and in ERR */
 		siw_drop(SIW_COUNTER_drop_no_buffer);

@@ -763,7 +763,7 @@ int siw_rdmap_execute_atomic_and_respond(struct siw_rdmap_stream *stream,
 /*
  * Whether a delivery count has to be sent to the peer (rdmap_counts.c). One of the two locks held.
  */
-static inline bool siw_rdmap_count_is_pending(const struct siw_rdmap_stream *stream)
+static inline bool siw_rdmap_has_unsent_count(const struct siw_rdmap_stream *stream)
 {
 	/* Memory ordering: pairs with the store in siw_rdmap_count_update(). */
 	return atomic_load_explicit(&stream->deliverable, memory_order_acquire) !=
@@ -792,7 +792,7 @@ static inline void siw_rdmap_count_update(struct siw_rdmap_stream *stream)
 int siw_rdmap_begin_tagged_private_msgs(struct siw_rdmap_stream *stream);
 static inline int siw_rdmap_send_tagged_private_msgs(struct siw_rdmap_stream *stream)
 {
-	return stream->tx.announce || siw_rdmap_count_is_pending(stream)
+	return stream->tx.announce || siw_rdmap_has_unsent_count(stream)
 		       ? siw_rdmap_begin_tagged_private_msgs(stream)
 		       : 1;
 }
@@ -884,14 +884,15 @@ int siw_rdmap_rd_handle_peer_error(struct siw_rdmap_stream *stream, struct siw_r
 int siw_rdmap_rd_write_record_begin_send(struct siw_rdmap_stream *stream, struct siw_rdmap_op *op);
 /*
  * siw_rdmap_rd_write_record_check_segment() checks a segment of a Write-Record on RD, and returns
- * false with *err if it is invalid; siw_rdmap_rd_count_placed_write_record() counts a placed
- * segment. done: whether the segment is the last of its message. Progress lock held.
+ * false with *err if it is invalid. siw_rdmap_rd_handle_placed_write_record() is called after a
+ * segment was placed. If the segment is the last of its message (done), the function adds the
+ * Write-Record to the table and fills *event as event RECORD. Progress lock held.
  */
 bool siw_rdmap_rd_write_record_check_segment(struct siw_rdmap_stream *stream,
 					     const struct siw_ddp_seg *seg,
 					     struct siw_wire_err *err);
-void siw_rdmap_rd_count_placed_write_record(struct siw_rdmap_stream *stream, bool done,
-					    struct siw_rdmap_event *event);
+void siw_rdmap_rd_handle_placed_write_record(struct siw_rdmap_stream *stream, bool done,
+					     struct siw_rdmap_event *event);
 /* Returns the first id of an endpoint's Write-Records (DGRAM-REC-2). */
 uint32_t siw_rdmap_write_record_choose_first_id(void);
 /*

@@ -246,7 +246,7 @@ void siw_rdmap_rd_handle_failed_delivery(struct siw_rdmap_stream *stream,
  * before. A Write with Immediate is one operation: if the Write is refused, its Immediate Data is
  * refused, too.
  */
-static bool rd_operation_was_refused(struct siw_rdmap_rx *rx, const struct siw_ddp_seg *seg)
+static bool rd_note_refused_segment(struct siw_rdmap_rx *rx, const struct siw_ddp_seg *seg)
 {
 	bool write_refused = rx->write_refused;
 
@@ -272,7 +272,7 @@ int siw_rdmap_rd_handle_refusal(struct siw_rdmap_stream *stream, struct siw_rdma
 {
 	if (seg && seg->tagged && siw_rdmap_opcode_of(seg) == SIW_RDMAP_PRIVATE)
 		stream->of_rd.recording.on = false;
-	if (rd_operation_was_refused(
+	if (rd_note_refused_segment(
 		    &stream->rx,
 		    /* the error message about the Write also covers its Immediate Data */
 		    seg)) {

@@ -92,7 +92,8 @@ int siw_rdmap_write_record_send(struct siw_rdmap_dgram *dgram, const struct siw_
  * polled, the stream is paused.
  */
 int siw_rdmap_rd_write_record_enable_rx(struct siw_rdmap_rd *rd, uint32_t max);
-void siw_rdmap_rd_write_record_set_polled(struct siw_rdmap_rd *rd, uint32_t polled);
+/* Sets how many of the reported Write-Records the user has polled. */
+void siw_rdmap_rd_write_record_set_polled_count(struct siw_rdmap_rd *rd, uint32_t polled);
 /* Whether a paused Write-Record could be reported now. */
 bool siw_rdmap_rd_write_record_has_room(const struct siw_rdmap_rd *rd);
 const struct siw_rdmap_record *siw_rdmap_rd_write_record_find_report(const struct siw_rdmap_rd *rd,

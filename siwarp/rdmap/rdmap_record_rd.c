@@ -24,7 +24,7 @@ static void write_record_pause_if_table_full(struct siw_rdmap_rd *rd)
 	siw_ddp_rd_set_pause_at_ulp_header(rd->ddp, full);
 }
 
-void siw_rdmap_rd_write_record_set_polled(struct siw_rdmap_rd *rd, uint32_t polled)
+void siw_rdmap_rd_write_record_set_polled_count(struct siw_rdmap_rd *rd, uint32_t polled)
 {
 	rd->records_polled = polled;
 	write_record_pause_if_table_full(rd);
@@ -131,8 +131,8 @@ bool siw_rdmap_rd_write_record_check_segment(struct siw_rdmap_stream *stream,
 	return true;
 }
 
-void siw_rdmap_rd_count_placed_write_record(struct siw_rdmap_stream *stream, bool done,
-					    struct siw_rdmap_event *event)
+void siw_rdmap_rd_handle_placed_write_record(struct siw_rdmap_stream *stream, bool done,
+					     struct siw_rdmap_event *event)
 {
 	struct siw_rdmap_recording *in = &stream->of_rd.recording;
 	struct siw_rdmap_record rec = {

@@ -229,8 +229,8 @@ int siw_rdmap_start(struct siw_rdmap_stream *stream, const struct siw_rdmap_star
 	stream->started = true;
 	if (!start->initiator) {
 		stream->rx.want_rtr = start->rtr;
-		siw_ddp_stream_accept_empty_rtr(stream->ddp, SIW_RDMAP_QN_SEND,
-						start->rtr & SIW_MPA_RTR_FPDU);
+		siw_ddp_stream_set_accept_empty_rtr(stream->ddp, SIW_RDMAP_QN_SEND,
+						    start->rtr & SIW_MPA_RTR_FPDU);
 		return 0;
 	}
 	stream->rx.first_fpdu_seen = true;

@@ -171,7 +171,7 @@ uint64_t siw_rdmap_uc_begun_count(const struct siw_rdmap_uc *uc)
 	return siw_ddp_uc_begun_tx_message_count(uc->ddp) + (uc->due_opcode != 0);
 }
 
-int siw_rdmap_uc_get_refused_range(struct siw_rdmap_uc *uc, uint64_t *first, uint64_t *last)
+int siw_rdmap_uc_pop_refused_range(struct siw_rdmap_uc *uc, uint64_t *first, uint64_t *last)
 {
 	int r = siw_ddp_uc_pop_refused_message_range(uc->ddp, first, last);
 

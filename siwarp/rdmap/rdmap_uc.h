@@ -53,8 +53,11 @@ int siw_rdmap_uc_begin_op(struct siw_rdmap_uc *uc, struct siw_rdmap_op *op);
  */
 int siw_rdmap_uc_flush_tx(struct siw_rdmap_uc *uc);
 uint64_t siw_rdmap_uc_begun_count(const struct siw_rdmap_uc *uc);
-/* Whether the network refused a datagram; see siw_ddp_uc_pop_refused_message_range(). */
-int siw_rdmap_uc_get_refused_range(struct siw_rdmap_uc *uc, uint64_t *first, uint64_t *last);
+/*
+ * Returns whether the network refused datagrams, and the range of their operations; see
+ * siw_ddp_uc_pop_refused_message_range().
+ */
+int siw_rdmap_uc_pop_refused_range(struct siw_rdmap_uc *uc, uint64_t *first, uint64_t *last);
 /* Drops the segments of the endpoint that UDP has not accepted. */
 void siw_rdmap_uc_drop_unsent(struct siw_rdmap_uc *uc);
 

@@ -165,7 +165,7 @@ static void make_round_trips(uint32_t n, uint64_t rtt)
 		send_segment(1);
 		advance_clock(rtt);
 		SEND_FROM_PEER(SIW_DGRAM_RD_ACK,
-			       .acknowledged = (uint32_t)siw_rd_count_queued_segments(
+			       .acknowledged = (uint32_t)siw_rd_total_queued_segments(
 				       get_simulated_peer(), SIW_RD_REQUESTS),
 			       .credit = 4096);
 		process_endpoint_events();
@@ -447,7 +447,7 @@ static void send_full_segments(uint64_t ns)
 		send_segment(siw_rd_mulpdu(get_simulated_peer(), SIW_RD_REQUESTS));
 		advance_clock(MS);
 		SEND_FROM_PEER(SIW_DGRAM_RD_ACK,
-			       .acknowledged = (uint32_t)siw_rd_count_queued_segments(
+			       .acknowledged = (uint32_t)siw_rd_total_queued_segments(
 				       get_simulated_peer(), SIW_RD_REQUESTS),
 			       .credit = 4096);
 		process_endpoint_events();
@@ -572,10 +572,10 @@ static void check_ack_of_unsent_ignored(void)
 	for (int i = 0; i < 5; i++)
 		send_segment(1);
 	CHECK(count_sent_datagrams(SIW_DGRAM_RD_DATA) == 2 &&
-	      siw_rd_count_queued_segments(get_simulated_peer(), SIW_RD_REQUESTS) == 5);
+	      siw_rd_total_queued_segments(get_simulated_peer(), SIW_RD_REQUESTS) == 5);
 	SEND_FROM_PEER(SIW_DGRAM_RD_ACK, .acknowledged = 3, .credit = 2);
 	process_endpoint_events();
-	CHECK(siw_rd_count_accepted_segments(get_simulated_peer(), SIW_RD_REQUESTS) == 0);
+	CHECK(siw_rd_total_accepted_segments(get_simulated_peer(), SIW_RD_REQUESTS) == 0);
 	/*
 	 * An acknowledged range is ignored for segments that were never sent, and counts for
 	 * segments that were sent.
@@ -583,15 +583,15 @@ static void check_ack_of_unsent_ignored(void)
 	SEND_FROM_PEER(SIW_DGRAM_RD_ACK, .credit = 2, .rest = &all, .len = sizeof(all));
 	process_endpoint_events();
 	CHECK(get_simulated_peer()->in_flight == 0 &&
-	      siw_rd_count_accepted_segments(get_simulated_peer(), SIW_RD_REQUESTS) == 0);
+	      siw_rd_total_accepted_segments(get_simulated_peer(), SIW_RD_REQUESTS) == 0);
 	CHECK(get_simulated_peer()->seq[0].tx->high == 2);
 	SEND_FROM_PEER(SIW_DGRAM_RD_ACK, .acknowledged = 2, .credit = 3);
 	process_endpoint_events();
-	CHECK(siw_rd_count_accepted_segments(get_simulated_peer(), SIW_RD_REQUESTS) == 2);
+	CHECK(siw_rd_total_accepted_segments(get_simulated_peer(), SIW_RD_REQUESTS) == 2);
 	CHECK(count_sent_datagrams(SIW_DGRAM_RD_DATA) == 5);
 	SEND_FROM_PEER(SIW_DGRAM_RD_ACK, .acknowledged = 5, .credit = 3);
 	process_endpoint_events();
-	CHECK(siw_rd_count_accepted_segments(get_simulated_peer(), SIW_RD_REQUESTS) == 5);
+	CHECK(siw_rd_total_accepted_segments(get_simulated_peer(), SIW_RD_REQUESTS) == 5);
 }
 
 /* Checks that each range of an ACK acknowledges its own datagrams, and no others. */
@@ -612,7 +612,7 @@ static void check_ack_ranges(void)
 	establish_contact();
 	for (int i = 0; i < 24; i++)
 		send_segment(1);
-	CHECK(siw_rd_count_queued_segments(get_simulated_peer(), SIW_RD_REQUESTS) == 24);
+	CHECK(siw_rd_total_queued_segments(get_simulated_peer(), SIW_RD_REQUESTS) == 24);
 	advance_clock(MS);
 	n_sent = 0;
 	for (int i = 0; i < RANGES; i++) {
@@ -680,7 +680,7 @@ static void check_sends_resume_after_full_socket(bool no_batches)
 	check_data_sent_in_order(60, 5);
 	SEND_FROM_PEER(SIW_DGRAM_RD_ACK, .acknowledged = 65, .credit = 4096);
 	process_endpoint_events();
-	CHECK(siw_rd_count_accepted_segments(get_simulated_peer(), SIW_RD_REQUESTS) == 65);
+	CHECK(siw_rd_total_accepted_segments(get_simulated_peer(), SIW_RD_REQUESTS) == 65);
 }
 
 static void check_batch_resumes_after_full_socket(void)
@@ -722,7 +722,7 @@ static void check_socket_full_after_first_datagram(void)
 	check_data_sent_in_order(0, 3);
 	SEND_FROM_PEER(SIW_DGRAM_RD_ACK, .acknowledged = 3, .credit = 4096);
 	process_endpoint_events();
-	CHECK(siw_rd_count_accepted_segments(get_simulated_peer(), SIW_RD_REQUESTS) == 3 &&
+	CHECK(siw_rd_total_accepted_segments(get_simulated_peer(), SIW_RD_REQUESTS) == 3 &&
 	      !news[SIW_RD_GONE]);
 }
 

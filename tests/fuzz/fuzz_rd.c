@@ -146,11 +146,11 @@ static void send_segment(int a, int b, uint32_t len)
 	memset(body, (int)(ntohl(number) * 7), len);
 	r = siw_rd_tx(peer, space, head, sizeof(head), &iov, 1, false);
 	CHECK(r >= 0 || r == -EPIPE);
-	CHECK(r <= 0 || (uint64_t)r == siw_rd_count_queued_segments(peer, space));
+	CHECK(r <= 0 || (uint64_t)r == siw_rd_total_queued_segments(peer, space));
 	if (r > 0)
 		pair->next++;
 	siw_rd_flush(peer, &accepted);
-	CHECK(accepted == siw_rd_count_accepted_segments(peer, SIW_RD_REQUESTS));
+	CHECK(accepted == siw_rd_total_accepted_segments(peer, SIW_RD_REQUESTS));
 }
 
 /* Checks a segment that endpoint a received from b: the segment is unchanged, and next in order. */
@@ -326,8 +326,8 @@ static uint64_t check_receive_window(const struct siw_rd *rd, const struct siw_r
 static void check_accepted_segments_were_delivered(int a, int b, enum siw_rd_space space)
 {
 	struct siw_rd_peer *peer = fuzz_rd_find_peer(a, b);
-	uint64_t framed = peer ? siw_rd_count_queued_segments(peer, space) : 0;
-	uint64_t accepted = framed ? siw_rd_count_accepted_segments(peer, space) : 0;
+	uint64_t framed = peer ? siw_rd_total_queued_segments(peer, space) : 0;
+	uint64_t accepted = framed ? siw_rd_total_accepted_segments(peer, space) : 0;
 
 	if (accepted)
 		CHECK(ends[a].with[b][space].next - framed + accepted <=
@@ -587,8 +587,8 @@ static bool are_all_segments_delivered(void)
 			struct siw_rd_peer *peer = a == b ? NULL : fuzz_rd_find_peer(a, b);
 
 			for (int space = 0; peer && space < SIW_RD_SPACES; space++)
-				if (siw_rd_count_queued_segments(peer, space) !=
-				    siw_rd_count_accepted_segments(peer, space))
+				if (siw_rd_total_queued_segments(peer, space) !=
+				    siw_rd_total_accepted_segments(peer, space))
 					return false;
 		}
 	return true;

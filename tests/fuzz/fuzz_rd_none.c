@@ -13,11 +13,11 @@
 		abort(); \
 	}
 
-NEVER(siw_rd_count_accepted_segments)
+NEVER(siw_rd_total_accepted_segments)
 NEVER(siw_rd_is_send_queue_full)
 NEVER(siw_rd_set_response_expected)
 NEVER(siw_rd_flush)
-NEVER(siw_rd_count_queued_segments)
+NEVER(siw_rd_total_queued_segments)
 NEVER(siw_rd_mulpdu)
 NEVER(siw_rd_pause_delivery)
 NEVER(siw_rd_get_or_create_peer)

@@ -169,7 +169,7 @@ static bool handle_one_rdmap_event(struct siw_rdmap_stream *stream, int *idle)
 	/* Nothing was sent, so each delivery count is invalid; only some are refused here. */
 	case SIW_RDMAP_DELIVERED:
 		if (event.sends & 1)
-			siw_rdmap_refuse_delivery_count(stream);
+			siw_rdmap_refuse_bad_delivery_count(stream);
 		break;
 	case SIW_RDMAP_READ_DONE:
 		CHECK(event.user_data == 9 && event.length == 100);
@@ -177,7 +177,7 @@ static bool handle_one_rdmap_event(struct siw_rdmap_stream *stream, int *idle)
 	default:
 		break;
 	}
-	if (siw_rdmap_is_delivery_count_pending(stream))
+	if (siw_rdmap_has_unsent_delivery_count(stream))
 		siw_rdmap_send_delivery_count(stream);
 	siw_rdmap_flush_tx(stream, &accepted);
 	return true;

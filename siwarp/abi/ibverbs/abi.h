@@ -382,10 +382,13 @@ void abi_store_qp_attr(struct abi_qp *qp, const struct ibv_qp_attr *attr, int ma
  */
 int abi_check_qp_transition(enum ibv_qp_type type, enum ibv_qp_state from, enum ibv_qp_state to,
 			    int mask);
-/* Makes a QP extended: its builder and the functions of struct ibv_qp_ex. 0 or an errno value. */
-int abi_builder_create(struct abi_qp *qp, uint64_t send_ops_flags);
-/* Frees the builder that abi_builder_create has made. Requests built afterwards are dropped. */
-void abi_builder_destroy(struct abi_qp *qp);
+/*
+ * Creates the builder of an extended QP, which builds lists of work requests, and sets the
+ * functions of struct ibv_qp_ex. Returns 0 or an errno value.
+ */
+int abi_wr_builder_create(struct abi_qp *qp, uint64_t send_ops_flags);
+/* Frees the builder that abi_wr_builder_create has made. Requests built afterwards are dropped. */
+void abi_wr_builder_destroy(struct abi_qp *qp);
 /* Converts a verbs bind request to the engine's. Returns 0 or EINVAL. */
 int abi_convert_bind_info(const struct ibv_mw_bind_info *from, struct siw_mw_bind_info *to);
 

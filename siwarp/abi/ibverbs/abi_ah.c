@@ -114,7 +114,7 @@ static bool derive_reverse_path_from_grh(const struct ibv_grh *grh, union ibv_gi
  * Returns the index of a GID in the GID table. If the GID is not in the table, such as a multicast
  * GID, returns the index of the first GID of the same family, or -1 if there is none.
  */
-static int gid_index_of(struct abi_context *ctx, const union ibv_gid *gid)
+static int gid_index_or_same_family(struct abi_context *ctx, const union ibv_gid *gid)
 {
 	struct siw_addr wanted, one;
 	int same_family = -1;
@@ -149,7 +149,7 @@ int ibv_init_ah_from_wc(struct ibv_context *context, uint8_t port_num, struct ib
 				   "buffer as grh");
 		goto refuse;
 	}
-	index = gid_index_of(abi_context_of(context), &own);
+	index = gid_index_or_same_family(abi_context_of(context), &own);
 	if (index < 0) {
 		abi_refuse(EINVAL, "the device has no address of the family of the GRH");
 		goto refuse;

@@ -4,7 +4,7 @@
 
 #define WAIT (-1) /* time-out: wait without limit, or not at all if the descriptor has O_NONBLOCK */
 
-static int event_call_result_with_errno(const char *call, int r)
+static int event_set_errno_from_result(const char *call, int r)
 {
 	if (r == 0)
 		return 0;
@@ -20,12 +20,12 @@ int ibv_get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq **cq, void 
 
 	if (!abi_is_live_object(ABI_CHANNEL, channel) || !abi_is_given(cq, "cq") ||
 	    !abi_is_given(cq_context, "cq_context"))
-		return event_call_result_with_errno(__func__, -EINVAL);
+		return event_set_errno_from_result(__func__, -EINVAL);
 	do
 		r = siw_get_cq_event(((struct abi_channel *)channel)->siw, &siw, &user, WAIT);
 	while (r == -EINTR && abi_should_restart_interrupted_wait());
 	if (r < 0)
-		return event_call_result_with_errno(__func__, r);
+		return event_set_errno_from_result(__func__, r);
 	*cq = user;
 	*cq_context = (*cq)->cq_context;
 	return 0;
@@ -72,12 +72,12 @@ int ibv_get_async_event(struct ibv_context *context, struct ibv_async_event *eve
 	int r;
 
 	if (!abi_is_live_object(ABI_CONTEXT, context) || !abi_is_given(event, "event"))
-		return event_call_result_with_errno(__func__, -EINVAL);
+		return event_set_errno_from_result(__func__, -EINVAL);
 	do
 		r = siw_get_async_event(abi_context_of(context)->siw, &taken, WAIT);
 	while (r == -EINTR && abi_should_restart_interrupted_wait());
 	if (r < 0)
-		return event_call_result_with_errno(__func__, r);
+		return event_set_errno_from_result(__func__, r);
 	event->event_type = (enum ibv_event_type)taken.event_type;
 	switch (event_object_kind(taken.event_type)) {
 	case ABI_CQ:

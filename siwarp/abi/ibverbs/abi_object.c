@@ -254,7 +254,7 @@ static void object_set_functions_of_dead_object(enum abi_kind kind, void *handle
 		break;
 	case ABI_QP:
 		((struct ibv_qp *)handle)->context = dead;
-		abi_builder_destroy(handle);
+		abi_wr_builder_destroy(handle);
 		break;
 	default:
 		/* The first member of each other object is the pointer to its context. */

@@ -155,7 +155,7 @@ static struct ibv_qp *qp_create(struct ibv_pd *pd, struct ibv_qp_init_attr *init
 	}
 	memcpy(&qp->cap, &wanted.cap, sizeof(qp->cap));
 	qp_init_public_members(qp, pd, init);
-	why = ops_flags ? abi_builder_create(qp, *ops_flags) : 0;
+	why = ops_flags ? abi_wr_builder_create(qp, *ops_flags) : 0;
 	if (!why && !abi_register_handle(ABI_QP, qp, pd->context))
 		why = ENOMEM;
 	if (!why) {
@@ -163,7 +163,7 @@ static struct ibv_qp *qp_create(struct ibv_pd *pd, struct ibv_qp_init_attr *init
 		return &qp->ibv.qp_base;
 	}
 	siw_destroy_qp(qp->siw);
-	abi_builder_destroy(qp);
+	abi_wr_builder_destroy(qp);
 no_engine:
 	abi_free_object(ABI_QP, qp);
 	return abi_fail_null(why);

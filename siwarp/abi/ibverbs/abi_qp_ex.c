@@ -405,7 +405,7 @@ static uint64_t supported_send_ops_of_qp_type(enum ibv_qp_type type)
 	}
 }
 
-int abi_builder_create(struct abi_qp *qp, uint64_t send_ops_flags)
+int abi_wr_builder_create(struct abi_qp *qp, uint64_t send_ops_flags)
 {
 	struct ibv_qp_ex *ibv = &qp->ibv;
 
@@ -444,7 +444,7 @@ int abi_builder_create(struct abi_qp *qp, uint64_t send_ops_flags)
 	return 0;
 }
 
-void abi_builder_destroy(struct abi_qp *qp)
+void abi_wr_builder_destroy(struct abi_qp *qp)
 {
 	static struct abi_builder dead = { .dead = true, .err = EINVAL };
 	struct abi_builder *b = qp->builder;

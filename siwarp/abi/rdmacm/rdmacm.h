@@ -197,7 +197,7 @@ const struct siw_addr *cm_dest_addr(const struct cm_id *id);
  */
 uint64_t cm_pop_user_event_arg(struct cm_id *id);
 /* Frees the arguments of the unread events of an id that is being destroyed. */
-void cm_drop_user_written_events(struct cm_id *id);
+void cm_free_user_event_args(struct cm_id *id);
 
 /* ---- rdmacm_ud.c: functions for datagram ids; the caller has checked the arguments ----------- */
 
@@ -213,7 +213,7 @@ int cm_ud_disconnect(struct cm_id *id);
  * Stores the attributes with which an id has moved its RC queue pair to RTS, which ibv_query_qp
  * returns.
  */
-void cm_store_qp_attr(const struct cm_id *id);
+void cm_store_rts_attrs_for_query(const struct cm_id *id);
 int cm_ud_fill_transition_attr(const struct cm_id *id, struct ibv_qp_attr *attr, int *mask);
 /* Fills in the address vector for sending from the address of an id to dgid. */
 void cm_ud_fill_ah_attr(const struct cm_id *id, const union ibv_gid *dgid,

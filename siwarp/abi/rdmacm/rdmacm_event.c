@@ -148,7 +148,7 @@ static void id_update_state_by_event(struct cm_id *id, int event, const struct s
 		if (!cm_is_ud(id)) {
 			id->depth = ird_or_ord_to_uint8(from->initiator_depth);
 			id->resources = ird_or_ord_to_uint8(from->responder_resources);
-			cm_store_qp_attr(id);
+			cm_store_rts_attrs_for_query(id);
 		}
 	}
 	if (siw_cm_addr(id->siw, &local, &peer) == 0)
@@ -411,7 +411,7 @@ int rdma_write_cm_event(struct rdma_cm_id *id, enum rdma_cm_event_type event, in
 	return cm_result(queue_user_event(cm_id_of(id), status, arg));
 }
 
-void cm_drop_user_written_events(struct cm_id *id)
+void cm_free_user_event_args(struct cm_id *id)
 {
 	while (id->args)
 		cm_pop_user_event_arg(id);

@@ -138,7 +138,7 @@ int rdma_destroy_id(struct rdma_cm_id *rdma_id)
 	cm_wait_until_events_acknowledged(id);
 	cm_mark_object_dead(&id->object);
 	own = (struct rdma_event_channel *)id->own;
-	cm_drop_user_written_events(id);
+	cm_free_user_event_args(id);
 	rdma_freeaddrinfo(id->info);
 	free(id->ep_attr);
 	free(id);

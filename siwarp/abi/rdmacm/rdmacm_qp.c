@@ -265,7 +265,7 @@ static int fill_qp_transition_attr(const struct cm_id *id, struct ibv_qp_attr *a
 	}
 }
 
-void cm_store_qp_attr(const struct cm_id *id)
+void cm_store_rts_attrs_for_query(const struct cm_id *id)
 {
 	struct ibv_qp_attr attr;
 	int mask;

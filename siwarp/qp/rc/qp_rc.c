@@ -361,7 +361,7 @@ static bool rc_apply_delivery_count(struct siw_rc_qp *rc, const struct siw_rdmap
 static bool rc_delivery_count_is_due(const struct siw_rc_qp *rc)
 {
 	return rc->base.flow.stream && !siw_is_closing(&rc->base) &&
-	       siw_rdmap_is_delivery_count_pending(rc->base.flow.stream);
+	       siw_rdmap_has_unsent_delivery_count(rc->base.flow.stream);
 }
 
 /* Sends the peer a delivery count immediately, if a count is due. */
@@ -482,7 +482,7 @@ static void rnr_set_timer(struct siw_rc_qp *rc)
 static void rnr_begin_wait(struct siw_rc_qp *rc)
 {
 	siw_qp_set_messages_waiting(&rc->base, true);
-	if (siw_rdmap_has_waiting_send(rc->base.flow.stream, &rc->rnr_msn))
+	if (siw_rdmap_received_send_awaits_buffer(rc->base.flow.stream, &rc->rnr_msn))
 		rc->rnr_deadline_ns = siw_now_ns() + rnr_timeout_ns(rc);
 	rnr_set_timer(rc);
 	siw_llp_sock_resume(siw_mpa_sock(rc->mpa));
@@ -504,7 +504,7 @@ static bool rnr_has_expired(struct siw_rc_qp *rc, uint64_t now_ns)
 {
 	uint32_t msn;
 
-	if (!siw_rdmap_has_waiting_send(rc->base.flow.stream, &msn)) {
+	if (!siw_rdmap_received_send_awaits_buffer(rc->base.flow.stream, &msn)) {
 		/* The socket gets another turn, because more Sends may find receives now. */
 		siw_llp_sock_resume(siw_mpa_sock(rc->mpa));
 		if (!siw_rdmap_has_unexpected_messages(rc->base.flow.stream)) {
@@ -528,7 +528,7 @@ static bool rnr_has_expired(struct siw_rc_qp *rc, uint64_t now_ns)
 	rnr_set_timer(rc);
 	if (rnr_retry_limit(rc) == SIW_RNR_NO_LIMIT || now_ns < rc->rnr_deadline_ns)
 		return false;
-	siw_rdmap_fail_waiting_send_for_no_buffer(rc->base.flow.stream);
+	siw_rdmap_fail_received_send_without_buffer(rc->base.flow.stream);
 	siw_count(SIW_COUNTER_rnr_expired, 1);
 	return true;
 }
@@ -1116,7 +1116,7 @@ static void rc_handle_delivery_count(struct siw_rc_qp *rc, const struct siw_rdma
 	if (can_be)
 		siw_qp_run_sq_and_mark_unsent(&rc->base);
 	else
-		siw_rdmap_refuse_delivery_count(rc->base.flow.stream);
+		siw_rdmap_refuse_bad_delivery_count(rc->base.flow.stream);
 }
 
 /*

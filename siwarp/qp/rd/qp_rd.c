@@ -686,7 +686,7 @@ static void rd_qp_end_unfinishable_streams(struct siw_rd_qp *rd)
 static void rd_report_polled_write_records(struct siw_rd_qp *rd)
 {
 	rd->records.seen = atomic_load(&rd->records.polled);
-	siw_rdmap_rd_write_record_set_polled(rd->end, rd->records.seen);
+	siw_rdmap_rd_write_record_set_polled_count(rd->end, rd->records.seen);
 }
 
 /*
@@ -863,7 +863,7 @@ static void rd_qp_configure_receiving(struct siw_base_qp *base)
 	rd->base.granted_ord = rd->base.reads_max = rd_read_depth_or_default(rd->base.ord);
 	rd->base.granted_ird = rd_read_depth_or_default(rd->base.ird);
 	siw_rd_set_qkey(rd->endpoint, rd->base.qkey);
-	siw_rd_set_unreachable(rd->endpoint, rd->base.qp.state == SIW_QPS_RESET);
+	siw_rd_set_ignore_datagrams(rd->endpoint, rd->base.qp.state == SIW_QPS_RESET);
 	siw_rd_set_ird(rd->endpoint, (uint8_t)start.ird);
 	siw_rd_set_rnr_retry_and_timer(rd->endpoint, (uint8_t)rd->base.rnr_retry,
 				       (uint8_t)rd->base.min_rnr_timer);

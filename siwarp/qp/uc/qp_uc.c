@@ -482,7 +482,7 @@ static int uc_transmit_requests(struct siw_base_qp *base, struct siw_flow *flow)
 		uc_mark_requests_failed(base, last, last, siw_qp_wc_status_of_send_error(base, r));
 		r = 0;
 	}
-	if (__builtin_expect(siw_rdmap_uc_get_refused_range(uc->end, &first, &last), 0)) {
+	if (__builtin_expect(siw_rdmap_uc_pop_refused_range(uc->end, &first, &last), 0)) {
 		uc_mark_requests_failed(base, first, last, SIW_WC_GENERAL_ERR);
 		r = siw_rdmap_uc_flush_tx(uc->end);
 	}

@@ -202,8 +202,9 @@ static inline struct siw_llp_sock *ud_sock_for_address_handle(const struct siw_u
 	if (__builtin_expect(!ud->socks && !ah->source.family, 1))
 		return ud->sock;
 	if (!ud->socks)
-		return siw_addr_same_host(siw_ddp_dgram_dest_addr(ud->ddp), &ah->source) ? ud->sock
-											 : NULL;
+		return siw_addr_same_host(siw_ddp_dgram_get_rx_dest_addr(ud->ddp), &ah->source)
+			       ? ud->sock
+			       : NULL;
 	end = siw_addr_socks_find(ud->socks, &ah->dest, &ah->source);
 	return end ? end->sock : NULL;
 }

@@ -35,10 +35,10 @@ def test_segments_arrive_intact_and_in_order_despite_loss_duplication_and_damage
     )
     for data in back[:200]:
         assert b.send(to_a, data) in (0, 1)
-    sent_back = lib.siw_rd_count_queued_segments(to_a, lib.SIW_RD_REQUESTS)
+    sent_back = lib.siw_rd_total_queued_segments(to_a, lib.SIW_RD_REQUESTS)
     send_all_segments(a, to_b, there, a, b, seconds=60)
     poll_until(
-        lambda: lib.siw_rd_count_accepted_segments(to_a, lib.SIW_RD_REQUESTS) == sent_back, a, b
+        lambda: lib.siw_rd_total_accepted_segments(to_a, lib.SIW_RD_REQUESTS) == sent_back, a, b
     )
     assert b.received_data() == there
     assert a.received_data() == back[:sent_back]
@@ -81,7 +81,7 @@ def test_endpoints_connect_over_a_long_round_trip_in_one_incarnation(make_endpoi
     counters = Counters()
     began = net.now()
     assert a.send(peer, b"far") == 1
-    poll_until(lambda: lib.siw_rd_count_accepted_segments(peer, lib.SIW_RD_REQUESTS) == 1, a, b)
+    poll_until(lambda: lib.siw_rd_total_accepted_segments(peer, lib.SIW_RD_REQUESTS) == 1, a, b)
     took = net.now() - began
     # Three round trips are necessary: HELLO and CHALLENGE, ECHO and ACK, DATA and ACK.
     assert 3 * rtt <= took < 3 * rtt + 0.001
@@ -106,8 +106,8 @@ def test_endpoints_that_connect_to_each_other_simultaneously_share_one_incarnati
     assert a.send(to_b, b"from a") == b.send(to_a, b"from b") == 1
     poll_until(
         lambda: (
-            lib.siw_rd_count_accepted_segments(to_b, lib.SIW_RD_REQUESTS)
-            == lib.siw_rd_count_accepted_segments(to_a, lib.SIW_RD_REQUESTS)
+            lib.siw_rd_total_accepted_segments(to_b, lib.SIW_RD_REQUESTS)
+            == lib.siw_rd_total_accepted_segments(to_a, lib.SIW_RD_REQUESTS)
             == 1
         ),
         a,
@@ -130,15 +130,15 @@ def test_a_silent_peer_is_gone_after_the_peer_timeout_and_other_peers_are_unaffe
 
     def send_to_live_peer() -> None:
         nonlocal sent
-        sent += lib.siw_rd_count_accepted_segments(
+        sent += lib.siw_rd_total_accepted_segments(
             to_c, lib.SIW_RD_REQUESTS
-        ) == lib.siw_rd_count_queued_segments(to_c, lib.SIW_RD_REQUESTS) and a.send(to_c, b"y")
+        ) == lib.siw_rd_total_queued_segments(to_c, lib.SIW_RD_REQUESTS) and a.send(to_c, b"y")
 
     # Endpoint `b` is no longer serviced, as if its process had died.
     poll_until(lambda: a.event_count("gone"), a, c, also=send_to_live_peer)
     took = net.now() - began
     assert 0.8 * limit <= took <= 1.2 * limit
-    assert lib.siw_rd_count_queued_segments(to_b, lib.SIW_RD_REQUESTS) == 0
+    assert lib.siw_rd_total_queued_segments(to_b, lib.SIW_RD_REQUESTS) == 0
     send_all_segments(a, to_c, [b"z"], a, c)
     assert sent > 10 and next(d for d in c.got.values())[-1] == b"z"
 
@@ -155,7 +155,7 @@ def test_an_endpoint_that_was_paused_probes_a_silent_peer_before_it_reports_the_
     lib.siw_rd_flush(peer, ffi.new("uint64_t *"))
     set_fault_plan(None)
     net.sleep(1.35)
-    poll_until(lambda: lib.siw_rd_count_accepted_segments(peer, lib.SIW_RD_REQUESTS) == 2, a, b)
+    poll_until(lambda: lib.siw_rd_total_accepted_segments(peer, lib.SIW_RD_REQUESTS) == 2, a, b)
     assert b.received_data() == [b"x", b"y"] and not a.event_count("gone")
 
 

@@ -277,7 +277,7 @@ def test_peers_that_acknowledge_nothing_leave_memory_to_send_to_other_peers(
     while a.send(to_b, bytes(1000)) == 1:
         taken += 1
     assert taken > 1
-    poll_until(lambda: lib.siw_rd_count_accepted_segments(to_b, lib.SIW_RD_REQUESTS) == taken, a, b)
+    poll_until(lambda: lib.siw_rd_total_accepted_segments(to_b, lib.SIW_RD_REQUESTS) == taken, a, b)
 
 
 @pytest.mark.clause("DGRAM-RD-18")
@@ -292,7 +292,7 @@ def test_the_largest_credit_does_not_exceed_the_window_of_the_sender(
     s.accept_connection(peer, credit=65535)
     first = s.receive_datagram(RDType.DATA)
     s.send_datagram(RDType.ACK, acknowledged=(first.psn + 1) & 0xFFFFFFFF, credit=65535)
-    poll_until(lambda: lib.siw_rd_count_accepted_segments(peer, lib.SIW_RD_REQUESTS) == 1, e)
+    poll_until(lambda: lib.siw_rd_total_accepted_segments(peer, lib.SIW_RD_REQUESTS) == 1, e)
     taken = 0
     while e.send(peer, bytes(1000)) == 1:
         taken += 1
@@ -307,7 +307,7 @@ def test_the_largest_credit_does_not_exceed_the_window_of_the_sender(
     for _ in range(100):
         s.send_datagram(RDType.ACK, acknowledged=half, credit=65535)
     poll_until(
-        lambda: lib.siw_rd_count_accepted_segments(peer, lib.SIW_RD_REQUESTS) == 1 + taken // 2, e
+        lambda: lib.siw_rd_total_accepted_segments(peer, lib.SIW_RD_REQUESTS) == 1 + taken // 2, e
     )
     more = 0
     while e.send(peer, bytes(1000)) == 1:
@@ -352,16 +352,16 @@ def test_a_restarted_peer_receives_none_of_the_messages_for_its_former_incarnati
     for _ in range(8):
         s.receive_datagram(RDType.DATA)
     s.send_datagram(RDType.ACK, acknowledged=(s.other + 3) & 0xFFFFFFFF)
-    poll_until(lambda: lib.siw_rd_count_accepted_segments(peer, lib.SIW_RD_REQUESTS) == 3, e)
+    poll_until(lambda: lib.siw_rd_total_accepted_segments(peer, lib.SIW_RD_REQUESTS) == 3, e)
     # The peer restarts before it has accepted the rest, and the endpoint `e` does not notice.
     net.sleep(0.002)  # the time in a cookie has a resolution of one millisecond
     s.epoch, s.other = 0x5555, 0
     s.connect()
     e.news.clear()
-    assert lib.siw_rd_count_queued_segments(peer, lib.SIW_RD_REQUESTS) == 0
+    assert lib.siw_rd_total_queued_segments(peer, lib.SIW_RD_REQUESTS) == 0
     assert e.send(peer, b"new") == 1
     first = s.receive_datagram(RDType.DATA)
     assert (first.body, first.psn, first.dest_epoch) == (b"new", s.other, s.epoch)
     s.send_datagram(RDType.ACK, acknowledged=(s.other + 1) & 0xFFFFFFFF)
-    poll_until(lambda: lib.siw_rd_count_accepted_segments(peer, lib.SIW_RD_REQUESTS) == 1, e)
+    poll_until(lambda: lib.siw_rd_total_accepted_segments(peer, lib.SIW_RD_REQUESTS) == 1, e)
     s.discard_datagrams_until_silent()

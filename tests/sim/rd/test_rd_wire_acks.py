@@ -49,9 +49,9 @@ def test_an_acknowledgement_of_datagrams_that_were_never_sent_is_dropped(unconne
     for lie in (5, 4096, 0x7FFFFFFF):
         s.send_datagram(RDType.ACK, acknowledged=(s.other + lie) & 0xFFFFFFFF)
     poll_until(lambda: counters["drop_rd_ack"] == 3, e)
-    assert lib.siw_rd_count_accepted_segments(peer, lib.SIW_RD_REQUESTS) == 0
+    assert lib.siw_rd_total_accepted_segments(peer, lib.SIW_RD_REQUESTS) == 0
     s.send_datagram(RDType.ACK, acknowledged=(s.other + 4) & 0xFFFFFFFF)
-    poll_until(lambda: lib.siw_rd_count_accepted_segments(peer, lib.SIW_RD_REQUESTS) == 4, e)
+    poll_until(lambda: lib.siw_rd_total_accepted_segments(peer, lib.SIW_RD_REQUESTS) == 4, e)
 
 
 @pytest.mark.clause("DGRAM-RD-18")
@@ -67,7 +67,7 @@ def test_ack_ranges_of_datagrams_that_were_never_sent_have_no_effect(unconnected
         new = s.receive_datagram(RDType.DATA)
     assert new.body == b"more"
     s.send_datagram(RDType.ACK, acknowledged=(s.other + 5) & 0xFFFFFFFF)
-    poll_until(lambda: lib.siw_rd_count_accepted_segments(peer, lib.SIW_RD_REQUESTS) == 5, e)
+    poll_until(lambda: lib.siw_rd_total_accepted_segments(peer, lib.SIW_RD_REQUESTS) == 5, e)
 
 
 @pytest.mark.clause("DGRAM-RD-19")
@@ -108,7 +108,7 @@ def test_an_endpoint_without_credit_sends_no_data_but_probes_the_peer(unconnecte
     e, s = unconnected_endpoint
     peer, _ = accept_with_queued_segments(e, s, 3, credit=0)
     probe = s.receive_datagram(RDType.PROBE)
-    assert lib.siw_rd_count_accepted_segments(peer, lib.SIW_RD_REQUESTS) == 0
+    assert lib.siw_rd_total_accepted_segments(peer, lib.SIW_RD_REQUESTS) == 0
     s.send_datagram(RDType.ACK, psn=probe.psn, rd_flags="PROBED", credit=2)
     assert [s.receive_datagram(RDType.DATA).body for _ in range(2)] == [b"0000", b"0001"]
     s.send_datagram(RDType.ACK, acknowledged=(s.other + 2) & 0xFFFFFFFF, credit=2)
@@ -242,7 +242,7 @@ def test_an_endpoint_probes_a_peer_that_was_silent_for_a_third_of_the_idle_time(
     sent = s.receive_datagram()
     assert sent.type == RDType.DATA
     s.send_datagram(RDType.ACK, acknowledged=(sent.psn + 1) & 0xFFFFFFFF)
-    poll_until(lambda: lib.siw_rd_count_accepted_segments(peer, lib.SIW_RD_REQUESTS) == 1, e)
+    poll_until(lambda: lib.siw_rd_total_accepted_segments(peer, lib.SIW_RD_REQUESTS) == 1, e)
     s.close()
     with temporary_setting("rd_idle_ms", 300):
         e = make_endpoint()

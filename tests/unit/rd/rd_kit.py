@@ -107,7 +107,7 @@ class Endpoint:
         peer, kind = self.event.peer, self.event.kind
         who = address_text(lib.siw_rd_peer_addr(peer))
         if kind in (RESTARTED, GONE, REPLACED):
-            self.had = lib.siw_rd_count_accepted_segments(peer, lib.SIW_RD_REQUESTS)
+            self.had = lib.siw_rd_total_accepted_segments(peer, lib.SIW_RD_REQUESTS)
         if kind != SEGMENT:
             self.news.append((NAMES[kind], who))
             return True
@@ -172,7 +172,7 @@ def send_all_segments(
 ) -> None:
     """Send all segments as buffer space permits; wait until the peer has acknowledged them."""
     todo = deque(segments)
-    goal = lib.siw_rd_count_queued_segments(peer, lib.SIW_RD_REQUESTS) + len(segments)
+    goal = lib.siw_rd_total_queued_segments(peer, lib.SIW_RD_REQUESTS) + len(segments)
 
     def send_while_space_is_left() -> None:
         while todo and (rv := a.send(peer, todo[0])):
@@ -181,7 +181,7 @@ def send_all_segments(
 
     send_while_space_is_left()
     poll_until(
-        lambda: not todo and lib.siw_rd_count_accepted_segments(peer, lib.SIW_RD_REQUESTS) == goal,
+        lambda: not todo and lib.siw_rd_total_accepted_segments(peer, lib.SIW_RD_REQUESTS) == goal,
         *ends,
         seconds=seconds,
         also=send_while_space_is_left,

@@ -18,7 +18,7 @@ def test_a_segment_to_an_unknown_peer_starts_the_handshake_and_arrives(make_endp
     peer = a.get_or_create_peer(b.local_addr)
     assert lib.siw_rd_peer_ird(peer) == 0
     assert a.send(peer, b"head", b"pay", b"load") == 1
-    poll_until(lambda: lib.siw_rd_count_accepted_segments(peer, lib.SIW_RD_REQUESTS) == 1, a, b)
+    poll_until(lambda: lib.siw_rd_total_accepted_segments(peer, lib.SIW_RD_REQUESTS) == 1, a, b)
     assert b.received_data() == [b"headpayload"]
     assert b.news == [("new", next(iter(b.got)))]
     assert lib.siw_rd_peer_ird(peer) == 9
@@ -38,7 +38,7 @@ def test_rd_segments_of_all_lengths_arrive_in_order_and_are_accepted(make_endpoi
     segments = [os.urandom(n) for n in sizes]
     send_all_segments(a, peer, segments, a, b)
     assert b.received_data() == [b"first", *segments]
-    assert lib.siw_rd_count_queued_segments(peer, lib.SIW_RD_REQUESTS) == len(segments) + 1
+    assert lib.siw_rd_total_queued_segments(peer, lib.SIW_RD_REQUESTS) == len(segments) + 1
 
 
 @pytest.mark.clause("DGRAM-RD-27")
@@ -50,8 +50,8 @@ def test_simultaneous_handshakes_succeed_and_data_arrives_in_both_directions(mak
         assert b.send(to_a, b"b%d" % i) == 1
     poll_until(
         lambda: (
-            lib.siw_rd_count_accepted_segments(to_b, lib.SIW_RD_REQUESTS) == 200
-            and lib.siw_rd_count_accepted_segments(to_a, lib.SIW_RD_REQUESTS) == 200
+            lib.siw_rd_total_accepted_segments(to_b, lib.SIW_RD_REQUESTS) == 200
+            and lib.siw_rd_total_accepted_segments(to_a, lib.SIW_RD_REQUESTS) == 200
         ),
         a,
         b,
@@ -71,13 +71,13 @@ def test_a_paused_peer_delays_no_other_peer_and_keeps_its_order(make_endpoint):
         assert a.send(to_b, b"a%d" % i) == 1
         assert c.send(other, b"c%d" % i) == 1
     poll_until(
-        lambda: lib.siw_rd_count_accepted_segments(other, lib.SIW_RD_REQUESTS) == 50, a, b, c
+        lambda: lib.siw_rd_total_accepted_segments(other, lib.SIW_RD_REQUESTS) == 50, a, b, c
     )
-    assert lib.siw_rd_count_accepted_segments(to_b, lib.SIW_RD_REQUESTS) == 0
+    assert lib.siw_rd_total_accepted_segments(to_b, lib.SIW_RD_REQUESTS) == 0
     assert list(b.got.values()) == [[b"c%d" % i for i in range(50)]]
     held.append(b"")
     lib.siw_rd_resume_delivery(b.get_or_create_peer(a.local_addr), lib.SIW_RD_REQUESTS)
-    poll_until(lambda: lib.siw_rd_count_accepted_segments(to_b, lib.SIW_RD_REQUESTS) == 50, a, b, c)
+    poll_until(lambda: lib.siw_rd_total_accepted_segments(to_b, lib.SIW_RD_REQUESTS) == 50, a, b, c)
     assert [b"a%d" % i for i in range(50)] in b.got.values()
 
 
@@ -89,7 +89,7 @@ def test_a_closed_peer_is_reported_gone_and_a_new_endpoint_at_its_address_replac
     send_all_segments(a, peer, [b"x"] * 10, a, b)
     b.close()
     poll_until(lambda: a.event_count("gone"), a)
-    assert lib.siw_rd_count_queued_segments(peer, lib.SIW_RD_REQUESTS) == 0
+    assert lib.siw_rd_total_queued_segments(peer, lib.SIW_RD_REQUESTS) == 0
     again = Endpoint("127.0.0.1", socket.ntohs(port.port_be))
     try:
         assert a.send(peer, b"for the one before") > 0
@@ -115,7 +115,7 @@ def test_sending_from_unmapped_memory_fails_and_sends_nothing(make_endpoint):
     a, b = make_endpoint(), make_endpoint()
     peer = a.get_or_create_peer(b.local_addr)
     assert send_from_unmapped_memory(peer) == -errno.EFAULT
-    assert lib.siw_rd_count_queued_segments(peer, lib.SIW_RD_REQUESTS) == 0
+    assert lib.siw_rd_total_queued_segments(peer, lib.SIW_RD_REQUESTS) == 0
     send_all_segments(a, peer, [b"after"], a, b)
     assert b.received_data() == [b"after"]
 

@@ -29,12 +29,12 @@ def test_a_request_that_cannot_be_accepted_delays_no_response(make_endpoint):
     peer = a.get_or_create_peer(b.local_addr)
     b.judge = lambda _who, data: "hold" if data.startswith(b"request") else "take"
     send_requests_and_responses(a, peer, 100)
-    poll_until(lambda: lib.siw_rd_count_accepted_segments(peer, RESPONSES) == 100, a, b)
+    poll_until(lambda: lib.siw_rd_total_accepted_segments(peer, RESPONSES) == 100, a, b)
     assert b.received_data() == numbered_messages("response", 100)
-    assert lib.siw_rd_count_accepted_segments(peer, REQUESTS) == 0
+    assert lib.siw_rd_total_accepted_segments(peer, REQUESTS) == 0
     b.judge = lambda _who, _data: "take"
     lib.siw_rd_resume_delivery(b.get_or_create_peer(a.local_addr), REQUESTS)
-    poll_until(lambda: lib.siw_rd_count_accepted_segments(peer, REQUESTS) == 100, a, b)
+    poll_until(lambda: lib.siw_rd_total_accepted_segments(peer, REQUESTS) == 100, a, b)
     assert b.received_data()[100:] == numbered_messages("request", 100)
 
 
@@ -89,7 +89,7 @@ def test_only_the_response_missing_from_an_acknowledged_range_is_retransmitted(c
     again = s.receive_datagram(RDType.DATA)
     assert (again.psn, int(again.rd_flags)) == (s.other, RDFlag.RESPONSE)
     s.send_datagram(RDType.ACK, acknowledged=s.other + 6, response_acknowledged=s.other + 6)
-    poll_until(lambda: lib.siw_rd_count_accepted_segments(peer, RESPONSES) == 6, e)
+    poll_until(lambda: lib.siw_rd_total_accepted_segments(peer, RESPONSES) == 6, e)
 
 
 def new_uint64() -> Any:
@@ -192,14 +192,14 @@ def test_an_outdated_acknowledgement_is_ignored_per_space(connected_endpoint):
     s.send_datagram(
         RDType.ACK, acknowledged=s.other + 3, response_acknowledged=s.other + 1, credit=8
     )
-    poll_until(lambda: lib.siw_rd_count_accepted_segments(peer, REQUESTS) == 3, e)
+    poll_until(lambda: lib.siw_rd_total_accepted_segments(peer, REQUESTS) == 3, e)
     assert lib.siw_rd_mulpdu(peer, REQUESTS) == 8 * 1024
     # This ACK is outdated for requests and current for responses.
     body = make_ack_body(s.other + 1, [s.other + 3])
     fields = {"acknowledged": s.other + 1, "response_acknowledged": s.other + 4}
     s.send_datagram(RDType.ACK, **fields, credit=2, response_credit=3, body=body)
-    poll_until(lambda: lib.siw_rd_count_accepted_segments(peer, RESPONSES) == 4, e)
-    assert lib.siw_rd_count_accepted_segments(peer, REQUESTS) == 3
+    poll_until(lambda: lib.siw_rd_total_accepted_segments(peer, RESPONSES) == 4, e)
+    assert lib.siw_rd_total_accepted_segments(peer, REQUESTS) == 3
     assert lib.siw_rd_mulpdu(peer, REQUESTS) == 8 * 1024
     assert lib.siw_rd_mulpdu(peer, RESPONSES) == 3 * 1024
     # three ACKs that acknowledge the same PSN: the credit of the last one counts
@@ -279,11 +279,11 @@ def test_responses_are_delivered_while_requests_are_paused(make_endpoint, octets
     assert sent == octets or lib.siw_rd_is_send_queue_full(peer, REQUESTS)
     for i in range(20):
         assert a.send(peer, b"%d" % i, bytes(5000), space=RESPONSES) == 1
-        poll_until(lambda i=i: lib.siw_rd_count_accepted_segments(peer, RESPONSES) == i + 1, a, b)
+        poll_until(lambda i=i: lib.siw_rd_total_accepted_segments(peer, RESPONSES) == i + 1, a, b)
     assert b.received_data() == [b"%d" % i + bytes(5000) for i in range(20)]
-    assert lib.siw_rd_count_accepted_segments(peer, REQUESTS) == 0
+    assert lib.siw_rd_total_accepted_segments(peer, REQUESTS) == 0
     b.judge = lambda _who, _data: "take"
     lib.siw_rd_resume_delivery(b.get_or_create_peer(a.local_addr), REQUESTS)
-    framed = lib.siw_rd_count_queued_segments(peer, REQUESTS)
-    poll_until(lambda: lib.siw_rd_count_accepted_segments(peer, REQUESTS) == framed, a, b)
+    framed = lib.siw_rd_total_queued_segments(peer, REQUESTS)
+    poll_until(lambda: lib.siw_rd_total_accepted_segments(peer, REQUESTS) == framed, a, b)
     assert sum(len(d) for d in b.received_data()[20:]) == sent

@@ -32,7 +32,7 @@ NO_BUFFER, TOO_LONG = (1, 2, 2), (1, 2, 5)
 def waiting_send_msn(stream: Stream) -> int | None:
     """Return the MSN of the Send that waits for a receive, or None."""
     msn = ffi.new("uint32_t *")
-    return int(msn[0]) if lib.siw_rdmap_has_waiting_send(stream.handle, msn) else None
+    return int(msn[0]) if lib.siw_rdmap_received_send_awaits_buffer(stream.handle, msn) else None
 
 
 def has_only_progress_events(stream: Stream) -> bool:
@@ -294,10 +294,10 @@ def test_the_terminate_after_the_rnr_time_out_quotes_the_waiting_send(
     )
     stream.recvs.post(1, m.sge())
     # The call has no effect, because a receive has been posted for the waiting Send.
-    lib.siw_rdmap_fail_waiting_send_for_no_buffer(stream.handle)
+    lib.siw_rdmap_fail_received_send_without_buffer(stream.handle)
     assert stream.next_event().kind == "RECV"
     assert has_only_progress_events(stream)
-    lib.siw_rdmap_fail_waiting_send_for_no_buffer(stream.handle)
+    lib.siw_rdmap_fail_received_send_without_buffer(stream.handle)
     assert stream.assert_terminates_with(NO_BUFFER).quoted_ddp.msn == 2
 
 
@@ -314,7 +314,7 @@ def test_an_rnr_time_out_after_a_local_error_does_not_change_the_reported_error(
     layer_poller.free_stag(m.stag)
     with pytest.raises(StreamError, match="EACCES"):
         stream.flush_once()
-    lib.siw_rdmap_fail_waiting_send_for_no_buffer(stream.handle)
+    lib.siw_rdmap_fail_received_send_without_buffer(stream.handle)
     e = stream.next_event()
     assert (e.kind, e.err, e.quoted) == ("ERROR", (0, 0, 0), False)
 
