@@ -114,12 +114,12 @@ void siw_ddp_stream_set_opcodes_with_ulp_header(struct siw_ddp_stream *stream, u
 void siw_ddp_stream_set_stag_identity(struct siw_ddp_stream *stream, const void *identity);
 const void *siw_ddp_stream_get_stag_identity(const struct siw_ddp_stream *stream);
 /*
- * Releases the buffer of a partially received message of queue qn, after the stream has ended.
- * Returns 1 and the buffer's user_data, or 0 if no message is partially received. The buffer was
- * removed from its queue when the message's first segment arrived.
+ * Removes the buffer of a partially received message of queue qn from the stream, after the stream
+ * has ended. Returns 1 and the buffer's user_data, or 0 if no message is partially received. The
+ * buffer was removed from its queue when the message's first segment arrived.
  */
-int siw_ddp_stream_release_partial_buffer(struct siw_ddp_stream *stream, uint32_t qn,
-					  uint64_t *user_data);
+int siw_ddp_stream_pop_partial_buffer(struct siw_ddp_stream *stream, uint32_t qn,
+				      uint64_t *user_data);
 
 /*
  * Enables storing of segments of queue 0 that arrive without a buffer ("unexpected" segments),

@@ -86,8 +86,8 @@ const void *siw_ddp_stream_get_stag_identity(const struct siw_ddp_stream *stream
 	return stream->identity;
 }
 
-int siw_ddp_stream_release_partial_buffer(struct siw_ddp_stream *stream, uint32_t qn,
-					  uint64_t *user_data)
+int siw_ddp_stream_pop_partial_buffer(struct siw_ddp_stream *stream, uint32_t qn,
+				      uint64_t *user_data)
 {
 	struct siw_ddp_rxq *q;
 

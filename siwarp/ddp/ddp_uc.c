@@ -308,7 +308,7 @@ int siw_ddp_uc_place_tagged(struct siw_ddp_uc *uc, struct siw_mem_buffer_queue *
 	return seg->last ? 1 : 2;
 }
 
-int siw_ddp_uc_release_unfinished_buffer(struct siw_ddp_uc *uc, uint64_t *user_data)
+int siw_ddp_uc_pop_unfinished_buffer(struct siw_ddp_uc *uc, uint64_t *user_data)
 {
 	if (!uc->rx.held)
 		return 0;

@@ -219,10 +219,10 @@ int siw_ddp_uc_use_up_receive_buffer(struct siw_ddp_uc *uc, struct siw_mem_buffe
 int siw_ddp_uc_place_tagged(struct siw_ddp_uc *uc, struct siw_mem_buffer_queue *queue,
 			    uint32_t right, struct siw_wire_err *err);
 /*
- * Releases the buffer of an unfinished message when the queue pair is flushed. Returns 1 and the
+ * Removes the buffer of an unfinished message when the queue pair is flushed. Returns 1 and the
  * buffer's user_data, or 0 if there is no such buffer.
  */
-int siw_ddp_uc_release_unfinished_buffer(struct siw_ddp_uc *uc, uint64_t *user_data);
+int siw_ddp_uc_pop_unfinished_buffer(struct siw_ddp_uc *uc, uint64_t *user_data);
 
 /* cffi: end */
 

@@ -102,7 +102,7 @@ void siw_qp_write_record_abandon_all(struct siw_ud_qp *ud)
 {
 	if (!ud->records.max || !ud->dgram)
 		return;
-	siw_rdmap_write_record_drop_unfinished(ud->dgram);
+	siw_rdmap_write_record_drop_partly_received(ud->dgram);
 	siw_device_timer_cancel(ud->base.qp.lane, &ud->base.timed);
 }
 

@@ -95,7 +95,7 @@ int siw_rdmap_write_record_enable_rx(struct siw_rdmap_dgram *dgram, uint32_t max
 	return dgram->records ? 0 : -ENOMEM;
 }
 
-void siw_rdmap_write_record_drop_unfinished(struct siw_rdmap_dgram *dgram)
+void siw_rdmap_write_record_drop_partly_received(struct siw_rdmap_dgram *dgram)
 {
 	struct siw_rdmap_records *r = dgram->records;
 

@@ -49,9 +49,10 @@ struct siw_rdmap_record {
  */
 int siw_rdmap_write_record_enable_rx(struct siw_rdmap_dgram *dgram, uint32_t max);
 /*
- * Drops unfinished Write-Records. Reports are kept, because their completions may still be polled.
+ * Drops partly received Write-Records. Reports are kept, because their completions may still be
+ * polled.
  */
-void siw_rdmap_write_record_drop_unfinished(struct siw_rdmap_dgram *dgram);
+void siw_rdmap_write_record_drop_partly_received(struct siw_rdmap_dgram *dgram);
 /*
  * Returns the report of the next Write-Record that is complete, or has expired at now_ns, or NULL.
  * The report is valid until siw_rdmap_record_kept() further reports were made. *due_ns: the time at

@@ -95,7 +95,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		idle += !r && fuzz_input_exhausted();
 	}
 	for (uint32_t i = 0; i < 2; i++)
-		(void)siw_ddp_stream_release_partial_buffer(stream, i, &user_data);
+		(void)siw_ddp_stream_pop_partial_buffer(stream, i, &user_data);
 	siw_ddp_stream_close(stream);
 	siw_mpa_close(mpa, false);
 	siw_llp_close(listener);

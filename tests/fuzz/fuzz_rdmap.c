@@ -208,7 +208,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 					   : open_rdmap_stream_as_responder(&in, q, &listener);
 	while (idle < 4 && handle_one_rdmap_event(stream, &idle))
 		;
-	siw_ddp_stream_release_partial_buffer(ddp, SIW_RDMAP_QN_SEND, &cookie);
+	siw_ddp_stream_pop_partial_buffer(ddp, SIW_RDMAP_QN_SEND, &cookie);
 	siw_rdmap_close(stream);
 	siw_mpa_close(mpa, false);
 	if (listener)

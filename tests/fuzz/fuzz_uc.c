@@ -82,7 +82,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		CHECK(event.user_data == next++);
 		CHECK(event.kind == SIW_RDMAP_BAD_RECV || event.of_write || event.length <= 200);
 	}
-	CHECK(!siw_ddp_uc_release_unfinished_buffer(ddp, &user_data) || user_data == next);
+	CHECK(!siw_ddp_uc_pop_unfinished_buffer(ddp, &user_data) || user_data == next);
 	siw_rdmap_uc_close(uc);
 	siw_llp_close(sock);
 	siw_mem_buffer_queue_destroy(start.recvs);

@@ -786,8 +786,8 @@ static void rc_reset_connection(struct siw_rc_qp *rc)
 	if (siw_qp_apply_state_event(&rc->base, SIW_QPE_FAILED) == SIW_QPA_FLUSH)
 		siw_device_raise_async_event(&rc->base.qp.async, SIW_EVENT_QP_FATAL);
 	/* A partially received message has already consumed the oldest receive. */
-	taken = siw_ddp_stream_release_partial_buffer(rc->base.flow.ddp, SIW_RDMAP_QN_SEND,
-						      &wr_id) == 1;
+	taken = siw_ddp_stream_pop_partial_buffer(rc->base.flow.ddp, SIW_RDMAP_QN_SEND,
+						  &wr_id) == 1;
 	siw_mpa_close(rc_detach_stream(rc), true);
 	if (taken)
 		siw_qp_add_flushed_recv_completion(&rc->base, wr_id);
@@ -885,7 +885,7 @@ static int rc_release_unfinished_recv(struct siw_base_qp *base, uint64_t *wr_id)
 		*wr_id = rc->torn;
 	if (torn || !rc->base.flow.stream)
 		return torn;
-	return siw_ddp_stream_release_partial_buffer(rc->base.flow.ddp, SIW_RDMAP_QN_SEND, wr_id);
+	return siw_ddp_stream_pop_partial_buffer(rc->base.flow.ddp, SIW_RDMAP_QN_SEND, wr_id);
 }
 
 /*
@@ -1212,8 +1212,8 @@ static void rc_fail_receive(struct siw_rc_qp *rc, const struct siw_rdmap_event *
 		blamed.status = -EACCES;
 	else
 		return;
-	if (siw_ddp_stream_release_partial_buffer(rc->base.flow.ddp, SIW_RDMAP_QN_SEND,
-						  &blamed.user_data) == 1 ||
+	if (siw_ddp_stream_pop_partial_buffer(rc->base.flow.ddp, SIW_RDMAP_QN_SEND,
+					      &blamed.user_data) == 1 ||
 	    siw_mem_buffer_queue_pop_unfilled(rc->base.recvs, &blamed.user_data) == 1)
 		rc_complete_receive(rc, &blamed);
 }

@@ -569,7 +569,7 @@ static void uc_end_replaced_mw_binding(struct siw_qp *qp)
 static int uc_release_unfinished_recv(struct siw_base_qp *base, uint64_t *wr_id)
 {
 	return siw_uc_qp_of(base)->end
-		       ? siw_ddp_uc_release_unfinished_buffer(siw_uc_qp_of(base)->ddp, wr_id)
+		       ? siw_ddp_uc_pop_unfinished_buffer(siw_uc_qp_of(base)->ddp, wr_id)
 		       : 0;
 }
 

@@ -194,15 +194,15 @@ def test_the_buffer_of_an_incomplete_message_can_be_reclaimed(layer_poller: DdpP
     q.post(5, m.sge())
     q.post(6, m.sge())
     user_data = ffi.new("uint64_t *")
-    assert lib.siw_ddp_stream_release_partial_buffer(stream.handle, 0, user_data) == 0
+    assert lib.siw_ddp_stream_pop_partial_buffer(stream.handle, 0, user_data) == 0
     stream.inject_segments(build_untagged_segment(b"abc", l=0))
     stream.receive_segment()
     stream.sock.close()
     with pytest.raises(StreamError, match="ENOTCONN"):
         stream.next_segment_header()
-    assert lib.siw_ddp_stream_release_partial_buffer(stream.handle, 0, user_data) == 1
+    assert lib.siw_ddp_stream_pop_partial_buffer(stream.handle, 0, user_data) == 1
     assert user_data[0] == 5
-    assert lib.siw_ddp_stream_release_partial_buffer(stream.handle, 0, user_data) == 0
+    assert lib.siw_ddp_stream_pop_partial_buffer(stream.handle, 0, user_data) == 0
     assert q.take_buffer() == 6
 
 
@@ -334,7 +334,7 @@ def test_a_posted_buffer_whose_key_was_freed_is_a_local_error(layer_poller: DdpP
     assert stream.receive_until_error() == CATASTROPHIC
     assert m.is_untouched()
     user_data = ffi.new("uint64_t *")
-    assert lib.siw_ddp_stream_release_partial_buffer(stream.handle, 0, user_data) == 1
+    assert lib.siw_ddp_stream_pop_partial_buffer(stream.handle, 0, user_data) == 1
     assert user_data[0] == 9
 
 

@@ -386,7 +386,7 @@ class Stream(PeerStream):
         user_data = ffi.new("uint64_t *")
         return (
             int(user_data[0])
-            if lib.siw_ddp_stream_release_partial_buffer(self.ddp, 0, user_data)
+            if lib.siw_ddp_stream_pop_partial_buffer(self.ddp, 0, user_data)
             else None
         )
 
