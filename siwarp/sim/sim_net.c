@@ -405,10 +405,11 @@ static void transmission_line_add_departure(struct sim_line *line, uint64_t at, 
  * Applies a fault plan to a packet on a transmission line. Counts the loss and returns false if the
  * packet is lost.
  */
-static bool
-transmission_line_apply_faults_to_packet(struct sim_line *line, const struct siw_faults *plan,
-					 const struct siw_addr *peer, uint32_t octets,
-					 struct siw_llp_sock *sock, struct siw_fault_decision *fate)
+static bool transmission_line_apply_faults_to_packet(struct sim_line *line,
+						     const struct siw_faults *plan,
+						     const struct siw_addr *peer, uint32_t octets,
+						     struct siw_llp_sock *sock,
+						     struct siw_fault_decision *fate)
 {
 	*fate = (struct siw_fault_decision){ .drop = -1, .release_ns = sim_monotonic_ns() };
 	if (!plan->n)

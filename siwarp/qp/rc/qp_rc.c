@@ -786,8 +786,8 @@ static void rc_reset_connection(struct siw_rc_qp *rc)
 	if (siw_qp_apply_state_event(&rc->base, SIW_QPE_FAILED) == SIW_QPA_FLUSH)
 		siw_device_raise_async_event(&rc->base.qp.async, SIW_EVENT_QP_FATAL);
 	/* A partially received message has already consumed the oldest receive. */
-	taken = siw_ddp_stream_pop_partial_buffer(rc->base.flow.ddp, SIW_RDMAP_QN_SEND,
-						  &wr_id) == 1;
+	taken = siw_ddp_stream_pop_partial_buffer(rc->base.flow.ddp, SIW_RDMAP_QN_SEND, &wr_id) ==
+		1;
 	siw_mpa_close(rc_detach_stream(rc), true);
 	if (taken)
 		siw_qp_add_flushed_recv_completion(&rc->base, wr_id);
