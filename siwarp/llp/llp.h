@@ -424,7 +424,8 @@ int siw_llp_tcp_connect_to_itself(struct siw_llp_poller *poller, const struct si
 				  struct siw_io_handler *handler, struct siw_llp_sock **out);
 /*
  * Returns the result of connecting a TCP socket: 0: connected; -EAGAIN: still connecting; or -errno
- * (ECONNREFUSED, ...).
+ * (ECONNREFUSED, ...). After a simultaneous open the result may be 0 before the peer's ACK arrives;
+ * until then a send returns -EAGAIN.
  */
 int siw_llp_tcp_connect_result(struct siw_llp_sock *sock);
 /*

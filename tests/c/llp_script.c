@@ -224,17 +224,28 @@ static long try_send(struct side *side, const void *octets, size_t n)
 	return siw_llp_tcp_sendv(side->sock, iov, 2);
 }
 
-/* Sends all octets of a string. */
+/*
+ * Sends all octets of a string. After a simultaneous open, the kernel sends nothing (-EAGAIN) before
+ * it has received the peer's ACK; the poller then reports when it can send.
+ */
 static void script_send_all(struct side *side, const char *octets)
 {
 	size_t done = 0, all = strlen(octets);
+	bool blocked = false;
 
 	while (done < all) {
 		long n = try_send(side, octets + done, all - done);
 
+		if (n == -EAGAIN) {
+			blocked = true;
+			wait_until_handler_ready(side, &side->handler);
+			continue;
+		}
 		must(n > 0);
 		done += (size_t)n;
 	}
+	if (blocked)
+		siw_llp_update_want_write(side->sock, false);
 	printf("%s sent %s\n", endpoint_name(side), octets);
 }
 
