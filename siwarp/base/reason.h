@@ -201,6 +201,8 @@
 	X(PAIR_PEER, EINVAL,                                                                       \
 	  "an RC QP with by_qpn needs its peer for the transition to RTR: set ah_addr "            \
 	  "(SIW_QP_AV) and dest_qp_num (SIW_QP_DEST_QPN)")                                         \
+	X(PAIR_GROUP, EINVAL,                                                                      \
+	  "ah_addr is a multicast address: use the address of the peer's device")                  \
 	X(PAIR_QPN, EINVAL, "dest_qp_num={0} is not a valid QPN: use siw_qp_num of the peer's QP") \
 	X(PAIR_SOURCE, EINVAL,                                                                     \
 	  "ah_source is not an address of the device in the peer's family: use an address of "     \

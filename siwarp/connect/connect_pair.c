@@ -842,8 +842,10 @@ static int pair_set_peer(struct siw_pair *pair, const struct siw_qp_attr *attr, 
 
 	if (!(mask & SIW_QP_AV) || !(mask & SIW_QP_DEST_QPN))
 		return siw_refuse(PAIR_PEER);
-	if (!siw_addr_len(&attr->ah_addr) || siw_addr_is_group(&attr->ah_addr))
+	if (!siw_addr_len(&attr->ah_addr))
 		return siw_refuse(ADDRESS_FAMILY, attr->ah_addr.family);
+	if (siw_addr_is_group(&attr->ah_addr))
+		return siw_refuse(PAIR_GROUP);
 	if (!(uint16_t)attr->dest_qp_num || attr->dest_qp_num > SIW_LAST_RC_QPN)
 		return siw_refuse(PAIR_QPN, attr->dest_qp_num);
 	err = pair_choose_own_addr(pair, attr, &own);

@@ -22,6 +22,7 @@ _NAMES = {
     "ah_source": "AHAttr(source=...)",
     "siw_query_device_info": "`siwarp devices`",
     "nor ah_addr contains": "nor ah_attr contains",
+    "ah_addr is a multicast": "ah_attr is a multicast",
     "set bind_info.mr": "pass MWBindInfo(mr, ...)",
     "connect it first (siw_cm_connect, or siw_cm_accept)": "connect it first",
     "by siw_qp_init_attr.shared_socket_qp": "by QPInitAttr(shared_socket_qp=...)",

@@ -398,6 +398,26 @@ def test_queries_of_different_sources_are_reported_in_turn_and_in_order_per_sour
     assert order == ["x0", "y3", "z5", "x1", "y4", "z6", "x2"]
 
 
+def test_a_pending_query_that_is_repeated_with_a_cookie_precedes_those_without() -> None:
+    with temporary_settings(max_requests=8), World(seed=1) as world:
+        sidr_hosts = SidrHosts(world.device("10.0.0.1"), world.device("10.0.0.2"))
+        peers = [world.udp(f"10.0.0.{20 + i}") for i in range(4)]
+        for i, peer in enumerate(peers):
+            peer.sendto(build_query(i + 1, b"%d" % i), sidr_hosts.door.local_addr)
+        world.run_for("1ms")
+        # Half of the queries that may be pending are, so the listener asks for cookies.
+        last = peers[-1]
+        for cookie in (0, 1):
+            last.sendto(build_query(4, b"3", cookie), sidr_hosts.door.local_addr)
+            frame = SIDR(last.recv())
+            assert (frame.type, frame.id) == (SIDRType.COOKIE, 4)
+        last.sendto(build_query(4, b"3", frame.cookie), sidr_hosts.door.local_addr)
+        world.run_for("1ms")
+        # The event of the first query was already in the queue.
+        order = [sidr_hosts.next_connection_request().private_data for _ in peers]
+        assert order == [b"0", b"3", b"1", b"2"]
+
+
 def seconds_to_report_queries(pending: int) -> float:
     """Return the best of five measurements of the CPU time to report 50 of ``pending`` queries."""
     with temporary_settings(max_requests=60000, source_share=100), World(seed=1) as world:

@@ -37,6 +37,7 @@ def test_the_branch_counts_of_all_copies_of_a_line_are_summed() -> None:
         7,
         5,
     )  # counts of two calls in one file are added
+    assert sum_branch_counts([[1, 0, 2, 3], [1, 0, 0, 0, 0, 5]]) == (4, 8)
     with pytest.raises(ValueError, match=r"\[2, 3\] branches"):
         sum_branch_counts([[1, 0], [1, 2, 3]])
 
@@ -64,6 +65,8 @@ def test_an_exception_fails_if_a_test_takes_its_branch_or_its_line_is_gone() -> 
         "unreachable.toml: a test takes it, so it goes: if (x)",
         "unreachable.toml: there is no such line any more: ^while",
     ]
+    entries = [Entry("Other processors do.", line="if (x)", on_some_processors=True)]
+    assert summarize_by_layer([build_branch_coverage_line(1, 2)], entries)[1] == []
 
 
 def test_every_branch_exception_has_a_reason_and_identifies_its_line() -> None:

@@ -306,6 +306,16 @@ STATE_MISUSE: list[Row] = [
                 "use qp_num of the peer's QP",
             ),
             (
+                "to a multicast address",
+                {"ah_attr": ("239.1.1.1", 0), "dest_qp_num": 0x10007},
+                "ah_attr is a multicast address",
+            ),
+            (
+                "to an IPv6 multicast address",
+                {"ah_attr": ("ff02::1", 0), "dest_qp_num": 0x10007},
+                "ah_attr is a multicast address",
+            ),
+            (
                 "from an address of another family",
                 {"ah_attr": AHAttr("127.0.0.1", source="192.0.2.7"), "dest_qp_num": 0x10007},
                 r"AHAttr\(source=\.\.\.\)",
