@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import net
 import pytest
-from harness.rd_harness import RDEnd
+from harness.rd_harness import RDEnd, check_send_to_receiver_that_closes
 from harness.rd_stranger import ScriptedRDPeer, scripted_peer
 from harness.verbs_harness import (
     Rig,
@@ -93,13 +93,7 @@ def test_a_send_received_before_the_receiver_closes_succeeds_over_a_lossy_line(
 ) -> None:
     with temporary_settings(linger_ms=LOSSY_LINGER_MS), net.apply_fault_plan("tx:loss=30%,seed=11"):
         for _ in range(4):
-            a, b = RDEnd(rig, 1 << 17), RDEnd(rig, 1 << 17)
-            b.post_receive()
-            a.send(b, octet_pattern(size))
-            assert b.poll_receives()[0].ok
-            b.qp.close()
-            assert a.poll_sends()[0].ok
-            a.qp.close()
+            check_send_to_receiver_that_closes(rig, size, 1 << 17)
 
 
 @pytest.mark.clause("DGRAM-BYE-4")
