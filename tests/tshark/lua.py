@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import socket
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from cli.cli_harness import qkey_options, run_ping_server, run_siwarp, run_siwarp_json
-from harness.rc_traffic import generate_rc_capture
+from harness.rc_traffic import generate_rc_capture, generate_terminate_capture
 from harness.siwarp_process import COMMAND
 from harness.verbs_harness import temporary_settings
 from scapy.packet import Raw
@@ -223,18 +222,7 @@ def test_mpa_revision_2_is_shown_with_and_without_the_stock_dissector(
 
 def test_the_read_request_that_a_terminate_quotes_is_shown(tmp_path: Path) -> None:
     file = tmp_path / "terminate.pcapng"
-    with (
-        package.capture(file),
-        package.listen(("127.0.0.1", 0)) as listener,
-        ThreadPoolExecutor(1) as pool,
-    ):
-        accepting = pool.submit(listener.accept)
-        with (
-            package.connect(listener.address) as conn,
-            accepting.result(),
-            pytest.raises(package.ProtocolError),
-        ):
-            conn.read(package.RemoteBuffer(addr=0x1000, length=8, rkey=0xDEAD00), 8)
+    generate_terminate_capture(file)
     shown = read_packet_fields(
         file, "iwarp_rdma.term_layer", "siwarp_mpa.term.src_stag", "siwarp_mpa.term.src_to",
         "siwarp_mpa.term.size", options=lua_options(),
