@@ -201,22 +201,38 @@ static void bench_peer_addr(const struct siw_bench_side *e, struct siw_addr *a)
 				"the peer's address");
 }
 
+static void bench_modify_qp_state(const struct siw_bench_side *e, int state)
+{
+	struct siw_qp_attr attr = { .qp_state = state };
+
+	siw_bench_exit_on_error(siw_modify_qp(e->qp, &attr, SIW_QP_STATE),
+				"changing the state of the queue pair");
+}
+
+/*
+ * Post the receives, send the peer the hello with the port of the queue pair, and set peer to the
+ * address of the peer's queue pair.
+ */
+static void bench_exchange_qp_addrs(struct siw_bench_side *e, struct siw_bench_hello *mine,
+				    struct siw_addr *peer)
+{
+	struct siw_addr own;
+
+	bench_post_all_recvs(e);
+	siw_bench_exit_on_error(siw_qp_addr(e->qp, &own, NULL), "the queue pair's address");
+	mine->port = ntohs(own.port_be);
+	siw_bench_exchange_hello(e->o->ctl, mine, &e->peer);
+	bench_peer_addr(e, peer);
+}
+
 /* Set up a UD or RD queue pair, whose peers need only an address. */
 static void bench_open_ud(struct siw_bench_side *e, struct siw_bench_hello *mine,
 			  struct siw_addr *a)
 {
 	bench_create_qp(e, a);
-	for (int s = SIW_QPS_INIT; s <= SIW_QPS_RTS; s++) {
-		struct siw_qp_attr attr = { .qp_state = s };
-
-		siw_bench_exit_on_error(siw_modify_qp(e->qp, &attr, SIW_QP_STATE),
-					"changing the state of the queue pair");
-	}
-	bench_post_all_recvs(e);
-	siw_bench_exit_on_error(siw_qp_addr(e->qp, a, NULL), "the queue pair's address");
-	mine->port = ntohs(a->port_be);
-	siw_bench_exchange_hello(e->o->ctl, mine, &e->peer);
-	bench_peer_addr(e, a);
+	for (int s = SIW_QPS_INIT; s <= SIW_QPS_RTS; s++)
+		bench_modify_qp_state(e, s);
+	bench_exchange_qp_addrs(e, mine, a);
 	e->ah = siw_bench_require_object(siw_create_ah(e->pd, a), "an address handle");
 }
 
@@ -227,22 +243,14 @@ static void bench_open_ud(struct siw_bench_side *e, struct siw_bench_hello *mine
 static void bench_open_uc(struct siw_bench_side *e, struct siw_bench_hello *mine,
 			  struct siw_addr *a)
 {
-	struct siw_qp_attr attr = { .qp_state = SIW_QPS_INIT };
+	struct siw_qp_attr attr = { .qp_state = SIW_QPS_RTR };
 
 	bench_create_qp(e, a);
-	siw_bench_exit_on_error(siw_modify_qp(e->qp, &attr, SIW_QP_STATE),
-				"changing the state of the queue pair");
-	bench_post_all_recvs(e);
-	siw_bench_exit_on_error(siw_qp_addr(e->qp, a, NULL), "the queue pair's address");
-	mine->port = ntohs(a->port_be);
-	siw_bench_exchange_hello(e->o->ctl, mine, &e->peer);
-	bench_peer_addr(e, &attr.ah_addr);
-	attr.qp_state = SIW_QPS_RTR;
+	bench_modify_qp_state(e, SIW_QPS_INIT);
+	bench_exchange_qp_addrs(e, mine, &attr.ah_addr);
 	siw_bench_exit_on_error(siw_modify_qp(e->qp, &attr, SIW_QP_STATE | SIW_QP_AV),
 				"connecting the queue pair");
-	attr.qp_state = SIW_QPS_RTS;
-	siw_bench_exit_on_error(siw_modify_qp(e->qp, &attr, SIW_QP_STATE),
-				"changing the state of the queue pair");
+	bench_modify_qp_state(e, SIW_QPS_RTS);
 	siw_bench_exchange_number(e->o->ctl, 0);
 }
 

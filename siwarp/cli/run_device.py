@@ -13,11 +13,12 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Device", "Gid", "query_library_devices"]
+__all__ = ["Device", "Gid", "query_library_devices", "read_output_of_child_process"]
 
 _NAME, _PATH = 64, 256
 
@@ -182,12 +183,34 @@ def _write_devices_to_pipe(library: Path, pipe: int) -> None:
     """
     for name in ("SIWARP_CAPTURE", "SIWARP_FAULTS", "SIWARP_LOG"):
         os.environ.pop(name, None)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         said: Any = [asdict(device) for device in _query_devices(library)]
     except (OSError, AttributeError) as e:
         said = str(e)
     with os.fdopen(pipe, "w") as out:
         json.dump(said, out)
+
+
+def read_output_of_child_process(write_output: Callable[[int], None]) -> str:
+    """Call ``write_output`` with a pipe's descriptor in a child process; return what it wrote.
+
+    The child process ends when the function returns or raises an exception.
+    """
+    sys.stdout.flush()
+    mine, its = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.close(mine)
+            write_output(its)
+        finally:
+            os._exit(0)
+    os.close(its)
+    with os.fdopen(mine) as answer:
+        text = answer.read()
+    os.waitpid(pid, 0)
+    return text
 
 
 def query_library_devices(library: Path) -> list[Device]:
@@ -197,20 +220,7 @@ def query_library_devices(library: Path) -> list[Device]:
         OSError: the library cannot be loaded, or one of its calls failed.
 
     """
-    sys.stdout.flush()
-    mine, its = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            os.close(mine)
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
-            _write_devices_to_pipe(library, its)
-        finally:
-            os._exit(0)
-    os.close(its)
-    with os.fdopen(mine) as answer:
-        text = answer.read()
-    os.waitpid(pid, 0)
+    text = read_output_of_child_process(lambda pipe: _write_devices_to_pipe(library, pipe))
     said = json.loads(text) if text else f"{library} ended the process that queried it"
     if isinstance(said, str):
         raise OSError(said)

@@ -13,13 +13,12 @@ import ctypes
 import os
 import socket
 import stat
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from siwarp import _paths
 from siwarp.cli import run_sysfs
-from siwarp.cli.run_device import Device, query_library_devices
+from siwarp.cli.run_device import Device, query_library_devices, read_output_of_child_process
 
 __all__ = ["expose_device_files_to_this_process"]
 
@@ -176,22 +175,15 @@ def _expose_device_files(found: Sequence[Device]) -> None:
 
 def _run_in_child(act: Callable[[], None]) -> str:
     """Run a function in a child process; return the text of its error, or an empty string."""
-    sys.stdout.flush()
-    mine, its = os.pipe()
-    pid = os.fork()
-    if pid == 0:
+
+    def write_error(pipe: int) -> None:
         try:
             act()
         except OSError as e:
             where = f"{e.filename}: " if e.filename else ""
-            os.write(its, f"{where}{e.strerror or e}".encode())
-        finally:
-            os._exit(0)
-    os.close(its)
-    with os.fdopen(mine) as answer:
-        text = answer.read()
-    os.waitpid(pid, 0)
-    return text
+            os.write(pipe, f"{where}{e.strerror or e}".encode())
+
+    return read_output_of_child_process(write_error)
 
 
 def expose_device_files_to_this_process() -> str | None:

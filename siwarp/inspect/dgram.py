@@ -29,9 +29,8 @@ from scapy.fields import (
 )
 from scapy.packet import Packet, bind_top_down
 
-from siwarp.inspect.crc import crc32c
 from siwarp.inspect.ddp import DDP, UNTAGGED_HDR_LEN, DDPUntagged, ddp_and_rdmap_control_fields
-from siwarp.inspect.layer import Layer
+from siwarp.inspect.layer import DatagramLayer, Layer
 from siwarp.inspect.names import Opcode, Queue
 from siwarp.inspect.rd import RDDatagram
 from siwarp.inspect.rdmap import Terminate
@@ -84,7 +83,7 @@ def _segment_len(datagram: Packet) -> int:
     return max(len(datagram.original or b"") - CRC_LEN, 0)
 
 
-class UDDatagram(Layer):
+class UDDatagram(DatagramLayer):
     """A complete UDP payload of a UD QP.
 
     `crc` is computed if it is None; a QP without CRC sends zero.
@@ -100,16 +99,6 @@ class UDDatagram(Layer):
     def dispatch_hook(cls, _pkt: bytes | None = None, *args: Any, **kwargs: Any) -> type[Packet]:
         """Return this class; Raw for octets that are too short to hold the CRC."""
         return conf.raw_layer if _pkt is not None and len(_pkt) < CRC_LEN else cls
-
-    def post_build(self, pkt: bytes, pay: bytes) -> bytes:
-        """Insert the computed CRC if the field `crc` is None."""
-        if self.crc is None:
-            pkt = pkt[:-CRC_LEN] + crc32c(pkt[:-CRC_LEN]).to_bytes(CRC_LEN, "little")
-        return pkt + pay
-
-    def crc_expected(self) -> int:
-        """CRC32C over the segment; equal to `crc` in a valid datagram."""
-        return crc32c(bytes(self)[:-CRC_LEN])
 
 
 #: The flag that marks the first datagram of a UC operation.

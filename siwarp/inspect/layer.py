@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""The base class of the scapy layers, which builds a packet in half of scapy's time."""
+"""The base classes of the scapy layers, which build a packet in half of scapy's time."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from typing import Any
 from scapy.base_classes import BasePacket, BasePacketList, Gen
 from scapy.packet import Packet
 from scapy.volatile import VolatileValue
+
+from siwarp.inspect.crc import crc32c
+from siwarp.inspect.wire import CRC_LEN
 
 
 def _has_several_values(value: Any) -> bool:
@@ -33,3 +36,19 @@ class Layer(Packet):
             return bytes(super().do_build())
         finally:
             self.explicit = 0
+
+
+class DatagramLayer(Layer):
+    """A complete UDP payload whose last field, `crc`, is the CRC32C of all octets before it."""
+
+    __slots__ = ()
+
+    def post_build(self, pkt: bytes, pay: bytes) -> bytes:
+        """Insert the computed CRC if the field `crc` is None."""
+        if self.crc is None:
+            pkt = pkt[:-CRC_LEN] + crc32c(pkt[:-CRC_LEN]).to_bytes(CRC_LEN, "little")
+        return pkt + pay
+
+    def crc_expected(self) -> int:
+        """CRC32C over all octets before it; equal to `crc` in a valid datagram."""
+        return crc32c(bytes(self)[:-CRC_LEN])

@@ -27,8 +27,7 @@ from scapy.fields import (
 )
 from scapy.packet import Packet
 
-from siwarp.inspect.crc import crc32c
-from siwarp.inspect.layer import Layer
+from siwarp.inspect.layer import DatagramLayer
 from siwarp.inspect.wire import ACK_HEAD, CRC_LEN, LLP_VERSION, RANGE, RD_HEADER_LEN
 
 COOKIE_LEN = 20
@@ -83,7 +82,7 @@ def _body_len(datagram: Packet) -> int:
     return max(len(datagram.original or b"") - RD_HEADER_LEN - CRC_LEN, 0)
 
 
-class RDDatagram(Layer):
+class RDDatagram(DatagramLayer):
     """A complete UDP payload of an RD QP.
 
     `crc` is computed if it is None; a QP without CRC sends zero. `body` is the segment, the ranges,
@@ -118,16 +117,6 @@ class RDDatagram(Layer):
         """Return this class; Raw for octets that are too short for RD's header and the CRC."""
         short = _pkt is not None and len(_pkt) < RD_HEADER_LEN + CRC_LEN
         return conf.raw_layer if short else cls
-
-    def post_build(self, pkt: bytes, pay: bytes) -> bytes:
-        """Insert the computed CRC if the field `crc` is None."""
-        if self.crc is None:
-            pkt = pkt[:-CRC_LEN] + crc32c(pkt[:-CRC_LEN]).to_bytes(CRC_LEN, "little")
-        return pkt + pay
-
-    def crc_expected(self) -> int:
-        """CRC32C over all octets before it; equal to `crc` in a valid datagram."""
-        return crc32c(bytes(self)[:-CRC_LEN])
 
     def _psn_ranges(self, responses: bool) -> Iterator[range]:
         """Yield the ranges of one PSN space in an ACK's body, as PSNs that do not wrap."""

@@ -323,6 +323,12 @@ struct siw_llp_sock *sim_sock_find(enum sim_kind kind, const struct siw_addr *ad
  * -EADDRNOTAVAIL or -EAFNOSUPPORT.
  */
 int sim_sock_bind(struct siw_llp_sock *sock, struct siw_addr *local, bool shares);
+/*
+ * Binds a new socket to an address, and stores the socket in *out. Returns the value of
+ * sim_sock_bind(); after an error the socket is freed.
+ */
+int sim_sock_bind_or_free(struct siw_llp_sock *sock, const struct siw_addr *local, bool shares,
+			  struct siw_llp_sock **out);
 void sim_sock_unbind(struct siw_llp_sock *sock);
 /*
  * Removes a socket's packets that wait for a rate limit from the accounting of its send buffer.

@@ -872,6 +872,21 @@ int sim_sock_bind(struct siw_llp_sock *sock, struct siw_addr *local, bool shares
 	return 0;
 }
 
+int sim_sock_bind_or_free(struct siw_llp_sock *sock, const struct siw_addr *local, bool shares,
+			  struct siw_llp_sock **out)
+{
+	struct siw_addr addr = *local;
+	int rv = sim_sock_bind(sock, &addr, shares);
+
+	if (rv) {
+		sim_sock_fini(sock);
+		free(sock);
+		return rv;
+	}
+	*out = sock;
+	return 0;
+}
+
 void sim_sock_unbind(struct siw_llp_sock *sock)
 {
 	struct siw_llp_sock **at;

@@ -914,21 +914,12 @@ int siw_llp_tcp_listen(struct siw_llp_poller *poller, const struct siw_addr *loc
 		       struct siw_io_handler *handler, struct siw_llp_sock **out)
 {
 	struct siw_llp_sock *sock = sim_alloc(sizeof(*sock));
-	struct siw_addr addr = *local;
-	int rv;
 
 	sim_sock_init(sock, poller, SIM_LISTENER, handler);
 	siw_link_init(&sock->coming);
 	siw_link_init(&sock->waiting);
 	sock->backlog = backlog < 0 || backlog > MOST_BACKLOG ? MOST_BACKLOG : (uint32_t)backlog;
-	rv = sim_sock_bind(sock, &addr, false);
-	if (rv) {
-		sim_sock_fini(sock);
-		free(sock);
-		return rv;
-	}
-	*out = sock;
-	return 0;
+	return sim_sock_bind_or_free(sock, local, false, out);
 }
 
 static void close_listener(struct siw_llp_sock *sock)

@@ -16,19 +16,10 @@
 int siw_llp_udp_open(struct siw_llp_poller *poller, const struct siw_addr *local,
 		     struct siw_io_handler *handler, struct siw_llp_sock **out)
 {
-	struct siw_addr addr = *local;
 	struct siw_llp_sock *sock = sim_alloc(sizeof(*sock));
-	int rv;
 
 	sim_sock_init(sock, poller, SIM_UDP, handler);
-	rv = sim_sock_bind(sock, &addr, false);
-	if (rv) {
-		sim_sock_fini(sock);
-		free(sock);
-		return rv;
-	}
-	*out = sock;
-	return 0;
+	return sim_sock_bind_or_free(sock, local, false, out);
 }
 
 int siw_llp_udp_reserve_port(struct siw_addr *local, bool v6_only)
@@ -58,7 +49,6 @@ int siw_llp_udp_join(struct siw_llp_poller *poller, const struct siw_addr *group
 	struct sim_host *host = host_of_netdev(netdev);
 	struct siw_addr addr = *group, any = { .family = group->family, .port_be = group->port_be };
 	struct siw_llp_sock *sock;
-	int rv;
 
 	if (!siw_addr_is_group(group))
 		return -EINVAL;
@@ -70,14 +60,7 @@ int siw_llp_udp_join(struct siw_llp_poller *poller, const struct siw_addr *group
 	sim_sock_init(sock, poller, SIM_UDP, handler);
 	sock->group = true;
 	sock->host = host;
-	rv = sim_sock_bind(sock, &addr, true);
-	if (rv) {
-		sim_sock_fini(sock);
-		free(sock);
-		return rv;
-	}
-	*out = sock;
-	return 0;
+	return sim_sock_bind_or_free(sock, &addr, true, out);
 }
 
 int siw_llp_udp_enable_multicast_sending(struct siw_llp_sock *sock, const char *netdev, int ttl)

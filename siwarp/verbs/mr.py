@@ -12,13 +12,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from siwarp.base.buffer import Buffer, octets
-from siwarp.verbs._ffi import Handle, check_pointer, destroy_objects_of_dropped_handles, ffi, lib
+from siwarp.verbs._ffi import check_pointer, destroy_objects_of_dropped_handles, ffi, lib
 from siwarp.verbs.enums import AccessFlag
 from siwarp.verbs.errors import Error, error_from_errno
 from siwarp.verbs.pd import PD
 from siwarp.verbs.reason import refusal_error
 from siwarp.verbs.wanted import require_instance
-from siwarp.verbs.wr import SGE, SendWR
+from siwarp.verbs.wr import SGE, BindObject, SendWR
 
 if TYPE_CHECKING:
     from siwarp.verbs.qp import QP
@@ -77,7 +77,7 @@ def _export_c_buffer(view: memoryview, access: AccessFlag, buffer: object) -> An
     return ffi.from_buffer("uint8_t[]", view)
 
 
-class MR(Handle):
+class MR(BindObject):
     """Registered memory of a PD (``siw_reg_mr``): the memory is neither copied nor pinned.
 
     ``buffer`` is any object with a contiguous buffer (bytearray, memoryview, mmap, array, NumPy
@@ -105,7 +105,6 @@ class MR(Handle):
 
     __slots__ = (
         "_free",
-        "_wrs",
         "access",
         "addr",
         "buf",
@@ -236,15 +235,6 @@ class MR(Handle):
             parent._children.discard(self)
         self._parents = (new_pd,)
         new_pd._children.add(self)
-
-    def _on_forced_close(self) -> None:
-        # A work request must never point to a closed region.
-        for wr in list(self._wrs):
-            wr._clear_bind_references_to(self)
-
-    def _destroy_c_object(self) -> None:
-        self._on_forced_close()
-        super()._destroy_c_object()
 
     def _release_memory(self) -> None:
         super()._release_memory()

@@ -7,11 +7,11 @@ import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from siwarp.verbs._ffi import Handle, check_pointer, destroy_objects_of_dropped_handles, lib
+from siwarp.verbs._ffi import check_pointer, destroy_objects_of_dropped_handles, lib
 from siwarp.verbs.enums import AccessFlag, MWType, SendFlag, WROpcode
 from siwarp.verbs.mr import MR, RemoteBuffer
 from siwarp.verbs.pd import PD
-from siwarp.verbs.wr import SendWR
+from siwarp.verbs.wr import BindObject, SendWR
 
 if TYPE_CHECKING:
     from siwarp.verbs.qp import QP
@@ -50,7 +50,7 @@ class MWBind:
     send_flags: int = SendFlag.SIGNALED
 
 
-class MW(Handle):
+class MW(BindObject):
     """A memory window (``siw_alloc_mw``); closing the window ends its binding.
 
     ``bind()`` and ``invalidate()`` work for both types. The pyverbs interfaces are ``QP.bind_mw``
@@ -62,7 +62,7 @@ class MW(Handle):
 
     """
 
-    __slots__ = ("_wrs", "pd", "type")
+    __slots__ = ("pd", "type")
     _what = "MW"
     _destroy = lib.siw_dealloc_mw
 
@@ -133,15 +133,6 @@ class MW(Handle):
         qp.post_send(
             SendWR(wr_id, WROpcode.LOCAL_INV, send_flags=send_flags, invalidate_rkey=self.rkey)
         )
-
-    def _on_forced_close(self) -> None:
-        # A work request must never point to a closed window.
-        for wr in list(self._wrs):
-            wr._clear_bind_references_to(self)
-
-    def _destroy_c_object(self) -> None:
-        self._on_forced_close()
-        super()._destroy_c_object()
 
     def _advice_after_ebusy(self) -> str:
         return (

@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable, Sequence
 from functools import cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from siwarp.verbs._ffi import ffi, lib
+from siwarp.verbs._ffi import Handle, ffi, lib
 from siwarp.verbs.enums import SendFlag, WROpcode
 from siwarp.verbs.errors import Error
 from siwarp.verbs.reason import refusal_error
@@ -347,7 +348,7 @@ class SendWR(_WR):
         self._mw, self._mr = mw, mr
         self._store_union_fields()
 
-    def _clear_bind_references_to(self, gone: MW | MR) -> None:
+    def _clear_bind_references_to(self, gone: BindObject) -> None:
         mw, rkey, mr, addr, length, flags = self._bind
         mw = _null if self._mw is gone else mw
         mr = _null if self._mr is gone else mr
@@ -448,3 +449,21 @@ def _copy_requests(many: list[_WR]) -> Any:
         array[i] = wr._c[0]
         array[i].next = array + i + 1 if i + 1 < len(many) else _null
     return array
+
+
+class BindObject(Handle):
+    """A handle that bind requests point to: the window, and the region that it is bound to."""
+
+    __slots__ = ("_wrs",)
+
+    #: The bind requests that point to this object.
+    _wrs: weakref.WeakSet[SendWR]
+
+    def _on_forced_close(self) -> None:
+        # A work request must never point to a closed object.
+        for wr in list(self._wrs):
+            wr._clear_bind_references_to(self)
+
+    def _destroy_c_object(self) -> None:
+        self._on_forced_close()
+        super()._destroy_c_object()

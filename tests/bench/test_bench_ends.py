@@ -54,6 +54,15 @@ def start_bench_process(
         process.wait()
 
 
+def exchange_ports(ours: socket.socket, udp: socket.socket) -> int:
+    """Exchange UDP ports and the first number with a process; return the port of the process."""
+    ours.sendall(HELLO.pack(udp.getsockname()[1], 0, 0, 0, 0))
+    port: int = HELLO.unpack(ours.recv(HELLO.size, socket.MSG_WAITALL))[0]
+    ours.sendall(NUMBER.pack(0))
+    ours.recv(NUMBER.size, socket.MSG_WAITALL)
+    return port
+
+
 @pytest.mark.parametrize("run", ["single", "gso"])
 def test_a_receiver_that_misses_a_datagram_exits_with_the_status_for_loss(
     control_socket_pair: tuple[socket.socket, socket.socket], run: str
@@ -63,10 +72,7 @@ def test_a_receiver_that_misses_a_datagram_exits_with_the_status_for_loss(
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
             udp.bind(("127.0.0.1", 0))
             udp.settimeout(30)
-            ours.sendall(HELLO.pack(udp.getsockname()[1], 0, 0, 0, 0))
-            port = HELLO.unpack(ours.recv(HELLO.size, socket.MSG_WAITALL))[0]
-            ours.sendall(NUMBER.pack(0))
-            ours.recv(NUMBER.size, socket.MSG_WAITALL)
+            port = exchange_ports(ours, udp)
             for _ in range(3):  # three messages, all but one of the four warm-up messages
                 udp.sendto(bytes(64), ("127.0.0.1", port))
                 udp.recv(64)  # the receiver sends a credit after each half of the send window
@@ -84,10 +90,7 @@ def test_a_sender_without_credits_exits_with_the_status_for_loss(
     with start_bench_process("client", "ours", theirs) as process:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
             udp.bind(("127.0.0.1", 0))
-            ours.sendall(HELLO.pack(udp.getsockname()[1], 0, 0, 0, 0))
-            ours.recv(HELLO.size, socket.MSG_WAITALL)
-            ours.sendall(NUMBER.pack(0))
-            ours.recv(NUMBER.size, socket.MSG_WAITALL)
+            exchange_ports(ours, udp)
             ours.sendall(NUMBER.pack(2))
             assert NUMBER.unpack(ours.recv(NUMBER.size, socket.MSG_WAITALL)) == (2,)
         _, said = process.communicate(timeout=30)

@@ -16,6 +16,7 @@
 
 #include "base/settings.h"
 #include "sim/sim.h"
+#include "sim_scenarios.h"
 #include <siwarp/siw_ext.h>
 
 #define MS	   1000000ull
@@ -25,15 +26,6 @@
 #define SLOT	   2048
 #define SLOTS	   64
 #define MOST_HOSTS 4
-
-#define must(condition)                                                                      \
-	do {                                                                                 \
-		if (!(condition)) {                                                          \
-			fprintf(stderr, "%s:%d: not so: %s (at %" PRIu64 " ns)\n", __FILE__, \
-				__LINE__, #condition, siw_sim_now());                        \
-			exit(1);                                                             \
-		}                                                                            \
-	} while (0)
 
 struct end {
 	int host;
@@ -175,21 +167,9 @@ static int post_send(struct end *end, int to, uint32_t number, uint32_t length)
 	return siw_post_send(end->qp, &wr, NULL);
 }
 
-/* Polls until there is one completion, and returns that completion. */
-static struct siw_wc poll_one_completion(struct end *end)
-{
-	struct siw_wc wc;
-	int n;
-
-	while (!(n = siw_poll_cq(end->cq, 1, &wc)))
-		;
-	must(n == 1);
-	return wc;
-}
-
 static void expect_completion(struct end *end, int opcode)
 {
-	struct siw_wc wc = poll_one_completion(end);
+	struct siw_wc wc = sim_poll_one_completion(end->cq);
 
 	must(wc.status == SIW_WC_SUCCESS);
 	must(wc.opcode == opcode);
@@ -417,7 +397,7 @@ static void scenario_peer_crash(void)
 	must(siw_post_send(ends[1].qp, &(struct siw_send_wr){ 0 }, NULL) == -ESTALE);
 	must(!siw_open_device_by_addr(&ends[1].addr));
 	must(!post_send(&ends[0], 1, 2, 64));
-	wc = poll_one_completion(&ends[0]);
+	wc = sim_poll_one_completion(ends[0].cq);
 	must(wc.status != SIW_WC_SUCCESS && wc.wr_id == 2);
 	printf("status=%d\n", wc.status);
 	printf("at=%" PRIu64 "\n", siw_sim_now());
@@ -447,7 +427,7 @@ static void scenario_network_partition(void)
 	must(!siw_req_notify_cq(ends[0].cq, 0));
 	must(!siw_get_cq_event(ends[0].channel, &(struct siw_cq *){ 0 }, &(void *){ 0 }, -1));
 	siw_ack_cq_events(ends[0].cq, 1);
-	wc = poll_one_completion(&ends[0]);
+	wc = sim_poll_one_completion(ends[0].cq);
 	must(wc.status == SIW_WC_RETRY_EXC_ERR && wc.wr_id == 2);
 	printf("after=%" PRIu64 "\n", siw_sim_now() - began);
 	must(!siw_sim_set_path_cut(0, 1, 0) && !siw_sim_set_path_cut(1, 0, 0));
@@ -515,10 +495,7 @@ static void scenario_two_blocking_threads(void)
 
 /* ---- main ------------------------------------------------------------------------------------ */
 
-static const struct {
-	const char *name;
-	void (*run)(void);
-} scenarios[] = {
+static const struct sim_scenario scenarios[] = {
 	{ "ud", scenario_exchange_ud_messages },
 	{ "rd", scenario_rd_over_lossy_network },
 	{ "uc", scenario_send_uc_messages },
@@ -532,41 +509,22 @@ static const struct {
 	{ "tasks", scenario_two_blocking_threads },
 };
 
-static void run_scenario(const char *name, uint64_t seed)
+static void print_stats(const struct siw_sim_stats *stats)
 {
-	for (size_t i = 0; i < sizeof(scenarios) / sizeof(scenarios[0]); i++) {
-		struct siw_sim_stats stats;
-
-		if (strcmp(scenarios[i].name, name))
-			continue;
-		must(!siw_sim_open(seed, ""));
-		scenarios[i].run();
-		siw_sim_stats(&stats);
-		printf("hash=%016" PRIx64 "\n", siw_sim_trace_hash());
-		printf("now=%" PRIu64 "\n", siw_sim_now());
-		printf("sent=%" PRIu64 " delivered=%" PRIu64 " lost=%" PRIu64 " duplicated=%" PRIu64
-		       " refused=%" PRIu64 " rounds=%" PRIu64 " switches=%" PRIu64
-		       " instants=%" PRIu64 "\n",
-		       stats.sent, stats.delivered, stats.lost, stats.duplicated, stats.refused,
-		       stats.rounds, stats.switches, stats.instants);
-		must(!siw_sim_close());
-		return;
-	}
-	fprintf(stderr, "no scenario %s\n", name);
-	exit(2);
+	printf("sent=%" PRIu64 " delivered=%" PRIu64 " lost=%" PRIu64 " duplicated=%" PRIu64
+	       " refused=%" PRIu64 " rounds=%" PRIu64 " switches=%" PRIu64 " instants=%" PRIu64
+	       "\n",
+	       stats->sent, stats->delivered, stats->lost, stats->duplicated, stats->refused,
+	       stats->rounds, stats->switches, stats->instants);
 }
 
 int main(int argc, char **argv)
 {
-	bool twice = argc > 1 && !strcmp(argv[1], "twice");
+	const struct sim_program program = {
+		.scenarios = scenarios,
+		.n = sizeof(scenarios) / sizeof(scenarios[0]),
+		.print_stats = print_stats,
+	};
 
-	argv += twice;
-	argc -= twice;
-	if (argc != 3) {
-		fprintf(stderr, "usage: sim [twice] SCENARIO SEED\n");
-		return 2;
-	}
-	for (int i = 0; i < (twice ? 2 : 1); i++)
-		run_scenario(argv[1], strtoull(argv[2], NULL, 0));
-	return 0;
+	return sim_run_program(&program, argc, argv);
 }

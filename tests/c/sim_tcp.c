@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "sim/sim.h"
+#include "sim_scenarios.h"
 #include <siwarp/cm.h>
 #include <siwarp/siw_ext.h>
 
@@ -22,15 +23,6 @@
 #define SLOTS	  64
 #define RECEIVES  (SLOTS / 2) /* number of slots for receives; Sends use the other slots */
 #define MOST_ENDS 8
-
-#define must(condition)                                                                      \
-	do {                                                                                 \
-		if (!(condition)) {                                                          \
-			fprintf(stderr, "%s:%d: not so: %s (at %" PRIu64 " ns)\n", __FILE__, \
-				__LINE__, #condition, siw_sim_now());                        \
-			exit(1);                                                             \
-		}                                                                            \
-	} while (0)
 
 struct end {
 	struct siw_addr addr;
@@ -198,20 +190,9 @@ static bool has_message_number(const uint8_t *at, uint32_t number, uint32_t leng
 	return true;
 }
 
-static struct siw_wc poll_one_completion(struct end *end)
-{
-	struct siw_wc wc;
-	int n;
-
-	while (!(n = siw_poll_cq(end->cq, 1, &wc)))
-		;
-	must(n == 1);
-	return wc;
-}
-
 static void expect_completion(struct end *end, int opcode, uint64_t id)
 {
-	struct siw_wc wc = poll_one_completion(end);
+	struct siw_wc wc = sim_poll_one_completion(end->cq);
 
 	must(wc.status == SIW_WC_SUCCESS && wc.opcode == opcode && wc.wr_id == id);
 }
@@ -398,7 +379,7 @@ static void scenario_disconnect_after_sends(void)
 	for (uint32_t n = 0; n < N; n++)
 		expect_completion(&ends[1], SIW_WC_RECV, n);
 	for (uint32_t n = N; n < RECEIVES; n++) {
-		wc = poll_one_completion(&ends[1]);
+		wc = sim_poll_one_completion(ends[1].cq);
 		must(wc.status == SIW_WC_WR_FLUSH_ERR && wc.wr_id == n);
 	}
 	must(wait_for_cm_event(&ends[1]).event == SIW_CM_DISCONNECTED);
@@ -428,7 +409,7 @@ static void scenario_peer_crash(void)
 	began = siw_sim_now();
 	must(!siw_sim_host_crash(1));
 	for (uint32_t n = 0; n < N; n++) {
-		wc = poll_one_completion(&ends[0]);
+		wc = sim_poll_one_completion(ends[0].cq);
 		must(wc.wr_id == n && (wc.status == SIW_WC_SUCCESS ? n == whole : n >= whole));
 		whole += wc.status == SIW_WC_SUCCESS;
 	}
@@ -491,7 +472,7 @@ static void scenario_permanent_partition(void)
 	must(!siw_sim_set_path_cut(0, 1, 1) && !siw_sim_set_path_cut(1, 0, 1));
 	began = siw_sim_now();
 	must(!post_request(&ends[0], SIW_WR_RDMA_READ, 1, SLOT, &ends[1], 40));
-	wc = poll_one_completion(&ends[0]);
+	wc = sim_poll_one_completion(ends[0].cq);
 	must(wc.status != SIW_WC_SUCCESS && wc.wr_id == 1);
 	printf("took=%" PRIu64 "\n", siw_sim_now() - began);
 	close_endpoints();
@@ -583,7 +564,7 @@ static void scenario_injected_connection_resets(void)
 	connect_endpoints(&ends[0], &ends[1]);
 	do {
 		must(!post_request(&ends[0], SIW_WR_RDMA_WRITE, ++n, SLOT, &ends[1], 1));
-		wc = poll_one_completion(&ends[0]);
+		wc = sim_poll_one_completion(ends[0].cq);
 	} while (wc.status == SIW_WC_SUCCESS);
 	must(wait_for_cm_event(&ends[0]).event == SIW_CM_DISCONNECTED);
 	must(wait_for_cm_event(&ends[1]).event == SIW_CM_DISCONNECTED);
@@ -605,10 +586,7 @@ static void scenario_many_connections(void)
 
 /* ---- main ------------------------------------------------------------------------------------ */
 
-static const struct {
-	const char *name;
-	void (*run)(void);
-} scenarios[] = {
+static const struct sim_scenario scenarios[] = {
 	{ "rc", scenario_lossy_link },
 	{ "disorder", scenario_duplicated_and_reordered_segments },
 	{ "queue", scenario_short_network_queue },
@@ -627,44 +605,30 @@ static const struct {
 	{ "pair", scenario_connect_by_qpn },
 };
 
-static void run_scenario(const char *name, uint64_t seed)
+static void reset_options(void)
 {
-	for (size_t i = 0; i < sizeof(scenarios) / sizeof(scenarios[0]); i++) {
-		struct siw_sim_stats stats;
+	by_qpn = keep_unexpected = 0;
+	ipv6 = false;
+}
 
-		if (strcmp(scenarios[i].name, name) != 0)
-			continue;
-		by_qpn = keep_unexpected = 0;
-		ipv6 = false;
-		must(!siw_sim_open(seed, ""));
-		scenarios[i].run();
-		siw_sim_stats(&stats);
-		printf("hash=%016" PRIx64 "\n", siw_sim_trace_hash());
-		printf("now=%" PRIu64 "\n", siw_sim_now());
-		printf("segments=%" PRIu64 " connections=%" PRIu64 " lost=%" PRIu64
-		       " duplicated=%" PRIu64 " refused=%" PRIu64 " rounds=%" PRIu64 "\n",
-		       stats.segments, stats.connections, stats.lost, stats.duplicated,
-		       stats.refused, stats.rounds);
-		must(!siw_sim_close());
-		return;
-	}
-	fprintf(stderr, "no scenario %s\n", name);
-	exit(2);
+static void print_stats(const struct siw_sim_stats *stats)
+{
+	printf("segments=%" PRIu64 " connections=%" PRIu64 " lost=%" PRIu64 " duplicated=%" PRIu64
+	       " refused=%" PRIu64 " rounds=%" PRIu64 "\n",
+	       stats->segments, stats->connections, stats->lost, stats->duplicated, stats->refused,
+	       stats->rounds);
 }
 
 int main(int argc, char **argv)
 {
-	bool twice = argc > 1 && !strcmp(argv[1], "twice");
+	const struct sim_program program = {
+		.scenarios = scenarios,
+		.n = sizeof(scenarios) / sizeof(scenarios[0]),
+		.init = reset_options,
+		.print_stats = print_stats,
+	};
 
-	argv += twice;
-	argc -= twice;
-	if (argc != 3) {
-		fprintf(stderr, "usage: sim_tcp [twice] SCENARIO SEED\n");
-		return 2;
-	}
 	/* The scenario `window` reaches this limit on waiting Sends before TCP's window closes. */
 	setenv("SIWARP_RNR_OCTETS", "131072", 1);
-	for (int i = 0; i < (twice ? 2 : 1); i++)
-		run_scenario(argv[1], strtoull(argv[2], NULL, 0));
-	return 0;
+	return sim_run_program(&program, argc, argv);
 }

@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from cli.cli_harness import (
     run_siwarp,
     run_siwarp_in_process,
 )
-from harness.rc_traffic import generate_rc_capture
+from harness.rc_traffic import generate_rc_capture, generate_terminate_capture
 from harness.siwarp_process import COMMAND, forking_programs_folder
 from harness.verbs_harness import wait_until
 from scapy.utils import rdpcap
@@ -398,19 +397,7 @@ def test_dropped_datagrams_are_dissected_with_reason_and_clause(tmp_path: Path) 
 
 def test_a_terminate_is_dissected_with_error_text_and_clause(tmp_path: Path) -> None:
     file = tmp_path / "terminate.pcapng"
-    nowhere = package.RemoteBuffer(addr=0x1000, length=8, rkey=0xDEAD00)
-    with (
-        package.capture(file),
-        package.listen(("127.0.0.1", 0)) as listener,
-        ThreadPoolExecutor(1) as pool,
-    ):
-        accepting = pool.submit(listener.accept)
-        with (
-            package.connect(listener.address) as conn,
-            accepting.result(),
-            pytest.raises(package.ProtocolError),
-        ):
-            conn.read(nowhere, 8)
+    generate_terminate_capture(file)
     ends = [m for m in dissect_to_json(file) if m["kind"] == "TERMINATE"]
     assert len(ends) == 1
     assert "Invalid STag" in ends[0]["error"]

@@ -22,6 +22,7 @@
 
 #include "base/settings.h"
 #include "llp/llp.h"
+#include "mem/mem.h"
 #include "rd/rd.h"
 
 enum {
@@ -71,6 +72,13 @@ bool fuzz_input_exhausted(void);
  */
 size_t fuzz_build_mpa_request(uint8_t *to, uint8_t flags);
 size_t fuzz_build_mpa_reply(uint8_t *to, uint8_t flags);
+
+/*
+ * Creates a receive queue and fills it with receives that all have the same attr->max_sge elements
+ * (fuzz_queue.c).
+ */
+struct siw_mem_buffer_queue *fuzz_create_full_queue(const struct siw_mem_queue_attr *attr,
+						    const struct siw_sge *sge);
 
 extern const struct siw_addr fuzz_addr;
 

@@ -32,12 +32,8 @@ static struct siw_mem_buffer_queue *create_receive_queue(void)
 	struct siw_mem_queue_attr attr = { .depth = 8, .max_sge = 2, .pd = 1 };
 	struct siw_sge sge[2] = { { (uintptr_t)buffers, 20, buffers_key },
 				  { (uintptr_t)buffers + 20, 180, buffers_key } };
-	struct siw_mem_buffer_queue *q;
 
-	CHECK(siw_mem_buffer_queue_create(&attr, &q) == 0);
-	for (uint64_t i = 0; i < 8; i++)
-		CHECK(siw_mem_buffer_queue_post(q, i, sge, 2) == 0);
-	return q;
+	return fuzz_create_full_queue(&attr, sge);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

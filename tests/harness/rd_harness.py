@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.verbs_harness import ALL_ACCESS, Rig, poll
+from harness.verbs_harness import ALL_ACCESS, Rig, octet_pattern, poll
 from net import HERE
 
 from siwarp.verbs import (
@@ -157,3 +157,21 @@ class RDEnd:
     def poll_receives(self, n: int = 1) -> list[WC]:
         """Return the next ``n`` completions of the receive CQ."""
         return poll(self.rcq, n)
+
+
+def check_send_to_receiver_that_closes(rig: Rig, size: int, memory: int) -> None:
+    """Check that a Send succeeds although its receiver closes as soon as it has received the Send.
+
+    Args:
+        rig: the device of both ends.
+        size: the octets of the Send.
+        memory: the octets of each region of the ends.
+
+    """
+    a, b = RDEnd(rig, memory), RDEnd(rig, memory)
+    b.post_receive()
+    a.send(b, octet_pattern(size))
+    assert b.poll_receives()[0].ok
+    b.qp.close()
+    assert a.poll_sends()[0].ok
+    a.qp.close()

@@ -275,6 +275,19 @@ class Pair:
         )
 
 
+#: The kinds of invalid scatter/gather elements that make_invalid_sges() returns.
+INVALID_SGE_KINDS = [
+    "no such key",
+    "key zero",
+    "deregistered",
+    "another PD",
+    "before its start",
+    "past its end",
+    "far away",
+    "wraps",
+]
+
+
 def make_invalid_sges(pair: Pair) -> dict[str, tuple[int, int, int]]:
     """Return invalid scatter/gather elements (address, length, key), by the kind of error."""
     rig, mr = pair.rig, pair.out

@@ -26,8 +26,6 @@ from peer.wire import (
     READ_REQUEST,
     READ_RESPONSE,
     SEND,
-    SEND_IMM,
-    SEND_IMM_SE,
     SEND_INVALIDATE,
     SEND_SE,
     SEND_SE_INVALIDATE,
@@ -39,7 +37,7 @@ from peer.wire import (
     Untagged,
     WireError,
     make_immediate_payload,
-    make_immediate_send_head,
+    make_send,
     parse_error_message,
     split_message_into_segments,
 )
@@ -152,15 +150,9 @@ class Conversation:
         """Send a message of any length, optionally with immediate data or with an STag to
         invalidate.
         """
-        opcode = SEND_SE if solicited else SEND
-        if invalidate is not None:
+        opcode, payload = make_send(payload, solicited, immediate)
+        if invalidate is not None and immediate is None:
             opcode = SEND_SE_INVALIDATE if solicited else SEND_INVALIDATE
-        if immediate is not None:
-            opcode = PRIVATE
-            payload = (
-                make_immediate_send_head(SEND_IMM_SE if solicited else SEND_IMM, immediate)
-                + payload
-            )
         return self._send_untagged("send", Q_SEND, opcode, payload, invalidate or 0)
 
     def write(

@@ -25,7 +25,7 @@ from peer.wire import (
     append_crc,
     is_psn_at_or_after,
     make_immediate_payload,
-    make_immediate_send_head,
+    make_send,
     parse_llp_header,
     parse_segment,
     split_message_into_segments,
@@ -50,13 +50,7 @@ class UcSender:
         self, payload: bytes, *, solicited: bool = False, immediate: bytes | None = None
     ) -> None:
         """Send an untagged message of any length, optionally with immediate data."""
-        opcode = SEND_SE if solicited else SEND
-        if immediate is not None:
-            opcode = PRIVATE
-            payload = (
-                make_immediate_send_head(SEND_IMM_SE if solicited else SEND_IMM, immediate)
-                + payload
-            )
+        opcode, payload = make_send(payload, solicited, immediate)
         self._send_segments_of_operation(
             split_message_into_segments(self._build_next_untagged(opcode, payload), self.mtu)
         )

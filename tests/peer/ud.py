@@ -17,7 +17,7 @@ from peer.wire import (
     Untagged,
     WireError,
     append_crc,
-    make_immediate_send_head,
+    make_send,
     parse_error_message,
     parse_segment,
     strip_crc,
@@ -83,13 +83,7 @@ class UdPeer:
         qkey: int | None = None,
     ) -> Untagged:
         """Send a UD message, and return its segment."""
-        opcode = SEND_SE if solicited else SEND
-        if immediate is not None:
-            opcode = PRIVATE
-            payload = (
-                make_immediate_send_head(SEND_IMM_SE if solicited else SEND_IMM, immediate)
-                + payload
-            )
+        opcode, payload = make_send(payload, solicited, immediate)
         self._msn += 1
         segment = Untagged(
             opcode,

@@ -186,6 +186,14 @@ def make_immediate_send_head(subcode: int, immediate: bytes) -> bytes:
     return struct.pack("!Bxxx4s", subcode, immediate)
 
 
+def make_send(payload: bytes, solicited: bool, immediate: bytes | None) -> tuple[int, bytes]:
+    """Return opcode and payload of a Send, which with immediate data is a private message."""
+    if immediate is None:
+        return SEND_SE if solicited else SEND, payload
+    subcode = SEND_IMM_SE if solicited else SEND_IMM
+    return PRIVATE, make_immediate_send_head(subcode, immediate) + payload
+
+
 def split_message_into_segments(message: Untagged | Tagged, size: int) -> list[Segment]:
     """Return the segments of a message, each with at most ``size`` octets of payload."""
     parts: list[Segment] = []

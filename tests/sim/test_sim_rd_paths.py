@@ -181,18 +181,27 @@ def test_rd_detects_a_path_that_starts_to_drop_long_datagrams_silently(
     send_messages_and_check_delivery(world, a, b, 64, 100_000)
 
 
-@pytest.mark.clause("DGRAM-RDV-21")
-@pytest.mark.parametrize("opcode", [WROpcode.SEND, WROpcode.RDMA_WRITE, WROpcode.RDMA_READ])
-@pytest.mark.parametrize("met", [True, False], ids=["met", "unmet"])
-def test_a_request_to_an_rd_peer_in_reset_fails_at_the_peer_timeout(
-    world: World, opcode: WROpcode, met: bool
-) -> None:
+def create_rd_pair_with_peer_in_reset(world: World, met: bool) -> tuple[End, End]:
+    """Create two RD queue pairs, and move the second to RESET.
+
+    ``met``: whether they exchange a message before.
+    """
     world.faults("delay=1ms")
     a, b = create_rd_pair(world, V4)
     if met:
         send_messages_and_check_delivery(world, a, b, 64)
     b.qp.modify(QPAttr(qp_state=QPState.RESET))
     world.run_for("50ms")
+    return a, b
+
+
+@pytest.mark.clause("DGRAM-RDV-21")
+@pytest.mark.parametrize("opcode", [WROpcode.SEND, WROpcode.RDMA_WRITE, WROpcode.RDMA_READ])
+@pytest.mark.parametrize("met", [True, False], ids=["met", "unmet"])
+def test_a_request_to_an_rd_peer_in_reset_fails_at_the_peer_timeout(
+    world: World, opcode: WROpcode, met: bool
+) -> None:
+    a, b = create_rd_pair_with_peer_in_reset(world, met)
     before, began = world.stats.sent, world.now_ns
     with AH(a.pd, b.qp.addr) as ah:
         remote = None if opcode == WROpcode.SEND else b.mr.remote(0, 64)
@@ -212,12 +221,7 @@ def test_a_request_to_an_rd_peer_in_reset_fails_at_the_peer_timeout(
 def test_an_rd_peer_that_leaves_reset_in_time_receives_a_message_sent_before(
     world: World, met: bool
 ) -> None:
-    world.faults("delay=1ms")
-    a, b = create_rd_pair(world, V4)
-    if met:
-        send_messages_and_check_delivery(world, a, b, 64)
-    b.qp.modify(QPAttr(qp_state=QPState.RESET))
-    world.run_for("50ms")
+    a, b = create_rd_pair_with_peer_in_reset(world, met)
     post_send(a, b, 64)
     world.run_for(0.4 * TIMEOUT)
     b.qp.to_rts()

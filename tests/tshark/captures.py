@@ -10,9 +10,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import socket
 import subprocess
-import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -26,6 +24,7 @@ from cli.cli_harness import (
 )
 from harness.rc_traffic import generate_rc_capture
 from tshark.tshark_harness import (
+    capture_received_datagrams,
     check_fpdus,
     check_packet_checksums,
     read_packet_fields,
@@ -33,7 +32,6 @@ from tshark.tshark_harness import (
 )
 
 import siwarp as package
-from siwarp.verbs import CQ, PD, QP, Context, QPInitAttr, QPType
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -124,21 +122,7 @@ def test_the_environment_variable_captures_an_unmodified_c_program(
 def test_tshark_shows_good_checksums_and_the_drop_reasons_of_a_ud_capture(tmp_path: Path) -> None:
     file = tmp_path / "ud.pcapng"
     sent = [b"x" * n for n in (0, 21, 22, 1000, 65507)]
-    with (
-        package.capture(file),
-        Context() as ctx,
-        PD(ctx) as pd,
-        CQ(ctx) as cq,
-        QP(pd, QPInitAttr(QPType.UD, scq=cq)) as qp,
-        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s,
-    ):
-        qp.to_rts()
-        for octets in sent:
-            s.sendto(octets, ("127.0.0.1", qp.addr[1]))
-        deadline = time.monotonic() + 20
-        while len(run_siwarp_json("dissect", file)) < len(sent):
-            assert time.monotonic() < deadline
-            cq.poll(8)
+    capture_received_datagrams(file, sent)
     words = run_tshark(file)
     check_packet_checksums(words)
     comments = re.findall(r"Expert Info \(Comment/Comment\): (\w+):", words)

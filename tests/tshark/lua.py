@@ -3,18 +3,16 @@
 
 from __future__ import annotations
 
-import socket
-import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from cli.cli_harness import qkey_options, run_ping_server, run_siwarp, run_siwarp_json
-from harness.rc_traffic import generate_rc_capture
+from harness.rc_traffic import generate_rc_capture, generate_terminate_capture
 from harness.siwarp_process import COMMAND
 from harness.verbs_harness import temporary_settings
 from scapy.packet import Raw
 from tshark.tshark_harness import (
+    capture_received_datagrams,
     check_packet_checksums,
     lua_options,
     read_packet_fields,
@@ -30,7 +28,6 @@ from unit.inspect.inspect_harness import (
     write_capture,
 )
 
-import siwarp as package
 from siwarp.inspect import (
     DDPDatagram,
     QuotedReadRequest,
@@ -38,7 +35,6 @@ from siwarp.inspect import (
     Terminate,
     UDDatagram,
 )
-from siwarp.verbs import CQ, PD, QP, Context, QPInitAttr, QPType
 
 ALL_MPA_OPTIONS = (*lua_options(), "-o", "siwarp_mpa.all:TRUE")
 
@@ -83,21 +79,7 @@ def test_the_script_shows_a_corrupted_datagram_as_bad_with_its_drop_reason(
     file = tmp_path / "bad.pcapng"
     corrupted = bytearray(build_ud_datagram(2, b"x" * 40))
     corrupted[30] ^= 1
-    with (
-        package.capture(file),
-        Context() as ctx,
-        PD(ctx) as pd,
-        CQ(ctx) as cq,
-        QP(pd, QPInitAttr(QPType.UD, scq=cq)) as qp,
-        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s,
-    ):
-        qp.to_rts()
-        for octets in (build_ud_datagram(1), bytes(corrupted), b"short"):
-            s.sendto(octets, ("127.0.0.1", qp.addr[1]))
-        deadline = time.monotonic() + 20
-        while len(run_siwarp_json("dissect", file)) < 3:
-            assert time.monotonic() < deadline
-            cq.poll(8)
+    capture_received_datagrams(file, [build_ud_datagram(1), bytes(corrupted), b"short"])
     words = run_tshark(file, *lua_options(), "-V")
     assert words.count("(Good CRC32)") == words.count("(Bad CRC32, should be 0x") == 1
     assert "drop_crc: wrong CRC" in words
@@ -223,18 +205,7 @@ def test_mpa_revision_2_is_shown_with_and_without_the_stock_dissector(
 
 def test_the_read_request_that_a_terminate_quotes_is_shown(tmp_path: Path) -> None:
     file = tmp_path / "terminate.pcapng"
-    with (
-        package.capture(file),
-        package.listen(("127.0.0.1", 0)) as listener,
-        ThreadPoolExecutor(1) as pool,
-    ):
-        accepting = pool.submit(listener.accept)
-        with (
-            package.connect(listener.address) as conn,
-            accepting.result(),
-            pytest.raises(package.ProtocolError),
-        ):
-            conn.read(package.RemoteBuffer(addr=0x1000, length=8, rkey=0xDEAD00), 8)
+    generate_terminate_capture(file)
     shown = read_packet_fields(
         file, "iwarp_rdma.term_layer", "siwarp_mpa.term.src_stag", "siwarp_mpa.term.src_to",
         "siwarp_mpa.term.size", options=lua_options(),

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import functools
 import re
+import socket
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
-from cli.cli_harness import environment_without_sanitizer, run_siwarp
+from cli.cli_harness import environment_without_sanitizer, run_siwarp, run_siwarp_json
+from harness.verbs_harness import wait_until
+
+import siwarp
+from siwarp.verbs import CQ, PD, QP, Context, QPInitAttr, QPType
 
 # Each option avoids a weakness of tshark: short Sends are shown as malformed RPC/RDMA or SMB
 # Direct, heuristics come after well-known ports, segments arrive out of order. Checksum validation
@@ -43,6 +49,27 @@ def run_tshark(file: Path, *more: str) -> str:
     assert "Lua" not in done.stderr, done.stderr
     assert "Lua Error" not in done.stdout
     return done.stdout
+
+
+def capture_received_datagrams(file: Path, datagrams: Sequence[bytes]) -> None:
+    """Capture the UDP payloads ``datagrams``, which a plain socket sends to a UD queue pair."""
+    with (
+        siwarp.capture(file),
+        Context() as ctx,
+        PD(ctx) as pd,
+        CQ(ctx) as cq,
+        QP(pd, QPInitAttr(QPType.UD, scq=cq)) as qp,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s,
+    ):
+        qp.to_rts()
+        for octets in datagrams:
+            s.sendto(octets, ("127.0.0.1", qp.addr[1]))
+
+        def all_datagrams_captured() -> bool:
+            cq.poll(8)
+            return len(run_siwarp_json("dissect", file)) >= len(datagrams)
+
+        wait_until(all_datagrams_captured, 20)
 
 
 def read_packet_fields(

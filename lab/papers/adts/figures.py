@@ -8,7 +8,8 @@ each curve its points: x and the summary of the rounds) and ``ratios``, which is
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from lab.papers.adts.ends import ClientAndServer, CopyResult, EndOptions
@@ -56,6 +57,24 @@ def _make_figure_result(
     return {"line": line, "axis": axis, "unit": unit, "curves": curves, "ratios": []}
 
 
+def _bind_names(
+    measure: Callable[[str], float], names: Iterable[str]
+) -> dict[str, Callable[[], float]]:
+    """Return, for each name, a function without parameters that calls ``measure`` with the name."""
+    return {name: functools.partial(measure, name) for name in names}
+
+
+@contextlib.contextmanager
+def _client_and_server_over_wan(shape: LinkShape, options: EndOptions) -> Iterator[ClientAndServer]:
+    """Provide a client and a server over a link of siwarp wan."""
+    with (
+        temporary_folder() as folder,
+        open_link("wan", shape) as link,
+        ClientAndServer(link, folder, options) as ends,
+    ):
+        yield ends
+
+
 def _make_copy_functions(
     ends: ClientAndServer,
     name: str,
@@ -64,10 +83,11 @@ def _make_copy_functions(
     channels: Sequence[str],
 ) -> dict[str, Callable[[], float]]:
     """Return functions that copy a file, one per channel, and return a property of the result."""
-    return {
-        channel: lambda channel=channel: property_of(ends.copy_files(channel, way, [name]))  # type: ignore[misc]
-        for channel in channels
-    }
+
+    def copy_file(channel: str) -> float:
+        return property_of(ends.copy_files(channel, way, [name]))
+
+    return _bind_names(copy_file, channels)
 
 
 def _channels_that_copy_file_in_seconds(size: int) -> list[str]:
@@ -101,14 +121,10 @@ def measure_rates_by_link_delay(size: int, rounds: int, scale: float, log: Log) 
     """Measure the rate of get by the delay of the link, for files of ``size`` MiB."""
     points = []
     for delay in DELAYS:
-        with contextlib.ExitStack() as stack:
-            folder = stack.enter_context(temporary_folder())
-            # A link with a rate needs a relay, so with this rate, which is higher than any relay
-            # reaches, the packets pass a relay also in the measurement without delay.
-            link = stack.enter_context(open_link("wan", LinkShape(10_000, delay)))
-            ends = stack.enter_context(
-                ClientAndServer(link, folder, EndOptions(congestion="cubic"))
-            )
+        # A link with a rate needs a relay, so with this rate, which is higher than any relay
+        # reaches, the packets pass a relay also in the measurement without delay.
+        shape = LinkShape(10_000, delay)
+        with _client_and_server_over_wan(shape, EndOptions(congestion="cubic")) as ends:
             write_random_file(ends.server_folder / "file", int(size * MIB * scale))
             write_random_file(ends.server_folder / "small", int(MAX_MIB_OVER_UD * MIB * scale))
 
@@ -117,10 +133,7 @@ def measure_rates_by_link_delay(size: int, rounds: int, scale: float, log: Log) 
                     channel, "get", ["small" if channel == "ud" else "file"]
                 ).mbit_s
 
-            runs: dict[str, Callable[[], float]] = {
-                channel: lambda channel=channel, rate=measure_get_rate: rate(channel)  # type: ignore[misc]
-                for channel in CHANNELS
-            }
+            runs = _bind_names(measure_get_rate, CHANNELS)
             # The chart's axis is logarithmic: no delay is shown as 10 us.
             points.append((delay or 0.01, measure_rounds(runs, rounds, log)))
     return _make_figure_result(
@@ -137,13 +150,10 @@ def measure_put_rate_by_unit_size(
     """Measure the rate of put by the octets of a unit; each session has 8 MiB for units."""
     points = []
     for unit in UNITS:
-        with contextlib.ExitStack() as stack:
-            folder = stack.enter_context(temporary_folder())
-            shape = LinkShape(10_000, delay) if delay else LinkShape()
-            link = stack.enter_context(open_link("wan", shape))
-            window = min(256, max(4, 8 * MIB // unit))
-            options = EndOptions(congestion="cubic", unit=unit, window=window)
-            ends = stack.enter_context(ClientAndServer(link, folder, options))
+        shape = LinkShape(10_000, delay) if delay else LinkShape()
+        window = min(256, max(4, 8 * MIB // unit))
+        options = EndOptions(congestion="cubic", unit=unit, window=window)
+        with _client_and_server_over_wan(shape, options) as ends:
             # Transfers in small units are slow, so a smaller file is enough for a measurement.
             write_random_file(ends.client_folder / "file", int(min(64 * MIB, 4096 * unit) * scale))
             runs = _make_copy_functions(
@@ -186,11 +196,7 @@ def measure_basic_and_optimized_sessions(rounds: int, scale: float, log: Log) ->
                 copied[name].append(done)
                 return done.seconds
 
-            runs: dict[str, Callable[[], float]] = {
-                name: lambda name=name: copy_and_keep_result(name)  # type: ignore[misc]
-                for name in pairs
-            }
-            measure_rounds(runs, rounds, log)
+            measure_rounds(_bind_names(copy_and_keep_result, pairs), rounds, log)
             found = {}
             for name, every in copied.items():
                 found[f"{name}, connecting"] = [done.connecting for done in every]
@@ -211,22 +217,17 @@ def measure_replication_of_trace_files(
     """Measure the seconds for replicating the files of a Zipf trace by the delay of the link."""
     points = []
     for delay in DELAYS:
-        with contextlib.ExitStack() as stack:
-            folder = stack.enter_context(temporary_folder())
-            link = stack.enter_context(open_link("wan", LinkShape(10_000, delay)))
-            ends = stack.enter_context(
-                ClientAndServer(link, folder, EndOptions(congestion="cubic"))
-            )
+        shape = LinkShape(10_000, delay)
+        with _client_and_server_over_wan(shape, EndOptions(congestion="cubic")) as ends:
             for i, size in enumerate(zipf_file_sizes(int(total * scale))):
                 write_random_file(ends.client_folder / "trace" / str(i), size)
 
             def measure_copy_seconds(channel: str, ends: ClientAndServer = ends) -> float:
                 return ends.copy_files(channel, "put", ["trace"], recursive=True).seconds
 
-            runs: dict[str, Callable[[], float]] = {
-                channel: lambda channel=channel: measure_copy_seconds(channel)  # type: ignore[misc]
-                for channel in _channels_that_copy_file_in_seconds(total // MIB)
-            }
+            runs = _bind_names(
+                measure_copy_seconds, _channels_that_copy_file_in_seconds(total // MIB)
+            )
             points.append((delay or 0.01, measure_rounds(runs, rounds, log)))
     return _make_figure_result(
         f"put of {TRACE_FILES} files with {total // MIB} MiB, sizes by Zipf's law (alpha {ALPHA})",
@@ -250,11 +251,7 @@ def measure_cpu_time_by_file_size(rounds: int, scale: float, log: Log) -> dict[s
                 copied[channel].append(ends.copy_files(channel, "put", ["file"]))
                 return float(copied[channel][-1].transferring)
 
-            runs: dict[str, Callable[[], float]] = {
-                channel: lambda channel=channel: copy_and_keep_result(channel)  # type: ignore[misc]
-                for channel in copied
-            }
-            measure_rounds(runs, rounds, log)
+            measure_rounds(_bind_names(copy_and_keep_result, copied), rounds, log)
             found = {}
             for channel, every in copied.items():
                 for end in ("client", "server"):

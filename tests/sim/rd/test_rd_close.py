@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 import net
 import pytest
-from harness.rd_harness import RDEnd
+from harness.rd_harness import RDEnd, check_send_to_receiver_that_closes
 from harness.rd_stranger import ScriptedRDPeer, scripted_peer
 from harness.verbs_harness import (
     Rig,
@@ -35,8 +38,9 @@ def answer_bye(s: ScriptedRDPeer) -> None:
     s.send_datagram(RDType.BYE, rd_flags=int(RDFlag.ANSWER))
 
 
-@pytest.mark.clause("DGRAM-BYE-3")
-def test_an_rd_endpoint_repeats_its_bye_until_the_peer_answers(rig: Rig) -> None:
+@contextlib.contextmanager
+def scripted_peer_of_closed_endpoint(rig: Rig) -> Iterator[ScriptedRDPeer]:
+    """Provide a scripted peer of an RD endpoint that was closed after it had received a Send."""
     with temporary_settings(linger_ms=LONG_LINGER_MS):
         a = RDEnd(rig)
         a.post_receive()
@@ -44,33 +48,33 @@ def test_an_rd_endpoint_repeats_its_bye_until_the_peer_answers(rig: Rig) -> None
             s.send_and_wait(s.build_untagged(3, b"taken"))
             a.poll_receives()
             a.qp.close()
-            said = [bytes(receive_bye(s)) for _ in range(4)]
-            assert len(set(said)) == 1
-            bye = RDDatagram(said[0])
-            assert (bye.ird, bye.rd_flags, bye.acknowledged) == (RDReason.CLOSED, 0, s.psn[0])
-            answer_bye(s)
-            began = net.now()
-            rig.close()  # closing the device waits for peers that have not answered its BYE
-            assert net.now() - began < 1
+            yield s
+
+
+@pytest.mark.clause("DGRAM-BYE-3")
+def test_an_rd_endpoint_repeats_its_bye_until_the_peer_answers(rig: Rig) -> None:
+    with scripted_peer_of_closed_endpoint(rig) as s:
+        said = [bytes(receive_bye(s)) for _ in range(4)]
+        assert len(set(said)) == 1
+        bye = RDDatagram(said[0])
+        assert (bye.ird, bye.rd_flags, bye.acknowledged) == (RDReason.CLOSED, 0, s.psn[0])
+        answer_bye(s)
+        began = net.now()
+        rig.close()  # closing the device waits for peers that have not answered its BYE
+        assert net.now() - began < 1
 
 
 @pytest.mark.clause("DGRAM-BYE-3")
 def test_a_closed_rd_endpoint_answers_later_datagrams_of_the_pair_with_its_bye(rig: Rig) -> None:
-    with temporary_settings(linger_ms=LONG_LINGER_MS):
-        a = RDEnd(rig)
-        a.post_receive()
-        with scripted_peer(a) as s:
-            s.send_and_wait(s.build_untagged(3, b"taken"))
-            a.poll_receives()
-            a.qp.close()
-            receive_bye(s)
-            s.send_datagram(RDType.PROBE)
-            again = receive_bye(s)
-            assert (again.ird, again.acknowledged) == (RDReason.CLOSED, s.psn[0])
-            # A BYE of the peer that crossed siwarp's BYE is answered and also counts as an answer.
-            s.send_datagram(RDType.BYE)
-            wait_until(lambda: receive_bye(s).rd_flags & RDFlag.ANSWER)
-            rig.close()
+    with scripted_peer_of_closed_endpoint(rig) as s:
+        receive_bye(s)
+        s.send_datagram(RDType.PROBE)
+        again = receive_bye(s)
+        assert (again.ird, again.acknowledged) == (RDReason.CLOSED, s.psn[0])
+        # A BYE of the peer that crossed siwarp's BYE is answered and also counts as an answer.
+        s.send_datagram(RDType.BYE)
+        wait_until(lambda: receive_bye(s).rd_flags & RDFlag.ANSWER)
+        rig.close()
 
 
 @pytest.mark.clause("DGRAM-BYE-3")
@@ -93,13 +97,7 @@ def test_a_send_received_before_the_receiver_closes_succeeds_over_a_lossy_line(
 ) -> None:
     with temporary_settings(linger_ms=LOSSY_LINGER_MS), net.apply_fault_plan("tx:loss=30%,seed=11"):
         for _ in range(4):
-            a, b = RDEnd(rig, 1 << 17), RDEnd(rig, 1 << 17)
-            b.post_receive()
-            a.send(b, octet_pattern(size))
-            assert b.poll_receives()[0].ok
-            b.qp.close()
-            assert a.poll_sends()[0].ok
-            a.qp.close()
+            check_send_to_receiver_that_closes(rig, size, 1 << 17)
 
 
 @pytest.mark.clause("DGRAM-BYE-4")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import net
 import pytest
-from harness.rd_harness import QKEY, RDEnd
+from harness.rd_harness import QKEY, RDEnd, check_send_to_receiver_that_closes
 from harness.rd_stranger import scripted_peer
 from harness.verbs_harness import (
     Rig,
@@ -29,13 +29,7 @@ def test_a_send_received_before_the_receiver_closes_succeeds_at_the_sender(
     rig: Rig, size: int
 ) -> None:
     for _ in range(12):
-        a, b = RDEnd(rig, 1 << 19), RDEnd(rig, 1 << 19)
-        b.post_receive()
-        a.send(b, octet_pattern(size))
-        assert b.poll_receives()[0].ok
-        b.qp.close()
-        assert a.poll_sends()[0].ok
-        a.qp.close()
+        check_send_to_receiver_that_closes(rig, size, 1 << 19)
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import errno
 import net
 import pytest
 from harness.verbs_harness import (
+    INVALID_SGE_KINDS,
     Pair,
     Rig,
     assert_counter_grows,
@@ -200,19 +201,7 @@ def test_a_datagram_without_crc_is_dropped_by_a_queue_pair_with_crc(rig: Rig) ->
     assert mr.read(8, 4) == bytes(8)
 
 
-INVALID_ELEMENTS = [
-    "no such key",
-    "key zero",
-    "deregistered",
-    "another PD",
-    "before its start",
-    "past its end",
-    "far away",
-    "wraps",
-]
-
-
-@pytest.mark.parametrize("which", INVALID_ELEMENTS)
+@pytest.mark.parametrize("which", INVALID_SGE_KINDS)
 @pytest.mark.parametrize("size", ["small", "large"])
 def test_an_invalid_key_of_a_ud_send_completes_with_a_protection_error(
     pair: Pair, which: str, size: str

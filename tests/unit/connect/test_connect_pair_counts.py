@@ -125,6 +125,17 @@ def test_queue_pairs_of_any_personas_connect_by_qpn_and_exchange_messages(
         exchange_sends(a, b)
 
 
+def connect_to_process(rig: Rig, other: Process) -> End:
+    """Connect a new queue pair with persona roce to that of another process; return its end."""
+    end = End(rig, persona=ROCE)
+    [there] = other.run_command("ids")
+    end.init_with_receives()
+    other.run_command("begin")
+    end.to_rts((there[0], there[1]))
+    other.run_command("to_rts", [end.host_and_qpn])
+    return end
+
+
 @pytest.mark.parametrize("offers", [(0, 0), (0, 1), (1, 0), (1, 1)])
 def test_delivery_counts_are_used_only_if_both_processes_enable_them(
     rig: Rig, offers: tuple[int, int]
@@ -132,12 +143,7 @@ def test_delivery_counts_are_used_only_if_both_processes_enable_them(
     other = Process(HOST, "1", env={**os.environ, "SIWARP_DELIVERY_COUNTS": str(offers[1])})
     try:
         with temporary_settings(delivery_counts=offers[0]):
-            end = End(rig, persona=ROCE)
-            [there] = other.run_command("ids")
-            end.init_with_receives()
-            other.run_command("begin")
-            end.to_rts((there[0], there[1]))
-            other.run_command("to_rts", [end.host_and_qpn])
+            end = connect_to_process(rig, other)
             reads, counts = counter_value("confirm_reads"), counter_value("delivery_counts_rx")
             for i in range(3):
                 end.send(b"hello", i)
@@ -234,12 +240,7 @@ def suspend_process(other: Process) -> None:
 def test_sends_to_a_stopped_peer_complete_after_the_peer_continues(rig: Rig) -> None:
     other = Process(HOST, "1")
     try:
-        end = End(rig, persona=ROCE)
-        [there] = other.run_command("ids")
-        end.init_with_receives()
-        other.run_command("begin")
-        end.to_rts((there[0], there[1]))
-        other.run_command("to_rts", [end.host_and_qpn])
+        end = connect_to_process(rig, other)
         end.send(b"first", 1)
         assert poll(end.cq)[0].wr_id == 1
         suspend_process(other)
