@@ -36,7 +36,7 @@ void siw_cm_ud_release_port(struct siw_cm_id *id)
 	siw_connect_release_addr(&id->reserved);
 }
 
-static int check_private_data(const void *data, uint32_t len, uint32_t most)
+static int check_private_data_args(const void *data, uint32_t len, uint32_t most)
 {
 	if (len > most)
 		return siw_refuse(CM_UD_DATA, len, most);
@@ -63,7 +63,8 @@ int siw_cm_ud_connect(struct siw_cm_id *id, const struct siw_addr *dest,
 		.data = param->private_data,
 		.data_len = (uint8_t)param->private_data_len,
 	};
-	int err = check_private_data(param->private_data, param->private_data_len, MAX_QUERY_DATA);
+	int err = check_private_data_args(param->private_data, param->private_data_len,
+					  MAX_QUERY_DATA);
 
 	if (err)
 		return err;
@@ -102,7 +103,8 @@ static int fill_ud_answer(struct siw_cm_id *id, const struct siw_cm_param *param
 			  struct siw_sidr_data *say)
 {
 	struct siw_qp_attr attr;
-	int err = check_private_data(param->private_data, param->private_data_len, MAX_ANSWER_DATA);
+	int err = check_private_data_args(param->private_data, param->private_data_len,
+					  MAX_ANSWER_DATA);
 
 	if (err)
 		return err;
@@ -136,7 +138,7 @@ int siw_cm_ud_accept(struct siw_cm_id *id, const struct siw_cm_param *param)
 int siw_cm_ud_reject(struct siw_cm_id *id, const void *data, uint32_t len)
 {
 	struct siw_sidr_data say = { .data = data, .data_len = (uint8_t)len };
-	int err = check_private_data(data, len, MAX_ANSWER_DATA);
+	int err = check_private_data_args(data, len, MAX_ANSWER_DATA);
 
 	if (!id->sidr_request)
 		return siw_refuse(CM_NO_REQUEST);

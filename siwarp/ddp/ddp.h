@@ -264,8 +264,8 @@ int siw_ddp_rx_refuse_for_upper_layer(struct siw_ddp_stream *stream, struct siw_
  * in *seg. Returns 0 if no segment can be placed now; otherwise 1, 2, -EACCES or -EPROTO, with the
  * same meaning as for siw_ddp_rx_place().
  */
-int siw_ddp_rx_place_unexpected_segment(struct siw_ddp_stream *stream, struct siw_ddp_seg *seg,
-					struct siw_ddp_delivery *delivery);
+int siw_ddp_rx_place_stored_segment(struct siw_ddp_stream *stream, struct siw_ddp_seg *seg,
+				    struct siw_ddp_delivery *delivery);
 /* Octets of memory used by unexpected segments; 0: no segment is stored. */
 uint64_t siw_ddp_rx_unexpected_octets(const struct siw_ddp_stream *stream);
 /*

@@ -127,8 +127,8 @@ static int fail_unexpected_segment(struct siw_ddp_rx *rx, int why, struct siw_wi
 	return rx->dead = why;
 }
 
-int siw_ddp_rx_place_unexpected_segment(struct siw_ddp_stream *stream, struct siw_ddp_seg *seg,
-					struct siw_ddp_delivery *delivery)
+int siw_ddp_rx_place_stored_segment(struct siw_ddp_stream *stream, struct siw_ddp_seg *seg,
+				    struct siw_ddp_delivery *delivery)
 {
 	struct siw_ddp_rx *rx = &stream->rx;
 	struct siw_ddp_rxq *q = &rx->q[0];

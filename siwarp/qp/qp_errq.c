@@ -21,7 +21,7 @@ struct siw_errq {
 	struct siw_err_entry entry[];
 };
 
-static struct siw_errq *errq_alloc(void)
+static struct siw_errq *qp_errq_alloc(void)
 {
 	uint32_t size = (uint32_t)siw_settings()->err_queue;
 	struct siw_errq *q = calloc(1, sizeof(*q) + size * sizeof(q->entry[0]));
@@ -35,10 +35,10 @@ static struct siw_errq *errq_alloc(void)
  * Queues an error entry. A full queue drops new entries, because the first errors are mostly the
  * cause of later ones.
  */
-static void errq_append_entry(struct siw_base_qp *base, const struct siw_rdmap_event *event,
-			      int origin, uint64_t wr_id)
+static void qp_errq_append_entry(struct siw_base_qp *base, const struct siw_rdmap_event *event,
+				 int origin, uint64_t wr_id)
 {
-	struct siw_errq *q = base->errq ? base->errq : (base->errq = errq_alloc());
+	struct siw_errq *q = base->errq ? base->errq : (base->errq = qp_errq_alloc());
 	struct siw_err_entry *entry;
 
 	if (!q || q->waiting[origin - 1] >= q->size / 2) {
@@ -83,7 +83,7 @@ void siw_qp_err_update_policy(struct siw_base_qp *base, bool in_group)
 void siw_qp_err_handle_invalid_message(struct siw_base_qp *base,
 				       const struct siw_rdmap_event *event)
 {
-	errq_append_entry(base, event, SIW_ERR_FOUND, 0);
+	qp_errq_append_entry(base, event, SIW_ERR_FOUND, 0);
 	if (base->errs_fatal)
 		siw_qp_move_to_err(base, siw_qp_async_event_of_error(&event->err));
 	else
@@ -93,7 +93,7 @@ void siw_qp_err_handle_invalid_message(struct siw_base_qp *base,
 void siw_qp_errq_add_access_error(struct siw_base_qp *base, const struct siw_rdmap_event *event)
 {
 	siw_count(SIW_COUNTER_err_found, 1);
-	errq_append_entry(base, event, SIW_ERR_FOUND, 0);
+	qp_errq_append_entry(base, event, SIW_ERR_FOUND, 0);
 	siw_device_raise_async_event(&base->qp.async, SIW_EVENT_QP_ERR_QUEUED);
 }
 
@@ -101,13 +101,13 @@ void siw_qp_errq_add_error_reported_by_peer(struct siw_base_qp *base,
 					    const struct siw_rdmap_event *event, uint64_t wr_id)
 {
 	siw_count(SIW_COUNTER_err_received, 1);
-	errq_append_entry(base, event, SIW_ERR_REPORTED, wr_id);
+	qp_errq_append_entry(base, event, SIW_ERR_REPORTED, wr_id);
 	siw_device_raise_async_event(&base->qp.async, SIW_EVENT_QP_ERR_QUEUED);
 }
 
 /* ---- the verb -------------------------------------------------------------------------------- */
 
-static int errq_pop_entries(struct siw_base_qp *base, int max, struct siw_err_entry *out)
+static int qp_errq_pop_entries(struct siw_base_qp *base, int max, struct siw_err_entry *out)
 {
 	struct siw_errq *q = base->errq;
 	int n;
@@ -121,7 +121,8 @@ static int errq_pop_entries(struct siw_base_qp *base, int max, struct siw_err_en
 	return n;
 }
 
-static int errq_lock_and_pop_entries(struct siw_base_qp *base, int max, struct siw_err_entry *out)
+static int qp_errq_lock_and_pop_entries(struct siw_base_qp *base, int max,
+					struct siw_err_entry *out)
 {
 	int n;
 
@@ -129,7 +130,7 @@ static int errq_lock_and_pop_entries(struct siw_base_qp *base, int max, struct s
 	if (siw_teardown_of(base) == SIW_DEAD)
 		n = siw_refuse(DESTROYED);
 	else if (siw_class_of(base)->has_errors)
-		n = errq_pop_entries(base, max, out);
+		n = qp_errq_pop_entries(base, max, out);
 	else
 		n = siw_qp_refuse_type(base, "UD, UC or RD");
 	siw_unlock(&base->qp.lane->lock);
@@ -146,9 +147,9 @@ int siw_poll_err(struct siw_qp *qp, int num_entries, struct siw_err_entry *entri
 		return siw_refuse(NEGATIVE, siw_reason_text("num_entries"), (uint64_t)num_entries);
 	if (num_entries && !entries)
 		return siw_refuse_null("entries");
-	n = errq_lock_and_pop_entries(siw_base_qp_of(qp), num_entries, entries);
+	n = qp_errq_lock_and_pop_entries(siw_base_qp_of(qp), num_entries, entries);
 	if (n || !num_entries)
 		return n;
 	siw_device_poll(qp->lane, NULL);
-	return errq_lock_and_pop_entries(siw_base_qp_of(qp), num_entries, entries);
+	return qp_errq_lock_and_pop_entries(siw_base_qp_of(qp), num_entries, entries);
 }

@@ -210,7 +210,7 @@ connection_place_unexpected(struct siw_rdmap_stream *stream, struct siw_rdmap_ev
 		event->kind = SIW_RDMAP_REQUESTED;
 		return 1;
 	}
-	r = siw_ddp_rx_place_unexpected_segment(stream->ddp, &seg, &delivery);
+	r = siw_ddp_rx_place_stored_segment(stream->ddp, &seg, &delivery);
 	if (r < 0)
 		return connection_handle_invalid_segment(stream, event,
 							 siw_ddp_last_rx_error(stream->ddp), &seg);

@@ -140,7 +140,7 @@ def _resolve_numeric_address(
         ) from None
 
 
-def _replace_wildcard_device_name(name: str) -> str:
+def _replace_wildcard_by_own_address(name: str) -> str:
     return _home(name) if _home is not None and name in {"", "0.0.0.0", "::"} else name
 
 
@@ -188,7 +188,7 @@ def install_simulated_functions() -> None:
     system.waker = _Waker
     system.sleep_on = _wait_until_readable
     system.addresses = _resolve_numeric_address
-    system.device_name = _replace_wildcard_device_name
+    system.device_name = _replace_wildcard_by_own_address
     system.interface_index = _interface_index
     system.check_loop = _require_world_loop
     system.source_address = _source_address_toward

@@ -209,7 +209,7 @@ def test_settings_bound_the_tcp_ports_of_queue_pairs_by_gid_and_qpn(rig: Rig) ->
         ({"ah_attr": AHAttr(HOST), "dest_qp_num": 1 << 24 | 7}, "not a valid QPN"),
         ({"ah_attr": AHAttr(HOST, source="192.0.2.9"), "dest_qp_num": 65543}, "AHAttr(source=...)"),
         ({"ah_attr": AHAttr(HOST, source=net.HERE_V6), "dest_qp_num": 65543}, "is not an address"),
-        ({"ah_attr": AHAttr("239.1.2.3"), "dest_qp_num": 65543}, "family"),
+        ({"ah_attr": AHAttr("239.1.2.3"), "dest_qp_num": 65543}, "is a multicast address"),
     ],
 )
 def test_an_invalid_peer_gid_or_qpn_is_refused(rig: Rig, attr: dict[str, Any], words: str) -> None:

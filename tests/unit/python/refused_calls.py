@@ -306,7 +306,7 @@ def setting_index(name: str) -> int:
     return names.index(name.encode())
 
 
-def refused_device_calls(tmp: Path) -> list[Call]:
+def list_misuse_of_devices(tmp: Path) -> list[Call]:
     """Return refused calls that concern devices, protection domains, captures and addresses."""
     return [
         lambda _: lib.siw_alloc_pd(NULL),
@@ -329,7 +329,7 @@ def refused_device_calls(tmp: Path) -> list[Call]:
     ]
 
 
-def refused_memory_calls() -> list[Call]:
+def list_misuse_of_memory() -> list[Call]:
     """Return refused calls that concern memory regions and windows."""
     return [
         lambda w: lib.siw_reg_mr(w.pd._c_object(), ffi.cast("void *", 4096), (1 << 63) + 4096, 0),
@@ -351,7 +351,7 @@ def refused_memory_calls() -> list[Call]:
     ]
 
 
-def refused_queue_calls() -> list[Call]:
+def list_misuse_of_queues() -> list[Call]:
     """Return refused calls that concern completion queues and shared receive queues."""
     return [
         lambda w: (
@@ -375,7 +375,7 @@ def refused_queue_calls() -> list[Call]:
     ]
 
 
-def refused_queue_pair_calls() -> list[Call]:
+def list_misuse_of_queue_pairs() -> list[Call]:
     """Return refused calls that create queue pairs or choose their sockets."""
     return [
         lambda w: QP(w.pd, QPInitAttr(QPType.RC, scq=w.cq, max_write_records=8)),
@@ -398,7 +398,7 @@ def refused_queue_pair_calls() -> list[Call]:
     ]
 
 
-def refused_state_calls() -> list[Call]:
+def list_misuse_of_states() -> list[Call]:
     """Return refused calls that change the state of queue pairs."""
     return [
         lambda w: (lambda qp: lib.siw_destroy_qp(qp._c_object()))(create_qp_in_multicast_group(w)),
@@ -420,7 +420,7 @@ def refused_state_calls() -> list[Call]:
     ]
 
 
-def refused_multicast_and_write_record_calls() -> list[Call]:
+def list_misuse_of_multicast_and_write_records() -> list[Call]:
     """Return refused calls that concern multicast groups, Write-Records and queries of peers."""
     return [
         lambda w: w.make_rc_qp().attach_mcast("239.192.7.77"),
@@ -443,7 +443,7 @@ def post_array(w: VerbsObjects, **fields: int) -> None:
     w.make_ud_qp().post_send_array(wrs, arrays.AHList([w.ah]))
 
 
-def refused_request_calls() -> list[Call]:
+def list_misuse_of_requests() -> list[Call]:
     """Return refused calls that post work requests."""
     return [
         lambda w: post_send_wr_struct(w.make_ud_qp(), make_send_wr_struct(w, num_sge=1)),
@@ -473,7 +473,7 @@ def refused_request_calls() -> list[Call]:
     ]
 
 
-def refused_connection_calls() -> list[Call]:
+def list_misuse_of_connections() -> list[Call]:
     """Return refused calls on connection identifiers."""
     return [
         lambda w: (lambda e: (CMID(e), lib.siw_cm_destroy_channel(e._c_object())))(
@@ -496,20 +496,20 @@ def refused_connection_calls() -> list[Call]:
     ]
 
 
-def all_refused_calls(tmp: Path) -> list[Call]:
+def list_all_misuse(tmp: Path) -> list[Call]:
     """Return refused calls other than those in test_misuse and test_misuse_mw."""
     of_objects = (
-        refused_memory_calls()
-        + refused_queue_calls()
-        + refused_queue_pair_calls()
-        + refused_state_calls()
+        list_misuse_of_memory()
+        + list_misuse_of_queues()
+        + list_misuse_of_queue_pairs()
+        + list_misuse_of_states()
     )
     return (
-        refused_device_calls(tmp)
+        list_misuse_of_devices(tmp)
         + of_objects
-        + refused_multicast_and_write_record_calls()
-        + refused_request_calls()
-        + refused_connection_calls()
+        + list_misuse_of_multicast_and_write_records()
+        + list_misuse_of_requests()
+        + list_misuse_of_connections()
     )
 
 

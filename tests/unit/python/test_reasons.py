@@ -16,7 +16,7 @@ import pytest
 from harness.siwarp_process import SiwarpProcess
 from unit.python import test_misuse, test_misuse_mw
 from unit.python.misuse_harness import VerbsObjects
-from unit.python.refused_calls import all_refused_calls, make_send_wr_struct, post_send_wr_struct
+from unit.python.refused_calls import list_all_misuse, make_send_wr_struct, post_send_wr_struct
 
 import siwarp
 from siwarp._siwarp import ffi, lib
@@ -139,7 +139,7 @@ def collect_reasons_of_refused_calls(verbs_objects: VerbsObjects, tmp: Path) -> 
     misuse += [row[1] for row in test_misuse.CONNECTION_MISUSE + test_misuse_mw.WINDOW_MISUSE]
     # The last calls may close some of the objects.
     misuse += [row[1] for row in test_misuse.CREATION_MISUSE]
-    for call in [*all_refused_calls(tmp), *misuse]:
+    for call in [*list_all_misuse(tmp), *misuse]:
         with contextlib.suppress(Exception):
             call(verbs_objects)
         name, text = last_reason()
