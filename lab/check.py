@@ -20,7 +20,7 @@ import typer
 
 from lab import command
 from lab.console import fixed_width_console
-from siwarp.bench.cli import exit_with_message_on_bench_error, progress_bar
+from siwarp.bench.cli import exit_with_message_on_bench_error, show_progress_bar
 from siwarp.bench.compare import ComparedFigure, Interval, ratio_interval, verdict_of_measurement
 from siwarp.bench.runner import BenchError, Progress, run
 from siwarp.bench.table import MIB
@@ -243,7 +243,7 @@ def main(
         raise typer.BadParameter("--write needs all ratios: leave out --only or --write")
     with exit_with_message_on_bench_error("lab check"):
         ratios = {} if to_write else read_reference_ratios(Path(file))
-        with progress_bar("the ratios") as progress:
+        with show_progress_bar("the ratios") as progress:
             found = measure_and_check_ratios(ratios, rounds, progress, checked)
     reasons = reasons_why_check_fails(found)
     if to_write and not reasons:

@@ -20,7 +20,7 @@ import typer
 from lab import command
 from lab.unreliable import cpu_load_warning
 from siwarp.base.show import print_table
-from siwarp.bench.cli import progress_bar
+from siwarp.bench.cli import show_progress_bar
 from siwarp.bench.runner import make_progress_counter
 from siwarp.bench.sizes import parse_octet_count
 
@@ -159,7 +159,7 @@ def main(
         octets = parse_octet_count(shuffle)
     except ValueError as e:
         raise typer.BadParameter(str(e), param_hint="--shuffle") from None
-    with progress_bar("dask") as progress:
+    with show_progress_bar("dask") as progress:
         step = make_progress_counter(progress, rounds * len(COMMS))
         found = measure_rounds(rounds, octets, step)
     command.output_results(found, print_medians_and_ratios, as_json=as_json, output=output)

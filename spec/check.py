@@ -153,7 +153,7 @@ def scan_citations(root: Path, known: Iterable[str], listing: Iterable[str] = ()
             else:
                 found.code.setdefault(cited[0], []).append(f"{name}:{number}")
         if is_test and path.suffix == ".py" and ".mark.clause" in text:
-            _scan_test_functions(text, name, found)
+            _collect_clause_markers_of_tests(text, name, found)
     for clause_id in sorted(set(listing) & found.tests.keys()):
         for test in found.tests.pop(clause_id):
             found.problems.append(f"{test}: cites {clause_id} without its item ({clause_id}#a)")
@@ -169,7 +169,7 @@ def _source_files(root: Path) -> list[Path]:
     )
 
 
-def _scan_test_functions(text: str, name: str, found: Citations) -> None:
+def _collect_clause_markers_of_tests(text: str, name: str, found: Citations) -> None:
     """Collect the clause markers of test functions; report a marker elsewhere as a problem."""
     tree = ast.parse(text, filename=name)
     on_tests: set[ast.Call] = set()
@@ -197,7 +197,7 @@ def _scan_one_test(
     test: ast.FunctionDef | ast.AsyncFunctionDef, where: str, found: Citations
 ) -> list[ast.Call]:
     """Record the clauses that a test cites in markers of the test and of its parameters."""
-    own_marks = [mark for deco in test.decorator_list if (mark := _as_pytest_clause_mark(deco))]
+    own_marks = [mark for deco in test.decorator_list if (mark := _clause_mark_or_none(deco))]
     marks = [mark for deco in test.decorator_list for mark in _pytest_clause_marks(deco)]
     own = [i for mark in own_marks for i in _clause_ids_of_pytest_mark(mark, where, found)]
     by_param = [
@@ -224,10 +224,10 @@ def _is_skip_or_xfail(test: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
 
 
 def _pytest_clause_marks(node: ast.AST) -> Iterator[ast.Call]:
-    return (mark for child in ast.walk(node) if (mark := _as_pytest_clause_mark(child)))
+    return (mark for child in ast.walk(node) if (mark := _clause_mark_or_none(child)))
 
 
-def _as_pytest_clause_mark(node: ast.AST) -> ast.Call | None:
+def _clause_mark_or_none(node: ast.AST) -> ast.Call | None:
     if isinstance(node, ast.Call) and _is_pytest_mark(node.func, {"clause"}):
         return node
     return None
@@ -332,7 +332,7 @@ class RecordedRun:
         return f"{name}: {outcome}"
 
 
-def ids_not_shown_by_tests(clause: Clause, ran: RecordedRun) -> list[str]:
+def clause_ids_not_shown_by_tests(clause: Clause, ran: RecordedRun) -> list[str]:
     """Return the ids of a clause's items that no test has shown to be implemented.
 
     For a clause without items, that is its own id, or nothing.
@@ -342,7 +342,7 @@ def ids_not_shown_by_tests(clause: Clause, ran: RecordedRun) -> list[str]:
 
 def clause_state(clause: Clause, ran: RecordedRun) -> str:
     """Return the state of a clause: `shown`, `reasoned` or `open`."""
-    lacking = ids_not_shown_by_tests(clause, ran)
+    lacking = clause_ids_not_shown_by_tests(clause, ran)
     left = set(lacking) - set(clause.exceptions)
     if not left and len(lacking) < len(clause.items or (clause.id,)):
         return "shown"
@@ -356,7 +356,7 @@ def list_open_clauses(
     return {
         clause.id: "; ".join(
             f"{i}: {ran.reason_clause_not_shown_by_tests(i, found.tests.get(i, []))}"
-            for i in ids_not_shown_by_tests(clause, ran)
+            for i in clause_ids_not_shown_by_tests(clause, ran)
             if i not in clause.exceptions
         )
         for clause in clauses.values()
@@ -501,7 +501,7 @@ def main(argv: list[str] | None = None) -> int:
     for name, why in opened.items():
         if args.open:
             print(f"{name} {clauses[name].level}: {clauses[name].summary} ({why})")
-        cited = all(i in found.tests for i in ids_not_shown_by_tests(clauses[name], ran))
+        cited = all(i in found.tests for i in clause_ids_not_shown_by_tests(clauses[name], ran))
         if clauses[name].level in DUTIES and not (partial and cited):
             problems.append(f"{name}: open {clauses[name].level}: {why}")
     problems += [

@@ -166,7 +166,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if "SIWARP_CRC_FIRST" in os.environ:
         for item in items:
             if item.get_closest_marker("fast_path"):
-                item.fixturenames.insert(0, "_disable_crc_first")  # type: ignore[attr-defined]
+                item.fixturenames.insert(0, "_turn_off_crc_first_setting")  # type: ignore[attr-defined]
 
 
 # pytest ignores SIGINT if a shell starts it in the background, and SIGHUP under nohup. Programs
@@ -342,7 +342,7 @@ if "SANITIZER" in os.environ:
 
 
 @pytest.fixture
-def _disable_crc_first() -> Iterator[None]:
+def _turn_off_crc_first_setting() -> Iterator[None]:
     """Turn the setting `crc_first` off for a layer test of the behaviour without the setting.
 
     Tests marked `fast_path` use this fixture if SIWARP_CRC_FIRST is in the environment, so that the

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from lint.layers import MAY_USE
-from mutants.data import load_layers
+from mutants.data import read_mutation_layers
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORD = ".ci/full-green"
@@ -114,7 +114,7 @@ def tests_affected_by(path: str) -> list[str] | None:
         return [path]
     if part[0] != "siwarp" or len(part) < 3 or part[1] not in MAY_USE or part[1] in LOWEST:
         return None
-    known = load_layers(ROOT / "tests" / "mutants")
+    known = read_mutation_layers(ROOT / "tests" / "mutants")
     found = []
     for layer in dependent_layers(part[1]):
         found.append(f"tests/unit/{layer}")

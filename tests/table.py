@@ -1,7 +1,7 @@
 """Tests that check all rows of a table, in place of a test for each row.
 
 pytest needs about 3 ms for a test, and the suite has tables of hundreds of rows, each of which is
-checked in less. `check_each_row` is for rows that use no fixture with state.
+checked in less. `run_test_for_each_row` is for rows that use no fixture with state.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 
-def check_each_row(
+def run_test_for_each_row(
     names: str | tuple[str, ...],
     rows: Iterable[Any],
     *,

@@ -43,14 +43,14 @@ class Finder:
             return None
         from importlib.util import spec_from_file_location
 
-        self._rebuild()
+        self._rebuild_package()
         return spec_from_file_location(
             fullname,
             f"{self.source}/__init__.py",
             submodule_search_locations=[self.source, self.build],
         )
 
-    def _rebuild(self) -> None:
+    def _rebuild_package(self) -> None:
         import os
 
         if self.ninja is None or "EDITABLE_NO_REBUILD" in os.environ:

@@ -121,7 +121,7 @@ def tests_of_layer_file(path: str) -> list[str]:
     return [f"tests/unit/{part[1]}", *python]
 
 
-def is_compiled_code(path: str) -> bool:
+def is_compiled_or_simulator_source(path: str) -> bool:
     """Return whether a file is compiled, or is part of the simulator."""
     return path.endswith((".c", ".h", "meson.build")) or path.startswith("siwarp/sim/")
 
@@ -136,14 +136,14 @@ def choose_tests(changed: Iterable[str]) -> TestSelection:
             wanted.update(tests_of_tool(path) or [path])
             continue
         wanted.update(tests_of_layer_file(path))
-        if is_compiled_code(path):
+        if is_compiled_or_simulator_source(path):
             wanted.update(SIM)
         if affected is None:
             wanted.update(SMOKE)
             choice.left_out.add("tests/unit (the change may affect all of it)")
         elif affected:
             layers = reach.dependent_layers(path.split("/")[1])
-            if is_compiled_code(
+            if is_compiled_or_simulator_source(
                 path
             ):  # Python layers only use C code, which the tests of the C layers test
                 layers -= set(reach.PYTHON)

@@ -96,7 +96,7 @@ static struct siw_qp *wait_for_async_event(void)
 }
 
 /* Read and print all entries of the error queue; one error may cause several entries. */
-static void print_error_queue(struct siw_qp *qp)
+static void print_qp_error_queue(struct siw_qp *qp)
 {
 	struct siw_err_entry errors[4];
 	int n;
@@ -172,7 +172,7 @@ int main(void)
 	for (int i = 0; i < 2; i++) { /* one event for each queue pair, in either order */
 		struct siw_qp *qp = wait_for_async_event();
 
-		print_error_queue(qp);
+		print_qp_error_queue(qp);
 		if (qp == target)
 			recover_from_error(target);
 	}

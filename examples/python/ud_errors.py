@@ -28,7 +28,7 @@ from siwarp.verbs import (
 )
 
 
-def print_error_queue(qp: QP) -> None:
+def print_qp_error_queue(qp: QP) -> None:
     """Read all entries of the error queue."""
     while reports := qp.errors():
         for report in reports:
@@ -71,7 +71,7 @@ def main() -> None:
                 raise TimeoutError("nothing was told")
             with event:
                 print(f"event: {event.event_type.name}")
-                print_error_queue(event.element)
+                print_qp_error_queue(event.element)
                 if event.element is target:
                     recover_from_err(target, cq, receive)
 

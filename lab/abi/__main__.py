@@ -9,7 +9,7 @@ import typer
 
 from lab import command
 from lab.abi import programs, translation
-from siwarp.bench.cli import exit_with_message_on_bench_error, progress_bar
+from siwarp.bench.cli import exit_with_message_on_bench_error, show_progress_bar
 from siwarp.bench.runner import Progress
 
 PARTS = ("programs", "translation")
@@ -62,7 +62,7 @@ def main(
     found: dict[str, Any] = {}
     with exit_with_message_on_bench_error("lab abi"):
         if "programs" in wanted:
-            with progress_bar("programs on siwarp") as progress:
+            with show_progress_bar("programs on siwarp") as progress:
                 found["programs"] = _measure_programs(only, rounds, progress)
         if "translation" in wanted:
             found["translation"] = translation.measure_abi_translation(rounds)

@@ -113,7 +113,7 @@ static double abi_translation_cycles_per_call(struct end *e, enum what what, boo
 	return (double)start / POSTS;
 }
 
-static int abi_translation_compare_doubles(const void *a, const void *b)
+static int compare_doubles(const void *a, const void *b)
 {
 	double x = *(const double *)a, y = *(const double *)b;
 
@@ -122,7 +122,7 @@ static int abi_translation_compare_doubles(const void *a, const void *b)
 
 static double abi_translation_median(double *values)
 {
-	qsort(values, ROUNDS, sizeof(*values), abi_translation_compare_doubles);
+	qsort(values, ROUNDS, sizeof(*values), compare_doubles);
 	return values[ROUNDS / 2];
 }
 

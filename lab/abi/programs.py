@@ -57,7 +57,7 @@ def _make_perftest_program_pair(
     )
 
 
-def _make_ucx_program_pair(tls: str, device: str, siwarp: tuple[str, ...] | None) -> Pair:
+def _describe_ucx_perftest_pair(tls: str, device: str, siwarp: tuple[str, ...] | None) -> Pair:
     """Return a ping-pong of 64 octets by UCX over one transport; the figure is the median."""
     iters = 20000
     words = ("-t", "tag_lat", "-s", "64", "-n", str(iters), "-w", "1000", "-f", "-v")
@@ -136,10 +136,10 @@ def _all_benchmark_rows() -> Iterable[Row]:
         yield Row(f"ib_{op}_bw RC 1 MiB", pair, own, target)
     yield Row(
         "ucx_perftest tag_lat 64 B, ud_verbs",
-        _make_ucx_program_pair("ud_v", "siw_lo:1", ()),
+        _describe_ucx_perftest_pair("ud_v", "siw_lo:1", ()),
         ud,
         1.0,
-        _make_ucx_program_pair("tcp", "lo", None),
+        _describe_ucx_perftest_pair("tcp", "lo", None),
         "UCX's tcp",
     )
 
@@ -161,15 +161,15 @@ def _measure_round(row: Row, turn: int) -> dict[str, float]:
     def measure_program() -> None:
         values["program"] = measure_program_pair(row.pair)
 
-    def measure_comparison() -> None:
+    def measure_compared_program() -> None:
         values["beside"] = (
             values["floor"] if row.beside is None else measure_program_pair(row.beside)
         )
 
     steps = (
-        (measure_own_benchmark, measure_comparison, measure_program)
+        (measure_own_benchmark, measure_compared_program, measure_program)
         if turn % 2 == 0 or row.beside is None
-        else (measure_program, measure_comparison, measure_own_benchmark)
+        else (measure_program, measure_compared_program, measure_own_benchmark)
     )
     for step in steps:
         step()

@@ -7,7 +7,7 @@ import typer
 
 from lab import command
 from lab.aio import rates
-from siwarp.bench.cli import exit_with_message_on_bench_error, progress_bar
+from siwarp.bench.cli import exit_with_message_on_bench_error, show_progress_bar
 from siwarp.bench.sizes import parse_octet_count
 
 app = command.create_study_application()
@@ -39,7 +39,7 @@ def main(
         raise typer.BadParameter(str(e), param_hint="--size") from None
     if each > 65536:
         raise typer.BadParameter("1 to 64K", param_hint="--size")
-    with progress_bar("asyncio") as progress, exit_with_message_on_bench_error("lab aio"):
+    with show_progress_bar("asyncio") as progress, exit_with_message_on_bench_error("lab aio"):
         found = rates.measure_rates(numbers, each, rounds, progress)
     command.output_results(found, rates.print_rates, as_json=as_json, output=output)
 

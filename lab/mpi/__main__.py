@@ -15,7 +15,7 @@ from lab.command import (
     run_study,
 )
 from lab.mpi import command, hybrid
-from siwarp.bench.cli import progress_bar
+from siwarp.bench.cli import show_progress_bar
 
 app = create_study_application()
 
@@ -67,7 +67,7 @@ def main(
         raise typer.BadParameter(
             "give ranks from 2 to 256, separated by commas", param_hint="--ranks"
         )
-    with progress_bar("MPI") as progress:
+    with show_progress_bar("MPI") as progress:
         options = command.Options(wanted, rounds, octets, numbers, netif, mpich, limit, progress)
         status = command.run_study_parts(options, as_json=as_json, output=output)
     raise typer.Exit(status)

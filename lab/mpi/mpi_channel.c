@@ -152,7 +152,7 @@ static void message_channel_send_pending_acks(struct siw_channel *c, bool all)
 	c->n_owed = kept;
 }
 
-bool message_channel_sends_to_peer_over_rc(struct siw_channel_peer *peer)
+bool message_channel_switch_to_rc(struct siw_channel_peer *peer)
 {
 	if (peer->rc == CHANNEL_RC_UP && peer->acked == peer->next_seq)
 		peer->over_rc = true;
@@ -168,7 +168,7 @@ static bool message_channel_can_send_frame(const struct siw_channel *c,
 {
 	if (c->free == SIW_CHANNEL_NONE || peer->next_seq - peer->acked >= SIW_CHANNEL_WINDOW)
 		return false;
-	return message_channel_sends_to_peer_over_rc(peer) || peer->rc != CHANNEL_RC_UP;
+	return message_channel_switch_to_rc(peer) || peer->rc != CHANNEL_RC_UP;
 }
 
 static void message_channel_send_frame(struct siw_channel *c, struct siw_channel_peer *peer,

@@ -158,7 +158,7 @@ void message_channel_post_recv(struct siw_channel *c, struct siw_channel_peer *p
  * Returns whether frames to the peer use RC. They do as soon as the peer is connected and has
  * acknowledged all frames sent over UD, and from then on.
  */
-bool message_channel_sends_to_peer_over_rc(struct siw_channel_peer *peer);
+bool message_channel_switch_to_rc(struct siw_channel_peer *peer);
 
 /* ---- mpi_channel_rc.c */
 

@@ -176,7 +176,7 @@ void message_channel_handle_cm_events(struct siw_channel *c, int timeout_ms)
 		siw_bench_exit_on_error(r, "waiting for connections");
 }
 
-static bool message_channel_all_connected(const struct siw_channel *c)
+static bool message_channel_has_all_peers(const struct siw_channel *c)
 {
 	for (uint32_t i = 0; i < c->plan.ranks; i++)
 		if (i != c->plan.rank && c->peers[i].rc != CHANNEL_RC_UP)
@@ -190,7 +190,7 @@ void message_channel_connect_all_peers(struct siw_channel *c)
 
 	for (uint32_t i = c->plan.rank + 1; i < c->plan.ranks; i++)
 		message_channel_start_connecting_to_peer(c, &c->peers[i]);
-	while (!message_channel_all_connected(c)) {
+	while (!message_channel_has_all_peers(c)) {
 		message_channel_handle_cm_events(c, 10);
 		if (siw_bench_now() - began > (CONNECT_MS + c->plan.patience_ms) * 1000000ull)
 			siw_bench_die(SIW_BENCH_EXIT_ERROR, "not every rank could be connected");

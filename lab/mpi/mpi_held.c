@@ -76,7 +76,7 @@ int64_t heap_octets_of_siwarp(void)
 /*
  * Adds (sign 1) or subtracts (-1) the size of a block if the caller is code of siwarp's libraries.
  */
-static void heap_count_block(const void *caller, void *memory, int sign)
+static void heap_add_or_subtract_block(const void *caller, void *memory, int sign)
 {
 	for (int i = 0; memory && i < libraries; i++)
 		if ((uintptr_t)caller >= ours[i].from && (uintptr_t)caller < ours[i].to)
@@ -88,7 +88,7 @@ void *malloc(size_t size)
 {
 	void *memory = __libc_malloc(size);
 
-	heap_count_block(__builtin_return_address(0), memory, 1);
+	heap_add_or_subtract_block(__builtin_return_address(0), memory, 1);
 	return memory;
 }
 
@@ -96,21 +96,21 @@ void *calloc(size_t n, size_t size)
 {
 	void *memory = __libc_calloc(n, size);
 
-	heap_count_block(__builtin_return_address(0), memory, 1);
+	heap_add_or_subtract_block(__builtin_return_address(0), memory, 1);
 	return memory;
 }
 
 void *realloc(void *memory, size_t size)
 {
-	heap_count_block(__builtin_return_address(0), memory, -1);
+	heap_add_or_subtract_block(__builtin_return_address(0), memory, -1);
 	memory = __libc_realloc(memory, size);
-	heap_count_block(__builtin_return_address(0), memory, 1);
+	heap_add_or_subtract_block(__builtin_return_address(0), memory, 1);
 	return memory;
 }
 
 void free(void *memory)
 {
-	heap_count_block(__builtin_return_address(0), memory, -1);
+	heap_add_or_subtract_block(__builtin_return_address(0), memory, -1);
 	__libc_free(memory);
 }
 

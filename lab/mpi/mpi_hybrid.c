@@ -213,8 +213,7 @@ static void ud_rc_hybrid_ping_pong(struct rank *r)
 	ud_rc_hybrid_wait_until_idle(r, &r->shared->pinged, 2);
 	if (r->own == 0) {
 		siw_bench_summarize_samples(ns, pings, 2, &r->shared->lat);
-		r->shared->pinged_over_rc =
-			message_channel_sends_to_peer_over_rc(&r->channel.peers[other]);
+		r->shared->pinged_over_rc = message_channel_switch_to_rc(&r->channel.peers[other]);
 	}
 	free(ns);
 }
@@ -249,7 +248,7 @@ static void ud_rc_hybrid_pin_thread(uint32_t index)
 		}
 }
 
-static void ud_rc_hybrid_open_channel(struct rank *r)
+static void ud_rc_hybrid_open_message_channel(struct rank *r)
 {
 	const struct options *o = r->o;
 	struct siw_channel_plan plan = {
@@ -279,7 +278,7 @@ static void ud_rc_hybrid_run_rank(const struct options *o, struct shared *shared
 
 	r.out = siw_bench_require_object(calloc(1, o->size), "memory");
 	heap_start_counting();
-	ud_rc_hybrid_open_channel(&r);
+	ud_rc_hybrid_open_message_channel(&r);
 	r.expected = o->ranks - 1;
 	for (uint32_t step = 1; step < o->ranks; step++)
 		ud_rc_hybrid_send_message(&r, (own + step) % o->ranks);

@@ -31,7 +31,7 @@ long long read_pss_of_own_process(void)
  * which is harmless here, but which ThreadSanitizer's wrapper of getsockopt() would report as a
  * race.
  */
-static int socket_call_getsockopt(int fd, int name, void *value, socklen_t size)
+static int getsockopt_by_syscall(int fd, int name, void *value, socklen_t size)
 {
 	return (int)syscall(SYS_getsockopt, fd, SOL_SOCKET, name, value, &size);
 }
@@ -40,7 +40,7 @@ static long long socket_kernel_memory(int fd)
 {
 	uint32_t info[SK_MEMINFO_VARS] = { 0 };
 
-	if (socket_call_getsockopt(fd, SO_MEMINFO, info, sizeof(info)))
+	if (getsockopt_by_syscall(fd, SO_MEMINFO, info, sizeof(info)))
 		return 0;
 	return (long long)info[SK_MEMINFO_RMEM_ALLOC] + info[SK_MEMINFO_WMEM_ALLOC] +
 	       info[SK_MEMINFO_FWD_ALLOC] + info[SK_MEMINFO_WMEM_QUEUED] + info[SK_MEMINFO_OPTMEM] +
@@ -58,8 +58,8 @@ int process_count_sockets(struct process_sockets *sockets)
 	while ((entry = readdir(fds))) {
 		int fd = atoi(entry->d_name), domain, type;
 
-		if (socket_call_getsockopt(fd, SO_DOMAIN, &domain, sizeof(domain)) ||
-		    socket_call_getsockopt(fd, SO_TYPE, &type, sizeof(type)) ||
+		if (getsockopt_by_syscall(fd, SO_DOMAIN, &domain, sizeof(domain)) ||
+		    getsockopt_by_syscall(fd, SO_TYPE, &type, sizeof(type)) ||
 		    (domain != AF_INET && domain != AF_INET6))
 			continue;
 		if (type == SOCK_DGRAM)

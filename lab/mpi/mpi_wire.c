@@ -121,7 +121,7 @@ static int wire_post_window_of_messages(const struct wire *w, int turn, int send
  * Returns the seconds that n windows of messages take, from rank 0 to rank 1 or, if `both` is not
  * 0, in both directions. Rank 1 confirms each window with a message.
  */
-static double wire_time_message_windows(const struct wire *w, int n, int both)
+static double wire_measure_message_windows(const struct wire *w, int n, int both)
 {
 	int receives = both || w->rank == 1, done = 0, requests;
 	double began;
@@ -144,20 +144,20 @@ static double wire_time_message_windows(const struct wire *w, int n, int both)
 
 static double wire_time_one_way_windows(const struct wire *w, int n)
 {
-	return wire_time_message_windows(w, n, 0);
+	return wire_measure_message_windows(w, n, 0);
 }
 
 static double wire_time_two_way_windows(const struct wire *w, int n)
 {
-	return wire_time_message_windows(w, n, 1);
+	return wire_measure_message_windows(w, n, 1);
 }
 
 /*
  * Returns the seconds that one round trip, or one window of messages, takes, measured by a call of
  * `run` that takes about `seconds`.
  */
-static double wire_seconds_per_repetition(const struct wire *w, double seconds,
-					  double (*run)(const struct wire *, int))
+static double measure_wire_seconds_per_repetition(const struct wire *w, double seconds,
+						  double (*run)(const struct wire *, int))
 {
 	double trial;
 	int n;
@@ -193,11 +193,11 @@ static void wire_measure_and_print_one_size(struct wire *w, double seconds, int 
 	w->in = alloc_zeroed((size_t)w->window, w->size);
 	w->requests = alloc_zeroed((size_t)w->window * 2, sizeof(*w->requests));
 	wire_exchange_and_check_messages(w);
-	latency = wire_seconds_per_repetition(w, seconds, wire_ping_pong) / 2 * 1e6;
-	one = (double)octets / wire_seconds_per_repetition(w, seconds, wire_time_one_way_windows) /
-	      1e9;
+	latency = measure_wire_seconds_per_repetition(w, seconds, wire_ping_pong) / 2 * 1e6;
+	one = (double)octets /
+	      measure_wire_seconds_per_repetition(w, seconds, wire_time_one_way_windows) / 1e9;
 	two = 2.0 * (double)octets /
-	      wire_seconds_per_repetition(w, seconds, wire_time_two_way_windows) / 1e9;
+	      measure_wire_seconds_per_repetition(w, seconds, wire_time_two_way_windows) / 1e9;
 	if (w->rank == 0)
 		printf("{\"size\": %zu, \"lat\": %.4f, \"bw\": %.5f, \"bibw\": %.5f}%s", w->size,
 		       latency, one, two, last ? "" : ", ");

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from lab.mpi.launch import TRANSPORTS, Mpich
-from siwarp.bench.memory import kernel_memory_of_sockets
+from siwarp.bench.memory import estimate_kernel_memory_of_sockets
 from siwarp.bench.runner import BenchError, Progress
 
 __all__ = ["RANKS", "SIZE", "measure_memory", "memory_of_one_rank"]
@@ -37,7 +37,7 @@ def _run_mpi_peers(mpich: Mpich, name: str, netif: str, ranks: int) -> dict[str,
 def memory_of_one_rank(sums: dict[str, int]) -> dict[str, Any]:
     """Return the memory of one rank, given the sums over all ranks."""
     ranks = sums["ranks"]
-    objects = kernel_memory_of_sockets(sums["udp"], sums["tcp"])
+    objects = estimate_kernel_memory_of_sockets(sums["udp"], sums["tcp"])
     kernel = sums["kernel"] + (objects or 0)
     return {
         "process": sums["pss"] // ranks,

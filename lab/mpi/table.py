@@ -26,7 +26,7 @@ def format_octets(n: int) -> str:
     return f"{n} B"
 
 
-def _create_table(*columns: str) -> Table:
+def _create_terminal_table(*columns: str) -> Table:
     from rich.table import Table
 
     made = Table(header_style="bold", border_style="dim")
@@ -37,7 +37,9 @@ def _create_table(*columns: str) -> Table:
 
 def _print_curves(console: Console, found: dict[str, Any]) -> None:
     for metric, (words, unit, less) in METRICS.items():
-        shown = _create_table("size", *(TRANSPORTS[name].name for name in found["transports"]))
+        shown = _create_terminal_table(
+            "size", *(TRANSPORTS[name].name for name in found["transports"])
+        )
         for size in found["sizes"]:
             cells = []
             for figures in found["transports"].values():
@@ -55,7 +57,7 @@ def _print_curves(console: Console, found: dict[str, Any]) -> None:
     )
 
 
-def _print_transports(console: Console, found: dict[str, Any]) -> None:
+def _print_transport_results(console: Console, found: dict[str, Any]) -> None:
     if found["transports"]:
         _print_curves(console, found)
     for must in found["musts"]:
@@ -72,7 +74,9 @@ def _format_mib(n: int) -> str:
 
 
 def _print_memory(console: Console, found: dict[str, Any]) -> None:
-    shown = _create_table("ranks", "", "process", "of it siwarp's", "kernel", "sockets", "UD saves")
+    shown = _create_terminal_table(
+        "ranks", "", "process", "of it siwarp's", "kernel", "sockets", "UD saves"
+    )
     for point in found["points"]:
         for name in found["transports"]:
             if name not in point:
@@ -105,7 +109,7 @@ def _print_memory(console: Console, found: dict[str, Any]) -> None:
 
 def _print_mpi_kernels(console: Console, found: dict[str, Any]) -> None:
     names = [TRANSPORTS[name].name for name in found["transports"]]
-    shown = _create_table("kernel", "ranks", *names, "UD to RC", "UD to TCP")
+    shown = _create_terminal_table("kernel", "ranks", *names, "UD to RC", "UD to TCP")
     for row in found["rows"]:
         cells = []
         for name in found["transports"]:
@@ -122,7 +126,7 @@ def _print_mpi_kernels(console: Console, found: dict[str, Any]) -> None:
 
 
 def _print_ud_rc_hybrid_channels(console: Console, found: dict[str, Any]) -> None:
-    shown = _create_table(
+    shown = _create_terminal_table(
         *("ranks, size", "", "latency", "messages/s", "process", "of it siwarp's", "kernel"),
         *("connections", "over RC", "retransmitted", "saves of RC"),
     )
@@ -161,7 +165,7 @@ def _print_ud_rc_hybrid_channels(console: Console, found: dict[str, Any]) -> Non
 
 
 _SHOW = {
-    "wire": _print_transports,
+    "wire": _print_transport_results,
     "memory": _print_memory,
     "kernels": _print_mpi_kernels,
     "hybrid": _print_ud_rc_hybrid_channels,

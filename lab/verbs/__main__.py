@@ -11,7 +11,7 @@ import typer
 from lab import command
 from lab.verbs import personas, runs
 from siwarp.bench import table
-from siwarp.bench.cli import progress_bar
+from siwarp.bench.cli import show_progress_bar
 
 #: The figures with limits that `make bench` does not measure.
 PROMISED: tuple[table.Row, ...] = (
@@ -111,11 +111,11 @@ def main(
     if not promised and not compared:
         raise typer.BadParameter(f"no row has {only!r} in its name: omit --only to print the names")
     found: dict[str, Any] = {}
-    with progress_bar("promises") as progress:
+    with show_progress_bar("promises") as progress:
         if promised:
             run = partial(runs.measure_in_rounds, iters=iters)
             found["promises"] = table.measure_rows(promised, rounds, progress, run)
-    with progress_bar("personas") as progress:
+    with show_progress_bar("personas") as progress:
         if compared:
             found["personas"] = personas.measure_personas(compared, rounds, progress, iters)
     command.output_results(found, _print_results, as_json=as_json, output=output)

@@ -14,14 +14,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lab.unreliable import cpu_load_warning, spread_warning
-from siwarp.bench.plan import Plan, datagram_capacity_of_receive_buffer
+from siwarp.bench.plan import Plan, count_datagrams_fitting_receive_buffer
 from siwarp.bench.runner import (
     LIMIT_S,
     BenchError,
     Progress,
     Side,
-    bench_process_arguments,
     bench_program_path,
+    build_bench_process_arguments,
     cpu_for_client_or_server,
     make_progress_counter,
     run_client_and_server,
@@ -104,7 +104,9 @@ def create_measurement_plan(
     of = KINDS[kind]
     qp = qp or of.qp
     if kind == "fair":
-        depth = max(1, min(64, datagram_capacity_of_receive_buffer(of.size))) if qp == "ud" else 64
+        depth = (
+            max(1, min(64, count_datagrams_fitting_receive_buffer(of.size))) if qp == "ud" else 64
+        )
     return Plan(kind, qp, of.op, of.size, iters or of.iters, depth, "poll", "c", 1, 1)
 
 
@@ -126,7 +128,9 @@ def run_measurement_once(
             side,
             [
                 str(path),
-                *bench_process_arguments(plan, side, cpu=cpu_for_client_or_server(side), **own),
+                *build_bench_process_arguments(
+                    plan, side, cpu=cpu_for_client_or_server(side), **own
+                ),
             ],
             {**os.environ, **KINDS[plan.kind].settings.get(what, {}), **(env or {})},
         )

@@ -18,6 +18,6 @@ siw_bench_fn siw_lab_measure_onesided;		     /* verbs_onesided.c */
  * Opens an idle queue pair of type UD or RD in RTS with a posted receive, as if it waited for
  * messages (verbs_crowd.c).
  */
-struct siw_qp *siw_lab_open_idle_qp(struct siw_bench_side *e, int type, struct siw_cq *cq);
+struct siw_qp *siw_lab_open_unused_qp(struct siw_bench_side *e, int type, struct siw_cq *cq);
 
 #endif

@@ -23,7 +23,7 @@
 #define RING	4 /* slots of a send queue and of a receive queue */
 
 /* Exchanges the port of the server's listener. Returns it, in host order. */
-static uint16_t connect_exchange_port(const struct siw_bench_opts *o, uint16_t port)
+static uint16_t connect_exchange_listener_port_number(const struct siw_bench_opts *o, uint16_t port)
 {
 	struct siw_bench_hello mine = { .port = port }, theirs;
 
@@ -149,7 +149,9 @@ static void connect_measure_cm(const struct siw_bench_opts *o, struct siw_bench_
 		siw_bench_exit_on_error(siw_cm_addr(e.listener, &own, NULL), "the port");
 	}
 	siw_bench_exit_on_error(
-		siw_addr_parse(o->remote, connect_exchange_port(o, ntohs(own.port_be)), &e.peer),
+		siw_addr_parse(o->remote,
+			       connect_exchange_listener_port_number(o, ntohs(own.port_be)),
+			       &e.peer),
 		"the peer's address");
 	connect_warm_up_and_measure(o, cm_make_connections, &e, result);
 	if (e.listener)
@@ -288,7 +290,7 @@ static void connect_measure_tcp(const struct siw_bench_opts *o, struct siw_bench
 			siw_bench_die(SIW_BENCH_EXIT_ERROR, "listening: %s", strerror(errno));
 		tcp_watch_socket(&e, &e.listener, EPOLLIN);
 	}
-	e.peer.sin_port = htons(connect_exchange_port(o, ntohs(e.peer.sin_port)));
+	e.peer.sin_port = htons(connect_exchange_listener_port_number(o, ntohs(e.peer.sin_port)));
 	connect_warm_up_and_measure(o, tcp_make_connections, &e, result);
 	if (o->server)
 		close(e.listener.fd);

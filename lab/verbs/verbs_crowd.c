@@ -50,7 +50,7 @@ static void idle_qps_post_recv(struct siw_bench_side *e, struct siw_qp *qp)
 	siw_bench_exit_on_error(siw_post_recv(qp, &wr, &bad), "posting a receive");
 }
 
-struct siw_qp *siw_lab_open_idle_qp(struct siw_bench_side *e, int type, struct siw_cq *cq)
+struct siw_qp *siw_lab_open_unused_qp(struct siw_bench_side *e, int type, struct siw_cq *cq)
 {
 	struct siw_qp *qp = idle_qps_create_qp(e, type, cq);
 
@@ -67,7 +67,7 @@ struct siw_qp *siw_lab_open_idle_qp(struct siw_bench_side *e, int type, struct s
 /* ---- RC -------------------------------------------------------------------------------------- */
 
 /* Creates queue pair number i, binds it to the id of its connection, and posts a receive. */
-static void idle_qps_bind_new_qp(struct crowd *crowd, struct siw_cm_id *id, uint32_t i)
+static void idle_qps_create_bound_qp(struct crowd *crowd, struct siw_cm_id *id, uint32_t i)
 {
 	struct siw_qp *qp = idle_qps_create_qp(&crowd->side, SIW_QPT_RC,
 					       crowd->cqs[i % (uint32_t)crowd->n_cqs]);
@@ -102,7 +102,7 @@ static void idle_qps_accept_connections(struct crowd *crowd)
 			established++;
 			continue;
 		}
-		idle_qps_bind_new_qp(crowd, event.id, requested++);
+		idle_qps_create_bound_qp(crowd, event.id, requested++);
 		siw_bench_exit_on_error(siw_cm_accept(event.id, NULL), "accepting");
 	}
 }
@@ -114,7 +114,7 @@ static void idle_qps_start_connecting(struct crowd *crowd)
 			siw_bench_require_object(siw_cm_create_id(crowd->channel, NULL), "an id");
 		struct siw_cm_event event;
 
-		idle_qps_bind_new_qp(crowd, id, i);
+		idle_qps_create_bound_qp(crowd, id, i);
 		siw_bench_exit_on_error(siw_cm_connect(id, &crowd->listens, NULL, NULL),
 					"connecting");
 		idle_qps_wait_for_event(crowd, SIW_CM_ESTABLISHED, SIW_CM_ESTABLISHED, &event);
@@ -158,8 +158,8 @@ static void idle_qps_create_and_connect(struct crowd *crowd)
 	if (e->o->rc)
 		idle_qps_open_connections(crowd);
 	for (uint32_t i = 0; !e->o->rc && i < crowd->n; i++)
-		crowd->qps[i] = siw_lab_open_idle_qp(e, e->o->rd ? SIW_QPT_RD : SIW_QPT_UD,
-						     crowd->cqs[i % (uint32_t)crowd->n_cqs]);
+		crowd->qps[i] = siw_lab_open_unused_qp(e, e->o->rd ? SIW_QPT_RD : SIW_QPT_UD,
+						       crowd->cqs[i % (uint32_t)crowd->n_cqs]);
 }
 
 static void idle_qps_destroy(struct crowd *crowd)

@@ -95,7 +95,7 @@ static void fairness_post_flood(struct fairness_end *c)
 	}
 }
 
-static void fairness_send_credits(struct fairness_end *c)
+static void fairness_post_credit_messages(struct fairness_end *c)
 {
 	uint32_t half = siw_bench_credit_size(c->o);
 
@@ -122,7 +122,7 @@ static void fairness_handle_completion(struct fairness_end *c, const struct siw_
 		c->echoed = true;
 	} else if (c->o->server) {
 		c->flooded++;
-		fairness_send_credits(c);
+		fairness_post_credit_messages(c);
 	} else {
 		c->credited += siw_bench_credit_size(c->o);
 	}

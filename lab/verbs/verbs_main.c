@@ -177,7 +177,7 @@ static void verbs_poll_cq_of_idle_qp(struct siw_bench_side *e)
 	int vector = siw_num_comp_vectors(e->context) - 1;
 	struct siw_cq *cq = siw_bench_require_object(
 		siw_create_cq(e->context, RECVS, NULL, NULL, vector), "a completion queue");
-	struct siw_qp *idle = siw_lab_open_idle_qp(e, SIW_QPT_UD, cq);
+	struct siw_qp *idle = siw_lab_open_unused_qp(e, SIW_QPT_UD, cq);
 	volatile char *last = siw_bench_slot(&e->buf, 0) + e->o->size - 1;
 	struct siw_wc wc;
 

@@ -47,7 +47,7 @@ static void side_channel_send(struct side *s, uint64_t number)
 		siw_bench_die(SIW_BENCH_EXIT_ERROR, "the side channel: %s", strerror(errno));
 }
 
-static void side_channel_receive(struct side *s, uint64_t number)
+static void side_channel_expect_number(struct side *s, uint64_t number)
 {
 	uint64_t got;
 	ssize_t n;
@@ -101,11 +101,11 @@ static void onesided_run_initiator(struct siw_bench_side *e, struct side *s, uin
 		uint64_t start;
 
 		memcpy(e->buf.base, &i, sizeof(i));
-		side_channel_receive(s, i);
+		side_channel_expect_number(s, i);
 		start = siw_bench_now();
 		siw_bench_post_rdma(e, SIW_WR_RDMA_WRITE, sizeof(i), e->buf.base,
 				    e->peer.addr + e->buf.stride);
-		side_channel_receive(s, i);
+		side_channel_expect_number(s, i);
 		ns[i - 1] = siw_bench_now() - start;
 		if (!siw_bench_wait_for_completions(e, &wc, 1))
 			siw_bench_die(SIW_BENCH_EXIT_LOST, "a Write did not complete");

@@ -130,7 +130,7 @@ def count_calls_and_locks(kind: str, calls: list[Call]) -> dict[str, object]:
 
 
 @app.command()
-def count_message_calls(
+def count_calls_per_message(
     types: str = typer.Option(",".join(TYPES), "--types", help="Types of queue pairs."),
     tree: str = typer.Option("", "--tree", help="Also count in this checkout."),
     tree_of_calls: bool = typer.Option(False, "--calls", help="Print the tree of calls."),

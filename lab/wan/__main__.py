@@ -80,7 +80,7 @@ def _print_flows(found: dict[str, Any]) -> None:
 
 
 def _measure_bottleneck_matrix(cells: str, seconds: float, results: str, *, as_json: bool) -> None:
-    names = bottlenecks.select_bottleneck_cases(cells)
+    names = bottlenecks.parse_case_selection(cells)
     if names is None:
         raise typer.BadParameter(f"of {', '.join(bottlenecks.CELLS)}", param_hint="--cells")
 

@@ -131,18 +131,18 @@ class Line:
         write = f"echo {value} >/proc/sys/net/ipv4/{name}"
         _run_command("ip", "netns", "exec", space, "sh", "-c", write)
 
-    def make_namespace_command_line(self, end: str, *command: str) -> list[str]:
+    def wrap_command_for_namespace(self, end: str, *command: str) -> list[str]:
         """Return the command line that runs a command in a namespace."""
         return ["ip", "netns", "exec", self._names[end], *command]
 
     def run_in_namespace(self, end: str, *command: str) -> str:
         """Run a command in a namespace; return the output of the command."""
-        return _run_command(*self.make_namespace_command_line(end, *command))
+        return _run_command(*self.wrap_command_for_namespace(end, *command))
 
     def configure_bottleneck(self, line: Bottleneck) -> None:
         """Configure the router as the bottleneck, with counters at zero."""
         subprocess.run(
-            self.make_namespace_command_line("r", "tc", "qdisc", "del", "dev", "to-b", "root"),
+            self.wrap_command_for_namespace("r", "tc", "qdisc", "del", "dev", "to-b", "root"),
             check=False,
             capture_output=True,
         )

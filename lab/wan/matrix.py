@@ -28,7 +28,7 @@ __all__ = [
     "judge_performance_promises",
     "measure_bottleneck_cases",
     "measure_flows_over_bottleneck",
-    "select_bottleneck_cases",
+    "parse_case_selection",
 ]
 
 RATES = (20, 100, 400)
@@ -87,7 +87,7 @@ SHORT = (
 )
 
 
-def select_bottleneck_cases(text: str) -> list[str] | None:
+def parse_case_selection(text: str) -> list[str] | None:
     """Return the names of the cells that a text selects; None if a name is unknown."""
     names = list(CELLS) if not text else list(SHORT) if text == "short" else text.split(",")
     return names if all(name in CELLS for name in names) else None
@@ -109,14 +109,14 @@ def measure_flows_over_bottleneck(
     line.configure_bottleneck(shape)
     sinks = [
         subprocess.Popen(
-            line.make_namespace_command_line("b", *_make_flow_command_line("sink", kind))
+            line.wrap_command_for_namespace("b", *_make_flow_command_line("sink", kind))
         )
         for kind in flows
     ]
     try:
         sources = [sys.executable, "-m", "lab.wan.flows", ADDRESS, str(seconds), congestion]
         done = subprocess.run(
-            line.make_namespace_command_line("a", *sources, *flows),
+            line.wrap_command_for_namespace("a", *sources, *flows),
             capture_output=True,
             text=True,
             check=False,

@@ -69,12 +69,12 @@ def read_cffi_blocks(header: Path) -> str:
     return "\n".join(out)
 
 
-def sort_by_include_order(root: Path, start: list[Path]) -> list[Path]:
+def add_included_headers_in_order(root: Path, start: list[Path]) -> list[Path]:
     """Return ``start`` and the siwarp headers that they include, each after those it includes."""
     done: list[Path] = []
     seen: set[Path] = set()
 
-    def add_after_its_includes(header: Path) -> None:
+    def add_includes_then_header(header: Path) -> None:
         if header in seen:
             return
         seen.add(header)
@@ -83,12 +83,12 @@ def sort_by_include_order(root: Path, start: list[Path]) -> list[Path]:
                 (header.parent / quoted, root / quoted) if quoted else (root / "include" / public,)
             ):
                 if found.is_file():
-                    add_after_its_includes(found.resolve())
+                    add_includes_then_header(found.resolve())
                     break
         done.append(header)
 
     for header in start:
-        add_after_its_includes(header.resolve())
+        add_includes_then_header(header.resolve())
     return done
 
 
@@ -133,7 +133,7 @@ def main() -> int:
     if args.public:
         start += [root / header for header in PACKAGE_TOO]
     start += [root / header for header in args.also]
-    headers = sort_by_include_order(root, start)
+    headers = add_included_headers_in_order(root, start)
     try:
         found = [(header, text) for header in headers if (text := read_cffi_blocks(header))]
     except BlockError as e:

@@ -35,7 +35,7 @@ from siwarp.verbs import (
     WCStatus,
     WROpcode,
 )
-from siwarp.verbs.wanted import host_and_port
+from siwarp.verbs.wanted import address_host_and_port
 
 __all__ = ["AwaitableOpening", "Connection", "connect"]
 
@@ -558,7 +558,7 @@ def connect(
 
     """
 
-    name, port = host_and_port(address)
+    name, port = address_host_and_port(address)
 
     async def start_connection() -> Connection:
         source, host = await OpenDevice.get_for_peer(name, port)

@@ -11,7 +11,7 @@ from siwarp.aio.conn import RECV_DEPTH, RECV_SIZE, START_UP_S, AwaitableOpening,
 from siwarp.aio.source import CancelSafeQueue, OpenDevice, OpenDeviceUser
 from siwarp.cm import CMID, CMEvent, CMEventType, ConnParam
 from siwarp.verbs import Address, Error, PeerGone, Persona, StateError
-from siwarp.verbs.wanted import host_and_port
+from siwarp.verbs.wanted import address_host_and_port
 
 __all__ = ["Listener", "Request", "listen"]
 
@@ -264,7 +264,7 @@ def listen(
         Error: the address is in use or not an address of this machine, or a privilege is missing.
 
     """
-    host, port = host_and_port(address)
+    host, port = address_host_and_port(address)
 
     async def open_listener() -> Listener:
         source, numeric = await OpenDevice.get_for_host(host or "0.0.0.0")

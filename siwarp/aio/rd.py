@@ -10,7 +10,7 @@ from siwarp.aio.source import OpenDevice
 from siwarp.aio.ud import SEND_SIZE, Endpoint
 from siwarp.base.buffer import Buffer, octets
 from siwarp.verbs import Address, LimitError, PeerGone, QPAttr, QPType, WCStatus
-from siwarp.verbs.wanted import host_and_port
+from siwarp.verbs.wanted import address_host_and_port
 
 __all__ = ["RDEndpoint", "open_rd"]
 
@@ -88,7 +88,7 @@ def open_rd(
         Error: the address is in use or not an address of this machine.
 
     """
-    host, port = host_and_port(address)
+    host, port = address_host_and_port(address)
 
     async def open_endpoint() -> RDEndpoint:
         source, numeric = await OpenDevice.get_for_host(host)

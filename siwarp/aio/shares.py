@@ -39,9 +39,9 @@ class Shares:
       none may have one while its source has less than three quarters.
     - The last quarter is reserved for sources that have none.
 
-    If a peer without a place cannot have one, another peer is displaced (``longest_holder``), so
-    that peers that never release places do not keep others out. A peer releases its places in
-    order.
+    If a peer without a place cannot have one, another peer is displaced
+    (``peer_to_displace_next``), so that peers that never release places do not keep others out. A
+    peer releases its places in order.
     """
 
     #: Seconds for which a peer may hold a place before the place can be taken from the peer; a
@@ -70,7 +70,7 @@ class Shares:
         """Return how many places a peer holds."""
         return len(self._peers.get(peer, ()))
 
-    def longest_holder(self) -> tuple[Address, float] | None:
+    def peer_to_displace_next(self) -> tuple[Address, float] | None:
         """Return the peer to displace next, and the time from which it may be displaced.
 
         The peer is the one that has held a place longest, among the peers of the source with most
@@ -145,7 +145,7 @@ class Admission:
         self._look = None
         if self._displace is None or all(self._shares.held_count(peer) for peer in self._waiting):
             return
-        longest = self._shares.longest_holder()
+        longest = self._shares.peer_to_displace_next()
         if longest is None:
             return
         peer, safe_until = longest

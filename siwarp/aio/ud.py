@@ -34,7 +34,7 @@ from siwarp.verbs import (
     StateError,
     WCStatus,
 )
-from siwarp.verbs.wanted import host_and_port
+from siwarp.verbs.wanted import address_host_and_port
 
 __all__ = ["Datagram", "UDEndpoint", "open_ud"]
 
@@ -140,7 +140,7 @@ class Endpoint(OpenDeviceUser):
         return self._qkey
 
     async def _post_and_wait(self, message: memoryview, to: Address, qpn: int) -> WC:
-        to = host_and_port(to)
+        to = address_host_and_port(to)
         await self._admission.acquire(to)
         slot = self._slots.pop()
         done = self._source.loop.create_future()
@@ -312,7 +312,7 @@ def open_ud(
         Error: the address is in use or not an address of this machine.
 
     """
-    host, port = host_and_port(address)
+    host, port = address_host_and_port(address)
 
     async def open_endpoint() -> UDEndpoint:
         source, numeric = await OpenDevice.get_for_host(host)

@@ -114,7 +114,7 @@ static void capture_begin_block(uint32_t type)
 
 static void capture_end_after_error(const char *what)
 {
-	siw_trace_warn_user("the capture to %s ends here: %s: %s", cap.file, what, strerror(errno));
+	siw_log_warn_user("the capture to %s ends here: %s: %s", cap.file, what, strerror(errno));
 	if (ftruncate(cap.fd,
 		      /*
 		       * an incomplete block would make the file unreadable; if ftruncate fails,
@@ -325,11 +325,11 @@ static void capture_start_if_set_in_environment(void)
 	int rv = path ? capture_start_file(path, true) : 0;
 
 	if (rv == -EEXIST)
-		siw_trace_warn_user(
+		siw_log_warn_user(
 			"cannot capture to %s or %s: both exist; remove them, or use %%p for the PID",
 			path, cap.file);
 	else if (rv < 0 && rv != -EBUSY)
-		siw_trace_warn_user("cannot capture to %s: %s", path, strerror(-rv));
+		siw_log_warn_user("cannot capture to %s: %s", path, strerror(-rv));
 }
 
 void siw_capture_init(void)
@@ -371,7 +371,7 @@ uint32_t siw_capture_current_file_number(void)
 	cap.generation = 0;
 	rv = capture_open_file(!strstr(cap.path, "%p"), O_EXCL);
 	if (rv < 0) {
-		siw_trace_warn_user("cannot capture this child to %s: %s", cap.file, strerror(-rv));
+		siw_log_warn_user("cannot capture this child to %s: %s", cap.file, strerror(-rv));
 		atomic_store_explicit(&siw_capture_active, 0, memory_order_relaxed);
 	}
 	return cap.generation;

@@ -13,7 +13,7 @@
 #define TCP	 20
 #define SYN_MORE 8 /* octets of TCP options in a SYN */
 
-static void packet_put16(uint8_t *at, uint32_t v)
+static void store_be16(uint8_t *at, uint32_t v)
 {
 	at[0] = (uint8_t)(v >> 8);
 	at[1] = (uint8_t)v;
@@ -21,8 +21,8 @@ static void packet_put16(uint8_t *at, uint32_t v)
 
 static void packet_put32(uint8_t *at, uint32_t v)
 {
-	packet_put16(at, v >> 16);
-	packet_put16(at + 2, v);
+	store_be16(at, v >> 16);
+	store_be16(at + 2, v);
 }
 
 /*
@@ -77,18 +77,18 @@ static size_t write_ip_header(uint8_t *at, const struct siw_capture_packet *p, s
 	if (p->source.family == AF_INET) {
 		memset(at, 0, IPV4);
 		at[0] = 0x45;
-		packet_put16(at + 2, (uint32_t)(IPV4 + len));
+		store_be16(at + 2, (uint32_t)(IPV4 + len));
 		at[6] = 0x40; /* don't fragment: allows an identification of 0 */
 		at[8] = 64;
 		at[9] = protocol;
 		memcpy(at + 12, p->source.v4, 4);
 		memcpy(at + 16, p->dest.v4, 4);
-		packet_put16(at + 10, packet_fold_checksum(add_to_checksum(0, at, IPV4)));
+		store_be16(at + 10, packet_fold_checksum(add_to_checksum(0, at, IPV4)));
 		return IPV4;
 	}
 	memset(at, 0, 8);
 	at[0] = 0x60;
-	packet_put16(at + 4, (uint32_t)len);
+	store_be16(at + 4, (uint32_t)len);
 	at[6] = protocol;
 	at[7] = 64;
 	memcpy(at + 8, p->source.v6, 16);
@@ -98,10 +98,10 @@ static size_t write_ip_header(uint8_t *at, const struct siw_capture_packet *p, s
 
 static size_t write_udp_header(uint8_t *at, const struct siw_capture_packet *p)
 {
-	packet_put16(at, siw_addr_port(&p->source));
-	packet_put16(at + 2, siw_addr_port(&p->dest));
-	packet_put16(at + 4, (uint32_t)(UDP + p->length + p->missing));
-	packet_put16(at + 6, 0);
+	store_be16(at, siw_addr_port(&p->source));
+	store_be16(at + 2, siw_addr_port(&p->dest));
+	store_be16(at + 4, (uint32_t)(UDP + p->length + p->missing));
+	store_be16(at + 6, 0);
 	return UDP;
 }
 
@@ -113,13 +113,13 @@ static size_t write_tcp_header(uint8_t *at, const struct siw_capture_packet *p)
 {
 	size_t len = TCP + (p->flags & SIW_TCP_SYN ? SYN_MORE : 0);
 
-	packet_put16(at, siw_addr_port(&p->source));
-	packet_put16(at + 2, siw_addr_port(&p->dest));
+	store_be16(at, siw_addr_port(&p->source));
+	store_be16(at + 2, siw_addr_port(&p->dest));
 	packet_put32(at + 4, p->seq);
 	packet_put32(at + 8, p->flags & SIW_TCP_ACK ? p->ack : 0);
 	at[12] = (uint8_t)(len / 4 << 4);
 	at[13] = p->flags;
-	packet_put16(at + 14, 65535);
+	store_be16(at + 14, 65535);
 	packet_put32(at + 16, 0);
 	if (p->flags & SIW_TCP_SYN) {
 		packet_put32(at + TCP, 0x02040000 | SIW_CAPTURE_TCP_MAX); /* MSS */
@@ -168,7 +168,7 @@ size_t siw_capture_packet_build(const struct siw_capture_packet *p, uint8_t *out
 
 	write_mac_address(out, &p->dest);
 	write_mac_address(out + 6, &p->source);
-	packet_put16(out + 12, ip == IPV4 ? 0x0800 : 0x86dd);
+	store_be16(out + 12, ip == IPV4 ? 0x0800 : 0x86dd);
 	copy_packet_payload(segment + len, p);
 	len += p->length;
 	write_ip_header(out + ETHERNET, p, len + p->missing);
@@ -177,7 +177,7 @@ size_t siw_capture_packet_build(const struct siw_capture_packet *p, uint8_t *out
 		uint16_t sum = packet_checksum(p, segment, len);
 
 		/* In UDP 0 means no checksum, so a computed sum of 0 is written as 0xffff. */
-		packet_put16(segment + (p->tcp ? 16 : 6), sum || p->tcp ? sum : 0xffff);
+		store_be16(segment + (p->tcp ? 16 : 6), sum || p->tcp ? sum : 0xffff);
 	}
 	return ETHERNET + ip + len;
 }

@@ -15,7 +15,7 @@ from pathlib import Path
 
 __all__ = [
     "CountersError",
-    "counter_folders",
+    "folders_of_counters_pages",
     "pids_with_readable_counters",
     "read_counters",
     "read_own_counters",
@@ -32,7 +32,7 @@ class CountersError(OSError):
     """The counters of a process cannot be read; the text gives the reason."""
 
 
-def counter_folders() -> list[Path]:
+def folders_of_counters_pages() -> list[Path]:
     """Return the folders that may contain counters pages of this user's processes, likeliest first.
 
     A folder is omitted if it is missing, belongs to another user, is accessible to others or is a
@@ -62,9 +62,9 @@ def _process_start_ticks(pid: int) -> int | None:
         return None
 
 
-def _list_counters_page_files() -> Iterator[tuple[int, Path]]:
+def _find_counters_pages() -> Iterator[tuple[int, Path]]:
     """Yield the PID and the path of every counters page; only the name of the file is checked."""
-    for folder in counter_folders():
+    for folder in folders_of_counters_pages():
         try:
             files = sorted(folder.iterdir())
         except OSError:
@@ -137,7 +137,7 @@ def read_counters(pid: int) -> dict[str, int]:
     no device, belongs to another user, or has exited) or the page is not valid.
     """
     error: OSError | None = None
-    for found, path in _list_counters_page_files():
+    for found, path in _find_counters_pages():
         if found != pid:
             continue
         try:
@@ -164,7 +164,7 @@ def read_own_counters() -> dict[str, int]:
 def pids_with_readable_counters() -> list[int]:
     """Return the PIDs of this user's running processes whose counters can be read, ascending."""
     good = set()
-    for pid, path in _list_counters_page_files():
+    for pid, path in _find_counters_pages():
         try:
             _parse_counters_page(pid, _read_counters_page(path))
         except OSError:

@@ -62,7 +62,7 @@ static bool crc_by_table_usable(void)
 }
 
 /* Multiplies two polynomials mod P: bit i of a word is the coefficient of x^(31-i). */
-static uint32_t multiply_mod_p(uint32_t a, uint32_t b)
+static uint32_t multiply_polynomials_mod_p(uint32_t a, uint32_t b)
 {
 	uint32_t product = 0;
 
@@ -81,7 +81,7 @@ static void power_table_init(void)
 {
 	power_of_x[0] = 1u << 30;
 	for (int k = 1; k < 31; k++)
-		power_of_x[k] = multiply_mod_p(power_of_x[k - 1], power_of_x[k - 1]);
+		power_of_x[k] = multiply_polynomials_mod_p(power_of_x[k - 1], power_of_x[k - 1]);
 }
 
 /* Returns x^n mod P. */
@@ -92,13 +92,13 @@ static uint32_t x_to_power(uint64_t n)
 	n %= ORDER_OF_X;
 	for (int k = 0; n; n >>= 1, k++)
 		if (n & 1)
-			product = multiply_mod_p(product, power_of_x[k]);
+			product = multiply_polynomials_mod_p(product, power_of_x[k]);
 	return product;
 }
 
 uint32_t siw_crc32c_multiply_by_table(uint32_t a, uint32_t b)
 {
-	return multiply_mod_p(multiply_mod_p(a, b), x_to_power(33));
+	return multiply_polynomials_mod_p(multiply_polynomials_mod_p(a, b), x_to_power(33));
 }
 
 static const struct siw_crc32c_ops siw_crc32c_table = {
@@ -167,7 +167,7 @@ uint32_t siw_crc32c_iov(uint32_t crc, const struct iovec *iov, int n)
 	return ~crc;
 }
 
-uint32_t siw_crc32c_shift_by(size_t len)
+uint32_t siw_crc32c_shift_factor(size_t len)
 {
 	return x_to_power(8 * (uint64_t)len + ORDER_OF_X - 33);
 }

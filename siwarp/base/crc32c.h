@@ -30,9 +30,9 @@ uint32_t siw_crc32c_iov(uint32_t crc, const struct iovec *iov, int n);
 
 /*
  * siw_crc32c_combine returns crc(A || B), where a is crc(A), b is crc(B), and shift is the result of
- * siw_crc32c_shift_by for the octets of B. siw_crc32c_shift_by takes up to a microsecond.
+ * siw_crc32c_shift_factor for the octets of B. siw_crc32c_shift_factor takes up to a microsecond.
  */
-uint32_t siw_crc32c_shift_by(size_t len);
+uint32_t siw_crc32c_shift_factor(size_t len);
 uint32_t siw_crc32c_combine(uint32_t a, uint32_t b, uint32_t shift);
 
 /* Returns the name of the implementation in use: the fastest that the CPU supports. */

@@ -15,7 +15,7 @@ typedef struct {
 } wide_t;
 typedef __m256i factor_t;
 
-INLINE WIDE __m256i load_and_copy_256(uint8_t *dst, const uint8_t *src, size_t i)
+INLINE WIDE __m256i load_and_copy_256_bits(uint8_t *dst, const uint8_t *src, size_t i)
 {
 	__m256i v = _mm256_loadu_si256((const __m256i_u *)(src + i));
 
@@ -28,12 +28,12 @@ INLINE WIDE wide_t load_and_copy(uint8_t *dst, const uint8_t *src, size_t i)
 {
 	wide_t v;
 
-	v.first = load_and_copy_256(dst, src, i);
-	v.second = load_and_copy_256(dst, src, i + 32);
+	v.first = load_and_copy_256_bits(dst, src, i);
+	v.second = load_and_copy_256_bits(dst, src, i + 32);
 	return v;
 }
 
-INLINE WIDE wide_t add_crc(wide_t v, uint32_t crc)
+INLINE WIDE wide_t xor_crc_into_vector(wide_t v, uint32_t crc)
 {
 	v.first = _mm256_xor_si256(v.first, _mm256_zextsi128_si256(_mm_cvtsi32_si128((int)crc)));
 	return v;

@@ -20,7 +20,7 @@ INLINE WIDE wide_t load_and_copy(uint8_t *dst, const uint8_t *src, size_t i)
 	return v;
 }
 
-INLINE WIDE wide_t add_crc(wide_t v, uint32_t crc)
+INLINE WIDE wide_t xor_crc_into_vector(wide_t v, uint32_t crc)
 {
 	return _mm512_xor_si512(v, _mm512_zextsi128_si512(_mm_cvtsi32_si128((int)crc)));
 }

@@ -17,7 +17,7 @@
  *
  *	wide_t load_and_copy(uint8_t *dst, const uint8_t *src, size_t i)
  *		loads from src + i and, unless dst is NULL, stores at dst + i
- *	wide_t add_crc(wide_t v, uint32_t crc)
+ *	wide_t xor_crc_into_vector(wide_t v, uint32_t crc)
  *		adds the CRC of the preceding octets to the first octets
  *	wide_t shift_accumulator_and_add(wide_t acc, factor_t k, wide_t data)
  *		returns the accumulator, shifted by the distance that k encodes, plus data
@@ -82,7 +82,7 @@ INLINE WIDE uint32_t wide_crc_of_mixed_block(uint32_t crc, const uint8_t *src, c
 	struct wide4 acc = load_and_copy_4(NULL, src, 0);
 	uint64_t a = 0, b = 0, c = 0, last;
 
-	acc.z0 = add_crc(acc.z0, crc);
+	acc.z0 = xor_crc_into_vector(acc.z0, crc);
 	for (size_t i = 256; i < 256 * steps; i += 256, stream += STREAM_STEP) {
 		struct wide4 d = load_and_copy_4(NULL, src, i);
 
@@ -122,7 +122,7 @@ INLINE WIDE uint32_t wide_crc_of_long_input(uint32_t crc, uint8_t *dst, const ui
 		const factor_t k256 = K2(RX64_2111, RX64_2047);
 		struct wide4 a = load_and_copy_4(dst, src, 0);
 
-		a.z0 = add_crc(a.z0, crc);
+		a.z0 = xor_crc_into_vector(a.z0, crc);
 		for (i = 256; len - i >= 256; i += 256) {
 			struct wide4 d = load_and_copy_4(dst, src, i);
 
@@ -133,7 +133,7 @@ INLINE WIDE uint32_t wide_crc_of_long_input(uint32_t crc, uint8_t *dst, const ui
 		}
 		acc = fold_four_accumulators(a);
 	} else {
-		acc = add_crc(load_and_copy(dst, src, 0), crc);
+		acc = xor_crc_into_vector(load_and_copy(dst, src, 0), crc);
 		i = 64;
 	}
 	for (; len - i >= 64; i += 64)

@@ -73,7 +73,7 @@ static void faults_read_environment(void)
 	if (!text || siw_faults_install_plan(text) == 0)
 		return;
 	snprintf(why_environment, sizeof(why_environment), "%s", why);
-	siw_trace_warn_user("SIWARP_FAULTS is not a valid fault plan: %s", why_environment);
+	siw_log_warn_user("SIWARP_FAULTS is not a valid fault plan: %s", why_environment);
 }
 
 int siw_faults_init(void)

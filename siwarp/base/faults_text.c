@@ -222,8 +222,8 @@ static int parse_blackout(struct reader *r, const char *at, char *word, struct s
 	return parse_time(r, at + (sign + 1 - word), sign + 1, &c->blackout_at);
 }
 
-static int parse_reset(struct reader *r, const char *at, const char *word,
-		       struct siw_fault_clause *c)
+static int parse_reset_fault(struct reader *r, const char *at, const char *word,
+			     struct siw_fault_clause *c)
 {
 	if (parse_number(word, octets, INT64_MAX, &c->reset_after) == 0 && c->reset_after)
 		return 0;
@@ -308,7 +308,7 @@ static int parse_rule_value(struct reader *r, const struct rule *rule, const cha
 	case BLACKOUT:
 		return parse_blackout(r, at, word, c);
 	case RESET:
-		return parse_reset(r, at, word, c);
+		return parse_reset_fault(r, at, word, c);
 	case PEER:
 		return parse_peer(r, at, word, c);
 	case SEED:
@@ -461,7 +461,7 @@ static void write_rule_name(struct writer *w, const char *name)
  * Writes a number with the largest unit that leaves no fraction, or in decimals if there is only
  * one unit.
  */
-static void write_number(struct writer *w, uint64_t value, const struct unit *units)
+static void append_number_with_unit(struct writer *w, uint64_t value, const struct unit *units)
 {
 	const struct unit *u = units;
 	uint64_t rest, scale;
@@ -478,13 +478,13 @@ static void write_number(struct writer *w, uint64_t value, const struct unit *un
 	write_text(w, "%s", u->name);
 }
 
-static void write_rule_if_set(struct writer *w, const char *name, uint64_t value,
-			      const struct unit *units)
+static void write_fault_rule_if_set(struct writer *w, const char *name, uint64_t value,
+				    const struct unit *units)
 {
 	if (!value)
 		return;
 	write_rule_name(w, name);
-	write_number(w, value, units);
+	append_number_with_unit(w, value, units);
 }
 
 static void write_peer_as_text(struct writer *w, const struct siw_fault_clause *c)
@@ -503,7 +503,8 @@ static void write_peer_as_text(struct writer *w, const struct siw_fault_clause *
 		write_text(w, ":%u", siw_addr_port(&c->peer));
 }
 
-static void write_rule(struct writer *w, const struct rule *rule, const struct siw_fault_clause *c)
+static void append_fault_rule_text(struct writer *w, const struct rule *rule,
+				   const struct siw_fault_clause *c)
 {
 	static const struct unit plain[] = { { "", 1 }, { NULL, 0 } };
 	const void *member = (const char *)c + rule->at;
@@ -511,31 +512,31 @@ static void write_rule(struct writer *w, const struct rule *rule, const struct s
 	switch (rule->form) {
 	case SHARE:
 	case COUNT:
-		write_rule_if_set(w, rule->name, *(const uint32_t *)member,
-				  rule->form == SHARE ? shares : plain);
+		write_fault_rule_if_set(w, rule->name, *(const uint32_t *)member,
+					rule->form == SHARE ? shares : plain);
 		break;
 	case TIME:
 	case RATE:
-		write_rule_if_set(w, rule->name, *(const uint64_t *)member,
-				  rule->form == TIME ? times : rates);
+		write_fault_rule_if_set(w, rule->name, *(const uint64_t *)member,
+					rule->form == TIME ? times : rates);
 		break;
 	case LIMIT:
-		write_rule_if_set(w, rule->name, c->limit, c->limit_octets ? octets : plain);
+		write_fault_rule_if_set(w, rule->name, c->limit, c->limit_octets ? octets : plain);
 		break;
 	case BLACKOUT:
 		if (!c->has_blackout)
 			break;
 		write_rule_name(w, rule->name);
-		write_number(w, c->blackout_for, times);
+		append_number_with_unit(w, c->blackout_for, times);
 		write_text(w, "@");
-		write_number(w, c->blackout_at, times);
+		append_number_with_unit(w, c->blackout_at, times);
 		break;
 	case RESET:
-		write_rule_if_set(w, rule->name, c->reset_after, octets);
+		write_fault_rule_if_set(w, rule->name, c->reset_after, octets);
 		if (!c->has_reset_at)
 			break;
 		write_rule_name(w, rule->name);
-		write_number(w, c->reset_at, times);
+		append_number_with_unit(w, c->reset_at, times);
 		break;
 	case PEER:
 		if (c->peer.family)
@@ -546,12 +547,12 @@ static void write_rule(struct writer *w, const struct rule *rule, const struct s
 		if (c->seed == 1 && !w->first)
 			break;
 		write_rule_name(w, rule->name);
-		write_number(w, c->seed, plain);
+		append_number_with_unit(w, c->seed, plain);
 		break;
 	}
 }
 
-static void write_clause(struct writer *w, const struct siw_fault_clause *c)
+static void write_fault_clause(struct writer *w, const struct siw_fault_clause *c)
 {
 	w->first = true;
 	if (c->dirs == 1 << SIW_FAULT_TX)
@@ -559,7 +560,7 @@ static void write_clause(struct writer *w, const struct siw_fault_clause *c)
 	else if (c->dirs == 1 << SIW_FAULT_RX)
 		write_text(w, "rx:");
 	for (int i = 0; i < N_RULES; i++)
-		write_rule(w, &rules[i], c);
+		append_fault_rule_text(w, &rules[i], c);
 }
 
 size_t siw_faults_format(const struct siw_faults *plan, char *text, size_t size)
@@ -571,7 +572,7 @@ size_t siw_faults_format(const struct siw_faults *plan, char *text, size_t size)
 	for (int i = 0; i < plan->n; i++) {
 		if (i)
 			write_text(&w, ";");
-		write_clause(&w, &plan->clause[i]);
+		write_fault_clause(&w, &plan->clause[i]);
 	}
 	return w.length;
 }

@@ -111,7 +111,7 @@ static inline _Atomic uint64_t *guard_cast_to_atomic_word(uint64_t *word)
  * Adds two words field by field (RFC 7306 section 5.1.1): each bit set in bounds is the top bit of
  * a field, and the carry out of a field is dropped.
  */
-static uint64_t add_words_by_field(uint64_t a, uint64_t b, uint64_t bounds)
+static uint64_t add_fields_without_carry(uint64_t a, uint64_t b, uint64_t bounds)
 {
 	return ((a & ~bounds) + (b & ~bounds)) ^ ((a ^ b) & bounds);
 }
@@ -136,7 +136,7 @@ static UNSEEN uint64_t guarded_word_fetch_add(_Atomic uint64_t *word, uint64_t a
 		return atomic_fetch_add_explicit(word, add, memory_order_seq_cst);
 	old = atomic_load_explicit(word, memory_order_seq_cst);
 	while (!atomic_compare_exchange_strong_explicit(word, &old,
-							add_words_by_field(old, add, bounds),
+							add_fields_without_carry(old, add, bounds),
 							memory_order_seq_cst, memory_order_seq_cst))
 		;
 	return old;
@@ -192,7 +192,7 @@ static bool guard_contains_fault_address(const struct guard *g, const void *addr
 	return at >= (g->start & ~(page - 1)) && at < ((g->end + page - 1) & ~(page - 1));
 }
 
-static void guard_resume_at_recovery_point(struct guard *g, ucontext_t *context)
+static void guard_set_context_to_recovery_point(struct guard *g, ucontext_t *context)
 {
 #if BY_CONTEXT && defined(__x86_64__)
 	context->uc_mcontext.gregs[REG_RBP] = (greg_t)(uintptr_t)g->jump[0];
@@ -266,7 +266,7 @@ static void handle_fault_signal(int sig, siginfo_t *info, void *context)
 
 	if (g && info->si_code > 0 && guard_contains_fault_address(g, info->si_addr)) {
 		now = NULL;
-		guard_resume_at_recovery_point(g, context);
+		guard_set_context_to_recovery_point(g, context);
 	} else if (g && info->si_code == SI_TKILL && info->si_pid == getpid()) {
 		/*
 		 * A handler that was installed after siwarp's handler caught the fault, restored

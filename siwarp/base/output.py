@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, TextIO, cast
 
-__all__ = ["BROKEN_PIPE", "run_with_closable_output", "wrap_error_lines"]
+__all__ = ["BROKEN_PIPE", "run_with_closable_output", "wrap_lines_of_stderr"]
 
 #: Exit status after a closed pipe: the status that a shell reports for death by SIGPIPE.
 BROKEN_PIPE = 141
@@ -50,13 +50,13 @@ def _wrap_line(line: str, room: int) -> str:
     return "\n".join(pieces) + "\n" * line.endswith("\n")
 
 
-def wrap_error_lines() -> None:
+def wrap_lines_of_stderr() -> None:
     """Break the lines of standard error between words, if it is a terminal."""
     if sys.stderr is not None and sys.stderr.isatty():
         sys.stderr = cast(TextIO, _WrappedLines(sys.stderr))
 
 
-def _flush_unless_closed(stream: TextIO) -> bool:
+def _flush_unless_reader_closed(stream: TextIO) -> bool:
     """Flush a stream; return False if the reader of the pipe has closed it.
 
     Unread output is discarded, because the interpreter would write it again at exit and print an
@@ -96,9 +96,15 @@ def run_with_closable_output(command: Callable[[], int]) -> int:
     except SystemExit as e:
         # After a broken pipe, typer has replaced sys.stdout by another object.
         broken = sys.stdout is not output
-        if _flush_unless_closed(output) and _flush_unless_closed(complaints) and not broken:
+        if (
+            _flush_unless_reader_closed(output)
+            and _flush_unless_reader_closed(complaints)
+            and not broken
+        ):
             raise
         raise SystemExit(BROKEN_PIPE) from e
     return (
-        status if _flush_unless_closed(output) and _flush_unless_closed(complaints) else BROKEN_PIPE
+        status
+        if _flush_unless_reader_closed(output) and _flush_unless_reader_closed(complaints)
+        else BROKEN_PIPE
     )

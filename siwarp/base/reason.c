@@ -11,7 +11,7 @@ static const int errno_of[SIW_WHY_COUNT] = {
 #undef SIW_WHY
 };
 
-int siw_refuse_with_reason(enum siw_reason_code why, const uint64_t number[SIW_WHY_NUMBERS])
+int siw_fail_call_with_reason(enum siw_reason_code why, const uint64_t number[SIW_WHY_NUMBERS])
 {
 	siw_refusal.why = why;
 	for (int i = 0; i < SIW_WHY_NUMBERS; i++)
@@ -23,7 +23,8 @@ int siw_refuse_with_errno(int err)
 {
 	for (int why = SIW_WHY_NO_MEMORY; why < SIW_WHY_SYSTEM; why++)
 		if (errno_of[why] == -err)
-			return siw_refuse_with_reason(why, (const uint64_t[SIW_WHY_NUMBERS]){ 0 });
+			return siw_fail_call_with_reason(why,
+							 (const uint64_t[SIW_WHY_NUMBERS]){ 0 });
 	siw_refuse(SYSTEM, (uint64_t)-err);
 	return err;
 }

@@ -378,10 +378,10 @@ static inline void siw_reason_begin(void)
 }
 
 /* Records a reason; returns the negative errno value that SIW_REASONS gives for it. */
-int siw_refuse_with_reason(enum siw_reason_code why, const uint64_t number[SIW_WHY_NUMBERS])
+int siw_fail_call_with_reason(enum siw_reason_code why, const uint64_t number[SIW_WHY_NUMBERS])
 	__attribute__((cold));
 #define siw_refuse(name, ...) \
-	siw_refuse_with_reason(SIW_WHY_##name, (const uint64_t[SIW_WHY_NUMBERS]){ __VA_ARGS__ })
+	siw_fail_call_with_reason(SIW_WHY_##name, (const uint64_t[SIW_WHY_NUMBERS]){ __VA_ARGS__ })
 
 /* Converts a string to one of the numbers that are stored with a reason. */
 static inline uint64_t siw_reason_text(const char *text)

@@ -185,22 +185,22 @@ static void env_apply_variable(const char *var)
 	    !strncmp(var, SIMULATED, strlen(SIMULATED)))
 		return;
 	if (!s && advice_for_former_variable(var, len))
-		siw_trace_warn_user("%.*s is ignored: %s", (int)len, var,
-				    advice_for_former_variable(var, len));
+		siw_log_warn_user("%.*s is ignored: %s", (int)len, var,
+				  advice_for_former_variable(var, len));
 	else if (!s)
-		siw_trace_warn_user("there is no setting %.*s; ignored", (int)len, var);
+		siw_log_warn_user("there is no setting %.*s; ignored", (int)len, var);
 	else if (!var[len])
 		return;
 	else if (store_setting_text(s, var + len + 1) == 0)
 		return;
 	else if (is_log_setting(s))
-		siw_trace_warn_user("%s is not level[,layer=level]...; ignored", var);
+		siw_log_warn_user("%s is not level[,layer=level]...; ignored", var);
 	else if (names)
-		siw_trace_warn_user("%s is not %s, %s or %s; ignored", var, names[0], names[1],
-				    names[2]);
+		siw_log_warn_user("%s is not %s, %s or %s; ignored", var, names[0], names[1],
+				  names[2]);
 	else
-		siw_trace_warn_user("%s is not a number from %lld to %lld; using %lld", var,
-				    (long long)s->min, (long long)s->max, (long long)s->def);
+		siw_log_warn_user("%s is not a number from %lld to %lld; using %lld", var,
+				  (long long)s->min, (long long)s->max, (long long)s->def);
 }
 
 /*

@@ -31,7 +31,7 @@ __all__ = [
     "print_line",
     "print_note",
     "print_table",
-    "progress_bar",
+    "show_progress_bar",
 ]
 
 
@@ -201,7 +201,7 @@ def _wrap_with_hanging_indent(first: str, others: str, text: str, room: int) -> 
 
 
 @contextlib.contextmanager
-def progress_bar(text: str, total: int) -> Iterator[Callable[[int], None]]:
+def show_progress_bar(text: str, total: int) -> Iterator[Callable[[int], None]]:
     """Show a progress bar; yield a function that is called with the steps since the last call."""
     if _record is not None or not is_terminal_output():
         yield lambda _steps: None

@@ -10,7 +10,7 @@
 
 #define SECOND 1000000000u
 
-uint64_t siw_source_make_key(void)
+uint64_t siw_source_make_hash_key(void)
 {
 	uint64_t key;
 

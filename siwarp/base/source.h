@@ -21,7 +21,7 @@
  * Returns an odd, secret key for siw_source_table_index; not secret early at boot, before the
  * kernel has random numbers.
  */
-uint64_t siw_source_make_key(void);
+uint64_t siw_source_make_hash_key(void);
 /* Returns the index of a source in a table of SIW_SOURCES entries. */
 uint32_t siw_source_table_index(uint64_t key, const struct siw_addr *addr);
 

@@ -56,7 +56,7 @@ void siw_trace_write(enum siw_trace_layer layer, enum siw_log_level level, const
 	va_end(ap);
 }
 
-void siw_trace_warn_user(const char *fmt, ...)
+void siw_log_warn_user(const char *fmt, ...)
 {
 	va_list ap;
 
@@ -72,7 +72,7 @@ void siw_trace_set_all_levels(int level)
 }
 
 /* Returns the index of the word, of len octets, in the array of n names, or -1. */
-static int trace_find_name(const char *const *names, int n, const char *word, size_t len)
+static int trace_find_index_of_name(const char *const *names, int n, const char *word, size_t len)
 {
 	for (int i = 0; i < n; i++)
 		if (strlen(names[i]) == len && memcmp(names[i], word, len) == 0)
@@ -84,7 +84,7 @@ static int parse_level(const char *word, size_t len)
 {
 	if (len == 1 && word[0] >= '0' && word[0] < '0' + N_LEVELS)
 		return word[0] - '0';
-	return trace_find_name(level_names, N_LEVELS, word, len);
+	return trace_find_index_of_name(level_names, N_LEVELS, word, len);
 }
 
 int siw_trace_parse_levels(const char *text)
@@ -99,9 +99,9 @@ int siw_trace_parse_levels(const char *text)
 		const char *eq = memchr(text, '=', len);
 		const char *word = eq ? eq + 1 : text;
 		int v = parse_level(word, len - (size_t)(word - text));
-		int layer =
-			eq ? trace_find_name(layer_names, SIW_TRACE_N, text, (size_t)(eq - text))
-			   : 0;
+		int layer = eq ? trace_find_index_of_name(layer_names, SIW_TRACE_N, text,
+							  (size_t)(eq - text))
+			       : 0;
 
 		if (v < 0 || layer < 0)
 			return -EINVAL;
@@ -119,12 +119,12 @@ int siw_trace_parse_levels(const char *text)
 
 int siw_trace_level_of_layer(const char *layer)
 {
-	int i = trace_find_name(layer_names, SIW_TRACE_N, layer, strlen(layer));
+	int i = trace_find_index_of_name(layer_names, SIW_TRACE_N, layer, strlen(layer));
 
 	return i < 0 ? -EINVAL : atomic_load_explicit(&siw_trace_levels[i], memory_order_relaxed);
 }
 
-int siw_trace_log_for_tests(const char *layer, int level, const char *text)
+int siw_trace_log_text_for_tests(const char *layer, int level, const char *text)
 {
 	/*
 	 * siw_log() accepts bare names, not values, so every pair of layer and level needs a

@@ -57,7 +57,7 @@ void siw_trace_write(enum siw_trace_layer layer, enum siw_log_level level, const
 	__attribute__((format(printf, 3, 4)));
 
 /* Writes a line to stderr regardless of the levels: for errors in the user's settings. */
-void siw_trace_warn_user(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+void siw_log_warn_user(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
 /* cffi: begin */
 
@@ -78,7 +78,7 @@ int siw_trace_level_of_layer(const char *layer);
  * For tests: writes one line for this layer and level through siw_log(). -EINVAL: no such layer or
  * level.
  */
-int siw_trace_log_for_tests(const char *layer, int level, const char *text);
+int siw_trace_log_text_for_tests(const char *layer, int level, const char *text);
 
 /* cffi: end */
 

@@ -5,7 +5,7 @@
 ``siwarp bench table`` compares all figures with their required values.
 """
 
-from siwarp.bench.plan import Plan, UsageError, make_plan
+from siwarp.bench.plan import Plan, UsageError, make_bench_plan
 from siwarp.bench.runner import BenchError, run
 
-__all__ = ["BenchError", "Plan", "UsageError", "make_plan", "run"]
+__all__ = ["BenchError", "Plan", "UsageError", "make_bench_plan", "run"]

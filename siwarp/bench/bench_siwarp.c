@@ -670,7 +670,7 @@ static uint32_t bench_stream_send_rd(struct siw_bench_side *e, uint32_t n)
 	return done;
 }
 
-static uint64_t bench_stream_run_send(struct siw_bench_side *e, uint32_t n)
+static uint64_t bench_stream_time_sends(struct siw_bench_side *e, uint32_t n)
 {
 	uint64_t start = siw_bench_now(), ns;
 	uint32_t done = e->o->server ? bench_stream_receive(e, n)
@@ -686,7 +686,7 @@ static uint64_t bench_stream_run_send(struct siw_bench_side *e, uint32_t n)
  * Keep depth requests outstanding until n requests have completed. The last request of each list is
  * signalled.
  */
-static void bench_stream_post_rdma(struct siw_bench_side *e, enum siw_wr_opcode opcode, uint32_t n)
+static void bench_run_rdma_stream(struct siw_bench_side *e, enum siw_wr_opcode opcode, uint32_t n)
 {
 	int wanted = opcode == SIW_WR_RDMA_READ ? SIW_WC_RDMA_READ : SIW_WC_RDMA_WRITE;
 	struct siw_wc wc[SIW_BENCH_BATCH];
@@ -731,7 +731,7 @@ static uint64_t bench_stream_run_write(struct siw_bench_side *e, uint32_t n)
 		siw_bench_post_recv(e, slot);
 		return 1;
 	}
-	bench_stream_post_rdma(e, SIW_WR_RDMA_WRITE, n);
+	bench_run_rdma_stream(e, SIW_WR_RDMA_WRITE, n);
 	siw_bench_post_send(e, 0);
 	siw_bench_await_recv_and_repost(e);
 	ns = siw_bench_now() - start;
@@ -747,7 +747,7 @@ static uint64_t bench_stream_run_read(struct siw_bench_side *e, uint32_t n)
 		siw_bench_post_recv(e, siw_bench_await_recv_slot(e, &length));
 		return 1;
 	}
-	bench_stream_post_rdma(e, SIW_WR_RDMA_READ, n);
+	bench_run_rdma_stream(e, SIW_WR_RDMA_READ, n);
 	ns = siw_bench_now() - start;
 	siw_bench_buf_check(siw_bench_slot(&e->buf, 0), e->o->size);
 	memset(siw_bench_slot(&e->buf, 0), 0, e->o->size);
@@ -759,7 +759,7 @@ void siw_bench_measure_siwarp_stream(const struct siw_bench_opts *o,
 				     struct siw_bench_result *result)
 {
 	static uint64_t (*const by[])(struct siw_bench_side *, uint32_t) = {
-		[SIW_BENCH_SEND] = bench_stream_run_send,
+		[SIW_BENCH_SEND] = bench_stream_time_sends,
 		[SIW_BENCH_WRITE] = bench_stream_run_write,
 		[SIW_BENCH_READ] = bench_stream_run_read,
 	};
@@ -775,7 +775,7 @@ void siw_bench_measure_siwarp_stream(const struct siw_bench_opts *o,
 		uint64_t ns;
 
 		siw_bench_exchange_number(o->ctl, 0);
-		ns = (windowed ? bench_stream_run_send : by[o->op])(&e, parts[i]);
+		ns = (windowed ? bench_stream_time_sends : by[o->op])(&e, parts[i]);
 		siw_bench_store_rate_result(o, parts[i], ns, result);
 	}
 	siw_bench_exchange_number(o->ctl, 0);

@@ -131,7 +131,7 @@ static void worker_exit_if_idle_too_long(struct worker *w)
 
 /* ---- raw sockets ----------------------------------------------------------------------------- */
 
-static int raw_open_socket(int type, struct sockaddr_in *local)
+static int kernel_open_socket(int type, struct sockaddr_in *local)
 {
 	socklen_t length = sizeof(*local);
 	int fd = socket(AF_INET, type | SOCK_CLOEXEC, 0);
@@ -148,14 +148,14 @@ static void raw_open_udp_pair(struct worker *w)
 {
 	struct sockaddr_in local;
 
-	w->from = raw_open_socket(SOCK_DGRAM, &local);
-	w->to = raw_open_socket(SOCK_DGRAM, &w->peer);
+	w->from = kernel_open_socket(SOCK_DGRAM, &local);
+	w->to = kernel_open_socket(SOCK_DGRAM, &w->peer);
 }
 
 static void raw_open_tcp_pair(struct worker *w)
 {
 	struct sockaddr_in local;
-	int listener = raw_open_socket(SOCK_STREAM, &local), on = 1;
+	int listener = kernel_open_socket(SOCK_STREAM, &local), on = 1;
 
 	w->from = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	if (listen(listener, 1) || w->from < 0 ||
@@ -312,7 +312,7 @@ static struct siw_qp *pair_create_qp(struct device *d, const struct pair *p, str
 	return qp;
 }
 
-static void pair_post_all_recvs(struct pair *p)
+static void pair_post_receiver_window(struct pair *p)
 {
 	for (uint32_t i = 0; i < p->window; i++) {
 		struct siw_sge sge = { .addr = (uintptr_t)siw_bench_slot(&p->buf, i),
@@ -328,7 +328,7 @@ static void pair_set_up_ud(struct device *d, struct pair *p)
 {
 	struct siw_addr a;
 
-	pair_post_all_recvs(p);
+	pair_post_receiver_window(p);
 	siw_bench_exit_on_error(siw_qp_addr(p->to, &a, NULL), "the queue pair's address");
 	p->ah = siw_bench_require_object(siw_create_ah(d->pd, &a), "an address handle");
 }
@@ -336,7 +336,7 @@ static void pair_set_up_ud(struct device *d, struct pair *p)
 static void pair_accept_connection(struct pair *p, struct siw_cm_id *id)
 {
 	siw_bench_exit_on_error(siw_cm_bind_qp(id, p->to), "binding the queue pair");
-	pair_post_all_recvs(p);
+	pair_post_receiver_window(p);
 	siw_bench_exit_on_error(siw_cm_accept(id, NULL), "accepting");
 }
 

@@ -199,7 +199,7 @@ bool siw_bench_is_idle_time_over(struct siw_bench_guard *guard)
 
 /* ---- statistics ------------------------------------------------------------------------------ */
 
-static int compare_samples(const void *a, const void *b)
+static int compare_sample_values(const void *a, const void *b)
 {
 	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
 
@@ -220,7 +220,7 @@ void siw_bench_write_samples(const struct siw_bench_opts *o, const uint64_t *ns)
 void siw_bench_summarize_samples(uint64_t *ns, uint32_t n, double parts,
 				 struct siw_bench_result *result)
 {
-	qsort(ns, n, sizeof(*ns), compare_samples);
+	qsort(ns, n, sizeof(*ns), compare_sample_values);
 	result->value = (double)ns[n / 2] / parts / 1000;
 	result->p99 = (double)ns[(uint64_t)n * 99 / 100] / parts / 1000;
 	result->p999 = (double)ns[(uint64_t)n * 999 / 1000] / parts / 1000;

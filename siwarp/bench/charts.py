@@ -82,7 +82,7 @@ def _draw_marker(i: int, x: float, y: float) -> str:
     return shapes[i % len(shapes)]
 
 
-def _separate_labels(wanted: Sequence[float]) -> list[float]:
+def _spread_label_positions(wanted: Sequence[float]) -> list[float]:
     """Return coordinates near the wanted ones, in the same order, so that labels do not overlap."""
     order = sorted(range(len(wanted)), key=lambda i: wanted[i])
     placed = [0.0] * len(wanted)
@@ -141,7 +141,7 @@ def draw_curves(
             _draw_text(x_axis.coordinate_of(value), bottom + 18, formats[0](value), "middle")
         )
     parts.append(_draw_text((_LEFT + right) / 2, _HEIGHT - 6, labels[0], "middle"))
-    ends = _separate_labels([y_axis.coordinate_of(curve.points[-1][1]) for curve in curves])
+    ends = _spread_label_positions([y_axis.coordinate_of(curve.points[-1][1]) for curve in curves])
     for i, (curve, end) in enumerate(zip(curves, ends, strict=True)):
         spots = [(x_axis.coordinate_of(x), y_axis.coordinate_of(y)) for x, y in curve.points]
         path = "L".join(f"{x:.1f} {y:.1f}" for x, y in spots)

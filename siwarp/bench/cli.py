@@ -20,20 +20,20 @@ import typer
 
 from siwarp.bench import compare, memory, threads
 from siwarp.bench import table as figures
-from siwarp.bench.options import HOSTS, OPTIONS, PORT, SIZES, STREAM, TIMES, add_options_by_name
+from siwarp.bench.options import HOSTS, OPTIONS, PORT, SIZES, STREAM, TIMES, with_named_options
 from siwarp.bench.plan import UsageError, make_plans
 from siwarp.bench.plot import draw_curves_to_file, validate_plot_option
 from siwarp.bench.runner import BenchError, SlowError, run
 from siwarp.bench.runner import Progress as Step
-from siwarp.bench.show import csv_row, curves_of_results, print_measurement, write_csv
+from siwarp.bench.show import curves_of_results, print_measurement, result_to_csv_dict, write_csv
 
-__all__ = ["app", "exit_on_signal", "exit_with_message_on_bench_error", "progress_bar"]
+__all__ = ["app", "exit_on_signal", "exit_with_message_on_bench_error", "show_progress_bar"]
 
 app = typer.Typer(no_args_is_help=True)
 
 
 @contextlib.contextmanager
-def progress_bar(text: str) -> Iterator[Step | None]:
+def show_progress_bar(text: str) -> Iterator[Step | None]:
     """Show a progress bar on a terminal; yields None if the output is not a terminal."""
     if not (sys.stdout.isatty() and sys.stderr.isatty()):
         yield None
@@ -109,7 +109,7 @@ def _measure_and_print(
         for plan in plans:
             with exit_with_message_on_bench_error():
                 try:
-                    with progress_bar(f"bench {kind}") as progress:
+                    with show_progress_bar(f"bench {kind}") as progress:
                         measured = run(
                             kind,
                             plan.qp,
@@ -137,7 +137,7 @@ def _measure_and_print(
     if not results:
         raise typer.Exit(1)
     if csv:
-        write_csv(Path(csv), [csv_row(result) for result in results])
+        write_csv(Path(csv), [result_to_csv_dict(result) for result in results])
     if plot:
         draw_curves_to_file(Path(plot), kind, curves_of_results(results))
 
@@ -212,7 +212,7 @@ def _measure_between_hosts(
         sizes=asked["sizes"],
         **given,
     )
-    with progress_bar(f"bench {kind}") as progress:
+    with show_progress_bar(f"bench {kind}") as progress:
         hosts_points.run_client(measurement, progress)
 
 
@@ -284,7 +284,7 @@ def compare_or_serve(
         raise typer.BadParameter(
             "--rounds and --json belong to --program or to a command: give one"
         )
-    with progress_bar("both programs") as progress, exit_with_message_on_bench_error():
+    with show_progress_bar("both programs") as progress, exit_with_message_on_bench_error():
         compared = compare.compare_programs(program, rounds or compare.ROUNDS, progress)
     if as_json:
         print(json.dumps(compared, indent=2))
@@ -294,10 +294,10 @@ def compare_or_serve(
 
 
 @app.command("lat")
-@add_options_by_name(
+@with_named_options(
     f"addr qp op size {SIZES} iters wait api depth rounds markers faults {HOSTS} {TIMES}"
 )
-def latency_command(**options: Any) -> None:
+def run_latency_command(**options: Any) -> None:
     """One-way latency: half a round trip, or all of it for a Read. One message at a time."""
     if options.pop("depth") not in (None, 1):
         raise typer.BadParameter("latency has one message in flight: use --depth 1")
@@ -305,22 +305,22 @@ def latency_command(**options: Any) -> None:
 
 
 @app.command("bw")
-@add_options_by_name(f"addr {STREAM} {HOSTS} pairs both")
-def bandwidth_command(**options: Any) -> None:
+@with_named_options(f"addr {STREAM} {HOSTS} pairs both")
+def run_bandwidth_command(**options: Any) -> None:
     """Bandwidth in GB/s (10^9 octets a second)."""
     _measure_locally_or_between_hosts("bw", **options)
 
 
 @app.command("rate")
-@add_options_by_name(f"addr {STREAM} {HOSTS} pairs both")
-def message_rate_command(**options: Any) -> None:
+@with_named_options(f"addr {STREAM} {HOSTS} pairs both")
+def run_message_rate_command(**options: Any) -> None:
     """Message rate in messages per second."""
     _measure_locally_or_between_hosts("rate", **options)
 
 
 @app.command("memory")
-@add_options_by_name("")
-def memory_command(
+@with_named_options("")
+def run_memory_command(
     qp: str = typer.Option(
         ",".join(memory.QPS), "--qp", help="Kinds of queue pairs, separated by commas."
     ),
@@ -338,7 +338,7 @@ def memory_command(
         raise typer.BadParameter(
             "give numbers from 1 to 16000, separated by commas", param_hint="--peers"
         )
-    with progress_bar("memory") as progress, exit_with_message_on_bench_error():
+    with show_progress_bar("memory") as progress, exit_with_message_on_bench_error():
         found = memory.measure_memory_per_peer(qps, tuple(map(int, peers.split(","))), progress)
     if as_json:
         print(json.dumps(found, indent=2))
@@ -365,8 +365,8 @@ def _print_memory_per_peer(found: dict[str, Any]) -> None:
 
 
 @app.command("threads")
-@add_options_by_name("only")
-def threads_command(
+@with_named_options("only")
+def run_threads_command(
     counts: str | None = typer.Option(
         None,
         "--threads",
@@ -403,11 +403,11 @@ def threads_command(
         )
     except ValueError as e:
         raise typer.BadParameter(str(e), param_hint="--threads") from None
-    rows = [row for row in threads.define_rows(asked) if only.lower() in row.name.lower()]
+    rows = [row for row in threads.rows_of_thread_counts(asked) if only.lower() in row.name.lower()]
     if not rows:
         raise typer.BadParameter(f"no row has {only!r} in its name: omit --only to print the rows")
     try:
-        with progress_bar("bench threads") as progress, exit_with_message_on_bench_error():
+        with show_progress_bar("bench threads") as progress, exit_with_message_on_bench_error():
             found = threads.measure_rows(rows, rounds, duration, progress)
     except UsageError as e:
         raise typer.BadParameter(str(e)) from None
@@ -433,7 +433,7 @@ def _make_progress_line_printer(text: str, steps: int = 20) -> Step:
 
 
 @app.command("all")
-def all_command(
+def run_all_command(
     out: Path = typer.Option(  # noqa: B008
         Path("siwarp-bench-all.html"), "--out", metavar="FILE", help="The page to write."
     ),
@@ -456,7 +456,7 @@ def all_command(
         for path in filter(None, (out, json_file)):
             _check_writable(path)
         try:
-            with progress_bar("bench all") as progress:
+            with show_progress_bar("bench all") as progress:
                 found = report.measure_figures(
                     scope,
                     report.define_measurements(scope, Path(folder)),
@@ -482,13 +482,13 @@ def _check_writable(path: Path) -> None:
 
 
 @app.command("table")
-@add_options_by_name("rounds only output")
-def table_command(rounds: int, only: str, output: str, *, as_json: bool) -> None:
+@with_named_options("rounds only output")
+def run_table_command(rounds: int, only: str, output: str, *, as_json: bool) -> None:
     """Figures beside raw sockets, with promised limits; exit status 1 if one is missed."""
     rows = [row for row in figures.ROWS if only.lower() in row.name.lower()]
     if not rows:
         raise typer.BadParameter(f"no row has {only!r} in its name: omit --only to print the names")
-    with progress_bar("the figures") as progress:
+    with show_progress_bar("the figures") as progress:
         results = figures.measure_rows(rows, rounds, progress)
     figures.write_results(results, output)
     if as_json:

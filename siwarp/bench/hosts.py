@@ -46,13 +46,13 @@ from typing import Any, NamedTuple
 
 from siwarp.base.closing import Closing
 from siwarp.base.numeric import resolve_to_numeric
-from siwarp.bench.plan import Plan, UsageError, make_plan
+from siwarp.bench.plan import Plan, UsageError, make_bench_plan
 from siwarp.bench.runner import (
     GRACE_S,
     LIMIT_S,
     BenchError,
-    bench_process_arguments,
     bench_program_path,
+    build_bench_process_arguments,
     process_exit_reason,
     raise_if_process_failed,
     warmup_message_count,
@@ -73,9 +73,9 @@ __all__ = [
     "ProcessOutcome",
     "RunResult",
     "bench_command_line",
-    "bench_environment",
+    "encode_host_byte_order",
+    "make_bench_process_env",
     "make_greeting",
-    "own_byte_order",
     "set_keep_alive",
 ]
 
@@ -127,7 +127,7 @@ class Greeting(NamedTuple):
         return cls(version, order, bool(refused), length)
 
 
-def own_byte_order() -> bytes:
+def encode_host_byte_order() -> bytes:
     """Return this host's byte order in the format of a greeting."""
     return sys.byteorder[:1].encode()
 
@@ -135,7 +135,7 @@ def own_byte_order() -> bytes:
 def make_greeting(text: str = "") -> bytes:
     """Return a greeting; a greeting with a text is a refusal."""
     said = text.encode()[:MOST_TEXT]
-    return GREETING.pack(MAGIC, VERSION, own_byte_order(), bool(said), len(said)) + said
+    return GREETING.pack(MAGIC, VERSION, encode_host_byte_order(), bool(said), len(said)) + said
 
 
 @dataclass(frozen=True)
@@ -223,7 +223,7 @@ class MeasurementRequest:
             UsageError: there is no such measurement.
 
         """
-        return make_plan(
+        return make_bench_plan(
             self.kind,
             self.qp,
             self.op,
@@ -281,7 +281,7 @@ def exchange_greetings(connection: socket.socket, where: str, seconds: float) ->
             f"{where} uses version {theirs.version} of siwarp bench's protocol, this host "
             f"{VERSION}: run the same siwarp on both hosts",
         )
-    if theirs.order != own_byte_order():
+    if theirs.order != encode_host_byte_order():
         raise OSError(
             71,
             f"{where} has another byte order, which siwarp bench does not support: use siwarp ping",
@@ -375,13 +375,13 @@ def bench_command_line(
         "remote": where.remote,
         "cpu": _choose_cpu(channel, side),
     }
-    options = bench_process_arguments(
+    options = build_bench_process_arguments(
         request.to_plan(), side, run="ours", warmup=request.warmup, **own
     )
     return [str(bench_program_path()), *options]
 
 
-def bench_environment(request: MeasurementRequest) -> dict[str, str]:
+def make_bench_process_env(request: MeasurementRequest) -> dict[str, str]:
     """Return the environment of the processes of a run."""
     return {**os.environ, "SIWARP_QKEY": str(request.qkey)}
 
@@ -496,7 +496,9 @@ class ClientSession(Closing):
         with tempfile.TemporaryDirectory(prefix="siwarp-bench-") as folder:
             try:
                 here = self._run_processes(request, folder if keep else "")
-                there = [ProcessOutcome.from_report(end) for end in self._receive_list("ends")]
+                there = [
+                    ProcessOutcome.from_report(end) for end in self._receive_reply_list("ends")
+                ]
             except OSError as e:
                 self.is_over = True
                 reason = str(e.strerror or e)
@@ -514,7 +516,7 @@ class ClientSession(Closing):
     def _run_processes(self, request: MeasurementRequest, samples: str) -> list[ProcessOutcome]:
         self._socket.settimeout(self.CONNECT_S)
         self._socket.sendall(request.pack() + b"\n")
-        tokens = self._receive_list("tokens")
+        tokens = self._receive_reply_list("tokens")
         if len(tokens) != request.channel_count:
             raise _InvalidReplyError
         with contextlib.ExitStack() as stack:
@@ -527,7 +529,7 @@ class ClientSession(Closing):
                     processes.append(
                         stack.enter_context(
                             _start_process_and_kill_at_exit(
-                                command, ctl, bench_environment(request)
+                                command, ctl, make_bench_process_env(request)
                             )
                         )
                     )
@@ -550,7 +552,7 @@ class ClientSession(Closing):
             raise
         return ctl
 
-    def _receive_list(self, name: str) -> list[Any]:
+    def _receive_reply_list(self, name: str) -> list[Any]:
         """Receive the server's reply, and return the list with this name.
 
         Raises:

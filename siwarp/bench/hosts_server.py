@@ -30,9 +30,9 @@ from siwarp.bench.hosts import (
     MeasurementRequest,
     ProcessOutcome,
     bench_command_line,
-    bench_environment,
+    encode_host_byte_order,
+    make_bench_process_env,
     make_greeting,
-    own_byte_order,
     set_keep_alive,
 )
 from siwarp.bench.runner import GRACE_S
@@ -130,7 +130,7 @@ class Server:
             return "this is a siwarp bench server: use siwarp bench lat, bw or rate"
         if theirs.version != VERSION:
             return f"this is version {VERSION}, not {theirs.version}: use the same siwarp"
-        if theirs.order != own_byte_order():
+        if theirs.order != encode_host_byte_order():
             return "the server's byte order differs: use siwarp ping"
         return "the server is busy with another client: try again later" if self._busy else ""
 
@@ -166,7 +166,7 @@ class Server:
                     raise _ClientGone("it sent a line that is too long") from None
                 if not line.endswith(b"\n"):
                     raise _ClientGone("it closed the connection")
-                await self._serve_run(line, reader, writer, Addresses(own, peer))
+                await self._serve_requested_run(line, reader, writer, Addresses(own, peer))
             self._send_json_line(
                 writer, {"refused": "your time is over: the server takes another client"}
             )
@@ -177,7 +177,7 @@ class Server:
     def _send_json_line(self, writer: asyncio.StreamWriter, value: object) -> None:
         writer.write(json.dumps(value).encode() + b"\n")
 
-    async def _serve_run(
+    async def _serve_requested_run(
         self,
         line: bytes,
         reader: asyncio.StreamReader,
@@ -221,7 +221,7 @@ class Server:
                             stdout=subprocess.PIPE,
                             stderr=subprocess.PIPE,
                             pass_fds=[channel],
-                            env=bench_environment(request),
+                            env=make_bench_process_env(request),
                         )
                     )
             ends = asyncio.gather(*map(_wait_for_process_end, processes))

@@ -9,7 +9,7 @@ import platform
 import re
 from pathlib import Path
 
-__all__ = ["describe_machine", "non_default_settings"]
+__all__ = ["describe_machine", "siwarp_environment_variables"]
 
 #: Files whose content is a property: kernel limits of buffers, congestion control, and others.
 _FILES = {
@@ -62,6 +62,6 @@ def describe_machine() -> dict[str, str]:
     }
 
 
-def non_default_settings() -> dict[str, str]:
+def siwarp_environment_variables() -> dict[str, str]:
     """Return the variables SIWARP_... of this process's environment, with their values."""
     return {name: value for name, value in os.environ.items() if name.startswith("SIWARP_")}

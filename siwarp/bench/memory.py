@@ -16,7 +16,7 @@ from typing import Any
 
 from siwarp.bench.runner import BenchError, Progress, bench_program_path
 
-__all__ = ["PEERS", "QPS", "kernel_memory_of_sockets", "measure_memory_per_peer"]
+__all__ = ["PEERS", "QPS", "estimate_kernel_memory_of_sockets", "measure_memory_per_peer"]
 
 PEERS = (1, 10, 100, 1_000, 10_000)
 QPS = ("ud", "rd", "rc")
@@ -44,7 +44,7 @@ def _socket_object_octets(qp: str, sizes: dict[str, int]) -> int | None:
     return sum(sizes[name] for name in wanted)
 
 
-def kernel_memory_of_sockets(udp: int, tcp: int) -> int | None:
+def estimate_kernel_memory_of_sockets(udp: int, tcp: int) -> int | None:
     """Return the octets of kernel objects for ``udp`` and ``tcp`` sockets; None if unknown."""
     sizes = _read_slab_sizes()
     of_udp, of_tcp = _socket_object_octets("ud", sizes), _socket_object_octets("rc", sizes)

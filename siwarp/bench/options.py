@@ -11,14 +11,14 @@ import typer
 
 from siwarp.bench.trust import LEAST_FLOOR_ROUNDS
 
-__all__ = ["HOSTS", "OPTIONS", "PORT", "SIZES", "STREAM", "TIMES", "add_options_by_name"]
+__all__ = ["HOSTS", "OPTIONS", "PORT", "SIZES", "STREAM", "TIMES", "with_named_options"]
 
 
 #: The default port of the server; perftest and ping's server use the preceding port.
 PORT = 18516
 
 
-def _make_shell_completion_of_list(*words: str) -> Callable[[str], list[str]]:
+def _make_comma_list_completion(*words: str) -> Callable[[str], list[str]]:
     """Return a shell completion for an option whose value is a comma-separated list of
     ``words``.
     """
@@ -46,7 +46,7 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
         typer.Option(
             ["ud"],
             "--qp",
-            autocompletion=_make_shell_completion_of_list("ud", "uc", "rd", "rc"),
+            autocompletion=_make_comma_list_completion("ud", "uc", "rd", "rc"),
             help="ud, uc, rd or rc; several separated by commas or repeated.",
         ),
     ),
@@ -55,7 +55,7 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
         typer.Option(
             "send",
             "--op",
-            autocompletion=_make_shell_completion_of_list("send", "write", "read"),
+            autocompletion=_make_comma_list_completion("send", "write", "read"),
             help="send; rc: also write and read; uc, and bw on rd: also write.",
         ),
     ),
@@ -186,7 +186,7 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
         typer.Option(
             "poll",
             "--wait",
-            autocompletion=_make_shell_completion_of_list("poll", "event"),
+            autocompletion=_make_comma_list_completion("poll", "event"),
             help="poll, or event: sleep on a completion channel.",
         ),
     ),
@@ -195,7 +195,7 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
         typer.Option(
             "c",
             "--api",
-            autocompletion=_make_shell_completion_of_list("c", "python", "numpy"),
+            autocompletion=_make_comma_list_completion("c", "python", "numpy"),
             help="c, python, or numpy (Sends in NumPy arrays); the floor of the latter two is C.",
         ),
     ),
@@ -245,7 +245,7 @@ TIMES = "percentiles histogram sorted_samples unsorted_samples samples"
 Command = Callable[..., None]
 
 
-def add_options_by_name(names: str) -> Callable[[Command], Command]:
+def with_named_options(names: str) -> Callable[[Command], Command]:
     """Return a decorator that adds the named options, and --json, after a command's own options."""
 
     def add_options(command: Command) -> Command:

@@ -18,12 +18,12 @@ __all__ = [
     "Plan",
     "PlanOptions",
     "UsageError",
-    "datagram_capacity_of_receive_buffer",
-    "fault_plan_without_losses",
-    "make_plan",
+    "comparison_runs_of_plan",
+    "count_datagrams_fitting_receive_buffer",
+    "make_bench_plan",
     "make_plans",
     "make_raw_socket_floor_plan",
-    "raw_socket_floors_of_plan",
+    "remove_losses_from_fault_plan",
 ]
 
 #: Maximum payload of a UD datagram over IPv4, after DDP's header (18 octets) and the CRC (4).
@@ -151,7 +151,7 @@ _FLOORS = {
 }
 
 
-def raw_socket_floors_of_plan(plan: Plan) -> Floors:
+def comparison_runs_of_plan(plan: Plan) -> Floors:
     """Return the runs with which the result of a plan is compared.
 
     These are runs of raw sockets, with two exceptions: the floor of ``api`` python and numpy is the
@@ -185,7 +185,7 @@ def make_raw_socket_floor_plan(plan: Plan) -> Plan:
     return replace(beside, iters=iters + -iters % beside.messages_per_credit)
 
 
-def fault_plan_without_losses(faults: str) -> str | None:
+def remove_losses_from_fault_plan(faults: str) -> str | None:
     """Return a fault plan without the faults that make RD retransmit; None if it has none."""
     clauses = []
     lossy = False
@@ -214,7 +214,7 @@ def _receive_buffer_octets() -> int:
         return s.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
 
 
-def datagram_capacity_of_receive_buffer(size: int) -> int:
+def count_datagrams_fitting_receive_buffer(size: int) -> int:
     """Return the number of datagrams of a size that surely fit in a receive buffer.
 
     The kernel rounds a small datagram up to a power of two; above 16 KiB it uses page fragments.
@@ -232,7 +232,7 @@ def _default_depth(kind: str, qp: str, op: str, size: int, beside: bool = True) 
     return (
         depth
         if _has_flow_control(kind, qp, beside)
-        else max(1, min(depth, datagram_capacity_of_receive_buffer(size)))
+        else max(1, min(depth, count_datagrams_fitting_receive_buffer(size)))
     )
 
 
@@ -289,7 +289,7 @@ def _check_measurement_plan(plan: Plan, beside: bool) -> None:
     if (
         not _has_flow_control(plan.kind, plan.qp, beside)
         and plan.kind != "lat"
-        and plan.depth > (room := datagram_capacity_of_receive_buffer(plan.size))
+        and plan.depth > (room := count_datagrams_fitting_receive_buffer(plan.size))
     ):
         raise UsageError(
             f"{plan.depth} datagrams of {plan.size} octets do not fit a socket's receive buffer: "
@@ -297,7 +297,7 @@ def _check_measurement_plan(plan: Plan, beside: bool) -> None:
         )
 
 
-def make_plan(
+def make_bench_plan(
     kind: str,
     qp: str = "ud",
     op: str = "send",
@@ -333,9 +333,9 @@ def make_plans(
     """Return a plan for each type of queue pair and each size.
 
     Args:
-        kind, qps, op: see make_plan.
+        kind, qps, op: see make_bench_plan.
         sizes: a list for ``siwarp.bench.sizes``; None: the kind's usual size.
-        options: further options of make_plan.
+        options: further options of make_bench_plan.
 
     Returns:
         The plans, and why sizes of ``all`` are left out, a line for each type of queue pair.
@@ -354,7 +354,7 @@ def make_plans(
     for qp in qps:
         for size in every:
             try:
-                plans.append(make_plan(kind, qp, op, size=size, **options))
+                plans.append(make_bench_plan(kind, qp, op, size=size, **options))
             except UsageError as e:
                 if size is None or size not in ALL or size == ALL[0] or "octets" not in str(e):
                     raise

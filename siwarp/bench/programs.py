@@ -14,7 +14,13 @@ from pathlib import Path
 
 from siwarp.bench.runner import BenchError, cpu_for_client_or_server
 
-__all__ = ["Pair", "find_result", "measure_program_pair", "parse_client_result", "wait_for_output"]
+__all__ = [
+    "Pair",
+    "extract_figure_from_output",
+    "measure_program_pair",
+    "parse_client_result",
+    "wait_and_return_output",
+]
 
 #: Time limit for a pair of programs in seconds.
 LIMIT_S = 60
@@ -54,7 +60,7 @@ def _is_port_listening(port: int) -> bool:
     return re.search(rf":{port:04X} [0-9A-F:]+ 0A ", table) is not None
 
 
-def wait_for_output(process: subprocess.Popen[str], program: str) -> str:
+def wait_and_return_output(process: subprocess.Popen[str], program: str) -> str:
     """Return a program's output; raise BenchError if it does not end in time with status 0."""
     try:
         said, _ = process.communicate(timeout=LIMIT_S)
@@ -68,7 +74,7 @@ def wait_for_output(process: subprocess.Popen[str], program: str) -> str:
     return said
 
 
-def find_result(program: str, pattern: str, said: str) -> float:
+def extract_figure_from_output(program: str, pattern: str, said: str) -> float:
     """Return the figure that a regular expression finds in a program's output.
 
     Raises:
@@ -88,7 +94,7 @@ def parse_client_result(pair: Pair, said: str) -> float:
         BenchError: the output has no such figure.
 
     """
-    return find_result(pair.program, pair.result, said) * pair.scale
+    return extract_figure_from_output(pair.program, pair.result, said) * pair.scale
 
 
 def measure_program_pair(pair: Pair) -> float:
@@ -119,8 +125,8 @@ def measure_program_pair(pair: Pair) -> float:
             time.sleep(0.01)
         client = start_program("client", pair.ports[1], "127.0.0.1")
         ends.append(client)
-        said = wait_for_output(client, pair.program)
-        wait_for_output(server, pair.program)
+        said = wait_and_return_output(client, pair.program)
+        wait_and_return_output(server, pair.program)
     finally:
         for end in ends:
             if end.poll() is None:

@@ -19,8 +19,8 @@ from typing import Any, Protocol
 
 from siwarp.bench import threads
 from siwarp.bench.compare import summarize_ratio
-from siwarp.bench.machine import describe_machine, non_default_settings
-from siwarp.bench.plan import RD_FLOOR, Plan, make_plan
+from siwarp.bench.machine import describe_machine, siwarp_environment_variables
+from siwarp.bench.plan import RD_FLOOR, Plan, make_bench_plan
 from siwarp.bench.runner import (
     FIRST_PROBE_MESSAGES,
     ITERS,
@@ -220,12 +220,12 @@ def _with_lists_of_32(series: _Series) -> _Series:
     return replace(series, name=f"{series.name}, lists of 32", post_list=32)
 
 
-def _with_blocking_raw_socket(series: _Series) -> _Series:
+def _series_with_blocking_floor(series: _Series) -> _Series:
     raw = {"unconnected": "blocking", "polling": "blocking"}.get(series.raw)
     return replace(series, raw=raw or f"blocking-{series.raw}") if series.raw else series
 
 
-def _define_bench_measurements(
+def _figures_of_bench(
     scope: Scope,
     section: str,
     panel: str,
@@ -241,7 +241,7 @@ def _define_bench_measurements(
     at_best = "" if best is None else measurement_key(section, panel, best.name, size)
     for series in (floor, *filter(None, [best]), *ours):
         if section == "cpu":
-            plan = make_plan(
+            plan = make_bench_plan(
                 "rate" if size == 64 else "bw",
                 series.qp,
                 series.op,
@@ -252,12 +252,15 @@ def _define_bench_measurements(
             # A process that waits sleeps immediately and does not spin, so its CPU time is the
             # time that the messages cost.
             run: Run = _CpuRun(
-                plan, _with_blocking_raw_socket(series).raw, scope.seconds, {"SIWARP_SPIN_US": "0"}
+                plan,
+                _series_with_blocking_floor(series).raw,
+                scope.seconds,
+                {"SIWARP_SPIN_US": "0"},
             )
         else:
             # Writes and Reads are posted one by one like Sends: with 128 outstanding.
             depth = 128 if section == "rate" else None
-            plan = make_plan(
+            plan = make_bench_plan(
                 kind, series.qp, series.op, size=size, depth=depth, post_list=series.post_list
             )
             run = _BenchRun(plan, series.raw, scope.seconds, {})
@@ -269,28 +272,24 @@ def _define_bench_measurements(
 
 def _define_latency_measurements(scope: Scope) -> Iterator[Figure]:
     for size in scope.datagrams:
-        yield from _define_bench_measurements(scope, "latency", "UDP", size, _RAW_UDP, (_UD, _RD))
+        yield from _figures_of_bench(scope, "latency", "UDP", size, _RAW_UDP, (_UD, _RD))
     for size in scope.streams:
-        yield from _define_bench_measurements(
-            scope, "latency", "TCP", size, _RAW_TCP, (_SEND, _WRITE)
-        )
-        yield from _define_bench_measurements(
-            scope, "latency", "TCP", size, _RAW_TCP_READ, (_READ,)
-        )
+        yield from _figures_of_bench(scope, "latency", "TCP", size, _RAW_TCP, (_SEND, _WRITE))
+        yield from _figures_of_bench(scope, "latency", "TCP", size, _RAW_TCP_READ, (_READ,))
 
 
 def _define_bandwidth_measurements(scope: Scope) -> Iterator[Figure]:
     for size in scope.datagrams:
         # A GSO batch has at least two datagrams.
         best = _RAW_UDP_GSO if size * 2 <= RD_FLOOR else None
-        yield from _define_bench_measurements(
+        yield from _figures_of_bench(
             scope, "bandwidth", "UDP", size, _RAW_UDP, (_UD, _RD), best=best
         )
     floor = measurement_key("bandwidth", "UDP", _RAW_UDP.name, RD_FLOOR)
-    run = _BenchRun(make_plan("bw", "rd", size=MIB), "", scope.seconds, {})
+    run = _BenchRun(make_bench_plan("bw", "rd", size=MIB), "", scope.seconds, {})
     yield Figure("bandwidth", "UDP", _RD.name, MIB, "GB/s", run, floor)
     for size in scope.streams:
-        yield from _define_bench_measurements(
+        yield from _figures_of_bench(
             scope, "bandwidth", "TCP", size, _RAW_TCP, (_SEND, _WRITE, _READ), best=_RAW_TCP_STREAM
         )
 
@@ -298,17 +297,15 @@ def _define_bandwidth_measurements(scope: Scope) -> Iterator[Figure]:
 def _define_rate_measurements(scope: Scope) -> Iterator[Figure]:
     uc = _Series("UC", "uc")
     datagrams = [each for one in (_UD, uc, _RD) for each in (one, _with_lists_of_32(one))]
-    yield from _define_bench_measurements(
+    yield from _figures_of_bench(
         scope, "rate", "UDP", 64, _RAW_UDP_LISTS, datagrams, best=_RAW_UDP_GSO
     )
     streams = [each for one in (_SEND, _WRITE) for each in (one, _with_lists_of_32(one))]
-    yield from _define_bench_measurements(
-        scope, "rate", "TCP", 64, _RAW_TCP, streams, best=_RAW_TCP_STREAM
-    )
+    yield from _figures_of_bench(scope, "rate", "TCP", 64, _RAW_TCP, streams, best=_RAW_TCP_STREAM)
 
 
 def _define_cpu_time_measurements(scope: Scope) -> Iterator[Figure]:
-    yield from _define_bench_measurements(
+    yield from _figures_of_bench(
         scope,
         "cpu",
         "UDP",
@@ -317,11 +314,11 @@ def _define_cpu_time_measurements(scope: Scope) -> Iterator[Figure]:
         (_with_lists_of_32(_UD), _with_lists_of_32(_RD)),
         best=_RAW_UDP_GSO,
     )
-    yield from _define_bench_measurements(scope, "cpu", "UDP", RD_FLOOR, _RAW_UDP, (_UD, _RD))
-    yield from _define_bench_measurements(
+    yield from _figures_of_bench(scope, "cpu", "UDP", RD_FLOOR, _RAW_UDP, (_UD, _RD))
+    yield from _figures_of_bench(
         scope, "cpu", "TCP", 64, _RAW_TCP, (_with_lists_of_32(_SEND),), best=_RAW_TCP_STREAM
     )
-    yield from _define_bench_measurements(scope, "cpu", "TCP", MIB, _RAW_TCP, (_SEND, _WRITE))
+    yield from _figures_of_bench(scope, "cpu", "TCP", MIB, _RAW_TCP, (_SEND, _WRITE))
 
 
 def _define_thread_measurements(scope: Scope) -> Iterator[Figure]:
@@ -345,7 +342,7 @@ def _define_thread_measurements(scope: Scope) -> Iterator[Figure]:
                 )
 
 
-def _define_measurements_of_other_stacks(folder: Path) -> Iterator[Figure]:
+def _figures_of_other_stacks(folder: Path) -> Iterator[Figure]:
     for kind, section, unit, size in (
         ("lat", "latency", "us", LATENCY_SIZE),
         ("bw", "bandwidth", "GB/s", STREAM_SIZE),
@@ -378,7 +375,7 @@ def define_measurements(scope: Scope, folder: Path) -> list[Figure]:
         *_define_rate_measurements(scope),
         *_define_cpu_time_measurements(scope),
         *_define_thread_measurements(scope),
-        *_define_measurements_of_other_stacks(folder),
+        *_figures_of_other_stacks(folder),
     ]
 
 
@@ -479,7 +476,7 @@ def measure_figures(
         "rounds": scope.rounds,
         "quick": scope.quick,
         "machine": describe_machine(),
-        "settings": non_default_settings(),
+        "settings": siwarp_environment_variables(),
         "load": {"before": load, "after": os.getloadavg()[0]},
         "stacks": [
             {

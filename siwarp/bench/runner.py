@@ -22,10 +22,10 @@ from siwarp.bench.plan import (
     Floors,
     Plan,
     PlanOptions,
-    fault_plan_without_losses,
-    make_plan,
+    comparison_runs_of_plan,
+    make_bench_plan,
     make_raw_socket_floor_plan,
-    raw_socket_floors_of_plan,
+    remove_losses_from_fault_plan,
 )
 from siwarp.bench.trust import floor_spread_warning, minimum_and_maximum
 
@@ -41,8 +41,8 @@ __all__ = [
     "Side",
     "SlowError",
     "Variant",
-    "bench_process_arguments",
     "bench_program_path",
+    "build_bench_process_arguments",
     "cpu_for_client_or_server",
     "make_progress_counter",
     "process_exit_reason",
@@ -171,7 +171,7 @@ def warmup_message_count(plan: Plan) -> int:
     return warmup + -warmup % plan.messages_per_credit
 
 
-def bench_process_arguments(plan: Plan, side: str, **more: object) -> list[str]:
+def build_bench_process_arguments(plan: Plan, side: str, **more: object) -> list[str]:
     """Return the arguments of a client or server; values in ``more`` that are None are omitted."""
     options: dict[str, object] = {
         "kind": plan.kind,
@@ -227,7 +227,7 @@ def raise_if_process_failed(name: str, ends: Iterable[tuple[str, int, str]]) -> 
     raise kind(f"the run {name!r} failed: {text}")
 
 
-def _environment_of_process(env: Mapping[str, str], side: str, run: Variant) -> dict[str, str]:
+def _make_process_environment(env: Mapping[str, str], side: str, run: Variant) -> dict[str, str]:
     """Return a process's environment: a common Q_Key, and a fault plan for siwarp's client."""
     everything = {**os.environ, **env, "SIWARP_MARKERS": str(int(run.markers))}
     if run.python:
@@ -330,10 +330,12 @@ def run_variant(
             side,
             [
                 *start,
-                *bench_process_arguments(plan, side, cpu=cpu_for_client_or_server(side), **own),
+                *build_bench_process_arguments(
+                    plan, side, cpu=cpu_for_client_or_server(side), **own
+                ),
                 *(["--arrays"] if run.arrays else []),
             ],
-            _environment_of_process(env, side, run),
+            _make_process_environment(env, side, run),
         )
         for side in ("server", "client")
     ]
@@ -354,7 +356,7 @@ def _variants_of_round(plan: Plan, floors: Floors, faults: str = "") -> list[Var
     runs = [floor, ours]
     if plan.markers:
         runs.append(replace(ours, name="markers", markers=True))
-    if plan.qp == "rd" and (lossless := fault_plan_without_losses(faults)) is not None:
+    if plan.qp == "rd" and (lossless := remove_losses_from_fault_plan(faults)) is not None:
         runs.append(replace(ours, name="lossless", faults=lossless))
     return runs + [Variant(name, name, beside=True) for name in floors.others]
 
@@ -517,8 +519,8 @@ def run(
 
     """
     until = time.monotonic() + within
-    plan = make_plan(kind, qp, op, **options)
-    floors = raw_socket_floors_of_plan(plan)
+    plan = make_bench_plan(kind, qp, op, **options)
+    floors = comparison_runs_of_plan(plan)
     if not others:
         floors = Floors(floors.floor)
     env = env or {}

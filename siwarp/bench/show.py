@@ -15,11 +15,11 @@ from siwarp.bench.plan import RD_FLOOR
 from siwarp.bench.table import format_value_with_unit
 
 __all__ = [
-    "csv_row",
     "curves_of_results",
     "describe_raw_socket_floor",
     "print_measurement",
     "print_text",
+    "result_to_csv_dict",
     "write_csv",
 ]
 
@@ -140,7 +140,7 @@ def print_measurement(result: dict[str, Any]) -> None:
         print_text(line, "  ")
 
 
-def csv_row(result: dict[str, Any]) -> dict[str, Any]:
+def result_to_csv_dict(result: dict[str, Any]) -> dict[str, Any]:
     """Return a result without its rounds, as a row for write_csv."""
     names = ("kind", "qp", "op", "size", "depth", "unit", "ours", "floor", "floor_name", "ratio")
     least, largest = result["spans"]["ratio"]

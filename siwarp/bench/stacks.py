@@ -14,7 +14,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from siwarp.bench.programs import Pair, find_result, measure_program_pair, wait_for_output
+from siwarp.bench.programs import (
+    Pair,
+    extract_figure_from_output,
+    measure_program_pair,
+    wait_and_return_output,
+)
 from siwarp.bench.runner import BenchError
 
 __all__ = [
@@ -130,10 +135,10 @@ def _measure_mpi(kind: str, folder: Path) -> float:
         env={**os.environ, **_MPI_ENVIRONMENT},
     ) as process:
         try:
-            said = wait_for_output(process, "mpirun")
+            said = wait_and_return_output(process, "mpirun")
         finally:
             process.kill()
-    return find_result("mpirun", r"(?m)^figure (\S+)$", said)
+    return extract_figure_from_output("mpirun", r"(?m)^figure (\S+)$", said)
 
 
 STACKS = (

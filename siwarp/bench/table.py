@@ -233,7 +233,7 @@ def _format_table_row_cells(result: dict[str, Any]) -> list[str]:
     return [*name, ratio, spans, *limits, floor_value, ours, result["floor_words"]]
 
 
-def _format_other_raw_socket_floors(result: dict[str, Any]) -> str:
+def _format_further_floors(result: dict[str, Any]) -> str:
     measured = result["measured"]
     if measured is None or not measured["floors"]:
         return ""
@@ -266,7 +266,7 @@ def show_table(results: list[dict[str, Any]]) -> None:
         styles=[styles[result["verdict"]] for result in results],
     )
     show.print_line("floor and ours: medians; ratio: the median of the rounds' ratios, CRC on")
-    for line in filter(None, map(_format_other_raw_socket_floors, results)):
+    for line in filter(None, map(_format_further_floors, results)):
         show.print_line(f"others: {line}")
     for result in results:
         for doubt in result["measured"]["unreliable"] if result["measured"] else ():

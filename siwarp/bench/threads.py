@@ -35,10 +35,10 @@ __all__ = [
     "ROUNDS",
     "Row",
     "default_thread_counts",
-    "define_rows",
     "measure_rate",
     "measure_rows",
     "parse_thread_counts",
+    "rows_of_thread_counts",
     "show_rates",
 ]
 
@@ -103,7 +103,7 @@ def parse_thread_counts(text: str) -> list[int]:
     return sorted({int(word) for word in words})
 
 
-def define_rows(threads: Sequence[int]) -> list[Row]:
+def rows_of_thread_counts(threads: Sequence[int]) -> list[Row]:
     """Return all rows for these thread counts, in the order in which a round measures them."""
     rows = []
     for qp in QPS:
@@ -244,14 +244,14 @@ class _Ratio:
     below: tuple[Row, ...]
 
 
-def _define_ratios(qp: str, threads: Sequence[int]) -> list[_Ratio]:
+def _ratios_of_qp_type(qp: str, threads: Sequence[int]) -> list[_Ratio]:
     """Return the ratios of one type of queue pair, for ascending thread counts."""
     kind = qp.upper()
 
     def define_ratio(name: str, above: Row, below: Row) -> _Ratio:
         return _Ratio(f"{kind}, {name}", (above,), (below,))
 
-    def define_gain(run: str, n: int) -> _Ratio:
+    def define_ratio_to_one_thread(run: str, n: int) -> _Ratio:
         name = f"{RUNS[run]}, {_format_threads(n)} / 1 thread"
         return define_ratio(name, Row(qp, run, n), Row(qp, run, 1))
 
@@ -264,13 +264,16 @@ def _define_ratios(qp: str, threads: Sequence[int]) -> list[_Ratio]:
     for n in threads:
         if n == 1:
             continue
-        ours, floor = define_gain("one-device", n), define_gain("raw", n)
+        ours, floor = (
+            define_ratio_to_one_thread("one-device", n),
+            define_ratio_to_one_thread("raw", n),
+        )
         name = f"{kind}, {_format_threads(n)}: gain of one device / gain of raw sockets"
         ratios += [ours, floor]
         ratios.append(_Ratio(name, ours.above + floor.below, ours.below + floor.above))
     eight, two = Row(qp, "one-device", 8), Row(qp, "one-device", 2)
     ratios.append(define_ratio("one device, 8 threads / 2 threads", eight, two))
-    ratios += [define_gain("one-cq", n) for n in POLLERS if n != 1]
+    ratios += [define_ratio_to_one_thread("one-cq", n) for n in POLLERS if n != 1]
     return ratios
 
 
@@ -280,7 +283,7 @@ def _summarize_ratios(
     """Return the ratios whose rows were all measured."""
     threads = sorted({row.threads for row in rows})
     found = []
-    for ratio in (each for qp in QPS for each in _define_ratios(qp, threads)):
+    for ratio in (each for qp in QPS for each in _ratios_of_qp_type(qp, threads)):
         if not set(ratio.above + ratio.below) <= set(rows):
             continue
         pairs = [

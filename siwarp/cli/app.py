@@ -9,7 +9,7 @@ from typing import Any
 import typer
 
 from siwarp.cli.group import Group
-from siwarp.cli.old_typer import adapt_typer
+from siwarp.cli.old_typer import patch_old_typer
 
 __all__ = ["build_app"]
 
@@ -64,7 +64,7 @@ _CONTEXT_SETTINGS = {"capture": {"allow_interspersed_args": False}}
 
 def build_app(wanted: str | None = None) -> typer.Typer:
     """Return the application with all subcommands, or with only the wanted one."""
-    adapt_typer()
+    patch_old_typer()
     app = typer.Typer(
         name="siwarp",
         cls=Group,

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from siwarp.cli.capture_file import existing_capture_files, prepare_capture_environment
-from siwarp.cli.execute import end_this_process_like_child, run_as_child
+from siwarp.cli.execute import end_by_signal_of_child, run_program_and_wait
 
 
 def capture(
@@ -38,9 +38,9 @@ def capture(
     """
     variables = prepare_capture_environment(output, command[0], max_mb)
     before = existing_capture_files(output)
-    status = run_as_child(command, {**os.environ, **variables})
+    status = run_program_and_wait(command, {**os.environ, **variables})
     _report_capture_files(output, before, status)
-    raise typer.Exit(end_this_process_like_child(status))
+    raise typer.Exit(end_by_signal_of_child(status))
 
 
 def _report_capture_files(output: str, before: set[str], status: int) -> None:

@@ -63,7 +63,7 @@ async def _copy_with_progress(
         result: Result = await copy(sources, target, **options)
         return result
     shown = 0
-    with show.progress_bar("copying", 1000) as step:
+    with show.show_progress_bar("copying", 1000) as step:
 
         def show_progress(progress: Progress) -> None:
             nonlocal shown
@@ -82,10 +82,10 @@ def _start_far_end(
 
     Raises:
         ValueError: both sides are at other machines, or the sources are at several ones.
-        FarEndError: as for ``start_far_end``.
+        FarEndError: as for ``start_far_end_over_ssh``.
 
     """
-    from siwarp.cli.far_end import parse_host_path, start_far_end
+    from siwarp.cli.far_end import parse_host_path, start_far_end_over_ssh
 
     parsed = [parse_host_path(path) for path in paths]
     there = [at for at, found in enumerate(parsed) if found is not None]
@@ -97,7 +97,7 @@ def _start_far_end(
     found = [one for one in parsed if one is not None]
     if len({one.host for one in found}) > 1:
         raise ValueError("all sources must be at the same host")
-    far = start_far_end(
+    far = start_far_end_over_ssh(
         found[0].host,
         [one.path for one in found],
         write=there == [target],
@@ -108,12 +108,12 @@ def _start_far_end(
     return far, there
 
 
-def _print_refused_channels(session: Session) -> None:
+def _print_channel_refusal_reasons(session: Session) -> None:
     for text in session.refused:
         print(f"siwarp cp: {text}; using {session.channel.upper()}", file=sys.stderr)
 
 
-def _find_adts_key_or_refuse(file: str | None) -> Key:
+def _require_adts_key(file: str | None) -> Key:
     found = find_adts_key(file)
     if found is None:
         raise typer.BadParameter(
@@ -221,7 +221,7 @@ def cp(
 
     def record_opened_session(session: Session) -> None:
         opened.append(session)
-        _print_refused_channels(session)
+        _print_channel_refusal_reasons(session)
 
     options["on_session"] = record_opened_session
     try:
@@ -234,7 +234,7 @@ def cp(
                     paths[at] = url
                 options["key"] = Key.from_text(far.key)
             else:
-                options["key"] = _find_adts_key_or_refuse(key)
+                options["key"] = _require_adts_key(key)
             result = asyncio.run(_copy_until_signal(paths[:-1], paths[-1], options, as_json))
     except FarEndError as e:
         print(f"siwarp cp: {e}", file=sys.stderr)

@@ -43,7 +43,7 @@ def _format_size(octets: int) -> str:
 def _write_random_file(path: Path, size: int) -> str:
     """Fill a file with random octets and return its SHA-256."""
     digest = hashlib.sha256()
-    with path.open("wb") as file, show.progress_bar("random octets", size) as step:
+    with path.open("wb") as file, show.show_progress_bar("random octets", size) as step:
         for at in range(0, size, 4 * _MIB):
             piece = os.urandom(min(4 * _MIB, size - at))
             digest.update(piece)
@@ -58,7 +58,7 @@ def _allocate_file(path: Path, size: int) -> None:
         os.posix_fallocate(file.fileno(), 0, size)
 
 
-def _transfer_region(conn: Any, mr: Any, there: Any, opcode: Any, text: str) -> float:
+def _time_region_transfer(conn: Any, mr: Any, there: Any, opcode: Any, text: str) -> float:
     """Transfer all of ``mr`` by RDMA, several pieces at a time; return the duration in seconds."""
     from siwarp.verbs import SendWR
 
@@ -74,7 +74,7 @@ def _transfer_region(conn: Any, mr: Any, there: Any, opcode: Any, text: str) -> 
     ]
     began = time.perf_counter()
     # After an interrupt, outstanding requests still use the memory: close the queue pair first.
-    with contextlib.ExitStack() as cut_short, show.progress_bar(text, mr.length) as step:
+    with contextlib.ExitStack() as cut_short, show.show_progress_bar(text, mr.length) as step:
         cut_short.callback(conn.close)
         posted = done = 0
         while done < len(requests):
@@ -93,7 +93,7 @@ def _transfer_region(conn: Any, mr: Any, there: Any, opcode: Any, text: str) -> 
     return time.perf_counter() - began
 
 
-def _write_and_read_back_file(peer: Peer, folder: Path, size: int) -> None:
+def _rdma_write_and_read_file(peer: Peer, folder: Path, size: int) -> None:
     import siwarp
     from siwarp.verbs import MR, AccessFlag, WROpcode
 
@@ -109,7 +109,7 @@ def _write_and_read_back_file(peer: Peer, folder: Path, size: int) -> None:
         )
         with mapped_file(source, write=False) as m:
             with MR(conn.pd, m, AccessFlag(0)) as mr:
-                took = _transfer_region(conn, mr, there, WROpcode.RDMA_WRITE, "RDMA Write")
+                took = _time_region_transfer(conn, mr, there, WROpcode.RDMA_WRITE, "RDMA Write")
             # When a Read posted after the Writes has completed, their octets are in the peer's
             # memory.
             conn.read(there.part(size - 1, 1))
@@ -121,7 +121,7 @@ def _write_and_read_back_file(peer: Peer, folder: Path, size: int) -> None:
         )
         with mapped_file(back, write=True) as m:
             with MR(conn.pd, m) as mr:
-                took = _transfer_region(conn, mr, there, WROpcode.RDMA_READ, "RDMA Read")
+                took = _time_region_transfer(conn, mr, there, WROpcode.RDMA_READ, "RDMA Read")
             same = hashlib.sha256(m).hexdigest() == digest
         _report_demo_check(
             same, f"RDMA Read:  {size / took / 1e9:.2f} GB/s; the data read back has it too"
@@ -257,7 +257,7 @@ def _demonstrate_transfers(octets: int, lossy: bool) -> None:
         _allocate_file(there, octets)
         with Peer("siwarp.cli.demo_peer", str(there)) as peer:
             show.print_line(f"this is process {os.getpid()}, the peer is {peer.pid}")
-            _write_and_read_back_file(peer, folder, octets)
+            _rdma_write_and_read_file(peer, folder, octets)
             demo_datagrams.demonstrate_ud(peer, lossy=lossy)
             demo_datagrams.demonstrate_rd(peer)
             _try_invalid_keys(peer)
@@ -277,7 +277,7 @@ def _compare_with_raw_sockets(measured: list[dict[str, Any]]) -> list[str]:
     rows = []
     partial: list[str] = []
     until = time.monotonic() + _COMPARE_S
-    with show.progress_bar("measuring", len(_COMPARED)) as step:
+    with show.show_progress_bar("measuring", len(_COMPARED)) as step:
         for at, (words, arguments) in enumerate(_COMPARED):
             # A measurement that ends early leaves the rest of its time to the following
             # measurements.

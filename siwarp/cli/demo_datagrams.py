@@ -123,7 +123,7 @@ def demonstrate_rd(peer: Peer) -> None:
         qp.post_recv(recvs)
         sent: list[bytes] = []
         back = 0
-        with show.progress_bar("messages", _MESSAGES) as step:
+        with show.show_progress_bar("messages", _MESSAGES) as step:
             while back < _MESSAGES:
                 while len(sent) - back < _DEPTH and len(sent) < _MESSAGES:
                     sent.append(os.urandom(_OCTETS))

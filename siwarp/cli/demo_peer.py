@@ -29,7 +29,7 @@ def _print_json(value: Any) -> None:
     print(json.dumps(value), flush=True)
 
 
-def _read_json() -> Any:
+def _read_json_line_from_stdin() -> Any:
     line = sys.stdin.readline()
     if not line:
         sys.exit(0)  # the demo has closed the pipe
@@ -54,7 +54,7 @@ def serve_file(path: Path) -> None:
         conn = listener.accept(timeout=30)
     with mapped_file(path, write=True) as memory, conn:
         conn.send(conn.register(memory).remote().pack())
-        while _read_json() == "digest":
+        while _read_json_line_from_stdin() == "digest":
             _print_json({"sha256": hashlib.sha256(memory).hexdigest()})
 
 
@@ -66,7 +66,7 @@ async def echo_datagrams(kind: QPType) -> None:
     async with open_endpoint(recv_size=size, recv_depth=_RECEIVES) as endpoint:
         _print_json({"port": endpoint.address[1], "size": size})
         echo = asyncio.ensure_future(_send_messages_back(endpoint))
-        await asyncio.to_thread(_read_json)
+        await asyncio.to_thread(_read_json_line_from_stdin)
         echo.cancel()
     _print_json("closed")
 

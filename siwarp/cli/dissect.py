@@ -202,7 +202,7 @@ def _print_selected_messages_or_streams(
     return []
 
 
-def _require_crc32c() -> None:
+def _require_crc32c_package() -> None:
     if importlib.util.find_spec("crc32c") is None:
         python = shlex.quote(sys.executable)
         typer.echo(
@@ -259,7 +259,7 @@ def dissect(
     ),
 ) -> None:
     """Print the messages in a capture: requests with their responses, errors with their clause."""
-    _require_crc32c()
+    _require_crc32c_package()
     from siwarp.inspect import Limits, examine
 
     limits = Limits(max_messages, max_unpacked << 20, max_seconds)

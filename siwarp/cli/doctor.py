@@ -68,7 +68,7 @@ def _check_default_port_is_free() -> Finding:
     )
 
 
-def _granted_buffer_octets(option: int, force: int, octets: int) -> int:
+def _measure_granted_socket_buffer(option: int, force: int, octets: int) -> int:
     """Return the buffer size in octets that a UDP socket is granted when siwarp requests
     ``octets``.
 
@@ -92,7 +92,7 @@ def _check_socket_buffers() -> Finding:
         ("rcvbuf", "rmem_max", socket.SO_RCVBUF, SO_RCVBUFFORCE),
         ("sndbuf", "wmem_max", socket.SO_SNDBUF, SO_SNDBUFFORCE),
     ):
-        if _granted_buffer_octets(option, force, values[name]) < values[name]:
+        if _measure_granted_socket_buffer(option, force, values[name]) < values[name]:
             low.append(f"net.core.{limit}={values[name]}")
     if low:
         where = "" if _read_sysctl("net/core/rmem_max") else "; in a container: on its host"
@@ -155,7 +155,7 @@ def _namespace_remedy() -> str:
     return "run as root"
 
 
-def _check_namespaces() -> Finding:
+def _check_namespace_creation() -> Finding:
     tool = shutil.which("unshare")
     if tool is None:
         return Finding(
@@ -221,7 +221,7 @@ _CHECKS: tuple[Callable[[], Finding], ...] = (
     _check_dropped_datagrams,
     _check_gso,
     _check_cpu_count,
-    _check_namespaces,
+    _check_namespace_creation,
     _check_compiler,
 )
 

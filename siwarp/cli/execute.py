@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from types import FrameType
 
-__all__ = ["end_this_process_like_child", "replace_this_process", "run_as_child"]
+__all__ = ["end_by_signal_of_child", "replace_this_process", "run_program_and_wait"]
 
 #: Signals that Python ignores; the program must start with their default action, as in a shell.
 _IGNORED_HERE = (signal.SIGPIPE, signal.SIGXFSZ)
@@ -29,10 +29,10 @@ def replace_this_process(command: list[str], environment: Mapping[str, str]) -> 
     try:
         os.execvpe(command[0], command, environment)
     except OSError as e:
-        return _report_exec_error(command[0], e)
+        return _print_exec_error(command[0], e)
 
 
-def _report_exec_error(program: str, error: OSError) -> int:
+def _print_exec_error(program: str, error: OSError) -> int:
     print(f"siwarp: cannot run {program}: {error.strerror}", file=sys.stderr)
     return 127 if isinstance(error, FileNotFoundError) else 126
 
@@ -107,7 +107,7 @@ def _pipe_readable_after_signals() -> Iterator[int]:
         os.close(writer)
 
 
-def run_as_child(command: list[str], environment: Mapping[str, str]) -> int:
+def run_program_and_wait(command: list[str], environment: Mapping[str, str]) -> int:
     """Run a program as a child and wait for it; return its status, -N if signal N ended it.
 
     For a program that cannot be run, returns the status that a shell would have then.
@@ -117,10 +117,10 @@ def run_as_child(command: list[str], environment: Mapping[str, str]) -> int:
         try:
             return child.run_program(command, environment)
         except OSError as e:
-            return _report_exec_error(command[0], e)
+            return _print_exec_error(command[0], e)
 
 
-def end_this_process_like_child(status: int) -> int:
+def end_by_signal_of_child(status: int) -> int:
     """End this process by the signal that ended a program (status -N); return any other status."""
     if status < 0:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

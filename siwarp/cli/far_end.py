@@ -32,7 +32,14 @@ from siwarp.cli.adts_key import parse_channel_list
 from siwarp.cli.peer import call_at_stdin_end
 from siwarp.cli.serve import raise_descriptor_limit
 
-__all__ = ["FarEnd", "FarEndError", "HostPath", "cp_far_end", "parse_host_path", "start_far_end"]
+__all__ = [
+    "FarEnd",
+    "FarEndError",
+    "HostPath",
+    "cp_far_end",
+    "parse_host_path",
+    "start_far_end_over_ssh",
+]
 
 #: What the far end's line on standard output begins with. Other lines are from the login scripts of
 #: the remote shell.
@@ -117,7 +124,7 @@ class _Answer(NamedTuple):
 
 
 class FarEnd:
-    """A running far end on another host, started by ``start_far_end``."""
+    """A running far end on another host, started by ``start_far_end_over_ssh``."""
 
     def __init__(self, process: subprocess.Popen[bytes], host: str, answer: _Answer) -> None:
         self._process = process
@@ -125,7 +132,7 @@ class FarEnd:
         self._listens_on, self._port, self.key, self._paths = answer
 
     def urls(self, given: list[str]) -> list[str]:
-        """Return the URLs of ``given``, the paths that were passed to ``start_far_end``.
+        """Return the URLs of ``given``, the paths that were passed to ``start_far_end_over_ssh``.
 
         Raises:
             FarEndError: the far end cannot be reached.
@@ -167,7 +174,7 @@ class FarEnd:
         self.close()
 
 
-def start_far_end(
+def start_far_end_over_ssh(
     host: str, paths: list[str], *, write: bool, rsh: str, program: str, channels: list[str]
 ) -> FarEnd:
     """Start the far end at a host, and wait until it listens.

@@ -57,7 +57,7 @@ _JSONOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.callback()
-def _group_help() -> None:
+def _ftp_group_callback() -> None:
     """Serve a directory to FTP clients, or copy files."""
 
 
@@ -187,7 +187,7 @@ def get(
         remote = transfer.stat_file(ftp, location.path)
         with (
             Tree(file.parent, writable=True) as tree,
-            show.progress_bar(file.name, remote.size) as step,
+            show.show_progress_bar(file.name, remote.size) as step,
         ):
             size = transfer.download_file(ftp, location.path, tree, file.name, remote, step)
     _print_copied(as_json, size, str(file))
@@ -226,7 +226,7 @@ def put(
         Tree(file.parent) as tree,
         contextlib.closing(tree.open_for_send(file.name)) as source,
         _open_connection(location, tls, ca, channel, active) as ftp,
-        show.progress_bar(file.name, source.entry.size) as step,
+        show.show_progress_bar(file.name, source.entry.size) as step,
     ):
         keep_time = "MFMT" in transfer.list_server_features(ftp)
         size = transfer.upload_file(
@@ -257,10 +257,10 @@ def mirror(
     """
     from siwarp.ulp.adts.tree import Tree
     from siwarp.ulp.ftp import transfer
-    from siwarp.ulp.ftp.url import is_url
+    from siwarp.ulp.ftp.url import is_ftp_url
 
-    down = is_url(source)
-    if down == is_url(destination):
+    down = is_ftp_url(source)
+    if down == is_ftp_url(destination):
         raise typer.BadParameter("give one URL and one directory", param_hint="SOURCE, DESTINATION")
     location = _parse_ftp_url(source if down else destination)
     directory = Path(destination if down else source)

@@ -8,7 +8,7 @@ import importlib
 import os
 import sys
 
-from siwarp.base.output import run_with_closable_output, wrap_error_lines
+from siwarp.base.output import run_with_closable_output, wrap_lines_of_stderr
 
 __all__ = ["main"]
 
@@ -68,7 +68,7 @@ def main(arguments: list[str] | None = None) -> int:
         # Objects that imports create live until the process ends. Collecting garbage among them
         # finds nothing, and would take a fifth of a short command's time.
         gc.disable()
-        wrap_error_lines()
+        wrap_lines_of_stderr()
     return run_with_closable_output(lambda: _run_command(arguments))
 
 
@@ -79,14 +79,14 @@ def _enable_gc_after_imports() -> None:
         gc.enable()
 
 
-def _was_interrupted(error: BaseException) -> bool:
+def _was_raised_during_interrupt(error: BaseException) -> bool:
     """Return whether an error was raised while a KeyboardInterrupt was handled.
 
     An object that was being created when Ctrl-C was pressed may keep its parent from closing.
     """
     context = error.__context__
     return context is not None and (
-        isinstance(context, KeyboardInterrupt) or _was_interrupted(context)
+        isinstance(context, KeyboardInterrupt) or _was_raised_during_interrupt(context)
     )
 
 
@@ -113,7 +113,7 @@ def _run_command(arguments: list[str] | None) -> int:
     except BrokenPipeError:
         raise
     except OSError as e:  # includes siwarp.Error, whose message names the remedy
-        if _was_interrupted(e):
+        if _was_raised_during_interrupt(e):
             return 130
         where = f"{e.filename}: " if e.filename is not None and e.strerror else ""
         print(f"siwarp: {where}{e.strerror or e}", file=sys.stderr)

@@ -14,10 +14,10 @@ import typer.core
 import typer.main
 from typer.models import OptionInfo, ParamMeta
 
-__all__ = ["adapt_typer"]
+__all__ = ["patch_old_typer"]
 
 
-def adapt_typer() -> None:
+def patch_old_typer() -> None:
     """Let an old typer read Annotated and X | None, and print its messages without boxes.
 
     Call it before the modules of the commands are imported.
@@ -27,11 +27,11 @@ def adapt_typer() -> None:
         return
     old.core.rich = None
     old.main.get_params_from_function = _parameters_of
-    old.Argument = _with_optional_default(old.Argument)
-    old.Option = _with_optional_default(old.Option)
+    old.Argument = _wrap_with_optional_default(old.Argument)
+    old.Option = _wrap_with_optional_default(old.Option)
 
 
-def _with_optional_default(make: Callable[..., Any]) -> Callable[..., Any]:
+def _wrap_with_optional_default(make: Callable[..., Any]) -> Callable[..., Any]:
     """Return ``make`` with an optional argument ``default``, as in newer versions of typer."""
 
     def make_with_optional_default(default: Any = ..., *names: str, **options: Any) -> Any:

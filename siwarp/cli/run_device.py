@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Device", "Gid", "query_library_devices", "read_output_of_child_process"]
+__all__ = ["Device", "Gid", "query_library_devices", "run_in_child_and_read_output"]
 
 _NAME, _PATH = 64, 256
 
@@ -192,7 +192,7 @@ def _write_devices_to_pipe(library: Path, pipe: int) -> None:
         json.dump(said, out)
 
 
-def read_output_of_child_process(write_output: Callable[[int], None]) -> str:
+def run_in_child_and_read_output(write_output: Callable[[int], None]) -> str:
     """Call ``write_output`` with a pipe's descriptor in a child process; return what it wrote.
 
     The child process ends when the function returns or raises an exception.
@@ -220,7 +220,7 @@ def query_library_devices(library: Path) -> list[Device]:
         OSError: the library cannot be loaded, or one of its calls failed.
 
     """
-    text = read_output_of_child_process(lambda pipe: _write_devices_to_pipe(library, pipe))
+    text = run_in_child_and_read_output(lambda pipe: _write_devices_to_pipe(library, pipe))
     said = json.loads(text) if text else f"{library} ended the process that queried it"
     if isinstance(said, str):
         raise OSError(said)

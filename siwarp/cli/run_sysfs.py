@@ -14,7 +14,7 @@ from pathlib import Path
 from siwarp.cli.run_device import Device, Gid
 
 __all__ = [
-    "sysfs_infiniband_file_contents",
+    "sysfs_infiniband_files_of_device",
     "sysfs_rdma_cm_file_contents",
     "sysfs_verbs_file_contents",
 ]
@@ -101,7 +101,7 @@ def _numa_node(interface: str | None) -> int:
     return -1
 
 
-def _sysfs_port_file_contents(device: Device) -> Iterator[tuple[str, str]]:
+def _list_sysfs_port_files(device: Device) -> Iterator[tuple[str, str]]:
     yield "state", _format_named_number(device.state, dict(enumerate(_STATES)))
     yield "phys_state", _format_named_number(device.phys_state, dict(enumerate(_PHYSICAL)))
     yield "link_layer", dict(enumerate(_LINK_LAYERS)).get(device.link_layer, "Unspecified")
@@ -120,7 +120,7 @@ def _sysfs_port_file_contents(device: Device) -> Iterator[tuple[str, str]]:
             yield f"gid_attrs/ndevs/{gid.index}", ndev
 
 
-def sysfs_infiniband_file_contents(device: Device) -> dict[str, str]:
+def sysfs_infiniband_files_of_device(device: Device) -> dict[str, str]:
     """Return the files of /sys/class/infiniband/DEVICE: relative path and line of text."""
     interface = _interface_of_gids(device.gids)
     return {
@@ -131,7 +131,7 @@ def sysfs_infiniband_file_contents(device: Device) -> dict[str, str]:
         "fw_ver": device.fw_ver,
         "hca_type": "siwarp",
         "device/numa_node": str(_numa_node(interface)),
-        **{f"ports/1/{name}": line for name, line in _sysfs_port_file_contents(device)},
+        **{f"ports/1/{name}": line for name, line in _list_sysfs_port_files(device)},
     }
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from siwarp import _paths
 from siwarp.cli import run_sysfs
-from siwarp.cli.run_device import Device, query_library_devices, read_output_of_child_process
+from siwarp.cli.run_device import Device, query_library_devices, run_in_child_and_read_output
 
 __all__ = ["expose_device_files_to_this_process"]
 
@@ -129,7 +129,7 @@ def _link_device_to_interface(device: Path, name: str) -> None:
         (folder / name).mkdir(parents=True)
 
 
-def _expose_device_classes(found: Sequence[Device]) -> None:
+def _mount_sysfs_device_classes(found: Sequence[Device]) -> None:
     misc = _CLASSES / "misc"
     kept = misc.iterdir() if misc.is_dir() else ()
     links = {link.name: str(link.readlink()) for link in kept if link.is_symlink()}
@@ -145,7 +145,7 @@ def _expose_device_classes(found: Sequence[Device]) -> None:
     _write_device_files(verbs, run_sysfs.sysfs_uverbs_abi_file_contents())
     for device in found:
         folder = _CLASSES / "infiniband" / device.name
-        files = run_sysfs.sysfs_infiniband_file_contents(device)
+        files = run_sysfs.sysfs_infiniband_files_of_device(device)
         _write_device_files(folder, files)
         _link_device_to_interface(folder / "device", files.get("ports/1/gid_attrs/ndevs/0", ""))
         _write_device_files(verbs / device.dev_name, run_sysfs.sysfs_verbs_file_contents(device))
@@ -153,7 +153,7 @@ def _expose_device_classes(found: Sequence[Device]) -> None:
     _call_mount("siwarp", _CLASSES, None, _MS_REMOUNT | _MS_BIND | _MS_RDONLY | _TMPFS)
 
 
-def _expose_device_nodes(found: Sequence[Device]) -> None:
+def _bind_null_to_device_nodes(found: Sequence[Device]) -> None:
     """Bind /dev/null to the device nodes; programs check whether they can open those."""
     folder = _NODES / "infiniband"
     ours = [device.dev_name for device in found]
@@ -169,21 +169,21 @@ def _expose_device_nodes(found: Sequence[Device]) -> None:
 
 def _expose_device_files(found: Sequence[Device]) -> None:
     _enter_new_mount_namespace()
-    _expose_device_classes(found)
-    _expose_device_nodes(found)
+    _mount_sysfs_device_classes(found)
+    _bind_null_to_device_nodes(found)
 
 
 def _run_in_child(act: Callable[[], None]) -> str:
     """Run a function in a child process; return the text of its error, or an empty string."""
 
-    def write_error(pipe: int) -> None:
+    def run_and_write_error(pipe: int) -> None:
         try:
             act()
         except OSError as e:
             where = f"{e.filename}: " if e.filename else ""
             os.write(pipe, f"{where}{e.strerror or e}".encode())
 
-    return read_output_of_child_process(write_error)
+    return run_in_child_and_read_output(run_and_write_error)
 
 
 def expose_device_files_to_this_process() -> str | None:

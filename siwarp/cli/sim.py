@@ -129,7 +129,7 @@ def _shortest_failing_prefix(
     Each prefix runs in a new process, like the command that replays it.
     """
 
-    def run_first_operations(n: int) -> dict[str, Any]:
+    def run_workload_prefix(n: int) -> dict[str, Any]:
         worker = Worker()
         try:
             return worker.run(workload, seed, n)
@@ -137,12 +137,12 @@ def _shortest_failing_prefix(
             worker.close()
 
     least, most = 0, failed_at
-    outcome = run_first_operations(most)
+    outcome = run_workload_prefix(most)
     if not outcome["failure"]:
         return most, outcome
     while most - least > 1:
         middle = (least + most) // 2
-        tried = run_first_operations(middle)
+        tried = run_workload_prefix(middle)
         if tried["failure"]:
             most, outcome = middle, tried
         else:

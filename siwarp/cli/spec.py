@@ -30,16 +30,16 @@ def _group_help() -> None:
 @app.command("dgram")
 def print_datagram_requirements(as_json: _AsJson = False, text: _Text = False) -> None:
     """Print the requirements of datagram-iWARP, each with the tests that verify it."""
-    _print_specification(SPECIFICATIONS["dgram"], as_json, text)
+    _print_protocol_specification(SPECIFICATIONS["dgram"], as_json, text)
 
 
 @app.command("adts")
 def print_adts_requirements(as_json: _AsJson = False, text: _Text = False) -> None:
     """Print the requirements of ADTS (file transfer), each with the tests that verify it."""
-    _print_specification(SPECIFICATIONS["adts"], as_json, text)
+    _print_protocol_specification(SPECIFICATIONS["adts"], as_json, text)
 
 
-def _print_specification(specification: Specification, as_json: bool, text: bool) -> None:
+def _print_protocol_specification(specification: Specification, as_json: bool, text: bool) -> None:
     markdown = requirements.specification_text(specification)
     if text:
         print(markdown, end="")

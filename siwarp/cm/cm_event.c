@@ -85,7 +85,7 @@ static void event_set_wire_error(struct siw_cm_event *ev, const struct siw_wire_
  * Raises this end's IRD to the responder's ORD, or fails if that exceeds the device's limit
  * (RFC6581-9.1-07, -08).
  */
-static int raise_ird_to_ord(struct siw_cm_id *id, uint16_t peer_ord)
+static int raise_ird_to_responder_ord(struct siw_cm_id *id, uint16_t peer_ord)
 {
 	struct siw_device_attr dev;
 
@@ -114,7 +114,7 @@ static int complete_connect_with_reply(struct siw_cm_id *id, const struct siw_mp
 	id->ord = id->request.ord;
 	if (reply->enhanced) {
 		id->ord = siw_cm_limit_ord(id->ord, reply->ird);
-		err = raise_ird_to_ord(id, reply->ord);
+		err = raise_ird_to_responder_ord(id, reply->ord);
 		if (err)
 			*why = INSUFFICIENT_IRD;
 		at.rtr = id->request.p2p ? reply->rtr : 0;
@@ -233,7 +233,7 @@ static int translate_connection_event(struct siw_cm_channel *ch, const struct si
 		translate_established_event(id, ev);
 		break;
 	case SIW_CONN_ASKED:
-		if (siw_cm_ud_translate_query(ch, e, ev))
+		if (siw_cm_ud_translate_query_event(ch, e, ev))
 			return 1;
 		break;
 	case SIW_CONN_ANSWERED:

@@ -120,7 +120,7 @@ static void id_release_device(struct siw_cm_id *id)
  * Called when the id's device is closed by force: the id's struct is kept, but its channel may be
  * destroyed.
  */
-static void id_destroy_by_force(struct siw_child *child)
+static void id_detach_from_closed_device(struct siw_child *child)
 {
 	struct siw_cm_id *id = siw_container(child, struct siw_cm_id, child);
 	struct siw_cm_channel *channel = siw_cm_lock_channel_of(id);
@@ -137,7 +137,8 @@ int siw_cm_assign_device(struct siw_cm_id *id, struct siw_context *context)
 	if (err)
 		return err;
 	id->context = context;
-	siw_device_add_child(context, &id->child, SIW_CHILD_CM_ID, id_destroy_by_force, -1);
+	siw_device_add_child(context, &id->child, SIW_CHILD_CM_ID, id_detach_from_closed_device,
+			     -1);
 	return 0;
 }
 
@@ -366,7 +367,7 @@ static int param_convert_ird_and_ord(struct siw_cm_id *id, const struct siw_cm_p
 	return 0;
 }
 
-static int param_check_common(const struct siw_cm_param *param)
+static int cm_param_check_common_fields(const struct siw_cm_param *param)
 {
 	if (param->rnr_retry < -1 || param->rnr_retry > SIW_RNR_NO_LIMIT)
 		return siw_refuse(RANGE, siw_reason_text("rnr_retry"), (uint64_t)param->rnr_retry,
@@ -387,11 +388,11 @@ static int param_check_request(const struct siw_cm_param *param)
 		return siw_refuse(CM_RTR_REVISION, 1);
 	if (param->peer_to_peer & ~kinds)
 		return siw_refuse_flags("peer_to_peer", param->peer_to_peer, "siw_cm_rtr");
-	return param_check_common(param);
+	return cm_param_check_common_fields(param);
 }
 
 /* Returns the features that this end announces: all that no setting has turned off. */
-static uint8_t announced_features(void)
+static uint8_t features_to_announce(void)
 {
 	if (!siw_settings()->mpa_announce)
 		return 0;
@@ -411,7 +412,7 @@ static int param_to_mpa_request_params(struct siw_cm_id *id, const struct siw_cm
 	p->crc = !param->no_crc && siw_settings()->crc;
 	p->markers = are_markers_requested(param);
 	p->enhanced = p->rev == 2;
-	p->features = announced_features();
+	p->features = features_to_announce();
 	p->p2p = param->peer_to_peer != 0;
 	p->rtr = (uint8_t)param->peer_to_peer;
 	if (param_convert_ird_and_ord(id, param, &p->ird, &p->ord))
@@ -476,13 +477,13 @@ static int param_to_mpa_reply_params(struct siw_cm_id *id, const struct siw_cm_p
 	const struct siw_mpa_params *req = &id->request;
 
 	memset(p, 0, sizeof(*p));
-	if (param_check_common(param))
+	if (cm_param_check_common_fields(param))
 		return -EINVAL;
 	p->rev = req->rev;
 	p->crc = req->crc || (!param->no_crc && siw_settings()->crc);
 	p->markers = are_markers_requested(param);
 	p->enhanced = req->enhanced;
-	p->features = announced_features() & req->features;
+	p->features = features_to_announce() & req->features;
 	if (param_convert_ird_and_ord(id, param, &id->ird, &id->ord))
 		return -EINVAL;
 	if (req->enhanced) {

@@ -139,11 +139,11 @@ int siw_cm_ud_reject(struct siw_cm_id *id, const void *data, uint32_t len);
  */
 void siw_cm_ud_release_sidr_objects(struct siw_cm_id *id);
 /*
- * Translate a peer's query (siw_cm_ud_translate_query; returns 0 or -ENOMEM) or the answer to our
+ * Translate a peer's query (siw_cm_ud_translate_query_event; returns 0 or -ENOMEM) or the answer to our
  * query (siw_cm_ud_translate_answer) to an event for the user.
  */
-int siw_cm_ud_translate_query(struct siw_cm_channel *ch, const struct siw_conn_event *e,
-			      struct siw_cm_event *ev);
+int siw_cm_ud_translate_query_event(struct siw_cm_channel *ch, const struct siw_conn_event *e,
+				    struct siw_cm_event *ev);
 void siw_cm_ud_translate_answer(struct siw_cm_id *id, const struct siw_conn_event *e,
 				struct siw_cm_event *ev);
 

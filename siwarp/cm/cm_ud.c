@@ -166,8 +166,8 @@ void siw_cm_ud_release_sidr_objects(struct siw_cm_id *id)
 
 /* ---- events ---------------------------------------------------------------------------------- */
 
-int siw_cm_ud_translate_query(struct siw_cm_channel *ch, const struct siw_conn_event *e,
-			      struct siw_cm_event *ev)
+int siw_cm_ud_translate_query_event(struct siw_cm_channel *ch, const struct siw_conn_event *e,
+				    struct siw_cm_event *ev)
 {
 	static const struct siw_sidr_data nothing;
 	struct siw_cm_id *door = e->user_data;

@@ -42,7 +42,7 @@ from siwarp.verbs import (
     WCStatus,
     WROpcode,
 )
-from siwarp.verbs.wanted import host_and_port
+from siwarp.verbs.wanted import address_host_and_port
 
 __all__ = ["Connection", "Listener", "connect", "listen"]
 
@@ -456,7 +456,7 @@ class Listener(Closing):
     def __init__(
         self, address: Address, recv_size: int, recv_depth: int, persona: int = Persona.AUTO
     ) -> None:
-        host = host_and_port(address)[0] or "0.0.0.0"
+        host = address_host_and_port(address)[0] or "0.0.0.0"
         self._home = _SharedDevice(
             Context(host) if _is_numeric_host(host) else Context.toward((host, 9))
         )

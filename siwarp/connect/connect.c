@@ -586,7 +586,7 @@ int siw_connect_reply(struct siw_conn *conn, const struct siw_mpa_params *params
 	return err;
 }
 
-void siw_conn_limit_wait_for_user(struct siw_conn *conn, int timeout_ms)
+void siw_conn_start_user_timer(struct siw_conn *conn, int timeout_ms)
 {
 	conn_start_timer(conn, timeout_ms);
 }
@@ -677,10 +677,10 @@ static int conn_move_to_lane(struct siw_conn *conn, struct siw_lane *to)
 	if (to == from)
 		return 0;
 	siw_llp_leave_poller(sock);
-	err = siw_llp_join_poller(sock, to->poller);
+	err = siw_llp_add_to_poller(sock, to->poller);
 	if (!err) {
 		atomic_store_explicit(&conn->lane, to, memory_order_relaxed);
-	} else if (siw_llp_join_poller(sock, from->poller)) {
+	} else if (siw_llp_add_to_poller(sock, from->poller)) {
 		conn_end_stream(conn, true);
 		conn->cause = err;
 	}
@@ -722,7 +722,7 @@ int siw_connect_attach_qp(struct siw_conn *conn, const struct siw_qp_hold *hold,
 			  const struct siw_rc_start *start)
 {
 	struct siw_context *ctx = conn->user->ctx;
-	struct siw_qp *qp = siw_qp_weak_ref_get(ctx, hold);
+	struct siw_qp *qp = siw_qp_get_by_weak_ref(ctx, hold);
 	int err;
 
 	if (!qp)
@@ -731,7 +731,7 @@ int siw_connect_attach_qp(struct siw_conn *conn, const struct siw_qp_hold *hold,
 	if (qp->lane != &ctx->lane0)
 		siw_lock(&qp->lane->lock);
 	/* The queue pair may have been destroyed before its lane was locked, but not since then. */
-	if (siw_qp_weak_ref_get(ctx, hold) == qp)
+	if (siw_qp_get_by_weak_ref(ctx, hold) == qp)
 		err = conn_move_and_attach_qp(conn, siw_rc_qp_of(siw_base_qp_of(qp)), start);
 	else
 		err = siw_refuse(CM_NO_QP);

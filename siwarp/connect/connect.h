@@ -190,6 +190,6 @@ void siw_conn_destroy(struct siw_conn *conn);
  * Makes the RC QP connect by GID and QPN, without a connection manager: 0, -EADDRINUSE (no port is
  * free), -EADDRNOTAVAIL, -EMFILE, -ENOMEM or another -errno. The lock of the QP's lane is held.
  */
-int siw_pair_create_for_qp(struct siw_rc_qp *rc);
+int siw_pairing_create_for_qp(struct siw_rc_qp *rc);
 
 #endif

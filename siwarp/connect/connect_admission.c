@@ -29,7 +29,7 @@ struct siw_admission *siw_admission_new(void)
 	admission->max_source.starting = admission_source_limit(set->max_startups);
 	admission->max_source.requests = admission_source_limit(set->max_requests);
 	admission->loopback_all = set->source_share == 0;
-	admission->key = siw_source_make_key();
+	admission->key = siw_source_make_hash_key();
 	return admission;
 }
 

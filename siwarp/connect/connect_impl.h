@@ -163,7 +163,7 @@ int siw_conn_reply(struct siw_conn *conn, const struct siw_mpa_params *params);
 int siw_conn_attach_qp(struct siw_conn *conn, struct siw_rc_qp *rc,
 		       const struct siw_rc_start *start);
 /* Limits how long a Request may wait for the user's answer. */
-void siw_conn_limit_wait_for_user(struct siw_conn *conn, int timeout_ms);
+void siw_conn_start_user_timer(struct siw_conn *conn, int timeout_ms);
 /*
  * Frees a connection that has no queue pair, or a listener with its pending connections and with
  * the listeners chained by next_addr.

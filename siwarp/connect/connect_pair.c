@@ -275,7 +275,7 @@ static void pair_port_close(struct siw_pair_port *port)
  * Assigns to the pair a free index of this port whose QPN is unused. Returns false if there is
  * none.
  */
-static bool pair_port_assign_index(struct siw_pair_port *port, struct siw_pair *pair)
+static bool pair_assign_index_of_port(struct siw_pair_port *port, struct siw_pair *pair)
 {
 	for (uint32_t i = 0, index = port->last; i < SIW_PAIR_INDEXES; i++) {
 		uint32_t qpn;
@@ -308,13 +308,13 @@ static int pair_obtain_qpn(struct siw_pair *pair, const struct siw_conn_user *us
 
 	for (struct siw_link *l = ports->next; l != ports; l = l->next) {
 		port = siw_container(l, struct siw_pair_port, link);
-		if (port->n_pairs < SIW_PAIR_INDEXES && pair_port_assign_index(port, pair))
+		if (port->n_pairs < SIW_PAIR_INDEXES && pair_assign_index_of_port(port, pair))
 			return 0;
 	}
 	err = pair_port_open(pair->lane, user, &port);
 	if (err)
 		return err;
-	if (pair_port_assign_index(port, pair))
+	if (pair_assign_index_of_port(port, pair))
 		return 0;
 	pair_port_close(port);
 	return -EADDRINUSE;
@@ -407,7 +407,7 @@ static uint16_t pair_own_ird_limit(const struct siw_pair *pair)
 	return ird < 0 || ird >= SIW_RDMAP_MAX_READS ? SIW_RDMAP_MAX_READS : (uint16_t)(ird + 1);
 }
 
-static uint32_t pair_announced_features(void)
+static uint32_t pair_features_to_announce(void)
 {
 	return siw_settings()->delivery_counts ? SIW_PAIR_COUNTS : 0;
 }
@@ -415,7 +415,7 @@ static uint32_t pair_announced_features(void)
 static void pair_fill_params(const struct siw_pair *pair, struct siw_mpa_params *params)
 {
 	struct siw_pair_pdata pdata = {
-		.features = pair_announced_features(),
+		.features = pair_features_to_announce(),
 		.rnr_retry = (uint8_t)pair->rc->base.rnr_retry,
 		.from = pair->own,
 		.to = pair->peer,
@@ -460,7 +460,7 @@ static int pair_attach_connection(struct siw_pair *pair, struct siw_conn *conn,
 		.initiator = initiator,
 		.ord_known = true,
 		.siwarp = true,
-		.counts = pair_announced_features() & pdata->features & SIW_PAIR_COUNTS,
+		.counts = pair_features_to_announce() & pdata->features & SIW_PAIR_COUNTS,
 	};
 	int err;
 
@@ -618,7 +618,7 @@ static int pair_keep_request(struct siw_conn *conn, const struct siw_pair_pdata 
 		return -ENOMEM;
 	*kept = (struct kept){ *pdata, *params };
 	conn->user_data = kept;
-	siw_conn_limit_wait_for_user(conn, KEPT_STARTUPS * (int)siw_settings()->mpa_timeout_ms);
+	siw_conn_start_user_timer(conn, KEPT_STARTUPS * (int)siw_settings()->mpa_timeout_ms);
 	return 0;
 }
 
@@ -778,7 +778,7 @@ static const struct siw_conn_user user = {
  * Called when the timer of a pair expires: fails all posted requests; the oldest with
  * RETRY_EXC_ERR, the others are flushed.
  */
-static void pair_handle_timer(struct siw_timed *timed, uint64_t now_ns)
+static void rc_pair_handle_timer(struct siw_timed *timed, uint64_t now_ns)
 {
 	struct siw_pair *pair = siw_container(timed, struct siw_pair, timed);
 
@@ -944,7 +944,7 @@ static const struct siw_pair_ops ops = {
 	.close = pair_end_and_free,
 };
 
-int siw_pair_create_for_qp(struct siw_rc_qp *rc)
+int siw_pairing_create_for_qp(struct siw_rc_qp *rc)
 {
 	struct siw_pair *pair = calloc(1, sizeof(*pair));
 	int err;
@@ -959,7 +959,7 @@ int siw_pair_create_for_qp(struct siw_rc_qp *rc)
 	 */
 	pair->timeout = 14;
 	pair->retry_cnt = 7;
-	pair->timed.tick = pair_handle_timer;
+	pair->timed.tick = rc_pair_handle_timer;
 	siw_link_init(&pair->timed.link);
 	err = pair_obtain_qpn(pair, &user);
 	if (err) {

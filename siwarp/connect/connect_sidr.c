@@ -152,7 +152,8 @@ static void sidr_query_handle_timer(struct siw_timed *timed, uint64_t now_ns)
 	sidr_query_send(ask);
 }
 
-static void sidr_query_handle_cookie(struct siw_sidr_query *ask, const struct siw_sidr_frame *frame)
+static void sidr_query_process_received_cookie(struct siw_sidr_query *ask,
+					       const struct siw_sidr_frame *frame)
 {
 	if (ask->question.cookie == frame->cookie)
 		return;
@@ -167,7 +168,7 @@ static void sidr_query_handle_cookie(struct siw_sidr_query *ask, const struct si
  * queried, which stands for a device with other addresses, the address is copied from the answer.
  * Returns false if the answer has another address, and is dropped.
  */
-static bool sidr_query_set_addr(const struct siw_sidr_query *ask, struct siw_sidr_frame *frame)
+static bool sidr_answer_set_qp_addr(const struct siw_sidr_query *ask, struct siw_sidr_frame *frame)
 {
 	if (!siw_addr_is_loopback(&ask->dest)) {
 		if (!siw_addr_same_host(&frame->addr, &ask->dest))
@@ -187,10 +188,10 @@ static void sidr_query_handle_frame(struct siw_sidr_query *ask, const struct siw
 		return;
 	}
 	if (frame->type == SIW_SIDR_COOKIE)
-		sidr_query_handle_cookie(ask, frame);
+		sidr_query_process_received_cookie(ask, frame);
 	else if (frame->type == SIW_SIDR_REFUSAL)
 		sidr_query_report_event(ask, SIW_CONN_REJECTED, -ECONNREFUSED, frame);
-	else if (sidr_query_set_addr(ask, frame))
+	else if (sidr_answer_set_qp_addr(ask, frame))
 		sidr_query_report_event(ask, SIW_CONN_ANSWERED, 0, frame);
 	else
 		siw_drop(SIW_COUNTER_drop_sidr_field);
@@ -488,8 +489,8 @@ struct siw_sidr_port {
  * Returns a keyed hash of the query, which a peer cannot compute. slot: a time slot for a cookie,
  * NO_SLOT for the hash table.
  */
-static uint64_t sidr_query_keyed_hash(const struct siw_sidr_port *port, const struct siw_addr *from,
-				      uint64_t id, uint64_t slot)
+static uint64_t sidr_hash_query(const struct siw_sidr_port *port, const struct siw_addr *from,
+				uint64_t id, uint64_t slot)
 {
 	struct {
 		uint8_t gid[16];
@@ -505,7 +506,7 @@ static uint64_t sidr_query_keyed_hash(const struct siw_sidr_port *port, const st
 static struct siw_link *sidr_request_hash_bucket(struct siw_sidr_port *port,
 						 const struct siw_addr *from, uint64_t id)
 {
-	return &port->buckets[sidr_query_keyed_hash(port, from, id, NO_SLOT) % BUCKETS];
+	return &port->buckets[sidr_hash_query(port, from, id, NO_SLOT) % BUCKETS];
 }
 
 static struct siw_sidr_request *sidr_port_find_request(struct siw_sidr_port *port,
@@ -673,7 +674,7 @@ static void sidr_port_drop_expired_requests(struct siw_sidr_port *port)
 static uint64_t make_sidr_cookie(const struct siw_sidr_port *port, const struct siw_addr *from,
 				 uint64_t id, uint64_t slot)
 {
-	return sidr_query_keyed_hash(port, from, id, slot) | 1;
+	return sidr_hash_query(port, from, id, slot) | 1;
 }
 
 static uint64_t cookie_time_slot(uint64_t now_ns)
@@ -725,7 +726,7 @@ static bool sidr_needs_cookies(const struct siw_admission *admission)
  * Chooses the next pending query: queries with a cookie first; within each kind, sources take
  * turns. Returns NULL if there is no query.
  */
-static struct siw_sidr_request *sidr_port_choose_next_request(struct siw_sidr_port *port)
+static struct siw_sidr_request *sidr_port_choose_received_query(struct siw_sidr_port *port)
 {
 	for (int kind = KINDS - 1; kind >= 0; kind--) {
 		struct siw_link *turns = &port->turns[kind];
@@ -763,7 +764,7 @@ static void sidr_port_queue_next_request_event(struct siw_sidr_port *port)
 	sidr_port_drop_expired_requests(port);
 	if (!port->reporter || port->offered)
 		return;
-	next = sidr_port_choose_next_request(port);
+	next = sidr_port_choose_received_query(port);
 	if (!next)
 		return;
 	event.sidr_request = next;
@@ -782,8 +783,8 @@ static void sidr_port_queue_next_request_event(struct siw_sidr_port *port)
 		sidr_source_reorder_in_round_robin(port, source, kind);
 }
 
-static void sidr_port_admit_query(struct siw_sidr_port *port, const struct siw_addr *from,
-				  const struct siw_sidr_frame *question)
+static void sidr_port_queue_query_if_room(struct siw_sidr_port *port, const struct siw_addr *from,
+					  const struct siw_sidr_frame *question)
 {
 	uint32_t source = siw_admission_source_index_of_addr(port->admission, from);
 	struct siw_sidr_request *request;
@@ -819,7 +820,7 @@ static void sidr_port_admit_query(struct siw_sidr_port *port, const struct siw_a
  * Handles a repetition of a pending query. If the repetition has a valid cookie, the query moves
  * before the queries without a cookie.
  */
-static void sidr_handle_repeated_query(struct siw_sidr_request *request,
+static void sidr_requeue_pending_query(struct siw_sidr_request *request,
 				       const struct siw_sidr_frame *question)
 {
 	struct siw_sidr_port *port = request->port;
@@ -853,12 +854,12 @@ static void sidr_port_handle_frame(struct siw_sidr_port *port, const struct siw_
 				       ANSWERED); /* the answer is kept for the full time again */
 		sidr_port_send_frame(port, from, request->answer);
 	} else if (request && request->stage == PENDING) {
-		sidr_handle_repeated_query(request, question);
+		sidr_requeue_pending_query(request, question);
 	} else if (!request && !port->reporter) {
 		sidr_port_send_refusal(port, from, question->id, SIW_SIDR_NO_SERVICE);
 	} else if (!request && (!sidr_needs_cookies(port->admission) ||
 				sidr_check_cookie_or_send_one(port, from, question))) {
-		sidr_port_admit_query(port, from, question);
+		sidr_port_queue_query_if_room(port, from, question);
 	}
 }
 

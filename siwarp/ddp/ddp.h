@@ -124,7 +124,7 @@ int siw_ddp_stream_pop_partial_buffer(struct siw_ddp_stream *stream, uint32_t qn
 /*
  * Enables storing of segments of queue 0 that arrive without a buffer ("unexpected" segments),
  * until a buffer is posted. octets: the limit of memory for unexpected segments, at least 128 KiB;
- * 0: an unexpected segment is an error. deliver_before_end: see siw_ddp_rx_defers_stream_end.
+ * 0: an unexpected segment is an error. deliver_before_end: see siw_ddp_rx_defer_stream_end.
  */
 void siw_ddp_stream_enable_unexpected_segments(struct siw_ddp_stream *stream, uint64_t octets,
 					       bool deliver_before_end);
@@ -273,7 +273,7 @@ uint64_t siw_ddp_rx_unexpected_octets(const struct siw_ddp_stream *stream);
  * still wait for buffers. If so, the upper layer reports the end only after the unexpected segments
  * are placed, and the socket is paused, because nothing is left to read.
  */
-bool siw_ddp_rx_defers_stream_end(struct siw_ddp_stream *stream);
+bool siw_ddp_rx_defer_stream_end(struct siw_ddp_stream *stream);
 /* Whether a message of queue 0 of the stream has arrived only in part. */
 bool siw_ddp_rx_has_partial_message(const struct siw_ddp_stream *stream);
 /*
@@ -373,7 +373,7 @@ int siw_ddp_dgram_rx(struct siw_ddp_dgram *dgram, struct siw_ddp_seg *seg, struc
  * datagrams of one receive call must be processed, however. If false is returned, the socket's
  * handler will be called again.
  */
-bool siw_ddp_dgram_may_continue_rx(struct siw_ddp_dgram *dgram, int tries);
+bool siw_ddp_dgram_continue_or_requeue_rx(struct siw_ddp_dgram *dgram, int tries);
 /*
  * Whether a datagram received by a multicast group's endpoint is valid for a member of the group:
  * the datagram's CRC is right, or the member checks no CRC. An invalid datagram is counted.

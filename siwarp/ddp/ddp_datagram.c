@@ -203,8 +203,9 @@ int siw_ddp_dgram_send_error_message(struct siw_ddp_dgram *dgram,
 /*
  * Returns how many of the n messages, from the first on, fit into one batch of at most room octets.
  */
-static int dgram_count_batch_messages(const struct siw_ddp_dgram *dgram,
-				      const struct siw_ddp_dgram_msg *msgs, int n, uint64_t room)
+static int dgram_count_messages_fitting_batch(const struct siw_ddp_dgram *dgram,
+					      const struct siw_ddp_dgram_msg *msgs, int n,
+					      uint64_t room)
 {
 	uint64_t most = room < BATCH_OCTETS ? room : BATCH_OCTETS;
 	uint64_t size = dgram_payload_length(&msgs[0]) + OVERHEAD, sum = size;
@@ -292,7 +293,7 @@ int siw_ddp_dgram_tx_some(struct siw_ddp_dgram *dgram, const struct siw_ddp_dgra
 
 	if (!room)
 		return -EAGAIN;
-	n = dgram_count_batch_messages(dgram, msgs, n, room);
+	n = dgram_count_messages_fitting_batch(dgram, msgs, n, room);
 	batch = n > 1 ? siw_llp_batch_buffer_acquire(dgram->poller) : NULL;
 	if (batch) {
 		r = dgram_send_batch(dgram, batch, msgs, n);
@@ -343,7 +344,7 @@ static bool dgram_is_valid(struct siw_ddp_dgram *dgram, const uint8_t *buf, size
 	return true;
 }
 
-bool siw_ddp_dgram_may_continue_rx(struct siw_ddp_dgram *dgram, int tries)
+bool siw_ddp_dgram_continue_or_requeue_rx(struct siw_ddp_dgram *dgram, int tries)
 {
 	if (tries < SIW_DDP_TRIES || siw_llp_poller_has_more_datagrams(dgram->poller))
 		return true;
@@ -355,7 +356,7 @@ int siw_ddp_dgram_rx(struct siw_ddp_dgram *dgram, struct siw_ddp_seg *seg, struc
 {
 	int tries;
 
-	for (tries = 0; siw_ddp_dgram_may_continue_rx(dgram, tries); tries++) {
+	for (tries = 0; siw_ddp_dgram_continue_or_requeue_rx(dgram, tries); tries++) {
 		ssize_t len =
 			siw_llp_udp_recv_in_poller_buffer(dgram->rx_sock, source, &dgram->datagram);
 		const uint8_t *buf = dgram->datagram;

@@ -35,7 +35,7 @@ static bool mpa_tx_is_blocked(const struct siw_ddp_stream *stream)
 
 static uint64_t mpa_tx_accepted_octets(const struct siw_ddp_stream *stream)
 {
-	return siw_mpa_tx_accepted_octets(stream->mpa);
+	return siw_mpa_octets_accepted_by_tcp(stream->mpa);
 }
 
 int siw_ddp_tx_empty_fpdu(struct siw_ddp_stream *stream)

@@ -76,7 +76,7 @@ static bool rd_lower_layer_tx_is_blocked(const struct siw_ddp_stream *stream)
 	return siw_rd_is_send_queue_full(stream->rd, SIW_RD_REQUESTS);
 }
 
-static uint64_t rd_lower_layer_accepted_segment_count(const struct siw_ddp_stream *stream)
+static uint64_t rd_total_segments_accepted_below(const struct siw_ddp_stream *stream)
 {
 	return siw_rd_total_accepted_segments(stream->rd, SIW_RD_REQUESTS);
 }
@@ -93,7 +93,7 @@ int siw_ddp_rd_open(struct siw_mem *mem, struct siw_rd *lower, struct siw_ddp_rd
 	rd->lower = lower;
 	siw_link_init(&rd->held);
 	rd->receiving = true;
-	rd->key = siw_source_make_key();
+	rd->key = siw_source_make_hash_key();
 	*out = rd;
 	return 0;
 }
@@ -154,7 +154,7 @@ int siw_ddp_rd_stream_create(struct siw_ddp_rd *rd, struct siw_ddp_rd_peer *peer
 			     struct siw_ddp_stream **out)
 {
 	struct siw_ddp_stream *stream = siw_ddp_stream_new(rd->mem);
-	const struct saved *saved = siw_rd_upper_layer_data(rd_peer_from_opaque(peer));
+	const struct saved *saved = siw_rd_peer_upper_data(rd_peer_from_opaque(peer));
 
 	if (!stream)
 		return -ENOMEM;
@@ -295,7 +295,7 @@ static const struct siw_ddp_tx *tx_state_of_queue(const struct siw_ddp_stream *s
 
 void siw_ddp_rd_end_stream(struct siw_ddp_stream *stream, enum siw_ddp_rd_ending how)
 {
-	struct saved *saved = siw_rd_upper_layer_data(stream->rd);
+	struct saved *saved = siw_rd_peer_upper_data(stream->rd);
 
 	give_back_buffers_of_partial_messages(&stream->rx);
 	stream->rx.q[0].begun = false;
@@ -309,19 +309,19 @@ void siw_ddp_rd_end_stream(struct siw_ddp_stream *stream, enum siw_ddp_rd_ending
 	siw_link_del(&stream->rd_rx.held);
 	siw_rd_set_upper_layer_object(stream->rd, NULL);
 	if (how == SIW_DDP_RD_RESET || how == SIW_DDP_RD_SEQUENCE)
-		siw_rd_reset_peer(stream->rd,
-				  how == SIW_DDP_RD_RESET ? SIW_RD_CLOSED_END : SIW_RD_SEQUENCE);
+		siw_rd_end_peer_incarnation(stream->rd, how == SIW_DDP_RD_RESET ? SIW_RD_CLOSED_END
+										: SIW_RD_SEQUENCE);
 	siw_ddp_stream_close(stream);
 }
 
 void siw_ddp_rd_set_upper_layer_value(struct siw_ddp_stream *stream, uint32_t note)
 {
-	((struct saved *)siw_rd_upper_layer_data(stream->rd))->note = note;
+	((struct saved *)siw_rd_peer_upper_data(stream->rd))->note = note;
 }
 
 uint32_t siw_ddp_rd_upper_layer_value(const struct siw_ddp_stream *stream)
 {
-	return ((const struct saved *)siw_rd_upper_layer_data(stream->rd))->note;
+	return ((const struct saved *)siw_rd_peer_upper_data(stream->rd))->note;
 }
 
 bool siw_ddp_rd_has_partial_message(const struct siw_ddp_stream *stream)
@@ -433,7 +433,7 @@ static bool error_uses_up_buffer(const struct siw_wire_err *err)
  * Whether the message has not used the buffer that rd_check_segment took for it from a shared
  * queue, because the message is refused before its first octet was placed.
  */
-static bool buffer_remains_unused(const struct siw_ddp_rxq *q, const struct siw_wire_err *err)
+static bool is_shared_buffer_unused(const struct siw_ddp_rxq *q, const struct siw_wire_err *err)
 {
 	return q->begun && q->queue->shared && !q->placed && !error_uses_up_buffer(err);
 }
@@ -448,7 +448,7 @@ static void abandon_rx_message(struct siw_ddp_stream *stream, struct siw_ddp_rxq
 
 	if (!q->begun && !qn && error_uses_up_buffer(&stream->rx.err))
 		siw_ddp_rxq_take_buffer(q);
-	if (__builtin_expect(buffer_remains_unused(q, &stream->rx.err), 0) &&
+	if (__builtin_expect(is_shared_buffer_unused(q, &stream->rx.err), 0) &&
 	    !siw_mem_buffer_queue_put_back(q->queue, &q->buf))
 		q->begun = false;
 	if (q->begun && (!qn || siw_mem_buffer_queue_put_back(q->queue, &q->buf))) {
@@ -525,7 +525,7 @@ static const struct siw_ddp_lower lower_rd = {
 	.tx = rd_lower_layer_tx_segment,
 	.flush = rd_lower_layer_flush,
 	.blocked = rd_lower_layer_tx_is_blocked,
-	.accepted = rd_lower_layer_accepted_segment_count,
+	.accepted = rd_total_segments_accepted_below,
 	.copies = true,
 	.payload = rd_lower_layer_scatter_payload,
 	.failed = rd_lower_layer_refuse_unmapped_memory,
@@ -699,5 +699,5 @@ void siw_ddp_rd_release_unused_peer(struct siw_ddp_rd_peer *peer)
 
 void siw_ddp_rd_reject_peer(struct siw_ddp_rd_peer *peer)
 {
-	siw_rd_reset_peer(rd_peer_from_opaque(peer), SIW_RD_CLOSED_END);
+	siw_rd_end_peer_incarnation(rd_peer_from_opaque(peer), SIW_RD_CLOSED_END);
 }

@@ -160,8 +160,8 @@ static int ddp_prepare_next_tx_segment(struct siw_ddp_stream *stream, const stru
  * Records that the lower layer has accepted a segment. end: the segment's end position in the lower
  * layer's stream.
  */
-static void ddp_record_framed_segment(struct siw_ddp_stream *stream, struct siw_ddp_tx *tx,
-				      const struct segment *seg, int64_t end)
+static void ddp_tx_advance_past_segment(struct siw_ddp_stream *stream, struct siw_ddp_tx *tx,
+					const struct segment *seg, int64_t end)
 {
 	tx->offset += seg->len;
 	tx->framed = (uint64_t)end;
@@ -196,7 +196,7 @@ int siw_ddp_tx_continue(struct siw_ddp_stream *stream, struct siw_ddp_tx *tx,
 				siw_mem_stag_release(stream->mem, tx->msg.src_stag);
 		}
 		if (end > 0) {
-			ddp_record_framed_segment(stream, tx, &seg, end);
+			ddp_tx_advance_past_segment(stream, tx, &seg, end);
 			turn += seg.len;
 			flushed = false;
 			continue;

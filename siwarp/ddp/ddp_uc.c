@@ -135,7 +135,7 @@ static bool uc_is_from_peer(const struct siw_ddp_uc *uc, const struct siw_dgram_
  * Whether the datagram's PSN is newer than all PSNs received so far. Counts the PSNs that are
  * missing between the last datagram and the new datagram.
  */
-static bool uc_psn_is_new(struct siw_ddp_uc *uc, const struct siw_dgram_wire *head)
+static bool uc_accept_psn(struct siw_ddp_uc *uc, const struct siw_dgram_wire *head)
 {
 	uint32_t psn = be32toh(head->psn);
 	int32_t missing = (int32_t)(psn - uc->rx.psn);
@@ -162,7 +162,7 @@ static bool uc_store_datagram_if_report(struct siw_ddp_uc *uc, const uint8_t *da
 	return true;
 }
 
-bool siw_ddp_uc_may_continue_rx(struct siw_ddp_uc *uc, int tries, uint32_t octets)
+bool siw_ddp_uc_continue_or_resume_rx(struct siw_ddp_uc *uc, int tries, uint32_t octets)
 {
 	if ((tries < SIW_DDP_TRIES && octets < 65536) ||
 	    siw_llp_poller_has_more_datagrams(uc->poller))
@@ -178,7 +178,7 @@ int siw_ddp_uc_rx(struct siw_ddp_uc *uc, struct siw_ddp_uc_seg *seg)
 	uint8_t *buf;
 	int tries;
 
-	for (tries = 0; siw_ddp_uc_may_continue_rx(uc, tries, 0); tries++) {
+	for (tries = 0; siw_ddp_uc_continue_or_resume_rx(uc, tries, 0); tries++) {
 		ssize_t len = siw_llp_udp_recv_in_poller_buffer(uc->rx_sock, &source, &buf);
 
 		if (len < 0)
@@ -187,7 +187,7 @@ int siw_ddp_uc_rx(struct siw_ddp_uc *uc, struct siw_ddp_uc_seg *seg)
 			continue;
 		memcpy(&head, buf, sizeof(head));
 		if (!uc_is_from_peer(uc, &head, &source) || uc_store_datagram_if_report(uc, buf) ||
-		    !uc_psn_is_new(uc, &head))
+		    !uc_accept_psn(uc, &head))
 			continue;
 		uc->reports.datagrams++;
 		uc->reports.octets += (uint64_t)len;

@@ -178,11 +178,11 @@ struct siw_ddp_uc_seg {
  */
 int siw_ddp_uc_rx(struct siw_ddp_uc *uc, struct siw_ddp_uc_seg *seg);
 /*
- * Whether the caller may receive another datagram in this turn: see siw_ddp_dgram_may_continue_rx.
+ * Whether the caller may receive another datagram in this turn: see siw_ddp_dgram_continue_or_requeue_rx.
  * octets: the octets received in this turn, which are limited so that a long message does not
  * starve other sockets.
  */
-bool siw_ddp_uc_may_continue_rx(struct siw_ddp_uc *uc, int tries, uint32_t octets);
+bool siw_ddp_uc_continue_or_resume_rx(struct siw_ddp_uc *uc, int tries, uint32_t octets);
 /*
  * Abandons the operation that is being received. Its remaining datagrams are handled as after the
  * loss of a datagram.

@@ -164,7 +164,7 @@ uint64_t siw_ddp_rx_unexpected_octets(const struct siw_ddp_stream *stream)
 	return stream->rx.unexpected.used;
 }
 
-bool siw_ddp_rx_defers_stream_end(struct siw_ddp_stream *stream)
+bool siw_ddp_rx_defer_stream_end(struct siw_ddp_stream *stream)
 {
 	if (!stream->rx.unexpected.deliver_before_end || !stream->rx.unexpected.first ||
 	    !siw_ddp_lower_ended(stream->rx.dead))

@@ -34,7 +34,7 @@ struct siw_device **siw_get_device_list(int *num_devices)
 	struct siw_llp_interface *netifs;
 	struct siw_device **list = NULL;
 	struct siw_device *devices;
-	int n = siw_device_list_interfaces(&netifs);
+	int n = siw_device_list_host_interfaces(&netifs);
 
 	siw_reason_begin();
 	if (n < 0)

@@ -706,7 +706,7 @@ void siw_device_timer_cancel(struct siw_lane *lane, struct siw_timed *timed);
 
 /* ---- events ---------------------------------------------------------------------------------- */
 
-void siw_device_async_events_init(struct siw_async *async, struct siw_context *ctx, void *object,
+void siw_device_init_object_async(struct siw_async *async, struct siw_context *ctx, void *object,
 				  void *user);
 /*
  * Raises an asynchronous event (enum siw_event_type). An event that is raised again before it was
@@ -718,12 +718,12 @@ void siw_device_raise_async_event(struct siw_async *async, int type);
  * Called before the object is destroyed: drops the object's unread events and waits until the read
  * events are acknowledged. No further event may be raised. Called without locks.
  */
-void siw_device_drop_async_events_await_acks(struct siw_async *async);
+void siw_device_drop_async_events_then_wait(struct siw_async *async);
 /*
- * Ends the events of an object like siw_device_drop_async_events_await_acks() when the device is
+ * Ends the events of an object like siw_device_drop_async_events_then_wait() when the device is
  * closed by force, without waiting: no acknowledgements will arrive.
  */
-void siw_device_drop_async_events_without_acks(struct siw_async *async);
+void siw_device_drop_object_events_unacked(struct siw_async *async);
 
 /* ---- completion and receive queues ----------------------------------------------------------- */
 

@@ -11,7 +11,7 @@
 
 #define STEP_NS 200000
 
-void siw_device_async_events_init(struct siw_async *async, struct siw_context *ctx, void *object,
+void siw_device_init_object_async(struct siw_async *async, struct siw_context *ctx, void *object,
 				  void *user)
 {
 	async->ctx = ctx;
@@ -28,7 +28,7 @@ int siw_device_open_async_event_queue(struct siw_context *ctx)
 {
 	siw_lock_init(&ctx->async_lock);
 	siw_link_init(&ctx->async_events);
-	siw_device_async_events_init(&ctx->async, ctx, ctx, NULL);
+	siw_device_init_object_async(&ctx->async, ctx, ctx, NULL);
 	ctx->async_fd = siw_llp_event_fd_open();
 	return ctx->async_fd < 0 ? ctx->async_fd : 0;
 }
@@ -88,7 +88,7 @@ void siw_device_raise_async_event(struct siw_async *async, int type)
 
 /* ---- destroying the object ------------------------------------------------------------------- */
 
-void siw_device_drop_async_events_await_acks(struct siw_async *async)
+void siw_device_drop_async_events_then_wait(struct siw_async *async)
 {
 	struct siw_context *ctx = async->ctx;
 
@@ -104,12 +104,12 @@ void siw_device_drop_async_events_await_acks(struct siw_async *async)
 	siw_unlock(&ctx->async_lock);
 }
 
-void siw_device_drop_async_events_without_acks(struct siw_async *async)
+void siw_device_drop_object_events_unacked(struct siw_async *async)
 {
 	siw_lock(&async->ctx->async_lock);
 	async->unacked = 0;
 	siw_unlock(&async->ctx->async_lock);
-	siw_device_drop_async_events_await_acks(async);
+	siw_device_drop_async_events_then_wait(async);
 }
 
 /* ---- reading --------------------------------------------------------------------------------- */

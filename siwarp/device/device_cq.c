@@ -125,7 +125,7 @@ static void cq_adjust_armed_count(struct siw_context *ctx, int by)
 }
 
 /* Sets the arming state of a CQ. Called with cq->lock held. */
-static void cq_set_armed(struct siw_cq *cq, int how)
+static void cq_set_arming_state(struct siw_cq *cq, int how)
 {
 	int by = !!how - !!cq->armed;
 
@@ -152,7 +152,7 @@ static void cq_tear_down(struct siw_cq *cq)
 	atomic_store(&cq->overrun, false);
 	cq->ring = NULL;
 	cq->channel = NULL;
-	cq_set_armed(cq, 0);
+	cq_set_arming_state(cq, 0);
 	siw_unlock(&cq->lock);
 	cq_await_end_of_waits(cq);
 	free(ring);
@@ -169,7 +169,7 @@ static void cq_destroy_by_force(struct siw_child *child)
 		siw_unlock(&cq->channel->lock);
 		siw_device_comp_channel_detach_cq(cq);
 	}
-	siw_device_drop_async_events_without_acks(&cq->async);
+	siw_device_drop_object_events_unacked(&cq->async);
 	cq_tear_down(cq);
 }
 
@@ -221,7 +221,7 @@ struct siw_cq *siw_create_cq(struct siw_context *ctx, int cqe, void *cq_context,
 	atomic_store(&cq->lanes, 0);
 	cq_update_lanes(cq);
 	siw_unlock(&cq->lock);
-	siw_device_async_events_init(&cq->async, ctx, cq, cq_context);
+	siw_device_init_object_async(&cq->async, ctx, cq, cq_context);
 	if (channel)
 		atomic_fetch_add(&channel->n_cq, 1);
 	siw_device_add_child(ctx, &cq->child, SIW_CHILD_CQ, cq_destroy_by_force, -1);
@@ -250,7 +250,7 @@ int siw_destroy_cq(struct siw_cq *cq)
 		return siw_refuse(CQ_BUSY, atomic_load(&cq->n_qp));
 	if (cq->channel)
 		siw_device_comp_channel_detach_cq(cq);
-	siw_device_drop_async_events_await_acks(&cq->async);
+	siw_device_drop_async_events_then_wait(&cq->async);
 	atomic_fetch_sub(&cq->ctx->n_cq, 1);
 	siw_device_remove_child(cq->ctx, &cq->child);
 	cq_tear_down(cq);
@@ -450,12 +450,12 @@ void siw_device_cq_add_completion(struct siw_qp *qp, struct siw_cq *cq, const st
 	}
 	if (cq->armed &&
 	    (cq->armed == 1 || solicited || wc->status != SIW_WC_SUCCESS || cq->overrun)) {
-		cq_set_armed(cq, 0);
+		cq_set_arming_state(cq, 0);
 		announce = true;
 	}
 	if (cq->loop_armed) {
 		cq->loop_armed = false;
-		siw_llp_event_loop_fd_set(cq->loop);
+		siw_llp_event_loop_fd_signal(cq->loop);
 	}
 	if (__builtin_expect(atomic_load_explicit(&cq->waiters, memory_order_relaxed), 0))
 		cq_wake_waiters(cq);
@@ -468,7 +468,7 @@ void siw_device_cq_add_completion(struct siw_qp *qp, struct siw_cq *cq, const st
  * Frees the queue slots of a polled completion. Called under the CQ's lock, so that slots are freed
  * in order and the QP still exists.
  */
-static void free_slots_of_completion(const struct siw_cqe *cqe)
+static void release_slots_of_completion(const struct siw_cqe *cqe)
 {
 	struct siw_qp *qp = cqe->owner;
 
@@ -505,7 +505,7 @@ static inline int cq_poll_completions(struct siw_cq *cq, int max, struct siw_wc 
 			dests[n] = cqe->dest;
 		if (instances)
 			instances[n] = cqe->instance;
-		free_slots_of_completion(cqe);
+		release_slots_of_completion(cqe);
 	}
 	atomic_store_explicit(&cq->head, head, memory_order_relaxed);
 	siw_unlock(&cq->lock);
@@ -596,7 +596,7 @@ int siw_req_notify_cq(struct siw_cq *cq, int solicited_only)
 		err = siw_refuse(CQ_OVERFLOW);
 	/* Arming for solicited events does not narrow an earlier arming for all events. */
 	else if (cq->armed != 1)
-		cq_set_armed(cq, solicited_only ? 2 : 1);
+		cq_set_arming_state(cq, solicited_only ? 2 : 1);
 	siw_unlock(&cq->lock);
 	/*
 	 * The delayed posts are sent after arming, so that their completions raise an event: the

@@ -161,7 +161,7 @@ bool siw_device_take_async_event(struct siw_context *ctx, struct siw_async_event
  * Lists all interfaces that have an address. Returns their number and sets *out, which the caller
  * frees; or -errno.
  */
-int siw_device_list_interfaces(struct siw_llp_interface **out);
+int siw_device_list_host_interfaces(struct siw_llp_interface **out);
 int siw_device_watch_interface(struct siw_context *ctx);
 /* Copies the state of the interface that the program sees. Any lock may be held. */
 void siw_device_get_info_shown_to_program(struct siw_context *ctx, struct siw_device_info *info);

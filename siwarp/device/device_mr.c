@@ -124,7 +124,8 @@ static int check_access_flags(int access, bool bound)
 	return 0;
 }
 
-static int check_memory_span(const struct siw_pd *pd, const void *owner, const struct span *span)
+static int check_span_to_register(const struct siw_pd *pd, const void *owner,
+				  const struct span *span)
 {
 	int err = check_access_flags(span->access, owner);
 
@@ -148,7 +149,7 @@ static int region_alloc_stag(const struct siw_pd *pd, const void *owner, const s
 						   SIW_MEM_LOCAL_READ,
 					 .pd = pd->number,
 					 .stream = owner };
-	int err = check_memory_span(pd, owner, span);
+	int err = check_span_to_register(pd, owner, span);
 
 	if (err)
 		return err;
@@ -318,7 +319,7 @@ static int change_access_rights(struct siw_region *r, const struct span *span)
 	int err = siw_device_is_lkey_in_use(ctx, r->mr.lkey) ? siw_refuse(MR_BUSY) : 0;
 
 	if (!err)
-		err = check_memory_span(r->mr.pd, r->owner, span);
+		err = check_span_to_register(r->mr.pd, r->owner, span);
 	if (!err)
 		err = siw_device_region_forbid_mw_binds(r);
 	if (err)
@@ -347,7 +348,8 @@ static int change_access_rights(struct siw_region *r, const struct span *span)
 }
 
 /* Returns whether only access rights change, and no peer has invalidated the region's key. */
-static bool reregistration_keeps_key(const struct siw_region *r, int flags, const struct span *span)
+static bool reregistration_changes_only_access(const struct siw_region *r, int flags,
+					       const struct span *span)
 {
 	return flags == SIW_REREG_MR_CHANGE_ACCESS && span->iova == r->iova &&
 	       siw_mem_is_stag_valid(r->mr.pd->ctx->mem, r->mr.lkey);
@@ -387,7 +389,7 @@ int siw_rereg_mr(struct siw_mr *mr, int flags, struct siw_pd *pd, void *addr, si
 		err = siw_refuse(REREG_FLAGS, (uint64_t)flags);
 	if (siw_device_inherited(mr->pd->ctx))
 		err = siw_refuse(STALE);
-	if (!err && reregistration_keeps_key(r, flags, &span))
+	if (!err && reregistration_changes_only_access(r, flags, &span))
 		err = change_access_rights(r, &span);
 	else if (!err)
 		err = region_register_again(r, pd, &span);

@@ -11,7 +11,7 @@
 #define FIRST_INTERFACES 32
 #define MAX_NEWS	 64 /* maximum number of interface changes handled in one call */
 
-int siw_device_list_interfaces(struct siw_llp_interface **out)
+int siw_device_list_host_interfaces(struct siw_llp_interface **out)
 {
 	int room = FIRST_INTERFACES, n;
 
@@ -53,7 +53,7 @@ static int reread_interface_state(struct siw_device_info *info)
 {
 	const struct siw_device_info before = *info;
 	struct siw_llp_interface *netifs, *own = NULL;
-	int n = siw_device_list_interfaces(&netifs);
+	int n = siw_device_list_host_interfaces(&netifs);
 
 	if (n < 0)
 		return n;

@@ -81,7 +81,7 @@ static struct siw_qp *pop_unsent_qp(struct siw_lane *lane)
 }
 
 /* Moves n QPs from the head of the unsent list to its end. */
-static void rotate_unsent_list(struct siw_lane *lane, uint32_t n)
+static void rotate_list_of_unsent_qps(struct siw_lane *lane, uint32_t n)
 {
 	siw_lock(&lane->unsent_lock);
 	for (; n && !siw_link_empty(&lane->unsent); n--) {
@@ -128,7 +128,7 @@ int siw_device_send_unsent_qps(struct siw_lane *lane)
 		moved += turn <= SIW_TURN_MORE;
 	}
 	if (starved && ahead)
-		rotate_unsent_list(lane, ahead);
+		rotate_list_of_unsent_qps(lane, ahead);
 	return moved;
 }
 
@@ -442,7 +442,7 @@ static bool can_skip_round_of_idle_device(struct siw_idle_polls *idle_polls)
  * Returns whether a poll of cq has to make a round. Programs poll several CQs, and several devices,
  * in turn, most of them idle; a round that has just found no work is not repeated for each of them.
  */
-static bool poll_must_make_progress_round(struct siw_lane *lane, const struct siw_cq *cq)
+static bool is_progress_round_needed_for_poll(struct siw_lane *lane, const struct siw_cq *cq)
 {
 	struct siw_idle_polls *idle_polls = &lane->idle_polls;
 	bool other = cq && idle_polls->last_cq && idle_polls->last_cq != cq;
@@ -623,7 +623,8 @@ void siw_device_poll(struct siw_lane *lane, const struct siw_cq *cq)
 	}
 	if (atomic_load_explicit(&lane->failed_polls, memory_order_relaxed))
 		atomic_store_explicit(&lane->failed_polls, 0, memory_order_relaxed);
-	if (__builtin_expect(lane->poller != NULL, 1) && poll_must_make_progress_round(lane, cq)) {
+	if (__builtin_expect(lane->poller != NULL, 1) &&
+	    is_progress_round_needed_for_poll(lane, cq)) {
 		bool moved;
 
 		lane->round_of_poll = true;

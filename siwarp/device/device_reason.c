@@ -103,7 +103,7 @@ static const char *qp_state_name(uint64_t state)
 	return state < N_STATES ? states[state] : "no state";
 }
 
-static void append_states(struct out *out, uint64_t set)
+static void append_state_names(struct out *out, uint64_t set)
 {
 	int n = __builtin_popcountll(set), i = 0;
 
@@ -115,7 +115,7 @@ static void append_states(struct out *out, uint64_t set)
 	}
 }
 
-static void append_state_transitions(struct out *out, uint64_t set)
+static void append_text_of_state_transitions(struct out *out, uint64_t set)
 {
 	int n = __builtin_popcountll(set), i = 0;
 
@@ -183,9 +183,9 @@ static void append_formatted_number(struct out *out, const char *kind, uint64_t 
 	else if (!strncmp(kind, "state}", 6))
 		append_text(out, qp_state_name(number));
 	else if (!strncmp(kind, "states}", 7))
-		append_states(out, number);
+		append_state_names(out, number);
 	else if (!strncmp(kind, "steps}", 6))
-		append_state_transitions(out, number);
+		append_text_of_state_transitions(out, number);
 	else if (!strncmp(kind, "attrs}", 6))
 		append_attribute_names(out, number);
 	else if (!strncmp(kind, "type}", 5))

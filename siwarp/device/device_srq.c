@@ -27,7 +27,7 @@ static int srq_check_size(const struct siw_context *ctx, uint32_t max_wr)
 		       : siw_refuse(RANGE, siw_reason_text("max_wr"), max_wr, 1, most);
 }
 
-static int check_srq_limit(uint32_t limit, uint32_t max_wr)
+static int srq_check_limit_arg(uint32_t limit, uint32_t max_wr)
 {
 	return limit > max_wr ? siw_refuse(SRQ_LIMIT, limit, max_wr) : 0;
 }
@@ -43,7 +43,7 @@ static int srq_check_args(const struct siw_pd *pd, const struct siw_srq_attr *at
 	if (attr->max_sge > max->max_srq_sge)
 		return siw_refuse(RANGE, siw_reason_text("max_sge"), attr->max_sge, 0,
 				  max->max_srq_sge);
-	return check_srq_limit(attr->srq_limit, attr->max_wr);
+	return srq_check_limit_arg(attr->srq_limit, attr->max_wr);
 }
 
 /*
@@ -83,7 +83,7 @@ static struct siw_srq *srq_alloc(struct siw_pd *pd, const struct siw_srq_init_at
 		siw_device_freelist_give(&pd->ctx->free_srqs, &srq->in_freelist);
 		return NULL;
 	}
-	siw_device_async_events_init(&srq->async, pd->ctx, srq, init->srq_context);
+	siw_device_init_object_async(&srq->async, pd->ctx, srq, init->srq_context);
 	siw_lock(&srq->lock);
 	srq->pd = pd;
 	srq->number = atomic_fetch_add(&pd->ctx->next_srq, 1) + 1;
@@ -125,7 +125,7 @@ static void srq_destroy_by_force(struct siw_child *child)
 {
 	struct siw_srq *srq = siw_container(child, struct siw_srq, child);
 
-	siw_device_drop_async_events_without_acks(&srq->async);
+	siw_device_drop_object_events_unacked(&srq->async);
 	srq_tear_down(srq);
 }
 
@@ -165,7 +165,7 @@ int siw_destroy_srq(struct siw_srq *srq)
 		return siw_refuse(DESTROYED);
 	if (atomic_load(&srq->n_qp))
 		return siw_refuse(SRQ_BUSY, atomic_load(&srq->n_qp));
-	siw_device_drop_async_events_await_acks(&srq->async);
+	siw_device_drop_async_events_then_wait(&srq->async);
 	atomic_fetch_sub(&srq->pd->n_srq, 1);
 	atomic_fetch_sub(&srq->ctx->n_srq, 1);
 	siw_device_remove_child(srq->ctx, &srq->child);
@@ -228,10 +228,10 @@ static int srq_check_modify(const struct siw_srq *srq, const struct siw_srq_attr
 			return err;
 		max_wr = srq_round_up(attr->max_wr);
 	}
-	return check_srq_limit(mask & SIW_SRQ_LIMIT
-				       ? attr->srq_limit
-				       : atomic_load_explicit(&srq->limit, memory_order_relaxed),
-			       max_wr);
+	return srq_check_limit_arg(
+		mask & SIW_SRQ_LIMIT ? attr->srq_limit
+				     : atomic_load_explicit(&srq->limit, memory_order_relaxed),
+		max_wr);
 }
 
 /*

@@ -131,7 +131,8 @@ static bool all_lanes_have_waiters(const struct siw_context *ctx, uint32_t lanes
  * Returns the longest time in microseconds for which the progress thread may sleep while others
  * serve the lanes of the set `others`.
  */
-static int64_t begin_nap(struct siw_context *ctx, uint32_t others, struct naps *naps)
+static int64_t announce_nap_and_choose_us(struct siw_context *ctx, uint32_t others,
+					  struct naps *naps)
 {
 	int64_t us = nap_duration_us(ctx, naps);
 
@@ -164,7 +165,8 @@ static void progress_thread_nap(struct siw_context *ctx, uint32_t others, struct
 {
 	static const struct siw_llp_waitset nothing;
 
-	if (siw_llp_wait(&nothing, ctx->sleep_fd, begin_nap(ctx, others, naps)) > 0)
+	if (siw_llp_wait(&nothing, ctx->sleep_fd, announce_nap_and_choose_us(ctx, others, naps)) >
+	    0)
 		siw_llp_event_fd_clear(ctx->sleep_fd);
 	end_nap(ctx, naps);
 }
@@ -356,13 +358,13 @@ static bool sleep_until_work(struct siw_context *ctx, struct lanes_served *serve
 	/*
 	 * After a wake-up that came too late for the last sleep, the descriptor is still readable.
 	 * It must be cleared before this thread reads the state that determines how long it sleeps:
-	 * the set of open lanes, and, in begin_nap(), the waiters. A later change of that state
+	 * the set of open lanes, and, in announce_nap_and_choose_us(), the waiters. A later change of that state
 	 * makes the descriptor readable again.
 	 */
 	siw_llp_event_fd_clear(ctx->sleep_fd);
 	if (!served->by_others)
 		return sleep_on_sockets(ctx, served, -1);
-	us = begin_nap(ctx, served->by_others, naps);
+	us = announce_nap_and_choose_us(ctx, served->by_others, naps);
 	slept = sleep_on_sockets(ctx, served, us);
 	end_nap(ctx, naps);
 	return slept;

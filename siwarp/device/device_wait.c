@@ -32,7 +32,7 @@ struct wait {
 };
 
 /* Returns the lanes that a wait has to serve now. Without a progress thread these are all lanes. */
-static uint32_t lanes_served_by_wait(const struct wait *wait)
+static uint32_t mask_of_lanes_to_serve(const struct wait *wait)
 {
 	uint32_t open = atomic_load(&wait->ctx->open_lanes), lanes;
 
@@ -138,8 +138,8 @@ static int wait_loop(struct wait *wait)
 	int moved, r;
 
 	for (;;) {
-		if (wait->counted != lanes_served_by_wait(wait))
-			update_waiter_counts_of_lanes(wait, lanes_served_by_wait(wait));
+		if (wait->counted != mask_of_lanes_to_serve(wait))
+			update_waiter_counts_of_lanes(wait, mask_of_lanes_to_serve(wait));
 		for (uint32_t left = wait->counted; poll && left; left &= left - 1)
 			siw_device_poll(ctx->lanes[__builtin_ctz(left)], NULL);
 		r = wait->ready(wait->arg);
@@ -179,7 +179,7 @@ static int wait_loop(struct wait *wait)
 		 * added to the set from now on ends the sleep
 		 * (siw_device_comp_channel_change_lanes).
 		 */
-		if (wait->counted == lanes_served_by_wait(wait) &&
+		if (wait->counted == mask_of_lanes_to_serve(wait) &&
 		    sleep_on_sockets(sets, wait, timeout_us) == -EINTR)
 			return siw_refuse(INTERRUPTED);
 	}
@@ -189,8 +189,8 @@ static int wait_loop(struct wait *wait)
  * Sends the posted requests, then returns ready()'s value. *deadline: when the wait ends; 0: do not
  * wait. A descriptor that the program has made non-blocking is not waited on.
  */
-static int begin_wait(struct siw_context *ctx, int (*ready)(void *arg), void *arg, int fd,
-		      int timeout_ms, uint64_t *deadline)
+static int check_ready_before_wait(struct siw_context *ctx, int (*ready)(void *arg), void *arg,
+				   int fd, int timeout_ms, uint64_t *deadline)
 {
 	int r;
 
@@ -227,7 +227,7 @@ static int wait_with_progress(struct wait *wait)
 {
 	int r;
 
-	update_waiter_counts_of_lanes(wait, lanes_served_by_wait(wait));
+	update_waiter_counts_of_lanes(wait, mask_of_lanes_to_serve(wait));
 	pthread_cleanup_push(undo_waiter_count, wait);
 	r = wait_loop(wait);
 	pthread_cleanup_pop(1);
@@ -238,7 +238,7 @@ int siw_device_wait(struct siw_context *ctx, const _Atomic uint32_t *lanes, int 
 		    void *arg, int fd, int timeout_ms)
 {
 	struct wait wait = { ctx, lanes, 0, ready, arg, fd, 0 };
-	int r = begin_wait(ctx, ready, arg, fd, timeout_ms, &wait.deadline);
+	int r = check_ready_before_wait(ctx, ready, arg, fd, timeout_ms, &wait.deadline);
 
 	return r ? r : wait_with_progress(&wait);
 }
@@ -297,7 +297,7 @@ int siw_device_wait_on_fd(struct siw_context *ctx, int (*ready)(void *arg), void
 			  int timeout_ms, uint32_t progress_us)
 {
 	struct wait wait = { ctx, NULL, 0, ready, arg, fd, 0 };
-	int r = begin_wait(ctx, ready, arg, fd, timeout_ms, &wait.deadline);
+	int r = check_ready_before_wait(ctx, ready, arg, fd, timeout_ms, &wait.deadline);
 
 	if (r && timeout_ms && progress_us)
 		siw_device_count_poll_for_taken_event(&ctx->lane0);

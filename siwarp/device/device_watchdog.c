@@ -118,7 +118,7 @@ static void watchdog_loop(struct siw_context *ctx, uint64_t which)
 	}
 }
 
-static void *watchdog_thread(void *arg)
+static void *progress_backup_thread(void *arg)
 {
 	struct siw_watchdog *self = arg;
 	struct siw_context *ctx = self->ctx;
@@ -136,7 +136,7 @@ static void *watchdog_thread(void *arg)
  * Creates the watchdog threads. None are needed under a real-time policy. A failed creation is not
  * tried again.
  */
-static bool watchdogs_start(struct siw_context *ctx)
+static bool watchdogs_create_threads(struct siw_context *ctx)
 {
 	struct siw_watchdogs *watchdogs = &ctx->watchdogs;
 	int policy = sched_getscheduler(0);
@@ -149,7 +149,7 @@ static bool watchdogs_start(struct siw_context *ctx)
 
 		watchdog->ctx = ctx;
 		sem_init(&watchdog->wake, 0, 0);
-		if (siw_thread_start(&watchdog->thread, NULL, watchdog_thread, watchdog)) {
+		if (siw_thread_start(&watchdog->thread, NULL, progress_backup_thread, watchdog)) {
 			sem_destroy(&watchdog->wake);
 			break;
 		}
@@ -177,7 +177,7 @@ void siw_device_watchdogs_note_one_sided_messages(struct siw_context *ctx)
 	gap_ns = GAP_NS * (uint64_t)siw_settings()->pauses;
 	watchdogs->streak = now - watchdogs->last_ns < gap_ns ? watchdogs->streak + 1 : 0;
 	watchdogs->last_ns = now;
-	if (watchdogs->streak < BEGIN || (!watchdogs->attempted && !watchdogs_start(ctx)))
+	if (watchdogs->streak < BEGIN || (!watchdogs->attempted && !watchdogs_create_threads(ctx)))
 		return;
 	watchdogs->streak = 0;
 	atomic_store(&watchdogs->active, true);

@@ -145,7 +145,7 @@ __all__ = [
 _LAYERS = ("ddp", "dgram", "mpa", "rd", "rdmap", "session", "sidr")
 
 
-def _import_layers() -> list[ModuleType]:
+def _import_layer_modules() -> list[ModuleType]:
     try:
         return [importlib.import_module(f"siwarp.inspect.{layer}") for layer in _LAYERS]
     except ModuleNotFoundError as e:
@@ -160,7 +160,7 @@ def _import_layers() -> list[ModuleType]:
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        for module in _import_layers():
+        for module in _import_layer_modules():
             if hasattr(module, name):
                 globals()[name] = getattr(module, name)
         return globals()[name]

@@ -105,7 +105,7 @@ class UDDatagram(DatagramLayer):
 UC_FIRST = 1
 
 
-def llp_fields(kind: int) -> list[Any]:
+def make_llp_header_fields(kind: int) -> list[Any]:
     """Return the fields of the LLP header, 12 octets."""
     return [
         BitEnumField("type", kind, 4, LLP_TYPES),
@@ -132,7 +132,7 @@ class LLPDatagram(UDDatagram):
 
     name = "datagram-iWARP"
     fields_desc: ClassVar[list[Any]] = [
-        *llp_fields(0),
+        *make_llp_header_fields(0),
         PacketLenField("segment", None, DDP, length_from=_llp_body_len),  # type: ignore[arg-type]
         XLEIntField("crc", None),
     ]
@@ -160,7 +160,7 @@ class UCDatagram(LLPDatagram):
     """A datagram of an unreliable connection; `psn` numbers the datagrams."""
 
     name = "datagram-iWARP UC"
-    fields_desc: ClassVar[list[Any]] = [*llp_fields(1), *LLPDatagram.fields_desc[-2:]]
+    fields_desc: ClassVar[list[Any]] = [*make_llp_header_fields(1), *LLPDatagram.fields_desc[-2:]]
 
 
 class UCReport(LLPDatagram):
@@ -168,7 +168,7 @@ class UCReport(LLPDatagram):
 
     name = "datagram-iWARP UC report"
     fields_desc: ClassVar[list[Any]] = [
-        *llp_fields(3),
+        *make_llp_header_fields(3),
         LongField("datagrams", 0),
         LongField("octets", 0),
         IntField("next_psn", 0),
@@ -198,7 +198,7 @@ class RecordDatagram(LLPDatagram):
     """A datagram of a Write-Record on UD."""
 
     name = "datagram-iWARP Write-Record"
-    fields_desc: ClassVar[list[Any]] = [*llp_fields(2), *LLPDatagram.fields_desc[-2:]]
+    fields_desc: ClassVar[list[Any]] = [*make_llp_header_fields(2), *LLPDatagram.fields_desc[-2:]]
 
 
 bind_top_down(DDPDatagram, Terminate, opcode=int(Opcode.TERMINATE), qn=int(Queue.TERMINATE))

@@ -69,10 +69,10 @@ def next_fpdu_without_markers(octets: bytes, at: int) -> Span | None:
     if end > len(octets):
         return None
     fpdu = octets[at:end]
-    return Span(at, end, fpdu, crc_field(fpdu) == crc32c(fpdu[:-CRC_LEN]))
+    return Span(at, end, fpdu, read_fpdu_crc_field(fpdu) == crc32c(fpdu[:-CRC_LEN]))
 
 
-def crc_field(octets: bytes) -> int:
+def read_fpdu_crc_field(octets: bytes) -> int:
     """Return an FPDU's CRC field."""
     return int.from_bytes(octets[-CRC_LEN:], "little")
 
@@ -108,7 +108,7 @@ def next_fpdu_with_markers(octets: bytes, at: int, origin: int) -> Span | None:
         )
         for m in markers
     )
-    good = crc_field(whole) == crc32c(whole[:-CRC_LEN])
+    good = read_fpdu_crc_field(whole) == crc32c(whole[:-CRC_LEN])
     return Span(at, cursor, bytes(plain), good, whole, found)
 
 

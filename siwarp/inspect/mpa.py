@@ -72,7 +72,7 @@ def _ulp_private_len(frame: Packet) -> int:
 
 
 def _startup_fields(key: bytes) -> list[Field[Any, Any] | ConditionalField]:
-    def ird_ord_field(name: str, size: int) -> ConditionalField:
+    def make_ird_ord_field(name: str, size: int) -> ConditionalField:
         return ConditionalField(BitField(name, 0, size), _has_ird_ord)
 
     return [
@@ -84,12 +84,12 @@ def _startup_fields(key: bytes) -> list[Field[Any, Any] | ConditionalField]:
         BitField("res", 0, 4),
         ByteField("rev", 1),
         ShortField("pd_length", None),
-        ird_ord_field("a", 1),
-        ird_ord_field("b", 1),
-        ird_ord_field("ird", 14),
-        ird_ord_field("c_rtr", 1),
-        ird_ord_field("d_rtr", 1),
-        ird_ord_field("ord", 14),
+        make_ird_ord_field("a", 1),
+        make_ird_ord_field("b", 1),
+        make_ird_ord_field("ird", 14),
+        make_ird_ord_field("c_rtr", 1),
+        make_ird_ord_field("d_rtr", 1),
+        make_ird_ord_field("ord", 14),
         StrLenField("private_data", b"", length_from=_ulp_private_len),
     ]
 
@@ -308,7 +308,7 @@ class MPA(Layer):
         # Different connections may have the same `session`; `ident` distinguishes the connections.
         way = session.setdefault((cls, ident), _DirectionState())
         back = (
-            session.get((cls, _reverse_ident(ident)), _DirectionState())
+            session.get((cls, _session_key_of_other_direction(ident)), _DirectionState())
             if ident
             else _DirectionState()
         )
@@ -331,7 +331,7 @@ class MPA(Layer):
         return found / conf.padding_layer(data[at:]) if at < len(data) else found
 
 
-def _reverse_ident(ident: bytes) -> bytes:
+def _session_key_of_other_direction(ident: bytes) -> bytes:
     """Return TCPSession's key of the other direction: the addresses and ports swapped."""
     half = (len(ident) - 4) // 2
     return ident[half:-4] + ident[:half] + ident[-2:] + ident[-4:-2]

@@ -103,7 +103,7 @@ class Fragments:
     ) -> bytes | None:
         """Add a fragment. Return the datagram when it is complete, otherwise None."""
         if key not in self._parts and len(self._parts) >= FRAGMENTS_MAX:
-            self._abandon_datagram(next(iter(self._parts)))
+            self._emit_truncated_datagram(next(iter(self._parts)))
         parts = self._parts.setdefault(key, {})
         parts[offset] = part
         self._last[key] = frame
@@ -115,7 +115,7 @@ class Fragments:
         end = self._ends.get(key)
         if end is None or sum(map(len, parts.values())) < end:
             return None
-        whole = self._octets_before_gap(parts)
+        whole = self._join_fragments_before_gap(parts)
         if len(whole) < end:
             return None
         self._remove_datagram(key)
@@ -124,12 +124,12 @@ class Fragments:
     def take_incomplete(self) -> list[Packet]:
         """Return the datagrams that stayed incomplete, and forget them."""
         for key in list(self._parts):
-            self._abandon_datagram(key)
+            self._emit_truncated_datagram(key)
         found, self._incomplete = self._incomplete, []
         return found
 
     @staticmethod
-    def _octets_before_gap(parts: dict[int, bytes]) -> bytes:
+    def _join_fragments_before_gap(parts: dict[int, bytes]) -> bytes:
         """Return the octets of a datagram before the first missing fragment."""
         whole = bytearray()
         for at in sorted(parts):
@@ -142,11 +142,11 @@ class Fragments:
         del self._parts[key], self._last[key]
         self._ends.pop(key, None)
 
-    def _abandon_datagram(self, key: FragmentKey) -> None:
+    def _emit_truncated_datagram(self, key: FragmentKey) -> None:
         """Keep the beginning of a UDP datagram as a packet, and discard the rest."""
         source, dest, protocol, _ = key
         parts, frame = self._parts[key], self._last[key]
-        begin = self._octets_before_gap(parts)
+        begin = self._join_fragments_before_gap(parts)
         length = self._ends.get(key, max(at + len(part) for at, part in parts.items()))
         self._remove_datagram(key)
         source_port = dest_port = 0
@@ -199,7 +199,7 @@ def _parse_ipv4(octets: bytes, fragments: Fragments, frame: Frame) -> _Ip | None
     return _Ip(source, dest, protocol, body, length)
 
 
-def _parse_ipv6(octets: bytes, fragments: Fragments, frame: Frame) -> _Ip | None:
+def _parse_ipv6_packet(octets: bytes, fragments: Fragments, frame: Frame) -> _Ip | None:
     if len(octets) < 40:
         return None
     length, protocol = int.from_bytes(octets[4:6], "big"), octets[6]
@@ -232,7 +232,7 @@ def _parse_ip_packet(frame: Frame, octets: bytes, fragments: Fragments) -> Packe
     if version == 4:
         ip = _parse_ipv4(octets, fragments, frame)
     elif version == 6:
-        ip = _parse_ipv6(octets, fragments, frame)
+        ip = _parse_ipv6_packet(octets, fragments, frame)
     if ip is None or ip.protocol not in (TCP, UDP):
         return None
     body = ip.body

@@ -204,20 +204,20 @@ class CaptureFile:
             self._interfaces.append(self._parse_interface(body))
         if kind == PACKET and len(body) >= 20:
             which, high, low, size, length = struct.unpack(self._order + "IIIII", body[:20])
-            return self._make_frame(which, high << 32 | low, size, length, body[20:])
+            return self._parse_frame(which, high << 32 | low, size, length, body[20:])
         if kind == OLD_PACKET and len(body) >= 20:
             which, _drops, high, low, size, length = struct.unpack(
                 self._order + "HHIIII", body[:20]
             )
-            return self._make_frame(which, high << 32 | low, size, length, body[20:])
+            return self._parse_frame(which, high << 32 | low, size, length, body[20:])
         if kind == SIMPLE_PACKET and len(body) >= 4:
             (length,) = struct.unpack(self._order + "I", body[:4])
             snap = self._interfaces[0].snap if self._interfaces else 0
             size = min(length, snap or length, len(body) - 4)
-            return self._make_frame(0, 0, size, length, body[4:])
+            return self._parse_frame(0, 0, size, length, body[4:])
         return None
 
-    def _make_frame(self, which: int, when: int, size: int, length: int, rest: bytes) -> Frame:
+    def _parse_frame(self, which: int, when: int, size: int, length: int, rest: bytes) -> Frame:
         known = which < len(self._interfaces)
         of = self._interfaces[which] if known else _Interface()
         padded = (size + 3) // 4 * 4

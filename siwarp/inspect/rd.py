@@ -203,6 +203,6 @@ def parse_handshake_options(body: bytes) -> dict[int, bytes]:
     return found
 
 
-def handshake_cookie(body: bytes) -> bytes:
+def cookie_in_handshake_body(body: bytes) -> bytes:
     """Return the octets after the options of a CHALLENGE or an ECHO."""
     return body[handshake_offer_len(body) :]

@@ -66,7 +66,7 @@ class FPDUSession(DefaultSession):
             return pkt
         half = connection.half_connection(direction)
         frames = self._take_complete_frames(connection, direction, half, state)
-        if half.segments_after_gap > EARLY_MAX:
+        if half.segment_count_after_gap > EARLY_MAX:
             state.other = True
         if state.other:
             return pkt

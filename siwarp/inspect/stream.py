@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from siwarp.inspect.framing import (
     FoundMarker,
-    crc_field,
     is_plausible_fpdu,
     iterate_complete_fpdus,
     mpa_startup_frame_end_offset,
     next_fpdu_with_markers,
     next_fpdu_without_markers,
+    read_fpdu_crc_field,
 )
 from siwarp.inspect.packets import ACK, FIN, RST, SYN, Packet, packets_from_scapy
 from siwarp.inspect.wire import parse_mpa_startup
@@ -135,7 +135,7 @@ class HalfConnection:
         return self.forgotten + len(self.octets)
 
     @property
-    def segments_after_gap(self) -> int:
+    def segment_count_after_gap(self) -> int:
         """Number of segments after the first gap."""
         return len(self._early)
 
@@ -177,7 +177,7 @@ class Connection:
     def is_ended_or_has_data(self) -> bool:
         """Whether a SYN now starts a new connection with the same addresses and ports."""
         return self.ended is not None or any(
-            h.end or h.segments_after_gap for h in self.halves.values()
+            h.end or h.segment_count_after_gap for h in self.halves.values()
         )
 
 
@@ -228,7 +228,7 @@ def tcp_streams(packets: Iterable[ScapyPacket]) -> dict[Direction, bytes]:
     streams: dict[Direction, bytes] = {}
     for connection in tcp_connections(packets_from_scapy(packets)):
         for direction, half in connection.halves.items():
-            if half.segments_after_gap:
+            if half.segment_count_after_gap:
                 raise ValueError(
                     f"octets are missing after {len(half.octets)} of {direction}: "
                     "use examine(), which continues after a gap"
@@ -325,7 +325,7 @@ def find_fpdu_start(
         )
         if span is None or not is_plausible_fpdu(span.octets):
             continue
-        if span.crc_good or (not crc and crc_field(span.octets) == 0):
+        if span.crc_good or (not crc and read_fpdu_crc_field(span.octets) == 0):
             return at
     return None
 

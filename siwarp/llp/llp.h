@@ -165,7 +165,7 @@ struct siw_llp_event_loop_fd;
 /*
  * Opens a descriptor with which an event loop of the program waits until a poll of the poller may
  * have work: it is readable while a cold socket has work, between siw_llp_poller_wake() and the
- * next poll, between siw_llp_event_loop_fd_set() and siw_llp_event_loop_fd_clear(), and from the
+ * next poll, between siw_llp_event_loop_fd_signal() and siw_llp_event_loop_fd_clear(), and from the
  * time of siw_llp_event_loop_fd_set_timer() on. A hot socket is watched only while the poller is
  * armed. Returns 0 or -errno. The poller must be closed after the descriptor. The caller makes the
  * calls below one at a time; the progress lock is not needed.
@@ -175,7 +175,7 @@ int siw_llp_event_loop_fd_open(struct siw_llp_poller *poller, struct siw_llp_eve
 void siw_llp_event_loop_fd_close(struct siw_llp_event_loop_fd *loop);
 /* Returns the descriptor, which must not be read. */
 int siw_llp_event_loop_fd_number(const struct siw_llp_event_loop_fd *loop);
-void siw_llp_event_loop_fd_set(struct siw_llp_event_loop_fd *loop);
+void siw_llp_event_loop_fd_signal(struct siw_llp_event_loop_fd *loop);
 void siw_llp_event_loop_fd_clear(struct siw_llp_event_loop_fd *loop);
 /*
  * Makes the descriptor readable at due_ns; 0: never. An earlier time of a previous call stays
@@ -271,8 +271,9 @@ int siw_llp_udp_adopt_program_socket(struct siw_llp_poller *poller, int fd,
  * Linux 5.7 without CAP_NET_RAW: datagrams to the group that arrive on other interfaces are
  * received, too.)
  */
-int siw_llp_udp_join(struct siw_llp_poller *poller, const struct siw_addr *group,
-		     const char *netdev, struct siw_io_handler *handler, struct siw_llp_sock **out);
+int siw_llp_udp_open_group_member(struct siw_llp_poller *poller, const struct siw_addr *group,
+				  const char *netdev, struct siw_io_handler *handler,
+				  struct siw_llp_sock **out);
 /*
  * Lets this socket send to multicast groups: such datagrams leave by the given interface, pass at
  * most ttl - 1 routers, and also reach members on this machine. Returns 0 or -errno. Any thread.
@@ -468,9 +469,9 @@ void siw_llp_close(struct siw_llp_sock *sock);
 /*
  * Move a TCP socket, connected or still connecting, to another poller. siw_llp_leave_poller() takes
  * the socket out of its poller; the progress lock of that poller is held, and no progress round of
- * it is under way. siw_llp_join_poller() adds the socket to a poller, whose progress lock is held.
+ * it is under way. siw_llp_add_to_poller() adds the socket to a poller, whose progress lock is held.
  * Returns 0; or -errno, in which case the socket is still in no poller. While the socket is in no
- * poller, only siw_llp_join_poller(), siw_llp_close(), siw_llp_set_handler() and the functions that
+ * poller, only siw_llp_add_to_poller(), siw_llp_close(), siw_llp_set_handler() and the functions that
  * return addresses may be called for it. The other functions read which poller the socket is in,
  * also those that any thread may call, so no other thread may call one of them meanwhile.
  *
@@ -479,7 +480,7 @@ void siw_llp_close(struct siw_llp_sock *sock);
  * timers and the release of octets that a fault plan holds back.
  */
 void siw_llp_leave_poller(struct siw_llp_sock *sock);
-int siw_llp_join_poller(struct siw_llp_sock *sock, struct siw_llp_poller *poller);
+int siw_llp_add_to_poller(struct siw_llp_sock *sock, struct siw_llp_poller *poller);
 void siw_llp_set_handler(struct siw_llp_sock *sock, struct siw_io_handler *handler);
 /*
  * want: whether octets are left to send. If so, a wait ends and a poll returns the handler when the

@@ -150,7 +150,7 @@ static void link_captures_of_both_ends(struct siw_llp_capture *capture)
  * Returns the socket's state for the running capture, or NULL without a capture. *fresh: the state
  * was just created.
  */
-static struct siw_llp_capture *get_capture_state(struct siw_llp_sock *sock, bool *fresh)
+static struct siw_llp_capture *get_or_create_sock_capture(struct siw_llp_sock *sock, bool *fresh)
 {
 	uint32_t generation = siw_capture_current_file_number();
 	struct siw_llp_capture *capture = sock->capture;
@@ -193,7 +193,7 @@ void siw_llp_capture_datagram(struct siw_llp_sock *sock, uint64_t when, bool sen
 {
 	int saved = errno;
 	bool fresh;
-	struct siw_llp_capture *capture = get_capture_state(sock, &fresh);
+	struct siw_llp_capture *capture = get_or_create_sock_capture(sock, &fresh);
 
 	if (capture) {
 		struct siw_capture_packet packet = {
@@ -221,7 +221,7 @@ static struct siw_llp_capture *get_stream_capture_state(struct siw_llp_sock *soc
 {
 	bool fresh;
 	struct siw_addr peer;
-	struct siw_llp_capture *capture = get_capture_state(sock, &fresh);
+	struct siw_llp_capture *capture = get_or_create_sock_capture(sock, &fresh);
 
 	if (!capture || !fresh)
 		return capture;

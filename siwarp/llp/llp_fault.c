@@ -88,7 +88,7 @@ struct siw_llp_faulty *siw_llp_fault_state_lock(struct siw_llp_sock *sock, int *
 
 /* ---- when packets are due -------------------------------------------------------------------- */
 
-static uint64_t min_time(uint64_t a, uint64_t b)
+static uint64_t earlier_time(uint64_t a, uint64_t b)
 {
 	return a < b ? a : b;
 }
@@ -134,13 +134,13 @@ void siw_llp_fault_state_unlock(struct siw_llp_sock *sock, struct siw_llp_faulty
 	bool holds = !siw_fault_queue_empty(&f->way[SIW_FAULT_TX].queue) ||
 		     !siw_fault_queue_empty(&f->way[SIW_FAULT_RX].queue) || f->error;
 
-	next = min_time(next, f->reset_at);
+	next = earlier_time(next, f->reset_at);
 	/*
 	 * Without the poller's lock the receive queue is not examined. The thread that added
 	 * packets to the receive queue has already set the time at which these packets are due.
 	 */
 	if (poller_locked)
-		next = min_time(next, siw_llp_fault_next_rx_due_time_ns(sock, f));
+		next = earlier_time(next, siw_llp_fault_next_rx_due_time_ns(sock, f));
 	if (holds != f->counted)
 		siw_faults_adjust_holding_socket_count(holds ? 1 : -1);
 	f->counted = holds;
@@ -188,7 +188,7 @@ uint64_t siw_llp_fault_wake_time_ns(const struct siw_llp_poller *poller)
 {
 	uint64_t due = atomic_load_explicit(&poller->fault_due, memory_order_seq_cst);
 
-	return due == UINT64_MAX ? 0 : min_time(due, siw_now_ns() + LONGEST_SLEEP);
+	return due == UINT64_MAX ? 0 : earlier_time(due, siw_now_ns() + LONGEST_SLEEP);
 }
 
 /* ---- sending datagrams ----------------------------------------------------------------------- */

@@ -161,7 +161,7 @@ static ssize_t hold_back_sent_stream_octets(struct siw_llp_sock *sock, struct si
 		 * queue has space.
 		 */
 		siw_count(SIW_COUNTER_tx_eagain, 1);
-		siw_llp_set_want_write(sock, false);
+		siw_llp_request_write_event(sock, false);
 		return -EAGAIN;
 	}
 	return taken;

@@ -84,8 +84,9 @@ static int mcast_group_join(int fd, const struct siw_addr *group, uint32_t ifind
 					: join_ipv6_mcast_group(fd, group, ifindex);
 }
 
-int siw_llp_udp_join(struct siw_llp_poller *poller, const struct siw_addr *group,
-		     const char *netdev, struct siw_io_handler *handler, struct siw_llp_sock **out)
+int siw_llp_udp_open_group_member(struct siw_llp_poller *poller, const struct siw_addr *group,
+				  const char *netdev, struct siw_io_handler *handler,
+				  struct siw_llp_sock **out)
 {
 	uint32_t ifindex = 0;
 	int rv, fd;

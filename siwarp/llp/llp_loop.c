@@ -91,7 +91,7 @@ int siw_llp_event_loop_fd_number(const struct siw_llp_event_loop_fd *loop)
 	return loop->epfd;
 }
 
-void siw_llp_event_loop_fd_set(struct siw_llp_event_loop_fd *loop)
+void siw_llp_event_loop_fd_signal(struct siw_llp_event_loop_fd *loop)
 {
 	if (loop->set)
 		return;

@@ -155,7 +155,7 @@ int siw_llp_sock_register(struct siw_llp_sock *sock)
 		return -errno;
 	atomic_store_explicit(&sock->registered, 1, memory_order_seq_cst);
 	/*
-	 * siw_llp_set_want_write() may have set want_write after wanted_epoll_events() loaded it,
+	 * siw_llp_request_write_event() may have set want_write after wanted_epoll_events() loaded it,
 	 * and found the socket not registered yet, so load want_write again.
 	 */
 	now = wanted_epoll_events(sock) | ev.events;
@@ -374,7 +374,7 @@ static void read_drop_counters(struct siw_llp_poller *poller)
 		siw_link_del(l);
 		siw_link_add(&poller->all, l);
 		if (SIW_LLP_OF(l, all)->udp)
-			siw_llp_udp_count_drops(SIW_LLP_OF(l, all));
+			siw_llp_udp_record_new_drops(SIW_LLP_OF(l, all));
 	}
 }
 
@@ -389,7 +389,7 @@ static void handle_epoll_event(struct siw_llp_sock *sock, uint32_t events)
 	if (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR | EPOLLPRI))
 		sock->ended = true;
 	/*
-	 * EPOLLOUT alone is ignored if no thread waits to send: a later siw_llp_set_want_write()
+	 * EPOLLOUT alone is ignored if no thread waits to send: a later siw_llp_request_write_event()
 	 * makes epoll report it again.
 	 */
 	if (data && !want && !(events & ~(uint32_t)EPOLLOUT))
@@ -431,7 +431,7 @@ static void poll_epoll_events(struct siw_llp_poller *poller)
  * Returns whether this poll follows a sleep and no hot socket had data. After a sleep the hot
  * sockets are polled first, and epoll_wait is called only if none of them had data.
  */
-static bool is_first_poll_after_sleep_without_hot_data(struct siw_llp_poller *poller)
+static bool take_cold_wakeup(struct siw_llp_poller *poller)
 {
 	bool cold = poller->active < poller->slept;
 
@@ -463,12 +463,12 @@ static inline bool is_epoll_due(struct siw_llp_poller *poller)
 	return poller->n_hot == 0 || poller->polls % EPOLL_EVERY_POLLS == 0 || poller->ask ||
 	       is_epoll_due_by_time(poller) ||
 	       atomic_load_explicit(&poller->armed, memory_order_relaxed) ||
-	       (poller->after_sleep && is_first_poll_after_sleep_without_hot_data(poller));
+	       (poller->after_sleep && take_cold_wakeup(poller));
 }
 
 /* Returns up to `room` hot sockets: all of them, or the next ones in turn. */
-static int collect_hot_handlers(struct siw_llp_poller *poller, struct siw_io_handler **handlers,
-				int room)
+static int collect_hot_sockets(struct siw_llp_poller *poller, struct siw_io_handler **handlers,
+			       int room)
 {
 	int n = poller->n_hot < room ? poller->n_hot : room;
 	unsigned int next = 0;
@@ -521,7 +521,7 @@ int siw_llp_poller_poll(struct siw_llp_poller *poller, struct siw_io_handler **h
 	if (is_epoll_due(poller))
 		poll_epoll_events(poller);
 	if (poller->n_ring == 0)
-		return collect_hot_handlers(poller, handlers, n);
+		return collect_hot_sockets(poller, handlers, n);
 	/*
 	 * The ready ring gets up to half of the array's entries. If the array has one entry, the
 	 * ring gets it in every other poll.
@@ -529,7 +529,7 @@ int siw_llp_poller_poll(struct siw_llp_poller *poller, struct siw_io_handler **h
 	share = n > 1 ? n / 2 : (int)(poller->polls & 1);
 	if (share > poller->n_ring)
 		share = poller->n_ring;
-	done = collect_hot_handlers(poller, handlers, n - share);
+	done = collect_hot_sockets(poller, handlers, n - share);
 	return done + collect_ready_handlers(poller, handlers + done, n - done);
 }
 

@@ -96,10 +96,10 @@ void siw_llp_leave_poller(struct siw_llp_sock *sock)
 	bool ready = sock->ready;
 
 	sock_remove_from_poller(sock);
-	sock->ready = ready; /* siw_llp_join_poller() marks the socket ready again */
+	sock->ready = ready; /* siw_llp_add_to_poller() marks the socket ready again */
 }
 
-int siw_llp_join_poller(struct siw_llp_sock *sock, struct siw_llp_poller *poller)
+int siw_llp_add_to_poller(struct siw_llp_sock *sock, struct siw_llp_poller *poller)
 {
 	bool ready = sock->ready;
 	int rv;
@@ -136,7 +136,7 @@ void siw_llp_close(struct siw_llp_sock *sock)
 	 * another file.
 	 */
 	if (sock->udp && getpid() == sock->poller->owner) {
-		siw_llp_udp_count_drops(sock);
+		siw_llp_udp_record_new_drops(sock);
 		siw_llp_udp_disable_gro_for_close(sock);
 	}
 	siw_llp_fault_drop_held_packets(sock);
@@ -175,7 +175,7 @@ static void epoll_update_socket_entry(struct siw_llp_sock *sock, bool write)
 	epoll_ctl(sock->poller->epfd, EPOLL_CTL_MOD, sock->fd, &ev);
 }
 
-void siw_llp_set_want_write(struct siw_llp_sock *sock, bool always)
+void siw_llp_request_write_event(struct siw_llp_sock *sock, bool always)
 {
 	bool did;
 
@@ -207,7 +207,7 @@ static __attribute__((cold, noinline)) void clear_want_write(struct siw_llp_sock
 void siw_llp_update_want_write(struct siw_llp_sock *sock, bool want)
 {
 	if (want)
-		siw_llp_set_want_write(sock, false);
+		siw_llp_request_write_event(sock, false);
 	else if (atomic_load_explicit(&sock->want_write, memory_order_relaxed))
 		clear_want_write(sock);
 }
@@ -223,7 +223,7 @@ int siw_llp_handle_failed_send(struct siw_llp_sock *sock, int error)
 	case EAGAIN:
 	case ENOBUFS:
 		siw_count(SIW_COUNTER_tx_eagain, 1);
-		siw_llp_set_want_write(sock, error == ENOBUFS);
+		siw_llp_request_write_event(sock, error == ENOBUFS);
 		return -EAGAIN;
 	default:
 		siw_count(SIW_COUNTER_send_errors, 1);
@@ -235,8 +235,8 @@ int siw_llp_handle_failed_send(struct siw_llp_sock *sock, int error)
 	}
 }
 
-static int sock_address(struct siw_llp_sock *sock, struct siw_addr *out,
-			int (*name)(int, struct sockaddr *, socklen_t *))
+static int sock_query_address(struct siw_llp_sock *sock, struct siw_addr *out,
+			      int (*name)(int, struct sockaddr *, socklen_t *))
 {
 	socklen_t len = sizeof(*out);
 
@@ -246,12 +246,12 @@ static int sock_address(struct siw_llp_sock *sock, struct siw_addr *out,
 
 int siw_llp_local_addr(struct siw_llp_sock *sock, struct siw_addr *out)
 {
-	return sock_address(sock, out, getsockname);
+	return sock_query_address(sock, out, getsockname);
 }
 
 int siw_llp_peer_addr(struct siw_llp_sock *sock, struct siw_addr *out)
 {
-	return sock_address(sock, out, getpeername);
+	return sock_query_address(sock, out, getpeername);
 }
 
 #if defined(__SANITIZE_THREAD__)
@@ -275,7 +275,7 @@ static void *tsan_address_of_flow(uint16_t from, uint16_t to)
  */
 static char any;
 
-static uint16_t sockname_port(int fd, int (*name)(int, struct sockaddr *, socklen_t *))
+static uint16_t get_local_or_peer_port(int fd, int (*name)(int, struct sockaddr *, socklen_t *))
 {
 	struct siw_addr a = { 0 };
 	socklen_t len = sizeof(a);
@@ -286,9 +286,9 @@ static uint16_t sockname_port(int fd, int (*name)(int, struct sockaddr *, sockle
 void siw_llp_tsan_note_send(int fd, const struct siw_addr *dest)
 {
 	int saved = errno;
-	uint16_t to = dest ? siw_addr_port(dest) : sockname_port(fd, getpeername);
+	uint16_t to = dest ? siw_addr_port(dest) : get_local_or_peer_port(fd, getpeername);
 
-	__tsan_release(tsan_address_of_flow(sockname_port(fd, getsockname), to));
+	__tsan_release(tsan_address_of_flow(get_local_or_peer_port(fd, getsockname), to));
 	__tsan_release(&any);
 	errno = saved;
 }
@@ -296,9 +296,10 @@ void siw_llp_tsan_note_send(int fd, const struct siw_addr *dest)
 void siw_llp_tsan_note_receive(int fd, const struct siw_addr *source)
 {
 	int saved = errno;
-	uint16_t from = source ? siw_addr_port(source) : sockname_port(fd, getpeername);
+	uint16_t from = source ? siw_addr_port(source) : get_local_or_peer_port(fd, getpeername);
 
-	__tsan_acquire(from ? tsan_address_of_flow(from, sockname_port(fd, getsockname)) : &any);
+	__tsan_acquire(from ? tsan_address_of_flow(from, get_local_or_peer_port(fd, getsockname))
+			    : &any);
 	errno = saved;
 }
 #endif

@@ -62,7 +62,7 @@ struct siw_llp_sock {
 	 */
 	bool in_wait_set;
 	struct siw_io_handler *handler;
-	/* NULL between siw_llp_leave_poller() and siw_llp_join_poller() */
+	/* NULL between siw_llp_leave_poller() and siw_llp_add_to_poller() */
 	struct siw_llp_poller *poller;
 	uint64_t active; /* number of the last poll in which the socket had data or want_write */
 	struct siw_link ring;
@@ -75,9 +75,9 @@ struct siw_llp_sock {
 	bool ended; /* of a stream: epoll has reported its end, an error or urgent data */
 
 	/*
-	 * Accessed by any thread. want_write is stored by siw_llp_set_want_write() and pairs with
+	 * Accessed by any thread. want_write is stored by siw_llp_request_write_event() and pairs with
 	 * the loads in siw_llp_sock_register() and siw_llp_waitset_fill(); registered is stored by
-	 * siw_llp_sock_register() and pairs with the load in siw_llp_set_want_write().
+	 * siw_llp_sock_register() and pairs with the load in siw_llp_request_write_event().
 	 */
 	_Alignas(SIW_LLP_LINE) _Atomic uint8_t want_write;
 	_Atomic uint8_t registered; /* the socket is in the epoll set */
@@ -353,7 +353,7 @@ int siw_llp_sock_new(struct siw_llp_poller *poller, int fd, enum siw_llp_kind ki
  * which is needed after errors without a certain later event: after ENOBUFS a full device queue
  * gets space without an event on the socket.
  */
-void siw_llp_set_want_write(struct siw_llp_sock *sock, bool always);
+void siw_llp_request_write_event(struct siw_llp_sock *sock, bool always);
 /*
  * Handles a send that failed with this errno: counts it and returns -EAGAIN (want_write is set) or
  * -error.
@@ -363,7 +363,7 @@ int siw_llp_handle_failed_send(struct siw_llp_sock *sock, int error);
  * Adds the datagrams that the kernel dropped at this socket since the last call to siwarp's
  * counter.
  */
-void siw_llp_udp_count_drops(struct siw_llp_sock *sock);
+void siw_llp_udp_record_new_drops(struct siw_llp_sock *sock);
 /* Turns batched receiving off before the descriptor is closed. */
 void siw_llp_udp_disable_gro_for_close(struct siw_llp_sock *sock);
 /* Sets the socket's buffer sizes from the settings. */

@@ -102,7 +102,7 @@ int siw_llp_tcp_reserve_port(struct siw_addr *local, bool v6_only)
 }
 
 /* Returns whether this accept() error concerns one connection and not the listener. */
-static bool is_connection_error(int error)
+static bool is_error_of_one_connection(int error)
 {
 	switch (error) {
 	case EINTR:
@@ -127,7 +127,7 @@ static int handle_accept_error(struct siw_llp_sock *listener, int error)
 		siw_llp_sock_note_empty(listener);
 	else if (error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM)
 		siw_llp_listener_pause_after_accept_error(listener);
-	else if (is_connection_error(error))
+	else if (is_error_of_one_connection(error))
 		return -EAGAIN; /* there may be more connections, so the listener stays ready */
 	return -error;
 }
@@ -149,7 +149,7 @@ int siw_llp_tcp_accept(struct siw_llp_sock *listener, struct siw_io_handler *han
 
 	do {
 		fd = accept_descriptor(listener->fd);
-	} while (fd < 0 && is_connection_error(-fd) && ++tries < ACCEPT_TRIES);
+	} while (fd < 0 && is_error_of_one_connection(-fd) && ++tries < ACCEPT_TRIES);
 	if (fd < 0)
 		return handle_accept_error(listener, -fd);
 	/* Linux copies TCP_NODELAY from the listener. */

@@ -32,7 +32,7 @@ static uint32_t read_drop_counter(int fd)
 	return info[SK_MEMINFO_DROPS];
 }
 
-void siw_llp_udp_count_drops(struct siw_llp_sock *sock)
+void siw_llp_udp_record_new_drops(struct siw_llp_sock *sock)
 {
 	uint32_t now = read_drop_counter(sock->fd);
 
@@ -101,7 +101,7 @@ int siw_llp_udp_reserve_port(struct siw_addr *local, bool v6_only)
 	return rv;
 }
 
-static int get_int_option(int fd, int name, int *value)
+static int get_int_socket_option(int fd, int name, int *value)
 {
 	socklen_t len = sizeof(*value);
 
@@ -114,10 +114,10 @@ static int check_is_bound_udp_socket(int fd)
 	struct siw_addr local = { 0 };
 	socklen_t len = sizeof(local);
 	int type = 0, protocol = 0;
-	int rv = get_int_option(fd, SO_TYPE, &type);
+	int rv = get_int_socket_option(fd, SO_TYPE, &type);
 
 	if (rv == 0)
-		rv = get_int_option(fd, SO_PROTOCOL, &protocol);
+		rv = get_int_socket_option(fd, SO_PROTOCOL, &protocol);
 	if (rv < 0)
 		return rv;
 	if (type != SOCK_DGRAM || protocol != IPPROTO_UDP)
@@ -162,7 +162,7 @@ int siw_llp_udp_adopt_program_socket(struct siw_llp_poller *poller, int fd,
  * Returns whether this error may be the socket's pending error, set by an ICMP message or by an
  * unanswered neighbour discovery for an earlier datagram.
  */
-static bool is_pending_error(int error)
+static bool may_be_pending_error(int error)
 {
 	switch (error) {
 	case ECONNREFUSED:
@@ -230,7 +230,7 @@ send_datagram_without_faults(struct siw_llp_sock *sock, const struct siw_addr *d
 		siw_llp_update_want_write(sock, false);
 		return 0;
 	}
-	if (is_pending_error(errno))
+	if (may_be_pending_error(errno))
 		return resend_after_pending_error(sock, dest, iov, n);
 	return siw_llp_handle_failed_send(sock, errno);
 }
@@ -338,7 +338,7 @@ int siw_llp_udp_send_batchv(struct siw_llp_sock *sock, const struct siw_addr *de
 	 * The error belongs to an earlier datagram. Sending the datagrams one by one finds out
 	 * which destination the error concerns.
 	 */
-	if (is_pending_error(errno)) {
+	if (may_be_pending_error(errno)) {
 		siw_count(SIW_COUNTER_icmp_errors, 1);
 		return -ECONNREFUSED;
 	}
@@ -466,7 +466,7 @@ static __attribute__((always_inline)) inline ssize_t recv_without_faults(struct 
 		}
 		if (errno == EINTR)
 			continue;
-		if (!is_pending_error(errno))
+		if (!may_be_pending_error(errno))
 			return -errno;
 		siw_count(SIW_COUNTER_icmp_errors, 1);
 		if (again)

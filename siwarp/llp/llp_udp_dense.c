@@ -32,7 +32,7 @@ static void turn_gro_on(struct siw_llp_sock *sock)
  * Turns UDP_GRO off. A batch that is already queued would then be received as one datagram, without
  * the size of its parts, so UDP_GRO is turned on again if any datagrams are queued.
  */
-static void turn_gro_off(struct siw_llp_sock *sock)
+static void sock_turn_udp_gro_off(struct siw_llp_sock *sock)
 {
 	int queued = 0;
 
@@ -49,14 +49,14 @@ void siw_llp_udp_disable_gro_for_close(struct siw_llp_sock *sock)
 		siw_llp_set_socket_option(sock->fd, IPPROTO_UDP, UDP_GRO, 0);
 }
 
-static bool needs_single_datagrams(void)
+static bool must_send_datagrams_unbatched(void)
 {
 	return siw_faults_on() || siw_capture_on();
 }
 
 static __attribute__((cold, noinline)) void count_dense_traffic(struct siw_llp_sock *sock)
 {
-	if (!sock->batches && !sock->no_batches && !needs_single_datagrams())
+	if (!sock->batches && !sock->no_batches && !must_send_datagrams_unbatched())
 		turn_gro_on(sock);
 }
 
@@ -66,7 +66,7 @@ static void note_socket_empty(struct siw_llp_sock *sock)
 	if (sock->streak > 2)
 		sock->lulls = 0;
 	else if (sock->batches && ++sock->lulls >= SPARSE)
-		turn_gro_off(sock);
+		sock_turn_udp_gro_off(sock);
 	sock->streak = 0;
 }
 
@@ -89,8 +89,8 @@ ssize_t siw_llp_udp_recv_with_gro(struct siw_llp_sock *sock, struct siw_addr *so
 	uint16_t batch = 0;
 	ssize_t len;
 
-	if (__builtin_expect(sock->batches, 0) && needs_single_datagrams())
-		turn_gro_off(sock);
+	if (__builtin_expect(sock->batches, 0) && must_send_datagrams_unbatched())
+		sock_turn_udp_gro_off(sock);
 	if (__builtin_expect(sock->batches, 0) ||
 	    __builtin_expect(atomic_load_explicit(&sock->ecn, memory_order_relaxed), 0))
 		len = recv_with_control(sock, source, buf, size, &batch);

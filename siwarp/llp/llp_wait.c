@@ -63,7 +63,7 @@ void siw_llp_waitset_fill(struct siw_llp_poller *poller, struct siw_llp_waitset 
 
 	set->poller = poller;
 	/*
-	 * The counter changes is loaded before want_write. siw_llp_set_want_write() stores
+	 * The counter changes is loaded before want_write. siw_llp_request_write_event() stores
 	 * want_write before it increments changes, so if the old want_write is found here, the wait
 	 * set counts as incomplete.
 	 */

@@ -70,7 +70,8 @@ void siw_llp_interface_watch_close(struct siw_llp_watch *watch)
  * Returns whether a link message is about an interface with the watched name. The interface may
  * have been created after the watch was opened.
  */
-static bool is_about_watched_name(const struct siw_llp_watch *watch, const struct nlmsghdr *msg)
+static bool is_message_about_watched_interface(const struct siw_llp_watch *watch,
+					       const struct nlmsghdr *msg)
 {
 	const struct ifinfomsg *info = NLMSG_DATA(msg);
 	const struct rtattr *attr = IFLA_RTA(info);
@@ -89,7 +90,8 @@ static int interface_change_from_link_message(struct siw_llp_watch *watch,
 
 	if (msg->nlmsg_len < NLMSG_LENGTH(sizeof(*info)) || info->ifi_family == AF_BRIDGE)
 		return 0;
-	if (!watch->index && msg->nlmsg_type == RTM_NEWLINK && is_about_watched_name(watch, msg))
+	if (!watch->index && msg->nlmsg_type == RTM_NEWLINK &&
+	    is_message_about_watched_interface(watch, msg))
 		watch->index = (unsigned int)info->ifi_index;
 	if ((unsigned int)info->ifi_index != watch->index)
 		return 0;

@@ -65,7 +65,7 @@ void siw_mem_buffer_queue_destroy(struct siw_mem_buffer_queue *queue)
 }
 
 /* Excludes other threads that remove buffers, or put them back. */
-static void queue_lock_taking_of_buffers(struct siw_mem_buffer_queue *queue)
+static void buffer_queue_lock_takers(struct siw_mem_buffer_queue *queue)
 {
 	if (queue->shared)
 		siw_lock(&queue->take_lock);
@@ -93,7 +93,7 @@ int siw_mem_buffer_queue_resize(struct siw_mem_buffer_queue *queue, uint32_t dep
 	 * The buffers of the ring fit into the new ring, because nobody posts, and a buffer that is
 	 * put back does not return to the ring.
 	 */
-	queue_lock_taking_of_buffers(queue);
+	buffer_queue_lock_takers(queue);
 	head = atomic_load_explicit(&queue->head, memory_order_relaxed);
 	for (; head != tail; head++)
 		memcpy(ring + (size_t)(head & (slots - 1)) * queue->stride,
@@ -148,7 +148,7 @@ int siw_mem_buffer_queue_put_back(struct siw_mem_buffer_queue *queue,
 	if (!returned)
 		return -ENOMEM;
 	init_receive_buffer(&returned->buf, taken->user_data, taken->sgl, taken->nsge);
-	queue_lock_taking_of_buffers(queue);
+	buffer_queue_lock_takers(queue);
 	returned->next = queue->returned;
 	queue->returned = returned;
 	atomic_fetch_add(&queue->n_returned, 1);
@@ -177,7 +177,7 @@ uint32_t siw_mem_buffer_queue_exact_count(struct siw_mem_buffer_queue *queue)
 {
 	uint32_t count;
 
-	queue_lock_taking_of_buffers(queue);
+	buffer_queue_lock_takers(queue);
 	count = siw_mem_buffer_queue_posted_count(queue);
 	queue_unlock_taking_of_buffers(queue);
 	return count;
@@ -206,7 +206,7 @@ int siw_mem_buffer_queue_pop_unfilled(struct siw_mem_buffer_queue *queue, uint64
 {
 	const struct siw_mem_buffer *buf;
 
-	queue_lock_taking_of_buffers(queue);
+	buffer_queue_lock_takers(queue);
 	buf = siw_mem_buffer_queue_peek(queue);
 	if (buf) {
 		*user_data = buf->user_data;

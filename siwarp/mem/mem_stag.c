@@ -133,7 +133,7 @@ static inline uint32_t invert_stag_permutation(const struct siw_stag_key *key, u
 	return (x * key->inverse[0] - key->add[0]) & mask;
 }
 
-static int make_stag_key(struct siw_stag_key *key)
+static int draw_stag_secret(struct siw_stag_key *key)
 {
 	ssize_t n;
 	int i, k;
@@ -173,9 +173,9 @@ int siw_mem_stag_table_create(struct siw_mem **out)
 
 	if (!mem)
 		return -ENOMEM;
-	r = make_stag_key(&mem->key);
+	r = draw_stag_secret(&mem->key);
 	if (!r)
-		r = make_stag_key(&mem->window_key);
+		r = draw_stag_secret(&mem->window_key);
 	if (r) {
 		free(mem);
 		return r;

@@ -93,7 +93,7 @@ int siw_mpa_send_startup_reply(struct siw_mpa_stream *stream, const struct siw_m
  *
  * siw_mpa_tx_fpdu frames into a batch; siw_mpa_tx_flush passes the batch to TCP in as few calls as
  * possible. Small payloads are copied into the batch; large ones are referenced, and must stay
- * valid until siw_mpa_tx_accepted_octets has reached the FPDU's end (with Markers everything is
+ * valid until siw_mpa_octets_accepted_by_tcp has reached the FPDU's end (with Markers everything is
  * copied). A batch holds about 256 KiB. A responder flushes nothing until the peer's first FPDU has
  * arrived (RFC 5044 section 7.1.2).
  */
@@ -124,7 +124,7 @@ int siw_mpa_tx_flush(struct siw_mpa_stream *stream, uint64_t *accepted);
 /* Returns whether framed FPDUs wait for space in TCP's buffer, or for the peer's first FPDU. */
 bool siw_mpa_is_tx_blocked(const struct siw_mpa_stream *stream);
 /* Returns the value of *accepted of the last siw_mpa_tx_flush. */
-uint64_t siw_mpa_tx_accepted_octets(const struct siw_mpa_stream *stream);
+uint64_t siw_mpa_octets_accepted_by_tcp(const struct siw_mpa_stream *stream);
 
 /* ---- receiving FPDUs ------------------------------------------------------------------------- */
 

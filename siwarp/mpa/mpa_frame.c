@@ -72,7 +72,7 @@ static void parse_enhanced_data(const uint8_t *at, struct siw_mpa_params *p)
 	p->rtr |= ord & SIW_MPA_BIT_D ? SIW_MPA_RTR_READ : 0;
 }
 
-static uint8_t announce_features_in_flags(uint8_t features, bool reply)
+static uint8_t flags_of_features(uint8_t features, bool reply)
 {
 	uint8_t flags = reply ? SIW_MPA_FLAG_P : SIW_MPA_FLAG_Q;
 
@@ -82,7 +82,7 @@ static uint8_t announce_features_in_flags(uint8_t features, bool reply)
 }
 
 /* Any other pattern, such as a Request's bits repeated in a Reply, announces no features. */
-static uint8_t parse_announced_features(uint8_t flags, bool reply)
+static uint8_t mpa_features_from_flags(uint8_t flags, bool reply)
 {
 	if ((flags & SIW_MPA_FLAGS_ROLE) != (reply ? SIW_MPA_FLAG_P : SIW_MPA_FLAG_Q))
 		return 0;
@@ -97,7 +97,7 @@ uint32_t siw_mpa_startup_frame_build(uint8_t *frame, const struct siw_mpa_params
 	memcpy(f->key, startup_frame_key(reply), SIW_MPA_KEY_LEN);
 	f->flags = (p->markers ? SIW_MPA_FLAG_M : 0) | (p->crc ? SIW_MPA_FLAG_C : 0) |
 		   (p->rejected ? SIW_MPA_FLAG_R : 0) | (p->enhanced ? SIW_MPA_FLAG_S : 0) |
-		   announce_features_in_flags(p->features, reply);
+		   flags_of_features(p->features, reply);
 	f->rev = p->rev;
 	if (p->enhanced) {
 		write_enhanced_data(pd, p);
@@ -145,7 +145,7 @@ int siw_mpa_startup_frame_parse(const uint8_t *frame, bool reply, struct siw_mpa
 	out->markers = !!(f->flags & SIW_MPA_FLAG_M);
 	out->crc = !!(f->flags & SIW_MPA_FLAG_C);
 	out->rejected = !!(f->flags & SIW_MPA_FLAG_R);
-	out->features = parse_announced_features(f->flags, reply);
+	out->features = mpa_features_from_flags(f->flags, reply);
 	/* In revisions 0 and 1 the bit S is reserved (RFC5044-7.1.1-13, RFC6581-6-02). */
 	if (f->rev >= 2 && f->flags & SIW_MPA_FLAG_S) {
 		if (len < sizeof(struct siw_mpa_enhanced)) /* RFC6581-6-05 */

@@ -451,7 +451,7 @@ static int finish_received_fpdu(struct siw_mpa_rx *rx, uint32_t consumed)
 }
 
 /* Begins an FPDU that is only partly staged: adds the FPDU's header to the CRC. */
-static void begin_partial_fpdu(struct siw_mpa_stream *stream, size_t skip)
+static void begin_partly_received_fpdu(struct siw_mpa_stream *stream, size_t skip)
 {
 	struct siw_mpa_rx *rx = &stream->rx;
 	uint32_t head = SIW_MPA_LEN_OCTETS + (uint32_t)skip;
@@ -621,7 +621,7 @@ int siw_mpa_rx_payload(struct siw_mpa_stream *stream, size_t skip, const struct 
 	if (!rx->placing) {
 		if (SIW_MPA_LEN_OCTETS + skip > staged_octets(rx))
 			return -EINVAL;
-		begin_partial_fpdu(stream, skip);
+		begin_partly_received_fpdu(stream, skip);
 	}
 	/* The loop ends, because each iteration consumes octets of this FPDU, or returns. */
 	for (;;) {

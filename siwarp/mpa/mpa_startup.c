@@ -93,7 +93,7 @@ static int action_refuse_illegal_event(struct siw_mpa_stream *stream)
 	return -EINVAL;
 }
 
-static int action_keep_starting(struct siw_mpa_stream *stream)
+static int action_wait_in_startup(struct siw_mpa_stream *stream)
 {
 	(void)stream;
 	return SIW_MPA_STARTING;
@@ -113,7 +113,7 @@ static int action_send_request(struct siw_mpa_stream *stream)
 	return SIW_MPA_STARTING;
 }
 
-static int action_report_request(struct siw_mpa_stream *stream)
+static int action_return_request_event(struct siw_mpa_stream *stream)
 {
 	(void)stream;
 	return SIW_MPA_REQUEST;
@@ -151,7 +151,7 @@ static void set_negotiated_modes(struct siw_mpa_stream *stream)
 	atomic_store_explicit(&stream->crc_mode, mode, memory_order_release);
 }
 
-static int action_report_reply(struct siw_mpa_stream *stream)
+static int action_report_received_reply(struct siw_mpa_stream *stream)
 {
 	set_negotiated_modes(stream);
 	siw_mpa_open_tx(stream);
@@ -165,7 +165,7 @@ static int action_report_reply(struct siw_mpa_stream *stream)
 static int action_report_own_params_as_reply(struct siw_mpa_stream *stream)
 {
 	stream->start->peer = stream->start->mine;
-	return action_report_reply(stream);
+	return action_report_received_reply(stream);
 }
 
 static int action_report_rejection(struct siw_mpa_stream *stream)
@@ -204,14 +204,14 @@ static int action_send_rejecting_reply(struct siw_mpa_stream *stream)
  * Enters full operation after the Reply was sent. FPDUs must wait for the peer's first FPDU
  * (RFC5044-7.1.2-11), which has rarely arrived by now.
  */
-static int action_enter_full_operation(struct siw_mpa_stream *stream)
+static int startup_enter_full_operation(struct siw_mpa_stream *stream)
 {
 	if (stream->rx.fpdu_received)
 		siw_mpa_open_tx(stream);
 	return SIW_MPA_STARTING;
 }
 
-static int action_fail_startup(struct siw_mpa_stream *stream)
+static int startup_store_failure(struct siw_mpa_stream *stream)
 {
 	struct siw_mpa_start *start = stream->start;
 
@@ -223,16 +223,16 @@ static int action_fail_startup(struct siw_mpa_stream *stream)
 static int (*const actions[])(struct siw_mpa_stream *) = {
 	[SIW_MPA_ACT_ILLEGAL] = action_refuse_illegal_event,
 	[SIW_MPA_ACT_SEND_REQUEST] = action_send_request,
-	[SIW_MPA_ACT_WAIT] = action_keep_starting,
-	[SIW_MPA_ACT_GIVE_REQUEST] = action_report_request,
+	[SIW_MPA_ACT_WAIT] = action_wait_in_startup,
+	[SIW_MPA_ACT_GIVE_REQUEST] = action_return_request_event,
 	[SIW_MPA_ACT_REFUSE] = action_send_rejecting_reply_and_fail,
-	[SIW_MPA_ACT_GIVE_REPLY] = action_report_reply,
+	[SIW_MPA_ACT_GIVE_REPLY] = action_report_received_reply,
 	[SIW_MPA_ACT_GIVE_REJECT] = action_report_rejection,
 	[SIW_MPA_ACT_GIVE_MISMATCH] = action_report_rtr_mismatch,
 	[SIW_MPA_ACT_SEND_ACCEPT] = action_send_accepting_reply,
 	[SIW_MPA_ACT_SEND_REJECT] = action_send_rejecting_reply,
-	[SIW_MPA_ACT_ENTER_FULL] = action_enter_full_operation,
-	[SIW_MPA_ACT_FAIL] = action_fail_startup,
+	[SIW_MPA_ACT_ENTER_FULL] = startup_enter_full_operation,
+	[SIW_MPA_ACT_FAIL] = startup_store_failure,
 	[SIW_MPA_ACT_GIVE_OWN] = action_report_own_params_as_reply,
 };
 
@@ -383,7 +383,7 @@ static int startup_event_of_reply_frame(struct siw_mpa_stream *stream)
  * Observes a stream while upper layers decide about the Request: checks whether the connection is
  * still up, and stores the octets that the peer sends.
  */
-static int startup_event_of_connection_loss(struct siw_mpa_stream *stream)
+static int startup_observe_while_answering(struct siw_mpa_stream *stream)
 {
 	int rv = siw_mpa_store_early_octets(stream);
 
@@ -400,7 +400,7 @@ static int (*const observers[SIW_MPA_N_STATES])(struct siw_mpa_stream *) = {
 	ROW(SENDING_REQUEST) = continue_frame_transmission,
 	ROW(AWAIT_REPLY) = startup_event_of_reply_frame,
 	ROW(AWAIT_REQUEST) = startup_event_of_request_frame,
-	ROW(ANSWERING) = startup_event_of_connection_loss,
+	ROW(ANSWERING) = startup_observe_while_answering,
 	ROW(ACCEPTING) = continue_frame_transmission,
 	ROW(REJECTING) = continue_frame_transmission,
 };

@@ -317,7 +317,7 @@ bool siw_mpa_is_tx_blocked(const struct siw_mpa_stream *stream)
 	return stream->tx.blocked || !siw_mpa_tx_is_open(stream);
 }
 
-uint64_t siw_mpa_tx_accepted_octets(const struct siw_mpa_stream *stream)
+uint64_t siw_mpa_octets_accepted_by_tcp(const struct siw_mpa_stream *stream)
 {
 	return stream->tx.accepted;
 }

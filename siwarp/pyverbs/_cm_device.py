@@ -19,18 +19,18 @@ _open: dict[str, tuple[verbs_device.Context, NativePD]] = {}
 os.register_at_fork(after_in_child=_open.clear)
 
 
-def _parse_ip(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+def _parse_ip_address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
     return ipaddress.ip_address(host.partition("%")[0])
 
 
 def is_wildcard_address(host: str) -> bool:
     """Return whether the address is a wildcard address."""
-    return _parse_ip(host).is_unspecified
+    return _parse_ip_address(host).is_unspecified
 
 
 def is_multicast_address(host: str) -> bool:
     """Return whether the address is a multicast address."""
-    return _parse_ip(host).is_multicast
+    return _parse_ip_address(host).is_multicast
 
 
 def _open_shared_device(name: str) -> verbs_device.Context:
@@ -56,7 +56,7 @@ def device_with_address(host: str) -> verbs_device.Context:
     names = [one.name.decode() for one in get_device_list()]
     if not names:
         raise Error(errno.ENODEV, "there is no device: no interface has an address")
-    if _parse_ip(host).is_loopback:
+    if _parse_ip_address(host).is_loopback:
         return _open_shared_device(names[0])
     for one in verbs_device.get_device_list():
         if host.partition("%")[0] in (address.partition("%")[0] for address in one.addresses):

@@ -78,7 +78,7 @@ class Groups(Wrapper[cm.CMID]):
             if mc_attr.comp_mask & ce.RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS:
                 flags = mc_attr.join_flags
             addr = mc_attr._addr
-        host = self._multicast_host(addr)
+        host = self._find_group_address(addr)
         if not self._is_ud:
             raise PyverbsRDMAError(
                 "Failed to join: the CMID is not a datagram id (RDMA_PS_UDP)", errno.EINVAL
@@ -90,7 +90,7 @@ class Groups(Wrapper[cm.CMID]):
         self._wait_if_synchronous()
 
     @staticmethod
-    def _multicast_host(addr: AddrInfo | None) -> str:
+    def _find_group_address(addr: AddrInfo | None) -> str:
         ends = [] if addr is None else [one[0] for one in (addr._src, addr._dst) if one]
         found = next((host for host in ends if is_multicast_address(host)), None)
         if found is None:
@@ -124,7 +124,7 @@ class Groups(Wrapper[cm.CMID]):
             PyverbsRDMAError: the id has not joined the group (EADDRNOTAVAIL).
 
         """
-        host = self._multicast_host(addr)
+        host = self._find_group_address(addr)
         group = next((one for one in self._groups if one.host == host), None)
         if group is None:
             raise PyverbsRDMAError(

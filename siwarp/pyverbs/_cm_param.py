@@ -27,7 +27,9 @@ MAX_PRIVATE_DATA = 255
 _REFUSED_S = 0.5
 
 
-def _resolve_address(node: str | None, service: str | int | None, flags: int) -> Address | None:
+def _look_up_node_and_service(
+    node: str | None, service: str | int | None, flags: int
+) -> Address | None:
     if node is None and service is None:
         return None
     hints = socket.AI_NUMERICHOST if flags & ce.RAI_NUMERICHOST else 0
@@ -83,8 +85,8 @@ class AddrInfo(PyverbsObject):
 
         """
         self._flags, self._port_space = int(flags), int(port_space) or int(ce.RDMA_PS_TCP)
-        self._src = _resolve_address(src, src_service, self._flags)
-        self._dst = _resolve_address(dst, dst_service, self._flags)
+        self._src = _look_up_node_and_service(src, src_service, self._flags)
+        self._dst = _look_up_node_and_service(dst, dst_service, self._flags)
 
     def close(self) -> None:
         """Do nothing, because an AddrInfo holds no resources."""
@@ -135,7 +137,7 @@ class ConnParam(PyverbsObject):
             )
         self._data = octets
 
-    def _to_native(self, hold: bool, tos: int, most_ord: int, most_ird: int) -> cm.ConnParam:
+    def _to_siwarp_param(self, hold: bool, tos: int, most_ord: int, most_ird: int) -> cm.ConnParam:
         return cm.ConnParam(
             private_data=self._data,
             initiator_depth=min(self.depth, most_ord),

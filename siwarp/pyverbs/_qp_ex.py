@@ -200,7 +200,7 @@ class QPEx(QP):
 
     def wr_bind_mw(self, mw: MW, rkey: int, bind_info: MWBindInfo) -> None:
         """Begin a bind of a type 2 window, which gives the window the key ``rkey``."""
-        bind = mw._native(), bind_info._native_info(), rkey
+        bind = mw._native(), bind_info._to_siwarp_info(), rkey
         self._begin_request(e.IBV_WR_BIND_MW, bind=bind)
 
     def wr_local_inv(self, invalidate_rkey: int) -> None:

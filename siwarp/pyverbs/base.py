@@ -143,7 +143,7 @@ class Wrapper(PyverbsCM, Generic[H]):
             with convert_errors(f"Failed to close this {type(self).__name__}"):
                 self._h.close()
 
-    def _unimport(self) -> None:
+    def _release_imported_object(self) -> None:
         if not self._shared:
             raise PyverbsUserError(f"This {type(self).__name__} was not imported")
         self._h = None

@@ -468,7 +468,7 @@ class CMID(Posting, Groups):
             self._bind_program_qp(param)
         if param is None:
             param = ConnParam(min(self._resources, 255), min(self._depth, 255), rnr_retry=7)
-        self._set_retries(param)
+        self._set_qp_rnr_retry(param)
         # Set before accept(), because other threads may handle the events that accept() causes.
         self._accepted = True
         try:
@@ -500,7 +500,7 @@ class CMID(Posting, Groups):
         with convert_errors("Failed to query device"):
             limits = self._require_device().query_device()
         most = limits.max_qp_init_rd_atom, limits.max_qp_rd_atom
-        return param._to_native(hold, self._tos, *most)
+        return param._to_siwarp_param(hold, self._tos, *most)
 
     def _bind_program_qp(self, param: ConnParam | None) -> None:
         """Bind the id to the queue pair that the program created and names in ``param.qpn``."""
@@ -514,7 +514,7 @@ class CMID(Posting, Groups):
         with convert_errors("Failed to use the queue pair"):
             self._native().bind_qp(qp._native())
 
-    def _set_retries(self, param: ConnParam) -> None:
+    def _set_qp_rnr_retry(self, param: ConnParam) -> None:
         if self._qp is not None and not self._is_ud:
             retries = min(param.rnr_retry, _RETRIES)
             with convert_errors("Failed to set the retries"):
@@ -534,7 +534,7 @@ class CMID(Posting, Groups):
         if self._holds:
             self._bind_program_qp(param)
         chosen = ConnParam(255, 255, rnr_retry=7) if param is None else param
-        self._set_retries(chosen)
+        self._set_qp_rnr_retry(chosen)
         source = self._source if self._bound else None
         with convert_errors("Failed to connect"):
             self._native().connect(self._dest, self._native_param(chosen, self._holds), source)

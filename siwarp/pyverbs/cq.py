@@ -106,7 +106,7 @@ class _Queue(Wrapper[verbs_cq.CQ]):
     _RANK = 7
     _channel: CompChannel | None
 
-    def _init_queue(
+    def _init_native(
         self, context: Context, native: verbs_cq.CQ, channel: CompChannel | None
     ) -> None:
         self._h, self._context, self._channel = native, context, channel
@@ -157,7 +157,7 @@ class CQ(_Queue):
         comp_vector: int = 0,
     ) -> None:
         self.cq_context = cq_context
-        self._init_queue(context, _create_native_cq(context, cqe, channel, comp_vector), channel)
+        self._init_native(context, _create_native_cq(context, cqe, channel, comp_vector), channel)
 
     @property
     def cq(self) -> int:
@@ -264,7 +264,7 @@ class CQEX(_Queue):
                 "IGNORE_OVERRUN", "an overflow puts the CQ and its queue pairs into the error state"
             )
         native = _create_native_cq(context, attr.cqe, attr.comp_channel, attr.comp_vector)
-        self._init_queue(context, native, attr.comp_channel)
+        self._init_native(context, native, attr.comp_channel)
         self._wc = _NONE
         self._monotonic_ns = self._wallclock_ns = 0
         self._polling = False

@@ -230,7 +230,7 @@ class AsyncEvent(PyverbsObject):
 _contexts: weakref.WeakSet[Context] = weakref.WeakSet()
 
 
-def _is_same_file(a: int, b: int) -> bool:
+def _is_same_open_file(a: int, b: int) -> bool:
     try:
         return os.path.samestat(os.fstat(a), os.fstat(b))
     except OSError:
@@ -283,7 +283,11 @@ class Context(Wrapper[verbs_device.Context]):
 
     def _import_by_fd(self, fd: int) -> None:
         for other in list(_contexts):
-            if not other._is_closed and other._cmd_fd >= 0 and _is_same_file(fd, other._cmd_fd):
+            if (
+                not other._is_closed
+                and other._cmd_fd >= 0
+                and _is_same_open_file(fd, other._cmd_fd)
+            ):
                 self._use_shared_handle(other._native())
                 self._other = other  # a reference that keeps the imported Context open
                 self._cmd_fd = fd

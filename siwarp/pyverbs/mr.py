@@ -155,7 +155,7 @@ class MR(Wrapper[verbs_mr.MR]):
 
     def unimport(self) -> None:
         """End an import of a region, which stays registered."""
-        self._unimport()
+        self._release_imported_object()
 
     def _contains(self, element: SGE) -> bool:
         native = self._native()
@@ -278,7 +278,7 @@ class MWBindInfo(PyverbsCM):
         """The region of the window."""
         return self._mr
 
-    def _native_info(self) -> verbs_mw.MWBindInfo:
+    def _to_siwarp_info(self) -> verbs_mw.MWBindInfo:
         # Local access rights are ignored, because a window grants access only to peers.
         access = self.mw_access_flags & ~e.IBV_ACCESS_LOCAL_WRITE
         return verbs_mw.MWBindInfo(self._mr._native(), self.addr, self.length, access)

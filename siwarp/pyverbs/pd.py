@@ -89,7 +89,7 @@ class PD(Wrapper[NativePD]):
 
     def unimport(self) -> None:
         """End an import of a protection domain, which stays open."""
-        self._unimport()
+        self._release_imported_object()
 
     @property
     def handle(self) -> int:

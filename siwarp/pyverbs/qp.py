@@ -186,7 +186,7 @@ def find_open_qp(context: verbs_device.Context, qp_num: int) -> QP | None:
     return None
 
 
-def _truncate_to_field_width(attr: QPAttr, name: str) -> Any:
+def _mask_attr_to_field_bits(attr: QPAttr, name: str) -> Any:
     """Return an attribute value truncated to the width of an adapter's field."""
     value = getattr(attr, name)
     return value & _BITS[name] if name in _BITS else value
@@ -333,7 +333,7 @@ class QP(Wrapper[verbs_qp.QP]):
             return
         for bit, name in _REMEMBERED.items():
             if mask & bit:
-                setattr(self._set, name, _truncate_to_field_width(attr, name))
+                setattr(self._set, name, _mask_attr_to_field_bits(attr, name))
 
     def _check_attributes(self, attr: QPAttr, mask: int, what: str) -> None:
         """Raise an error for invalid values that the engine does not check in all transitions."""
@@ -379,7 +379,7 @@ class QP(Wrapper[verbs_qp.QP]):
             elif bit == QPAttrMask.ACCESS_FLAGS:
                 new.qp_access_flags = attr.qp_access_flags & _RIGHTS
             else:
-                setattr(new, name, _truncate_to_field_width(attr, name))
+                setattr(new, name, _mask_attr_to_field_bits(attr, name))
         with convert_errors(what):
             self._native().modify(new, wanted)
 
@@ -443,7 +443,7 @@ class QP(Wrapper[verbs_qp.QP]):
 
     def bind_mw(self, mw: MW, mw_bind: MWBind) -> None:
         """Post a bind of a type 1 window."""
-        bind = NativeMWBind(mw_bind._info._native_info(), mw_bind.wr_id, mw_bind.send_flags)
+        bind = NativeMWBind(mw_bind._info._to_siwarp_info(), mw_bind.wr_id, mw_bind.send_flags)
         with convert_errors("Failed to bind MW"):
             self._native().bind_mw(mw._native(), bind)
 

@@ -87,13 +87,13 @@ class EthSpec(Spec):
         is_inner: int = 0,
     ) -> None:
         self._init_header(e.IBV_FLOW_SPEC_ETH, is_inner, 40)
-        self.dst_mac, self.dst_mac_mask = self._mac_and_mask(dst_mac, dst_mac_mask)
-        self.src_mac, self.src_mac_mask = self._mac_and_mask(src_mac, src_mac_mask)
+        self.dst_mac, self.dst_mac_mask = self._fill_in_default_mask(dst_mac, dst_mac_mask)
+        self.src_mac, self.src_mac_mask = self._fill_in_default_mask(src_mac, src_mac_mask)
         kind = self._value_and_mask(0xFFFF, ether_type, ether_type_mask)
         self.ether_type, self.ether_type_mask = kind
         self.vlan_tag, self.vlan_tag_mask = self._value_and_mask(0xFFFF, vlan_tag, vlan_tag_mask)
 
-    def _mac_and_mask(self, mac: str | None, mask: str | None) -> tuple[str, str]:
+    def _fill_in_default_mask(self, mac: str | None, mask: str | None) -> tuple[str, str]:
         return ("", "") if mac is None else (mac, self.MAC_MASK if mask is None else mask)
 
 
@@ -130,15 +130,15 @@ class Ipv4ExtSpec(Spec):
         is_inner: int = 0,
     ) -> None:
         self._init_header(e.IBV_FLOW_SPEC_IPV4_EXT, is_inner, 32)
-        self.dst_ip, self.dst_ip_mask = self._ip_and_mask(dst_ip, dst_ip_mask)
-        self.src_ip, self.src_ip_mask = self._ip_and_mask(src_ip, src_ip_mask)
+        self.dst_ip, self.dst_ip_mask = self._fill_default_ip_and_mask(dst_ip, dst_ip_mask)
+        self.src_ip, self.src_ip_mask = self._fill_default_ip_and_mask(src_ip, src_ip_mask)
         self.proto, self.proto_mask = self._value_and_mask(0xFF, proto, proto_mask)
         self.tos, self.tos_mask = self._value_and_mask(0xFF, tos, tos_mask)
         self.ttl, self.ttl_mask = self._value_and_mask(0xFF, ttl, ttl_mask)
         self.flags, self.flags_mask = self._value_and_mask(0xFF, flags, flags_mask)
 
     @staticmethod
-    def _ip_and_mask(ip: str | None, mask: str | None) -> tuple[str, str]:
+    def _fill_default_ip_and_mask(ip: str | None, mask: str | None) -> tuple[str, str]:
         if ip is None:
             return "0.0.0.0", "0.0.0.0"
         socket.inet_pton(socket.AF_INET, ip)
@@ -182,8 +182,8 @@ class Ipv6Spec(Spec):
         is_inner: int = 0,
     ) -> None:
         self._init_header(e.IBV_FLOW_SPEC_IPV6, is_inner, 80)
-        self.dst_ip, self.dst_ip_mask = self._ip_and_mask(dst_ip, dst_ip_mask)
-        self.src_ip, self.src_ip_mask = self._ip_and_mask(src_ip, src_ip_mask)
+        self.dst_ip, self.dst_ip_mask = self._fill_default_ip_and_mask(dst_ip, dst_ip_mask)
+        self.src_ip, self.src_ip_mask = self._fill_default_ip_and_mask(src_ip, src_ip_mask)
         label = self._value_and_mask(self.FLOW_LABEL_MASK, flow_label, flow_label_mask)
         self.flow_label, self.flow_label_mask = label
         self.next_hdr, self.next_hdr_mask = self._value_and_mask(0xFF, next_hdr, next_hdr_mask)
@@ -192,7 +192,7 @@ class Ipv6Spec(Spec):
         hops = self._value_and_mask(0xFF, hop_limit, hop_limit_mask)
         self.hop_limit, self.hop_limit_mask = hops
 
-    def _ip_and_mask(self, ip: str | None, mask: str | None) -> tuple[str, str]:
+    def _fill_default_ip_and_mask(self, ip: str | None, mask: str | None) -> tuple[str, str]:
         if ip is None:
             return "::", "::"
         socket.inet_pton(socket.AF_INET6, ip)

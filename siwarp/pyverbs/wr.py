@@ -250,7 +250,7 @@ class SendWR(_WR):
     def set_bind_wr(self, mw: MW, bind_info: MWBindInfo) -> None:
         """Set the type 2 window, the new key ``rkey`` and the region of a BIND_MW request."""
         with convert_errors("Failed to set the MW of a WR"):
-            self._wr.set_bind_wr(mw._native(), bind_info._native_info())
+            self._wr.set_bind_wr(mw._native(), bind_info._to_siwarp_info())
 
     def set_qp_type_xrc(self, remote_srqn: int) -> NoReturn:
         """Raise PyverbsRDMAError (EOPNOTSUPP), as siwarp has no XRC."""

@@ -183,7 +183,7 @@ static void qp_set_initial_attributes(struct siw_base_qp *base, struct siw_pd *p
 	siw_link_init(&base->flow.ready);
 	if (!siw_class_of(base)->many_flows)
 		siw_link_add(&base->flows, &base->flow.busy);
-	siw_device_async_events_init(&qp->async, qp->ctx, qp, base->user);
+	siw_device_init_object_async(&qp->async, qp->ctx, qp, base->user);
 }
 
 /*
@@ -307,7 +307,7 @@ static void qp_destroy_by_force(struct siw_child *child)
 		siw_qp_leave_mcast_groups(siw_ud_qp_of(base));
 	qp_remove(base);
 	siw_unlock(&qp->lane->lock);
-	siw_device_drop_async_events_without_acks(&qp->async);
+	siw_device_drop_object_events_unacked(&qp->async);
 	qp_remove_from_counts(base);
 	qp_release_memory(base);
 }
@@ -422,7 +422,7 @@ int siw_destroy_qp(struct siw_qp *qp)
 		return err;
 	siw_device_remove_child(qp->ctx, &qp->child);
 	/* Wait until no event handler uses the QP any more. */
-	siw_device_drop_async_events_await_acks(&qp->async);
+	siw_device_drop_async_events_then_wait(&qp->async);
 	qp_remove_from_counts(base);
 	qp_release_memory(base);
 	return 0;
@@ -481,7 +481,7 @@ void siw_qp_weak_ref_clear(struct siw_context *ctx, struct siw_qp_hold *hold)
 	siw_unlock(&ctx->refs_lock);
 }
 
-struct siw_qp *siw_qp_weak_ref_get(struct siw_context *ctx, const struct siw_qp_hold *hold)
+struct siw_qp *siw_qp_get_by_weak_ref(struct siw_context *ctx, const struct siw_qp_hold *hold)
 {
 	struct siw_qp *qp;
 

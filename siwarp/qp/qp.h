@@ -62,7 +62,7 @@ bool siw_qp_weak_ref_query(struct siw_context *context, const struct siw_qp_hold
  * Returns the QP that hold refers to, or NULL. Unless the lock of the QP's lane is held, another
  * thread may destroy the QP; its memory and its member `lane` stay valid.
  */
-struct siw_qp *siw_qp_weak_ref_get(struct siw_context *context, const struct siw_qp_hold *hold);
+struct siw_qp *siw_qp_get_by_weak_ref(struct siw_context *context, const struct siw_qp_hold *hold);
 struct siw_context *siw_qp_device_context(struct siw_qp *qp);
 int siw_qp_type(struct siw_qp *qp);
 /*

@@ -68,7 +68,7 @@ static void qp_errq_append_entry(struct siw_base_qp *base, const struct siw_rdma
  * stop the QP. An RD queue pair has many peers, and ERR would end the communication with all of
  * them.
  */
-static bool err_moves_qp_to_err_by_default(const struct siw_base_qp *base, bool in_group)
+static bool is_qp_stopped_by_error(const struct siw_base_qp *base, bool in_group)
 {
 	return siw_class_of(base)->type != SIW_QPT_RD && !in_group && base->qkey;
 }
@@ -77,7 +77,7 @@ void siw_qp_err_update_policy(struct siw_base_qp *base, bool in_group)
 {
 	base->errs_fatal = base->error_policy == SIW_ERROR_POLICY_ERROR ||
 			   (base->error_policy == SIW_ERROR_POLICY_AUTO &&
-			    err_moves_qp_to_err_by_default(base, in_group));
+			    is_qp_stopped_by_error(base, in_group));
 }
 
 void siw_qp_err_handle_invalid_message(struct siw_base_qp *base,

@@ -43,7 +43,8 @@ int siw_qp_post_send_request(struct siw_base_qp *base, const struct siw_send_wr 
 
 /* ---- beginning ------------------------------------------------------------------------------- */
 
-static uint32_t flow_max_reads(const struct siw_base_qp *base, const struct siw_flow *flow)
+static uint32_t flow_max_outstanding_reads(const struct siw_base_qp *base,
+					   const struct siw_flow *flow)
 {
 	return flow->peer ? siw_rdmap_rd_max_outstanding_reads(flow->stream) : base->reads_max;
 }
@@ -54,7 +55,8 @@ static bool flow_may_begin_next_request(const struct siw_base_qp *base, const st
 
 	return wqe && base->qp.state == SIW_QPS_RTS && siw_teardown_of(base) == SIW_ALIVE &&
 	       !((wqe->flags & SIW_SEND_FENCE) && flow->reads_out) &&
-	       !(siw_qp_awaits_response(wqe) && flow->reads_out >= flow_max_reads(base, flow));
+	       !(siw_qp_awaits_response(wqe) &&
+		 flow->reads_out >= flow_max_outstanding_reads(base, flow));
 }
 
 /*
@@ -77,7 +79,7 @@ flow_handle_begin_failure(struct siw_base_qp *base, struct siw_flow *flow, int e
 {
 	int status = err > 0 ? err : (int)siw_qp_wc_status_of_send_error(base, err);
 
-	siw_qp_flow_advance_to_next_request(base, flow, SIW_WQE_DONE, status);
+	siw_qp_flow_finish_current_request(base, flow, SIW_WQE_DONE, status);
 	siw_class_of(base)->failed(base, flow, status);
 }
 
@@ -102,8 +104,8 @@ int siw_qp_flow_send_requests(struct siw_base_qp *base, struct siw_flow *flow)
 			if (local)
 				siw_qp_mark_local_request_done(base);
 			else
-				siw_qp_flow_advance_to_next_request(base, flow, SIW_WQE_BEGUN,
-								    SIW_WC_SUCCESS);
+				siw_qp_flow_finish_current_request(base, flow, SIW_WQE_BEGUN,
+								   SIW_WC_SUCCESS);
 			flow->reads_out += siw_qp_awaits_response(wqe);
 		}
 		if (__builtin_expect(err && err != -EAGAIN, 0))
@@ -134,8 +136,8 @@ int siw_qp_flow_send_requests(struct siw_base_qp *base, struct siw_flow *flow)
  * successfully. On RD, later requests do complete; and a request that the network refused counts as
  * lost.
  */
-static bool request_failure_fails_later_requests(const struct siw_base_qp *base,
-						 const struct siw_wqe *wqe)
+static bool does_failure_fail_later_requests(const struct siw_base_qp *base,
+					     const struct siw_wqe *wqe)
 {
 	return wqe->status != SIW_WC_SUCCESS && wqe->status != SIW_WC_GENERAL_ERR &&
 	       !siw_class_of(base)->many_flows;
@@ -161,7 +163,7 @@ static __attribute__((cold, noinline)) void flow_fail_oldest(struct siw_base_qp 
 	siw_class_of(base)->discard_state(base);
 }
 
-void siw_qp_flow_reap_finished_requests(struct siw_base_qp *base, struct siw_flow *flow)
+void siw_qp_reap_finished_requests(struct siw_base_qp *base, struct siw_flow *flow)
 {
 	struct siw_wqe *wqe;
 
@@ -169,7 +171,7 @@ void siw_qp_flow_reap_finished_requests(struct siw_base_qp *base, struct siw_flo
 		if (wqe->state == SIW_WQE_BEGUN &&
 		    (siw_qp_awaits_response(wqe) || wqe->op.stamp.end > flow->accepted))
 			return;
-		if (request_failure_fails_later_requests(base, wqe)) {
+		if (does_failure_fail_later_requests(base, wqe)) {
 			if (siw_teardown_of(base) == SIW_FAILING)
 				flow_fail_oldest(base, flow);
 			/* in other teardown states, the flush of the QP completes the request */
@@ -179,7 +181,7 @@ void siw_qp_flow_reap_finished_requests(struct siw_base_qp *base, struct siw_flo
 	}
 }
 
-enum siw_run siw_qp_flow_get_sending_turn_result(struct siw_base_qp *base, int r, bool blocked)
+enum siw_run siw_qp_flow_finish_sending_turn(struct siw_base_qp *base, int r, bool blocked)
 {
 	int teardown = siw_teardown_of(base);
 

@@ -51,7 +51,7 @@ int siw_qp_wc_opcode_of_wr_opcode(int wr_opcode);
  * types that support the call, for example "UD or RD".
  */
 int siw_qp_refuse_opcode(const struct siw_base_qp *base, int opcode);
-int siw_qp_refuse_send_state(const struct siw_base_qp *base, int state);
+int siw_qp_refuse_send_in_state(const struct siw_base_qp *base, int state);
 int siw_qp_refuse_full_sq(const struct siw_base_qp *base);
 int siw_qp_refuse_type(const struct siw_base_qp *base, const char *types);
 static inline uint64_t siw_qp_octets(const struct siw_send_wr *wr)
@@ -117,8 +117,8 @@ enum siw_wc_status siw_qp_wc_status_of_send_error(const struct siw_base_qp *base
  * Marks the next request of a flow as BEGUN, or as DONE if the request failed before it began.
  * Returns the WQE of the request.
  */
-struct siw_wqe *siw_qp_flow_advance_to_next_request(struct siw_base_qp *base, struct siw_flow *flow,
-						    int state, int status);
+struct siw_wqe *siw_qp_flow_finish_current_request(struct siw_base_qp *base, struct siw_flow *flow,
+						   int state, int status);
 /*
  * Completes the oldest request of a flow: queues a completion unless the request is unsignaled and
  * successful, and frees the request's slot.
@@ -327,13 +327,13 @@ int siw_qp_flow_send_requests(struct siw_base_qp *base, struct siw_flow *flow);
  * finished when the lower layer has accepted all of it (flow->accepted) and no response is awaited,
  * or when its state is DONE.
  */
-void siw_qp_flow_reap_finished_requests(struct siw_base_qp *base, struct siw_flow *flow);
+void siw_qp_reap_finished_requests(struct siw_base_qp *base, struct siw_flow *flow);
 /*
  * Returns the result of a sending turn (enum siw_run) after siw_qp_flow_send_requests(), which
- * returned r, and siw_qp_flow_reap_finished_requests(). blocked: whether the flow waits for room in
+ * returned r, and siw_qp_reap_finished_requests(). blocked: whether the flow waits for room in
  * the socket if r is 0.
  */
-enum siw_run siw_qp_flow_get_sending_turn_result(struct siw_base_qp *base, int r, bool blocked);
+enum siw_run siw_qp_flow_finish_sending_turn(struct siw_base_qp *base, int r, bool blocked);
 /* Returns the request in progress whose header is quoted in the peer's error report, or NULL. */
 struct siw_wqe *siw_qp_flow_find_quoted_request(const struct siw_flow *flow,
 						const struct siw_rdmap_event *ev);

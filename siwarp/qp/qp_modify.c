@@ -43,7 +43,7 @@ int siw_qp_step_attrs(int qp_type, int from, int to)
  * QP that connects by GID and QPN does not negotiate the number: the program sets it
  * (connect_pair.c).
  */
-static bool has_negotiated_reads(const struct siw_base_qp *base)
+static bool has_negotiated_read_depths(const struct siw_base_qp *base)
 {
 	return base->connected && !siw_rc_qp_of(base)->pairs;
 }
@@ -56,7 +56,7 @@ static void qp_store_attributes(struct siw_base_qp *base, const struct siw_qp_at
 	if (mask & SIW_QP_ACCESS_FLAGS)
 		base->access = attr->qp_access_flags;
 	if (mask & SIW_QP_MAX_QP_RD_ATOMIC) {
-		if (has_negotiated_reads(base))
+		if (has_negotiated_read_depths(base))
 			base->reads_max = (uint16_t)attr->max_rd_atomic;
 		else
 			base->ord = attr->max_rd_atomic;
@@ -90,7 +90,7 @@ static int qp_check_attr_ranges(const struct siw_base_qp *base, const struct siw
 	 * On a connection, ORD is at most the negotiated value, and at least 1 unless the
 	 * negotiated value is 0, because with ORD 0 posted Reads would never begin.
 	 */
-	bool connected = has_negotiated_reads(base) && (mask & SIW_QP_MAX_QP_RD_ATOMIC);
+	bool connected = has_negotiated_read_depths(base) && (mask & SIW_QP_MAX_QP_RD_ATOMIC);
 	int err;
 
 	if (connected &&
@@ -302,7 +302,7 @@ static void qp_query_attr_common(const struct siw_base_qp *base, struct siw_qp_a
 		.rate_limit = base->rate_limit,
 		.fd = -1,
 	};
-	if (has_negotiated_reads(base)) {
+	if (has_negotiated_read_depths(base)) {
 		attr->max_rd_atomic = base->reads_max;
 		attr->max_dest_rd_atomic = base->granted_ird;
 	}

@@ -75,7 +75,7 @@ static int mw_bind_type_1(struct siw_base_qp *base, struct siw_send_wr *wr)
 		return siw_refuse_type("a memory window", "RC and UC", siw_class_of(base)->type);
 	siw_lock(&base->qp.send_lock);
 	if (base->qp.state < SIW_QPS_RTS) {
-		err = siw_qp_refuse_send_state(base, base->qp.state);
+		err = siw_qp_refuse_send_in_state(base, base->qp.state);
 		siw_unlock(&base->qp.send_lock);
 		return err;
 	}
@@ -120,7 +120,7 @@ int siw_bind_mw(struct siw_qp *qp, struct siw_mw *mw, struct siw_mw_bind *bind)
  * Tears the QP down if TCP has not accepted all octets of a Read Response from the memory of the
  * STag, because the response cannot be recalled. Returns whether the QP was torn down.
  */
-static bool qp_reset_if_sending_from_stag(struct siw_base_qp *base, uint32_t stag)
+static bool qp_abort_if_sending_from_stag(struct siw_base_qp *base, uint32_t stag)
 {
 	if (!siw_class_of(base)->is_sending || !siw_class_of(base)->is_sending(base, stag))
 		return false;
@@ -137,7 +137,7 @@ int siw_qp_mw_execute_request(struct siw_base_qp *base, struct siw_wqe *wqe)
 					    siw_device_owner(&base->qp)))
 			return SIW_WC_LOC_PROT_ERR;
 		/* The STag belongs to the QP, so no peer of another QP can be using it. */
-		return qp_reset_if_sending_from_stag(base, wqe->op.rkey) ? -EINPROGRESS : 0;
+		return qp_abort_if_sending_from_stag(base, wqe->op.rkey) ? -EINPROGRESS : 0;
 	}
 	if (base->revoke.due)
 		return -EINPROGRESS;
@@ -145,15 +145,15 @@ int siw_qp_mw_execute_request(struct siw_base_qp *base, struct siw_wqe *wqe)
 	if (r == -EINPROGRESS) {
 		base->revoke.due = SIW_REVOKE_DUE;
 		base->revoke.wqe = wqe;
-		qp_reset_if_sending_from_stag(base, base->revoke.rest.stag);
+		qp_abort_if_sending_from_stag(base, base->revoke.rest.stag);
 	}
 	return r;
 }
 
 void siw_qp_mark_local_request_done(struct siw_base_qp *base)
 {
-	struct siw_wqe *wqe = siw_qp_flow_advance_to_next_request(base, &base->flow, SIW_WQE_DONE,
-								  SIW_WC_SUCCESS);
+	struct siw_wqe *wqe =
+		siw_qp_flow_finish_current_request(base, &base->flow, SIW_WQE_DONE, SIW_WC_SUCCESS);
 
 	if (siw_class_of(base)->did_local)
 		siw_class_of(base)->did_local(base, wqe);

@@ -78,7 +78,7 @@ int siw_qp_refuse_opcode(const struct siw_base_qp *base, int opcode)
 	}
 }
 
-int siw_qp_refuse_send_state(const struct siw_base_qp *base, int state)
+int siw_qp_refuse_send_in_state(const struct siw_base_qp *base, int state)
 {
 	bool by_cm = siw_class_of(base)->type == SIW_QPT_RC && !siw_rc_qp_of(base)->pairs;
 

@@ -8,13 +8,12 @@
 #include "qp/qp_impl.h"
 
 /* Makes the checks of a send request that are common to all QP types. Returns 0 or -errno. */
-static inline int post_check_send_request(const struct siw_base_qp *base,
-					  const struct siw_send_wr *wr)
+static inline int check_send_request(const struct siw_base_qp *base, const struct siw_send_wr *wr)
 {
 	int state = atomic_load_explicit(&base->qp.state, memory_order_relaxed);
 
 	if (__builtin_expect(state < SIW_QPS_RTS, 0))
-		return siw_qp_refuse_send_state(base, state);
+		return siw_qp_refuse_send_in_state(base, state);
 	if ((uint32_t)wr->num_sge > base->cap.max_send_sge)
 		return siw_refuse(SEND_SGE, (uint64_t)wr->num_sge, base->cap.max_send_sge);
 	if (wr->num_sge && !wr->sg_list)
@@ -24,7 +23,7 @@ static inline int post_check_send_request(const struct siw_base_qp *base,
 
 static inline int post_one_send(struct siw_base_qp *base, const struct siw_send_wr *wr, bool wait)
 {
-	int err = post_check_send_request(base, wr);
+	int err = check_send_request(base, wr);
 
 	return __builtin_expect(err, 0) ? err : siw_class_of(base)->post(base, wr, wait);
 }
@@ -44,7 +43,7 @@ post_check_all(struct siw_base_qp *base, struct siw_send_wr *wr, struct siw_send
 		return siw_refuse(NO_MEMORY);
 	for (; wr; wr = wr->next) {
 		*bad_wr = wr;
-		err = post_check_send_request(base, wr);
+		err = check_send_request(base, wr);
 		if (!err)
 			err = siw_class_of(base)->check(base, wr);
 		if (err >= 0 && used++ > base->sq_mask)
@@ -174,7 +173,7 @@ int siw_send_inline(struct siw_qp *qp, uint64_t wr_id, const void *data, uint32_
 	return rv;
 }
 
-static void post_flush_late_receives(struct siw_base_qp *base)
+static void flush_late_receives(struct siw_base_qp *base)
 {
 	struct siw_lane *lane = base->qp.lane;
 	uint64_t wr_id;
@@ -235,6 +234,6 @@ int siw_post_recv(struct siw_qp *qp, struct siw_recv_wr *wr, struct siw_recv_wr 
 	if (err && bad_wr)
 		*bad_wr = wr;
 	if (late)
-		post_flush_late_receives(base);
+		flush_late_receives(base);
 	return err;
 }

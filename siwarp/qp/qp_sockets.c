@@ -18,7 +18,7 @@
  */
 #define TRIES 64
 
-static int every_addr_open_at(struct siw_every_addr *every, struct siw_addr addr)
+static int open_socket_at_addr(struct siw_every_addr *every, struct siw_addr addr)
 {
 	int err;
 
@@ -41,7 +41,7 @@ static int every_addr_try_port(struct siw_every_addr *every, uint16_t port)
 	every->port = port;
 	every->n = 0;
 	for (uint32_t i = 0; i < now.n_addrs; i++) {
-		err = every_addr_open_at(every, now.addrs[i]);
+		err = open_socket_at_addr(every, now.addrs[i]);
 		if (err && err != -EADDRNOTAVAIL)
 			break;
 	}
@@ -62,7 +62,7 @@ static bool addr_array_contains(const struct siw_addr *addrs, uint32_t n,
 }
 
 /* Opens sockets at the addresses that have none: the member update of struct siw_addr_follower. */
-static void every_addr_open_at_new_addrs(struct siw_addr_follower *follower)
+static void every_addr_open_missing_sockets(struct siw_addr_follower *follower)
 {
 	struct siw_every_addr *every = siw_container(follower, struct siw_every_addr, follower);
 	struct siw_device_info now;
@@ -72,7 +72,7 @@ static void every_addr_open_at_new_addrs(struct siw_addr_follower *follower)
 		int err = 0;
 
 		if (!addr_array_contains(every->addrs, every->n, &now.addrs[i]))
-			err = every_addr_open_at(every, now.addrs[i]);
+			err = open_socket_at_addr(every, now.addrs[i]);
 		/*
 		 * An IPv6 address that is still under duplicate address detection cannot be bound.
 		 * That is no error, because the kernel announces the address again later.
@@ -94,7 +94,7 @@ int siw_every_addr_open_sockets(struct siw_every_addr *every, struct siw_lane *l
 	} while (err == -EADDRINUSE && --tries);
 	if (err)
 		return err;
-	every->follower.update = every_addr_open_at_new_addrs;
+	every->follower.update = every_addr_open_missing_sockets;
 	siw_link_add(&lane->addr_followers, &every->follower.link);
 	return 0;
 }
@@ -205,8 +205,8 @@ static void addr_socks_handle_addr_change(struct siw_every_addr *every)
 	addr_socks_choose_default(ends);
 }
 
-int siw_addr_socks_open(struct siw_lane *lane, uint16_t port, void *server,
-			int (*how)(struct siw_addr_sock *end), struct siw_addr_socks **out)
+int siw_per_addr_sockets_open(struct siw_lane *lane, uint16_t port, void *server,
+			      int (*how)(struct siw_addr_sock *end), struct siw_addr_socks **out)
 {
 	struct siw_addr_socks *ends = calloc(1, sizeof(*ends));
 	int err;
@@ -237,7 +237,7 @@ void siw_addr_socks_close(struct siw_addr_socks *ends)
 	free(ends);
 }
 
-void siw_addr_socks_allow_concurrent_sends(struct siw_addr_socks *ends)
+void siw_addr_socks_enable_concurrent_sends(struct siw_addr_socks *ends)
 {
 	ends->shared = true;
 	for (uint32_t i = 0; i < addr_socks_count(ends); i++)

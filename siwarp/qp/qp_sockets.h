@@ -61,7 +61,7 @@ struct siw_addr_sock {
 struct siw_addr_socks {
 	struct siw_every_addr every; /* must be the first member of the struct */
 	/*
-	 * the object of the caller of siw_addr_socks_open() that the member serve uses; under the
+	 * the object of the caller of siw_per_addr_sockets_open() that the member serve uses; under the
 	 * progress lock
 	 */
 	void *server;
@@ -85,11 +85,11 @@ struct siw_addr_socks {
  * siw_io_handler; end->socks->server is the caller's server. Returns 0, -ENOMEM or a value of
  * siw_every_addr_open_sockets().
  */
-int siw_addr_socks_open(struct siw_lane *lane, uint16_t port, void *server,
-			int (*serve)(struct siw_addr_sock *end), struct siw_addr_socks **out);
+int siw_per_addr_sockets_open(struct siw_lane *lane, uint16_t port, void *server,
+			      int (*serve)(struct siw_addr_sock *end), struct siw_addr_socks **out);
 void siw_addr_socks_close(struct siw_addr_socks *ends);
 /* Prepares the sockets for several queue pairs that send on them. */
-void siw_addr_socks_allow_concurrent_sends(struct siw_addr_socks *ends);
+void siw_addr_socks_enable_concurrent_sends(struct siw_addr_socks *ends);
 /*
  * Returns the socket that a datagram to dest is sent from: the socket at source (whose port is
  * ignored), or, if source has no family, the socket at the device's first address of dest's family

@@ -117,8 +117,8 @@ struct siw_wqe *siw_qp_sq_append(struct siw_base_qp *base, struct siw_flow *flow
 	return wqe;
 }
 
-struct siw_wqe *siw_qp_flow_advance_to_next_request(struct siw_base_qp *base, struct siw_flow *flow,
-						    int state, int status)
+struct siw_wqe *siw_qp_flow_finish_current_request(struct siw_base_qp *base, struct siw_flow *flow,
+						   int state, int status)
 {
 	struct siw_wqe *wqe = flow->next;
 
@@ -352,7 +352,7 @@ static void note_posted_octets(struct siw_lane *lane, uint64_t octets)
 }
 
 /* Whether n more requests may be added to the requests that are delayed for a batch. */
-static bool sq_has_batch_room(struct siw_base_qp *base, uint32_t n, uint64_t octets)
+static bool sq_count_octets_for_batch(struct siw_base_qp *base, uint32_t n, uint64_t octets)
 {
 	uint32_t waiting = base->sq_tail - base->sq_head - base->begun;
 	const struct siw_qp_class *class = siw_class_of(base);
@@ -365,8 +365,8 @@ static bool sq_has_batch_room(struct siw_base_qp *base, uint32_t n, uint64_t oct
  * Whether a request of this many octets is a long Read that is posted after an earlier one has
  * completed, so that the number of outstanding Reads does not grow.
  */
-static bool post_replaces_long_read(struct siw_base_qp *base, const struct siw_send_wr *wr,
-				    uint64_t octets)
+static bool is_long_read_after_completed_one(struct siw_base_qp *base, const struct siw_send_wr *wr,
+					     uint64_t octets)
 {
 	if (__builtin_expect(!base->reads_answered, 1))
 		return false;
@@ -383,11 +383,11 @@ static bool post_replaces_long_read(struct siw_base_qp *base, const struct siw_s
 }
 
 /* Records the post of a list. Returns whether the post replaces a long Read that has completed. */
-static bool note_post_of_long_read(struct siw_base_qp *base, const struct siw_send_wr *wr,
-				   uint64_t octets)
+static bool note_post_replacing_long_read(struct siw_base_qp *base, const struct siw_send_wr *wr,
+					  uint64_t octets)
 {
 	bool waiting = base->sq_tail - base->sq_head != base->begun;
-	bool replaces = post_replaces_long_read(base, wr, octets);
+	bool replaces = is_long_read_after_completed_one(base, wr, octets);
 
 	base->only_reads_wait = replaces && (base->only_reads_wait || !waiting);
 	return replaces;
@@ -414,7 +414,7 @@ bool siw_qp_may_delay_posts(struct siw_base_qp *base, const struct siw_send_wr *
 	}
 	note_posted_octets(lane, octets);
 	frequent = note_posts_and_check_if_frequent(&base->round, lane, n, octets);
-	replaces = note_post_of_long_read(base, first, octets);
+	replaces = note_post_replacing_long_read(base, first, octets);
 	if ((!frequent && !replaces) || !lane->ctx->has_thread ||
 	    atomic_load_explicit(&lane->waiters, memory_order_relaxed) ||
 	    program_may_be_sleeping(lane))
@@ -423,5 +423,5 @@ bool siw_qp_may_delay_posts(struct siw_base_qp *base, const struct siw_send_wr *
 		atomic_store_explicit(&lane->posts_dense, true, memory_order_relaxed);
 	/* a Read Request takes no room, whatever the length of the Read */
 	return !siw_llp_poller_is_armed(lane->poller) &&
-	       sq_has_batch_room(base, n, base->only_reads_wait ? 0 : octets);
+	       sq_count_octets_for_batch(base, n, base->only_reads_wait ? 0 : octets);
 }

@@ -170,7 +170,7 @@ void siw_rd_set_qkey(struct siw_rd *rd, uint32_t qkey)
 	siw_unlock(&rd->lock);
 }
 
-void siw_rd_set_ignore_datagrams(struct siw_rd *rd, bool away)
+void siw_rd_set_unreachable(struct siw_rd *rd, bool away)
 {
 	siw_lock(&rd->lock);
 	rd->unreachable = away;
@@ -201,7 +201,7 @@ static void rd_finish_handled_event(struct siw_rd *rd)
 	if (!rd->settle)
 		return;
 	rd->settle->settling = false;
-	siw_rd_publish_accepted_count(rd->settle);
+	siw_rd_store_accepted_counts(rd->settle);
 	rd->settle = NULL;
 }
 
@@ -244,7 +244,7 @@ void *siw_rd_upper_layer_object(const struct siw_rd_peer *peer)
 	return atomic_load_explicit(&peer->upper, memory_order_acquire);
 }
 
-void *siw_rd_upper_layer_data(struct siw_rd_peer *peer)
+void *siw_rd_peer_upper_data(struct siw_rd_peer *peer)
 {
 	return peer->upper_data;
 }
@@ -262,7 +262,7 @@ uint32_t siw_rd_mulpdu(const struct siw_rd_peer *peer, enum siw_rd_space space)
 	return path < units * SIW_RD_UNIT ? path : units * SIW_RD_UNIT;
 }
 
-void siw_rd_reset_peer(struct siw_rd_peer *peer, enum siw_rd_reason reason)
+void siw_rd_end_peer_incarnation(struct siw_rd_peer *peer, enum siw_rd_reason reason)
 {
 	struct siw_rd *rd = peer->rd;
 
@@ -384,7 +384,7 @@ static void rd_handle_datagram_of_current_epochs(struct siw_rd_peer *peer, struc
 	if (peer->verify) {
 		peer->verify = false;
 		peer->awaited_since_ns = 0;
-		siw_rd_schedule_event_of_peer(peer, SIW_RD_REPORT_ACKED);
+		siw_rd_queue_peer_event(peer, SIW_RD_REPORT_ACKED);
 	}
 	switch (wire->llp.type >> 4) {
 	case SIW_DGRAM_RD_DATA:

@@ -83,7 +83,7 @@ int siw_rd_open(struct siw_llp_poller *poller, const struct siw_rd_attr *attr, s
 void siw_rd_close(struct siw_rd *rd);
 /*
  * The upper layer calls siw_rd_shutdown before siw_rd_close when it shuts down. From then on the
- * endpoint handles incoming acknowledgements only. siw_rd_reset_peer has no effect any more:
+ * endpoint handles incoming acknowledgements only. siw_rd_end_peer_incarnation has no effect any more:
  * segments that were accepted for sending are sent completely before their peer receives its BYE.
  */
 void siw_rd_shutdown(struct siw_rd *rd);
@@ -105,7 +105,7 @@ void siw_rd_set_qkey(struct siw_rd *rd, uint32_t qkey);
  * not exist; senders declare this end lost after their own time-outs. The records of known peers
  * are kept.
  */
-void siw_rd_set_ignore_datagrams(struct siw_rd *rd, bool away);
+void siw_rd_set_unreachable(struct siw_rd *rd, bool away);
 void siw_rd_set_ird(struct siw_rd *rd, uint8_t ird);
 /*
  * retry: how often the peer's RNR timer may expire while a message waits at the peer for a receive;
@@ -153,7 +153,7 @@ void *siw_rd_upper_layer_object(const struct siw_rd_peer *peer);
  * lock.
  */
 #define SIW_RD_ROOM 36
-void *siw_rd_upper_layer_data(struct siw_rd_peer *peer);
+void *siw_rd_peer_upper_data(struct siw_rd_peer *peer);
 /*
  * Returns the IRD that the peer advertised, which this end's ORD to the peer must not exceed. 0:
  * not known yet.
@@ -169,7 +169,7 @@ size_t siw_rd_peer_record_size(void);
  * Ends this incarnation of the pair: drops segments that were not sent yet and sends the peer a BYE
  * with this reason. The record is kept.
  */
-void siw_rd_reset_peer(struct siw_rd_peer *peer, enum siw_rd_reason reason);
+void siw_rd_end_peer_incarnation(struct siw_rd_peer *peer, enum siw_rd_reason reason);
 
 /*
  * Ends the incarnation of the pair with the peer at addr, if one exists: sends the peer a BYE and
@@ -190,7 +190,7 @@ uint32_t siw_rd_mulpdu(const struct siw_rd_peer *peer, enum siw_rd_space space);
  * window, credit and pacing allow; a short segment after unacknowledged ones, or with `more` set,
  * waits for the next siw_rd_flush, so that several segments are sent in one system call. more: the
  * caller queues another segment to the peer before siw_rd_flush, if possible. Returns a value > 0,
- * equal to siw_rd_total_queued_segments, if the segment was queued; 0 if there is no space now
+ * equal to siw_rd_segments_ever_queued, if the segment was queued; 0 if there is no space now
  * (siw_rd_is_send_queue_full); -EFAULT if the memory is not mapped; -EPIPE if the peer is gone or
  * has restarted, which siw_rd_recv reports too.
  */
@@ -204,11 +204,11 @@ int64_t siw_rd_tx(struct siw_rd_peer *peer, enum siw_rd_space space, const void 
 int siw_rd_flush(struct siw_rd_peer *peer, uint64_t *accepted);
 bool siw_rd_is_send_queue_full(const struct siw_rd_peer *peer, enum siw_rd_space space);
 /*
- * siw_rd_total_queued_segments() returns the number of segments of a PSN space that
+ * siw_rd_segments_ever_queued() returns the number of segments of a PSN space that
  * siw_rd_tx() has queued in this incarnation. siw_rd_total_accepted_segments() returns how many of
  * them, counted without a gap from the first, the peer has acknowledged as accepted.
  */
-uint64_t siw_rd_total_queued_segments(const struct siw_rd_peer *peer, enum siw_rd_space space);
+uint64_t siw_rd_segments_ever_queued(const struct siw_rd_peer *peer, enum siw_rd_space space);
 uint64_t siw_rd_total_accepted_segments(const struct siw_rd_peer *peer, enum siw_rd_space space);
 
 /* ---- rx and events --------------------------------------------------------------------------- */

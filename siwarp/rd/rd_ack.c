@@ -80,8 +80,8 @@ static void seq_release_acknowledged_up_to(struct siw_rd_peer *peer, struct siw_
 		siw_rd_buf_free(peer->rd, slot->buf, slot->class);
 		slot->buf = NULL;
 	}
-	siw_rd_publish_accepted_count(peer);
-	siw_rd_schedule_event_of_peer(peer, SIW_RD_REPORT_ACKED);
+	siw_rd_store_accepted_counts(peer);
+	siw_rd_queue_peer_event(peer, SIW_RD_REPORT_ACKED);
 }
 
 /* ---- ranges of an ACK ------------------------------------------------------------------------ */
@@ -193,7 +193,7 @@ static void handle_ack_of_sequence_space(struct siw_rd_peer *peer, struct siw_rd
  * acknowledgement. The delay that the peer reports for its acknowledgement is subtracted, unless
  * the delay is implausible.
  */
-static void measure_round_trip(struct siw_rd_peer *peer, struct gain *gain, uint64_t took)
+static void add_rtt_sample_of_ack(struct siw_rd_peer *peer, struct gain *gain, uint64_t took)
 {
 	uint64_t delay = ntohs(gain->delay) * 1000ull;
 
@@ -202,8 +202,8 @@ static void measure_round_trip(struct siw_rd_peer *peer, struct gain *gain, uint
 }
 
 /* Handles newly delivered datagrams. before: the octets in flight before the acknowledgement. */
-static void handle_newly_delivered_datagrams(struct siw_rd_peer *peer, struct gain *gain,
-					     uint64_t before, uint64_t now)
+static void handle_newly_acked_datagrams(struct siw_rd_peer *peer, struct gain *gain,
+					 uint64_t before, uint64_t now)
 {
 	peer->rtos = 0;
 	peer->after_rto = 0;
@@ -211,7 +211,7 @@ static void handle_newly_delivered_datagrams(struct siw_rd_peer *peer, struct ga
 	if (gain->sent_ns) {
 		peer->backoff = 0;
 		if (now > gain->sent_ns)
-			measure_round_trip(peer, gain, now - gain->sent_ns);
+			add_rtt_sample_of_ack(peer, gain, now - gain->sent_ns);
 	}
 	for (int i = 0; i < SIW_RD_SPACES; i++)
 		if (peer->seq[i].tx && peer->seq[i].tx->high > peer->seq[i].una)
@@ -261,7 +261,7 @@ void siw_rd_handle_ack(struct siw_rd_peer *peer, const struct siw_rd_wire *wire,
 	if (!waited)
 		return;
 	if (gain.cc.octets)
-		handle_newly_delivered_datagrams(peer, &gain, before, now);
+		handle_newly_acked_datagrams(peer, &gain, before, now);
 	if (__builtin_expect(gain.relost || peer->long_losses, 0))
 		siw_rd_mtu_detect_smaller_mtu(peer, gain.relost, gain.longest, now);
 	if (peer->peer_unready_una != requests->una)
@@ -279,8 +279,8 @@ void siw_rd_handle_ack(struct siw_rd_peer *peer, const struct siw_rd_wire *wire,
  * Returns the slot of the highest sent index of a space that is not known to have arrived; NULL:
  * none.
  */
-static struct siw_rd_slot *highest_unacknowledged_slot_of_seq(const struct siw_rd_seq *seq,
-							      uint64_t *index)
+static struct siw_rd_slot *highest_unacknowledged_slot_of_space(const struct siw_rd_seq *seq,
+								uint64_t *index)
 {
 	for (uint64_t i = seq->tx ? seq->tx->sent : seq->una; i-- > seq->una;)
 		if (!siw_rd_slot_of(seq->tx, i)->sacked) {
@@ -301,7 +301,7 @@ static struct siw_rd_slot *last_undelivered_datagram(struct siw_rd_peer *peer,
 
 	for (int i = 0; i < SIW_RD_SPACES; i++) {
 		uint64_t at = 0;
-		struct siw_rd_slot *slot = highest_unacknowledged_slot_of_seq(&peer->seq[i], &at);
+		struct siw_rd_slot *slot = highest_unacknowledged_slot_of_space(&peer->seq[i], &at);
 
 		if (!slot || (last && last->sent_ns >= slot->sent_ns))
 			continue;
@@ -354,7 +354,7 @@ static bool peer_has_reason_to_withhold_credit(const struct siw_rd_peer *peer,
  * Returns whether the peer has granted too little credit for longer than the peer time-out: a peer
  * that can accept a segment grants credit for it.
  */
-static bool peer_withholds_credit(struct siw_rd_peer *peer, uint64_t now)
+static bool has_peer_withheld_credit_too_long(struct siw_rd_peer *peer, uint64_t now)
 {
 	bool too_long = false;
 
@@ -378,7 +378,7 @@ static bool peer_withholds_credit(struct siw_rd_peer *peer, uint64_t now)
  * time-out without an acknowledgement, or, if a datagram is sent in fragments, after as many
  * time-outs as fit into the peer time-out.
  */
-static bool peer_never_acknowledges(struct siw_rd_peer *peer, uint64_t now)
+static bool is_peer_withholding_acks(struct siw_rd_peer *peer, uint64_t now)
 {
 	uint64_t fit = peer->rd->timeout / SIW_RD_S;
 
@@ -422,7 +422,8 @@ void siw_rd_handle_retransmission_timeout(struct siw_rd_peer *peer, uint64_t now
 		peer->first_timeout_ns = now;
 	if (peer->rtos < UINT8_MAX)
 		peer->rtos++;
-	if (peer_withholds_credit(peer, now) || (last && peer_never_acknowledges(peer, now))) {
+	if (has_peer_withheld_credit_too_long(peer, now) ||
+	    (last && is_peer_withholding_acks(peer, now))) {
 		siw_count(SIW_COUNTER_rd_gone, 1);
 		siw_rd_end_incarnation(peer, SIW_RD_GONE);
 		return;
@@ -430,7 +431,8 @@ void siw_rd_handle_retransmission_timeout(struct siw_rd_peer *peer, uint64_t now
 	if (last && probes_tail && siw_rd_is_covered_by_credit(seq, index)) {
 		send_tail_loss_probe(peer, seq, index, now);
 	} else if (last) {
-		siw_rd_mtu_handle_timeout(peer, longest_undelivered_datagram_len(peer), now);
+		siw_rd_mtu_handle_retransmission_timeout(
+			peer, longest_undelivered_datagram_len(peer), now);
 		mark_all_datagrams_lost(peer);
 		siw_rd_cc_handle_timeout(peer->cc, now);
 		peer->after_rto = peer->near ? 0 : 1 + AFTER_RTO;

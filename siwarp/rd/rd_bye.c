@@ -214,7 +214,7 @@ void siw_rd_handle_bye(struct siw_rd_peer *peer, const struct siw_rd_wire *wire,
 
 /* ---- closing the endpoint -------------------------------------------------------------------- */
 
-static struct siw_rd_peer *peer_of_lru_link(struct siw_link *l)
+static struct siw_rd_peer *peer_of_lru_list_entry(struct siw_link *l)
 {
 	return siw_container(l, struct siw_rd_peer, lru);
 }
@@ -226,7 +226,7 @@ void siw_rd_shutdown(struct siw_rd *rd)
 	rd->shut_down = true;
 	rd->delivered_peer = NULL;
 	for (struct siw_link *l = rd->lru.next; l != &rd->lru; l = l->next) {
-		struct siw_rd_peer *peer = peer_of_lru_link(l);
+		struct siw_rd_peer *peer = peer_of_lru_list_entry(l);
 
 		for (int i = 0; i < SIW_RD_SPACES; i++)
 			siw_rd_free_receive_window(peer, &peer->seq[i]);
@@ -256,7 +256,7 @@ bool siw_rd_continue_shutdown(struct siw_rd *rd)
 		;
 	siw_lock(&rd->lock);
 	for (struct siw_link *l = rd->lru.next; l != &rd->lru; l = l->next) {
-		struct siw_rd_peer *peer = peer_of_lru_link(l);
+		struct siw_rd_peer *peer = peer_of_lru_list_entry(l);
 
 		if (peer->state == SIW_RD_OPEN && !peer_can_accept_outstanding_segments(peer))
 			siw_rd_end_incarnation_with_bye(peer, SIW_RD_CLOSED_END, 0);
@@ -271,9 +271,9 @@ void siw_rd_send_final_byes(struct siw_rd *rd)
 	for (struct siw_link *l = rd->lru.next; l != &rd->lru; l = l->next) {
 		uint8_t bye[SIW_RD_OVERHEAD];
 
-		if (peer_of_lru_link(l)->state != SIW_RD_OPEN)
+		if (peer_of_lru_list_entry(l)->state != SIW_RD_OPEN)
 			continue;
-		build_bye_datagram(peer_of_lru_link(l), SIW_RD_CLOSED_END, 0, bye);
-		send_bye_datagram(peer_of_lru_link(l), bye);
+		build_bye_datagram(peer_of_lru_list_entry(l), SIW_RD_CLOSED_END, 0, bye);
+		send_bye_datagram(peer_of_lru_list_entry(l), bye);
 	}
 }

@@ -98,7 +98,7 @@ static void update_ack_aggregation(struct siw_rd_cc *cc, const struct siw_rd_cc_
 	bbr->extra_acked[1] = (uint32_t)lesser(greater(extra, bbr->extra_acked[1]), UINT32_MAX);
 }
 
-static void check_full_bandwidth_reached(struct siw_rd_cc *cc, const struct sample *s)
+static void update_full_bandwidth_reached(struct siw_rd_cc *cc, const struct sample *s)
 {
 	struct siw_rd_bbr *bbr = &cc->bbr;
 
@@ -137,7 +137,7 @@ static void end_startup_if_done(struct siw_rd_cc *cc, const struct sample *s)
 	bbr->drain_rounds = 0;
 }
 
-static void end_drain_if_done(struct siw_rd_cc *cc, const struct siw_rd_cc_ack *ack)
+static void bbr_leave_drain_if_done(struct siw_rd_cc *cc, const struct siw_rd_cc_ack *ack)
 {
 	if (cc->bbr.state == DRAIN &&
 	    (ack->in_flight <= with_quanta(cc, bdp(cc, cc->bbr.bw, 100)) ||
@@ -205,7 +205,7 @@ void siw_rd_bbr_handle_send_after_idle(struct siw_rd_cc *cc, uint64_t now, uint6
 	if (is_probing_bw_state(bbr))
 		bbr_set_rate(cc, 100);
 	else if (bbr->state == PROBE_RTT)
-		siw_rd_bbr_check_probe_rtt_done(cc, now);
+		siw_rd_bbr_exit_probe_rtt_if_done(cc, now);
 }
 
 void siw_rd_bbr_handle_ack(struct siw_rd_cc *cc, const struct siw_rd_cc_ack *ack,
@@ -216,13 +216,13 @@ void siw_rd_bbr_handle_ack(struct siw_rd_cc *cc, const struct siw_rd_cc_ack *ack
 
 	update_congestion_signals(cc, s);
 	update_ack_aggregation(cc, ack);
-	check_full_bandwidth_reached(cc, s);
+	update_full_bandwidth_reached(cc, s);
 	end_startup_if_done(cc, s);
 	if (bbr->loss_round_start) {
 		bbr->loss_in_round = false;
 		bbr->loss_events = 0;
 	}
-	end_drain_if_done(cc, ack);
+	bbr_leave_drain_if_done(cc, ack);
 	siw_rd_bbr_update_cycle(cc, ack, s);
 	expired = siw_rd_bbr_update_min_rtt(cc, ack);
 	siw_rd_bbr_check_probe_rtt(cc, ack, expired);

@@ -125,7 +125,7 @@ void siw_rd_bbr_update_cycle(struct siw_rd_cc *cc, const struct siw_rd_cc_ack *a
 /* functions of rd_cc_bbr_rtt.c */
 bool siw_rd_bbr_update_min_rtt(struct siw_rd_cc *cc, const struct siw_rd_cc_ack *ack);
 uint64_t siw_rd_bbr_probe_rtt_cwnd(const struct siw_rd_cc *cc);
-void siw_rd_bbr_check_probe_rtt_done(struct siw_rd_cc *cc, uint64_t now);
+void siw_rd_bbr_exit_probe_rtt_if_done(struct siw_rd_cc *cc, uint64_t now);
 void siw_rd_bbr_check_probe_rtt(struct siw_rd_cc *cc, const struct siw_rd_cc_ack *ack,
 				bool expired);
 

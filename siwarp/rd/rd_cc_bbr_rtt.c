@@ -49,7 +49,7 @@ static void exit_probe_rtt(struct siw_rd_cc *cc, uint64_t now)
 	}
 }
 
-void siw_rd_bbr_check_probe_rtt_done(struct siw_rd_cc *cc, uint64_t now)
+void siw_rd_bbr_exit_probe_rtt_if_done(struct siw_rd_cc *cc, uint64_t now)
 {
 	if (cc->bbr.probe_rtt_done_stamp && now > cc->bbr.probe_rtt_done_stamp)
 		exit_probe_rtt(cc, now);
@@ -75,7 +75,7 @@ void siw_rd_bbr_check_probe_rtt(struct siw_rd_cc *cc, const struct siw_rd_cc_ack
 		} else if (bbr->probe_rtt_done_stamp) {
 			bbr->probe_rtt_round_done |= bbr->round_start;
 			if (bbr->probe_rtt_round_done)
-				siw_rd_bbr_check_probe_rtt_done(cc, ack->now);
+				siw_rd_bbr_exit_probe_rtt_if_done(cc, ack->now);
 		}
 	}
 	bbr->idle_restart = false;

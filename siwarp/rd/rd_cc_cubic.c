@@ -63,7 +63,7 @@ static uint64_t cubic_bounded_octets(double octets)
 }
 
 /* Returns CUBIC's window one round trip after now, in octets. */
-static uint64_t cubic_cwnd_at(const struct siw_rd_cc *cc, uint64_t now)
+static uint64_t cubic_cwnd_after_round_trip(const struct siw_rd_cc *cc, uint64_t now)
 {
 	double t = ((double)(now - cc->cubic.epoch + cc->srtt) - (double)cc->cubic.k_ms * MS) /
 		   (double)SECOND;
@@ -95,7 +95,7 @@ static void cubic_grow_cwnd(struct siw_rd_cc *cc, uint64_t now, uint64_t octets)
 		cubic->w_max = cc->cwnd;
 		cubic->k_ms = 0;
 	}
-	target = greater(cubic_cwnd_at(cc, now), reno_cwnd_at(cc, now));
+	target = greater(cubic_cwnd_after_round_trip(cc, now), reno_cwnd_at(cc, now));
 	if (target > cc->cwnd)
 		cc->cwnd += lesser(
 			(uint64_t)((double)(target - cc->cwnd) * (double)octets / (double)cc->cwnd),

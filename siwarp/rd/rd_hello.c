@@ -483,7 +483,7 @@ void siw_rd_handle_cookie_echo(struct siw_rd *rd, const struct siw_addr *from,
 		apply_handshake_parameters_of_peer(peer, &its);
 		rd_open_peer_incarnation(peer, epoch, its_epoch, now);
 		if (!siw_rd_upper_layer_object(peer))
-			siw_rd_schedule_event_of_peer(peer, SIW_RD_REPORT_NEW);
+			siw_rd_queue_peer_event(peer, SIW_RD_REPORT_NEW);
 		peer->cookie_made = made;
 	}
 	siw_rd_move_to_end_of_lru(peer, now);

@@ -254,7 +254,7 @@ struct siw_rd_peer {
 	struct siw_rd_pending_bye *pending_bye;
 	/* 1 + index of the peer's timer in the heap; 0: no timer is set */
 	uint32_t heap_at;
-	uint32_t upper_data[SIW_RD_ROOM / sizeof(uint32_t)]; /* see siw_rd_upper_layer_data */
+	uint32_t upper_data[SIW_RD_ROOM / sizeof(uint32_t)]; /* see siw_rd_peer_upper_data */
 };
 
 /*
@@ -324,14 +324,14 @@ struct siw_rd {
 	uint8_t rnr_retry, rnr_timer; /* see siw_rd_set_rnr_retry_and_timer */
 	bool blocked;		      /* the socket was full at the last send */
 	bool shut_down;		      /* siw_rd_shutdown was called */
-	bool unreachable;	      /* see siw_rd_set_ignore_datagrams */
+	bool unreachable;	      /* see siw_rd_set_unreachable */
 	uint32_t qkey;
 	/* octets of the longest datagram that may be part of a batch; 0: batches do not work */
 	uint32_t batch_max;
 	uint32_t window_units; /* the largest credit for one peer, in units */
 	/* The time when a segment was last queued, or queued segments were sent. */
 	uint64_t queued_ns;
-	/* the result of siw_crc32c_shift_by for segments of this number of octets */
+	/* the result of siw_crc32c_shift_factor for segments of this number of octets */
 	uint32_t crc_shift_octets, crc_shift;
 	/* memory used by stored datagrams and their rings for all peers, and its limit */
 	uint64_t rx_octets, rx_limit;
@@ -427,9 +427,9 @@ struct siw_rd_sources *siw_rd_get_source_table(struct siw_rd *rd);
  * Updates the value that siw_rd_total_accepted_segments returns. Called after una (the index of the
  * oldest unacknowledged datagram) has changed, or the end of an incarnation was handled.
  */
-void siw_rd_publish_accepted_count(struct siw_rd_peer *peer);
+void siw_rd_store_accepted_counts(struct siw_rd_peer *peer);
 /* Schedules an event of the peer for the upper layer; what: a SIW_RD_REPORT_ bit. */
-void siw_rd_schedule_event_of_peer(struct siw_rd_peer *peer, uint8_t what);
+void siw_rd_queue_peer_event(struct siw_rd_peer *peer, uint8_t what);
 /*
  * Ends this incarnation of the pair: drops all unacknowledged segments, gives this end a new epoch,
  * and reports kind to the upper layer (0: reports nothing).
@@ -479,7 +479,7 @@ bool siw_rd_send_queued_datagrams(struct siw_rd_peer *peer, uint64_t now);
 /* Retransmits the datagram with this index, regardless of the congestion window. */
 void siw_rd_resend_datagram(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64_t index,
 			    uint64_t now);
-void siw_rd_free_send_window(struct siw_rd_peer *peer, struct siw_rd_seq *seq);
+void siw_rd_release_send_window(struct siw_rd_peer *peer, struct siw_rd_seq *seq);
 /*
  * Returns whether the credit covers all datagrams from una to this index. A datagram that the
  * credit does not cover is neither sent nor retransmitted.
@@ -639,7 +639,8 @@ void siw_rd_mtu_handle_incarnation_end(struct siw_rd_peer *peer);
 /* Called when a datagram of this length did not pass the path: reduces the datagram length. */
 void siw_rd_mtu_reduce_datagram_len(struct siw_rd_peer *peer, uint32_t octets, uint64_t now);
 /* Handles one more consecutive time-out (peer->rtos); octets: the longest outstanding datagram. */
-void siw_rd_mtu_handle_timeout(struct siw_rd_peer *peer, uint32_t octets, uint64_t now);
+void siw_rd_mtu_handle_retransmission_timeout(struct siw_rd_peer *peer, uint32_t octets,
+					      uint64_t now);
 /*
  * Detects from one acknowledgement that the path MTU has become smaller, and reduces the datagram
  * length. lost: octets of the longest datagram lost twice; passed: octets of the longest datagram
@@ -651,7 +652,7 @@ void siw_rd_mtu_detect_smaller_mtu(struct siw_rd_peer *peer, uint32_t lost, uint
  * Sends a datagram longer than the path MTU in IP fragments. Returns the result of
  * siw_rd_send_datagram.
  */
-int siw_rd_mtu_send_fragmented(struct siw_rd_peer *peer, uint8_t *datagram, size_t len);
+int siw_rd_send_in_ip_fragments(struct siw_rd_peer *peer, uint8_t *datagram, size_t len);
 /*
  * Called when a longer datagram could have been filled: probes the path for a longer datagram,
  * unless a probe was sent recently.

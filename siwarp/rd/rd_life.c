@@ -32,7 +32,7 @@ bool siw_rd_update_peer_instance(struct siw_rd_peer *peer, uint64_t instance)
 void siw_rd_handle_replaced_instance(struct siw_rd_peer *peer)
 {
 	peer->over_kind = SIW_RD_REPLACED;
-	siw_rd_schedule_event_of_peer(peer, SIW_RD_REPORT_OVER);
+	siw_rd_queue_peer_event(peer, SIW_RD_REPORT_OVER);
 	siw_rd_end_incarnation(peer, 0);
 }
 

@@ -136,7 +136,8 @@ void siw_rd_mtu_reduce_datagram_len(struct siw_rd_peer *peer, uint32_t octets, u
 	peer->probe_ns = now + SEARCH_SOON;
 }
 
-void siw_rd_mtu_handle_timeout(struct siw_rd_peer *peer, uint32_t octets, uint64_t now)
+void siw_rd_mtu_handle_retransmission_timeout(struct siw_rd_peer *peer, uint32_t octets,
+					      uint64_t now)
 {
 	if (octets > peer->fragmented_len || octets <= SMALLEST)
 		return;
@@ -155,7 +156,7 @@ void siw_rd_mtu_detect_smaller_mtu(struct siw_rd_peer *peer, uint32_t lost, uint
 		siw_rd_mtu_reduce_datagram_len(peer, lost, now);
 }
 
-int siw_rd_mtu_send_fragmented(struct siw_rd_peer *peer, uint8_t *datagram, size_t len)
+int siw_rd_send_in_ip_fragments(struct siw_rd_peer *peer, uint8_t *datagram, size_t len)
 {
 	struct iovec iov = { datagram, len };
 	int r;

@@ -144,7 +144,7 @@ static void peer_table_remove(struct siw_rd_peer *peer)
 static void free_send_and_receive_windows(struct siw_rd_peer *peer)
 {
 	for (int i = 0; i < SIW_RD_SPACES; i++) {
-		siw_rd_free_send_window(peer, &peer->seq[i]);
+		siw_rd_release_send_window(peer, &peer->seq[i]);
 		siw_rd_free_receive_window(peer, &peer->seq[i]);
 	}
 }
@@ -166,7 +166,7 @@ struct siw_rd_sources *siw_rd_get_source_table(struct siw_rd *rd)
 	sources = calloc(1, sizeof(*sources));
 	if (!sources)
 		return NULL;
-	sources->key = siw_source_make_key();
+	sources->key = siw_source_make_hash_key();
 	for (uint32_t i = 0; i < SIW_SOURCES; i++)
 		siw_link_init(&sources->oldest[i]);
 	rd->sources = sources;
@@ -483,7 +483,7 @@ void siw_rd_move_to_end_of_lru(struct siw_rd_peer *peer, uint64_t now)
 
 /* ---- events ---------------------------------------------------------------------------------- */
 
-void siw_rd_schedule_event_of_peer(struct siw_rd_peer *peer, uint8_t what)
+void siw_rd_queue_peer_event(struct siw_rd_peer *peer, uint8_t what)
 {
 	peer->reports |= what;
 	if (siw_link_empty(&peer->news))
@@ -491,7 +491,7 @@ void siw_rd_schedule_event_of_peer(struct siw_rd_peer *peer, uint8_t what)
 	atomic_store_explicit(&peer->rd->has_events, true, memory_order_relaxed);
 }
 
-void siw_rd_publish_accepted_count(struct siw_rd_peer *peer)
+void siw_rd_store_accepted_counts(struct siw_rd_peer *peer)
 {
 	if (siw_rd_incarnation_ended(peer))
 		return;
@@ -556,7 +556,7 @@ void siw_rd_end_incarnation(struct siw_rd_peer *peer, int kind)
 		 */
 		if (!(peer->reports & SIW_RD_REPORT_OVER) || peer->over_kind != SIW_RD_REPLACED)
 			peer->over_kind = (uint8_t)kind;
-		siw_rd_schedule_event_of_peer(peer, SIW_RD_REPORT_OVER);
+		siw_rd_queue_peer_event(peer, SIW_RD_REPORT_OVER);
 	}
-	siw_rd_publish_accepted_count(peer);
+	siw_rd_store_accepted_counts(peer);
 }

@@ -18,7 +18,7 @@
  * Returns a quarter of the remaining memory, in units, so that peers that use all of their share
  * leave some for the next peer; at least `least` units, at most window_units.
  */
-static uint32_t receive_memory_share_in_units(const struct siw_rd *rd, uint32_t least)
+static uint32_t peer_share_of_rx_memory(const struct siw_rd *rd, uint32_t least)
 {
 	uint64_t left = rd->rx_limit > rd->rx_octets ? rd->rx_limit - rd->rx_octets : 0;
 	uint64_t units = left / SIW_RD_SHARE / SIW_RD_UNIT;
@@ -33,8 +33,8 @@ static uint32_t max_units_stored_for_peer(const struct siw_rd_peer *peer,
 					  const struct siw_rd_seq *seq)
 {
 	if (seq->rx)
-		return receive_memory_share_in_units(peer->rd, seq->rx->units);
-	return receive_memory_share_in_units(peer->rd, seq->held ? 0 : LONGEST_UNITS);
+		return peer_share_of_rx_memory(peer->rd, seq->rx->units);
+	return peer_share_of_rx_memory(peer->rd, seq->held ? 0 : LONGEST_UNITS);
 }
 
 /*
@@ -47,8 +47,8 @@ uint16_t siw_rd_credit_to_grant(const struct siw_rd_peer *peer, const struct siw
 {
 	uint32_t stored = seq->rx ? seq->rx->units : 0;
 
-	return (uint16_t)receive_memory_share_in_units(peer->rd,
-						       seq->held ? stored : stored + LONGEST_UNITS);
+	return (uint16_t)peer_share_of_rx_memory(peer->rd,
+						 seq->held ? stored : stored + LONGEST_UNITS);
 }
 
 /* ---- stored datagrams ------------------------------------------------------------------------ */

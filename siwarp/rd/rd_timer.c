@@ -188,7 +188,7 @@ static void service_idle_peer(struct siw_rd_peer *peer, uint64_t now)
 	uint64_t every = peer->rd->timeout / 8;
 
 	for (int i = 0; i < SIW_RD_SPACES && now - peer->last_sent_ns >= 100 * SIW_RD_MS; i++)
-		siw_rd_free_send_window(peer, &peer->seq[i]);
+		siw_rd_release_send_window(peer, &peer->seq[i]);
 	if (!siw_rd_has_window(peer) && now >= path_state_expiry_time(peer))
 		siw_rd_cc_free_of_peer(peer);
 	if (peer->verify) {

@@ -49,7 +49,7 @@ static void free_tx_slot(struct siw_rd *rd, struct siw_rd_tx *tx, struct siw_rd_
 	slot->buf = NULL;
 }
 
-void siw_rd_free_send_window(struct siw_rd_peer *peer, struct siw_rd_seq *seq)
+void siw_rd_release_send_window(struct siw_rd_peer *peer, struct siw_rd_seq *seq)
 {
 	if (!seq->tx)
 		return;
@@ -60,8 +60,8 @@ void siw_rd_free_send_window(struct siw_rd_peer *peer, struct siw_rd_seq *seq)
 }
 
 /* Returns whether a datagram of len octets may be queued now. */
-static bool rd_queue_has_room(const struct siw_rd_peer *peer, const struct siw_rd_seq *seq,
-			      uint32_t len)
+static bool rd_tx_window_has_room(const struct siw_rd_peer *peer, const struct siw_rd_seq *seq,
+				  uint32_t len)
 {
 	const struct siw_rd *rd = peer->rd;
 	uint64_t limit = peer->cc->cwnd * 2, most = (uint64_t)rd->window_units * SIW_RD_UNIT;
@@ -159,12 +159,12 @@ static int send_built_datagram(struct siw_rd_peer *peer, struct siw_rd_slot *slo
 	int r;
 
 	if (__builtin_expect(slot->len > peer->fragmented_len, 0))
-		r = siw_rd_mtu_send_fragmented(peer, slot->buf, slot->len);
+		r = siw_rd_send_in_ip_fragments(peer, slot->buf, slot->len);
 	else
 		r = siw_llp_udp_send(peer->rd->sock, &peer->addr, &iov, 1);
 	if (r == -EMSGSIZE) {
 		siw_rd_mtu_reduce_datagram_len(peer, slot->len, now);
-		r = siw_rd_mtu_send_fragmented(peer, slot->buf, slot->len);
+		r = siw_rd_send_in_ip_fragments(peer, slot->buf, slot->len);
 	}
 	if (r == -EAGAIN) {
 		siw_rd_queue_peer_for_full_socket(peer);
@@ -194,7 +194,7 @@ static uint32_t compute_datagram_crc(struct siw_rd *rd, const struct siw_rd_slot
 		return siw_crc32c(0, slot->buf, len);
 	if (rd->crc_shift_octets != len - SIW_RD_LEN) {
 		rd->crc_shift_octets = len - SIW_RD_LEN;
-		rd->crc_shift = siw_crc32c_shift_by(len - SIW_RD_LEN);
+		rd->crc_shift = siw_crc32c_shift_factor(len - SIW_RD_LEN);
 	}
 	return siw_crc32c_combine(siw_crc32c(0, slot->buf, SIW_RD_LEN), slot->crc, rd->crc_shift);
 }
@@ -481,7 +481,7 @@ static int rd_can_queue_segment(struct siw_rd_peer *peer, const struct siw_rd_se
 {
 	if (siw_rd_incarnation_ended(peer))
 		return -EPIPE;
-	if (!rd_queue_has_room(peer, seq, len))
+	if (!rd_tx_window_has_room(peer, seq, len))
 		return 0;
 	return must_verify_peer_before_send(peer, now) ? siw_rd_probe_peer_before_send(peer, now)
 						       : 1;
@@ -542,7 +542,7 @@ static int build_segment(struct siw_rd_peer *peer, struct siw_rd_seq *seq, struc
 		 * would free it.
 		 */
 		if (seq->una == seq->nxt)
-			siw_rd_free_send_window(peer, seq);
+			siw_rd_release_send_window(peer, seq);
 		if (!siw_rd_has_window(peer))
 			siw_rd_cc_free_of_peer(peer);
 		return -EFAULT;
@@ -667,12 +667,12 @@ bool siw_rd_is_send_queue_full(const struct siw_rd_peer *peer, enum siw_rd_space
 
 	siw_lock(&rd->lock);
 	blocked = siw_rd_incarnation_ended(peer) || peer->verify ||
-		  !rd_queue_has_room(peer, &peer->seq[space], siw_rd_max_datagram_octets(peer));
+		  !rd_tx_window_has_room(peer, &peer->seq[space], siw_rd_max_datagram_octets(peer));
 	siw_unlock(&rd->lock);
 	return blocked;
 }
 
-uint64_t siw_rd_total_queued_segments(const struct siw_rd_peer *peer, enum siw_rd_space space)
+uint64_t siw_rd_segments_ever_queued(const struct siw_rd_peer *peer, enum siw_rd_space space)
 {
 	struct siw_rd *rd = peer->rd;
 	uint64_t n;

@@ -228,7 +228,7 @@ void siw_rdmap_announce_counts_and_rnr_retry(struct siw_rdmap_stream *stream, bo
 /*
  * Whether a delivery count has to be sent to the peer, because more messages of the peer were
  * received. The count is sent before the next message of this end, or separately by
- * siw_rdmap_send_delivery_count(). Progress lock held.
+ * siw_rdmap_transmit_delivery_count(). Progress lock held.
  */
 bool siw_rdmap_has_unsent_delivery_count(const struct siw_rdmap_stream *stream);
 /* Whether the peer has requested delivery counts. Progress lock held. */
@@ -242,17 +242,17 @@ bool siw_rdmap_has_requested_delivery_counts(const struct siw_rdmap_stream *stre
  * Frames the delivery count for the peer, which the next siw_rdmap_flush_tx() sends; does nothing
  * while another message is partially framed. Send lock held.
  */
-void siw_rdmap_send_delivery_count(struct siw_rdmap_stream *stream);
+void siw_rdmap_transmit_delivery_count(struct siw_rdmap_stream *stream);
 /*
  * Rejects the event SIW_RDMAP_DELIVERED just returned, because its counts are not plausible: the
- * next siw_rdmap_recv() returns ERROR. Progress lock held.
+ * next siw_rdmap_next_event() returns ERROR. Progress lock held.
  */
 void siw_rdmap_refuse_bad_delivery_count(struct siw_rdmap_stream *stream);
 /*
  * Returns the number of Read and Atomic Requests sent so far, which equals the MSN of the last
  * request. Send lock held.
  */
-uint32_t siw_rdmap_sent_request_count(const struct siw_rdmap_stream *stream);
+uint32_t siw_rdmap_begun_read_count(const struct siw_rdmap_stream *stream);
 /*
  * Passes framed data to TCP, continues a long message, and responds to the peer's Read Requests, in
  * turns with the user's operations. *accepted is always set to the position up to which TCP has
@@ -265,7 +265,7 @@ uint32_t siw_rdmap_sent_request_count(const struct siw_rdmap_stream *stream);
  * returns whether the stream waits for TCP (or the peer's first FPDU) rather than for another turn.
  *
  * -errno: the stream is dead. -EACCES: the cause is an error in data that this end was sending (a
- * local key, the source of a response): siw_rdmap_recv() returns ERROR too, and
+ * local key, the source of a response): siw_rdmap_next_event() returns ERROR too, and
  * siw_rdmap_terminate() must be called. -EFAULT: the cause is that the memory of the data at
  * *accepted is no longer mapped.
  */
@@ -297,7 +297,7 @@ enum siw_rdmap_event_kind {
 	/* this end found error err: call siw_rdmap_terminate(); the stream has ended */
 	SIW_RDMAP_ERROR,
 	SIW_RDMAP_CLOSED, /* the stream ended (status 0) or the connection failed (-errno) */
-	/* a Send waits for a receive: call siw_rdmap_recv() when a receive is posted */
+	/* a Send waits for a receive: call siw_rdmap_next_event() when a receive is posted */
 	SIW_RDMAP_UNEXPECTED,
 	/*
 	 * the peer has received all operations begun before siw_rdmap_send_confirming_read():
@@ -422,20 +422,20 @@ struct siw_rdmap_event {
  * Returns 1 and the next event of the stream, or 0 if there is no event now. After TERMINATED,
  * ERROR or CLOSED there are no further events.
  */
-int siw_rdmap_recv(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event);
+int siw_rdmap_next_event(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event);
 /*
  * Whether the next message is a Read Request that was read from the socket together with the
- * previous message. The request has not been checked, and siw_rdmap_recv() may return an error
+ * previous message. The request has not been checked, and siw_rdmap_next_event() may return an error
  * instead of REQUESTED. Progress lock held.
  */
-bool siw_rdmap_is_next_message_read_request(const struct siw_rdmap_stream *stream);
+bool siw_rdmap_is_next_received_read_request(const struct siw_rdmap_stream *stream);
 
 /* Whether Sends wait for receives, or Read Requests wait for Sends without receives. */
 bool siw_rdmap_has_unexpected_messages(const struct siw_rdmap_stream *stream);
 /* Whether a Send waits for a receive; *msn: the MSN of the oldest waiting Send. */
 bool siw_rdmap_received_send_awaits_buffer(const struct siw_rdmap_stream *stream, uint32_t *msn);
 /*
- * Expires the oldest Send that waits for a receive: unless a receive is posted, siw_rdmap_recv()
+ * Expires the oldest Send that waits for a receive: unless a receive is posted, siw_rdmap_next_event()
  * now returns ERROR ("no buffer").
  */
 void siw_rdmap_fail_received_send_without_buffer(struct siw_rdmap_stream *stream);
@@ -474,7 +474,7 @@ bool siw_rdmap_dgram_shares_socket(const struct siw_rdmap_dgram *dgram);
  * all endpoints of the socket.
  */
 void siw_rdmap_dgram_set_socket_full_time(struct siw_rdmap_dgram *dgram, uint64_t when);
-uint64_t siw_rdmap_dgram_socket_full_time(const struct siw_rdmap_dgram *dgram);
+uint64_t siw_rdmap_dgram_last_full_round(const struct siw_rdmap_dgram *dgram);
 /* maximum octets of a message */
 uint32_t siw_rdmap_dgram_max_message_octets(const struct siw_rdmap_dgram *dgram);
 /*
@@ -523,8 +523,8 @@ int siw_rdmap_dgram_send(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_d
  * 1, or the error of siw_rdmap_dgram_send() for the first message.
  */
 #define SIW_RDMAP_MAX_SOME 64
-int siw_rdmap_dgram_send_some(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_dgram_op *ops,
-			      int n);
+int siw_rdmap_dgram_send_batch(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_dgram_op *ops,
+			       int n);
 /*
  * Receives the next message of the endpoint's socket. Returns 1 and *event (RECV, RECORD, BAD_RECV,
  * BAD_MSG, BAD_ACCESS or PEER_ERR); event->user is the user of the destination endpoint. Returns 0
@@ -572,14 +572,14 @@ int siw_rdmap_mcast_group_attach(struct siw_rdmap_group *group, struct siw_rdmap
 int siw_rdmap_mcast_group_detach(struct siw_rdmap_group *group,
 				 const struct siw_rdmap_dgram *dgram);
 /*
- * siw_rdmap_mcast_group_recv_next() receives the group's next message and returns whether a message
+ * siw_rdmap_mcast_group_rx_datagram() receives the group's next message and returns whether a message
  * has arrived. Each call of siw_rdmap_mcast_group_deliver_to_next_member() then delivers this
  * message to one member and returns 1; *event is RECV or BAD_RECV, with the member's user. That
  * function returns 0 when all members have been served. No other datagram may be received on the
  * poller between these calls. A member with another Q_Key or without a receive is skipped and
  * counted (siw_rdmap_dgram_query_drops_by_source()). Group messages never get a response.
  */
-bool siw_rdmap_mcast_group_recv_next(struct siw_rdmap_group *group);
+bool siw_rdmap_mcast_group_rx_datagram(struct siw_rdmap_group *group);
 int siw_rdmap_mcast_group_deliver_to_next_member(struct siw_rdmap_group *group,
 						 struct siw_rdmap_event *event);
 

@@ -42,7 +42,7 @@ int siw_rdmap_begin_atomic(struct siw_rdmap_stream *stream, struct siw_rdmap_op 
 	read->nsge = op->nsge;
 	read->wire.atomic = (struct siw_rdmap_wire_atomic){
 		.aop = htobe32(atomic->kind),
-		.request = htobe32(siw_rdmap_sent_request_count(stream) + 1),
+		.request = htobe32(siw_rdmap_begun_read_count(stream) + 1),
 		.stag = htobe32(op->rkey),
 		.to = htobe64(op->remote_to),
 		.data = htobe64(atomic->data),

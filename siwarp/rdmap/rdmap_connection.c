@@ -96,7 +96,7 @@ static int connection_handle_rx_end(struct siw_rdmap_stream *stream, struct siw_
 {
 	struct siw_wire_err err;
 
-	if (siw_ddp_rx_defers_stream_end(stream->ddp))
+	if (siw_ddp_rx_defer_stream_end(stream->ddp))
 		return connection_add_traffic_to_counters(stream);
 	/*
 	 * An orderly close occurs between messages; if the stream ends in the middle of a message,
@@ -254,14 +254,14 @@ void siw_rdmap_fail_received_send_without_buffer(struct siw_rdmap_stream *stream
 
 /* ---- receiving ------------------------------------------------------------------------------- */
 
-int siw_rdmap_recv(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event)
+int siw_rdmap_next_event(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event)
 {
 	struct siw_rdmap_rx *rx = &stream->rx;
 	int r;
 
 	if (rx->over || !stream->started)
 		return 0;
-	siw_rdmap_clear_event(event);
+	siw_rdmap_reset_event_fields(event);
 	if (siw_rdmap_fault_is_set(stream)) /* the sending side has found an error */
 		return connection_end_with_error_event(stream, event);
 	if (__builtin_expect(rx->unexpected, 0) && connection_place_unexpected(stream, event))
@@ -278,7 +278,7 @@ int siw_rdmap_recv(struct siw_rdmap_stream *stream, struct siw_rdmap_event *even
 	return r < 0 ? connection_handle_rx_end(stream, event, r) : r;
 }
 
-bool siw_rdmap_is_next_message_read_request(const struct siw_rdmap_stream *stream)
+bool siw_rdmap_is_next_received_read_request(const struct siw_rdmap_stream *stream)
 {
 	struct siw_ddp_seg seg;
 
@@ -298,8 +298,8 @@ static bool connection_accepts_tagged_opcode(const struct siw_rdmap_stream *stre
  * The subcode of a private message is checked later, because the payload of a segment may not have
  * arrived when the segment is checked.
  */
-static bool connection_accepts_private_subcode(const struct siw_rdmap_stream *stream,
-					       const struct siw_ddp_seg *seg)
+static bool connection_accepts_private_message_subcode(const struct siw_rdmap_stream *stream,
+						       const struct siw_ddp_seg *seg)
 {
 	(void)stream;
 	(void)seg;
@@ -313,8 +313,8 @@ static void connection_handle_placed_private_segment(struct siw_rdmap_stream *st
 	siw_rdmap_handle_tagged_private_msg(stream, &stream->rx.seg, event);
 }
 
-static void connection_do_nothing_on_received_request(struct siw_rdmap_stream *stream,
-						      struct siw_rdmap_event *event)
+static void connection_ignore_received_read_request(struct siw_rdmap_stream *stream,
+						    struct siw_rdmap_event *event)
 {
 	(void)stream;
 	(void)event;
@@ -331,15 +331,16 @@ static void connection_do_nothing_on_received_response(struct siw_rdmap_stream *
 #define TURN (1u << 20)
 
 /* Refuses a private operation: only reliable datagrams have private operations. */
-static int connection_refuse_private_op(struct siw_rdmap_stream *stream, struct siw_rdmap_op *op)
+static int connection_refuse_private_operations(struct siw_rdmap_stream *stream,
+						struct siw_rdmap_op *op)
 {
 	(void)stream;
 	(void)op;
 	return -EINVAL;
 }
 
-static int connection_send_request(struct siw_rdmap_stream *stream, struct siw_rdmap_read *read,
-				   struct siw_ddp_msg *msg)
+static int connection_send_read_request(struct siw_rdmap_stream *stream,
+					struct siw_rdmap_read *read, struct siw_ddp_msg *msg)
 {
 	struct siw_wire_err err;
 	int r = siw_ddp_tx(stream->ddp, msg, &err);
@@ -347,7 +348,7 @@ static int connection_send_request(struct siw_rdmap_stream *stream, struct siw_r
 	if (r < 0)
 		siw_rdmap_free_read_sink(stream, read);
 	else /* in time for the response: the request reaches TCP only in a later flush */
-		siw_rdmap_publish_read(stream);
+		siw_rdmap_store_begun_read_count(stream);
 	return r;
 }
 
@@ -370,7 +371,7 @@ static int connection_handle_failed_response(struct siw_rdmap_stream *stream,
 	struct siw_rdmap_wire_read wire = request->wire.read;
 	uint64_t sent = siw_ddp_tx_abandon(stream->ddp);
 
-	siw_rdmap_skip_octets_of_read_request(&wire, sent);
+	siw_rdmap_advance_read_request(&wire, sent);
 	siw_rdmap_record_first_error(stream, siw_rdmap_map_ddp_to_rdmap_error(err), &request->seg,
 				     request->atomic ? NULL : &wire);
 	return -EACCES;
@@ -393,7 +394,7 @@ static int connection_continue_response(struct siw_rdmap_stream *stream)
 	return r;
 }
 
-static int connection_begin_response(struct siw_rdmap_stream *stream)
+static int conn_begin_oldest_read_response(struct siw_rdmap_stream *stream)
 {
 	struct siw_rdmap_tx *tx = &stream->tx;
 	struct siw_wire_err err;
@@ -440,7 +441,7 @@ static int connection_frame_messages(struct siw_rdmap_stream *stream)
 		if (r != 1)
 			return r;
 		turn += siw_rdmap_oldest_response_octets(stream);
-		r = connection_begin_response(stream);
+		r = conn_begin_oldest_read_response(stream);
 		if (r != 1)
 			return r;
 	}
@@ -448,17 +449,17 @@ static int connection_frame_messages(struct siw_rdmap_stream *stream)
 
 const struct siw_rdmap_stream_type siw_rdmap_connection = {
 	.tagged_expects = connection_accepts_tagged_opcode,
-	.knows_private = connection_accepts_private_subcode,
+	.knows_private = connection_accepts_private_message_subcode,
 	.private_expects = siw_rdmap_check_tagged_private_msg,
 	.private_placed = connection_handle_placed_private_segment,
 	.segment_failed = connection_handle_invalid_segment,
 	.delivery_failed = connection_handle_failed_delivery,
 	.request_failed = connection_handle_invalid_request,
-	.request_received = connection_do_nothing_on_received_request,
+	.request_received = connection_ignore_received_read_request,
 	.terminate_received = connection_handle_terminate,
 	.response_received = connection_do_nothing_on_received_response,
-	.begin_private = connection_refuse_private_op,
-	.request_send = connection_send_request,
+	.begin_private = connection_refuse_private_operations,
+	.request_send = connection_send_read_request,
 	.frame = connection_frame_messages,
 	.send_failed = connection_handle_failed_send,
 };

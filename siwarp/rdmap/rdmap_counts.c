@@ -15,7 +15,8 @@
 
 /* ---- sending --------------------------------------------------------------------------------- */
 
-static int send_tagged_private_msg(struct siw_rdmap_stream *stream, uint8_t subcode, uint64_t to)
+static int frame_private_opcode_message(struct siw_rdmap_stream *stream, uint8_t subcode,
+					uint64_t to)
 {
 	struct siw_ddp_msg *msg = siw_ddp_tx_get_msg_to_fill(stream->ddp, false);
 	struct siw_wire_err err;
@@ -38,14 +39,14 @@ static int send_tagged_private_msg(struct siw_rdmap_stream *stream, uint8_t subc
 	return r;
 }
 
-int siw_rdmap_begin_tagged_private_msgs(struct siw_rdmap_stream *stream)
+int siw_rdmap_send_pending_private_msgs(struct siw_rdmap_stream *stream)
 {
 	struct siw_rdmap_tx *tx = &stream->tx;
 	uint64_t taken;
 	int r;
 
 	if (tx->announce) {
-		r = send_tagged_private_msg(stream, SIW_RDMAP_REQUESTER, tx->announcement);
+		r = frame_private_opcode_message(stream, SIW_RDMAP_REQUESTER, tx->announcement);
 		tx->announce = r < 0;
 		if (r != 1)
 			return r;
@@ -54,7 +55,7 @@ int siw_rdmap_begin_tagged_private_msgs(struct siw_rdmap_stream *stream)
 	taken = atomic_load_explicit(&stream->deliverable, memory_order_acquire);
 	if (taken == atomic_load_explicit(&tx->reported, memory_order_relaxed))
 		return 1;
-	r = send_tagged_private_msg(stream, SIW_RDMAP_DELIVERY_COUNT, taken);
+	r = frame_private_opcode_message(stream, SIW_RDMAP_DELIVERY_COUNT, taken);
 	if (r >= 0) {
 		atomic_store_explicit(&tx->reported, taken, memory_order_relaxed);
 		siw_count(SIW_COUNTER_delivery_counts_tx, 1);
@@ -74,7 +75,7 @@ bool siw_rdmap_has_unsent_delivery_count(const struct siw_rdmap_stream *stream)
 	return __builtin_expect(stream->rx.counting, 0) && siw_rdmap_has_unsent_count(stream);
 }
 
-void siw_rdmap_send_delivery_count(struct siw_rdmap_stream *stream)
+void siw_rdmap_transmit_delivery_count(struct siw_rdmap_stream *stream)
 {
 	if (stream->started && !stream->tx.term && !stream->tx.active &&
 	    !atomic_load_explicit(&stream->closing, memory_order_relaxed))

@@ -29,7 +29,7 @@ struct siw_rdmap_sharers {
 
 /* ---- endpoints that share a socket ----------------------------------------------------------- */
 
-static int dgram_join_socket(struct siw_rdmap_dgram *first, struct siw_rdmap_dgram *dgram)
+static int dgram_join_shared_socket(struct siw_rdmap_dgram *first, struct siw_rdmap_dgram *dgram)
 {
 	struct siw_rdmap_sharers *s = first->sharers;
 
@@ -88,7 +88,7 @@ void siw_rdmap_dgram_set_socket_full_time(struct siw_rdmap_dgram *dgram, uint64_
 	dgram->sharers->full = when;
 }
 
-uint64_t siw_rdmap_dgram_socket_full_time(const struct siw_rdmap_dgram *dgram)
+uint64_t siw_rdmap_dgram_last_full_round(const struct siw_rdmap_dgram *dgram)
 {
 	return dgram->sharers->full;
 }
@@ -107,7 +107,7 @@ int siw_rdmap_dgram_open(struct siw_ddp_dgram *ddp, struct siw_rdmap_dgram *shar
 	dgram->user = user;
 	dgram->max = siw_ddp_dgram_max_payload(ddp);
 	dgram->record_id = siw_rdmap_write_record_choose_first_id();
-	r = share ? dgram_join_socket(share, dgram) : 0;
+	r = share ? dgram_join_shared_socket(share, dgram) : 0;
 	if (r) {
 		free(dgram);
 		return r;
@@ -209,8 +209,8 @@ int siw_rdmap_dgram_send(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_d
 	return 0;
 }
 
-int siw_rdmap_dgram_send_some(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_dgram_op *ops,
-			      int n)
+int siw_rdmap_dgram_send_batch(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_dgram_op *ops,
+			       int n)
 {
 	struct siw_ddp_dgram_msg msgs[SIW_RDMAP_MAX_SOME];
 	uint32_t msn;
@@ -361,7 +361,7 @@ int siw_rdmap_dgram_recv(struct siw_rdmap_dgram *any, struct siw_rdmap_event *ev
 	enum siw_rdmap_dgram_action verdict;
 	int tries;
 
-	for (tries = 0; siw_ddp_dgram_may_continue_rx(any->ddp, tries); tries++) {
+	for (tries = 0; siw_ddp_dgram_continue_or_requeue_rx(any->ddp, tries); tries++) {
 		struct siw_rdmap_dgram *dgram = any;
 		int r;
 
@@ -394,7 +394,7 @@ int siw_rdmap_dgram_recv(struct siw_rdmap_dgram *any, struct siw_rdmap_event *ev
 				siw_rdmap_dgram_fill_bad_message_event(&seg, err, event);
 			if (verdict == SIW_RDMAP_VIOLATION ||
 			    (verdict == SIW_RDMAP_ERROR_MESSAGE &&
-			     siw_rdmap_dgram_parse_error(dgram, &seg, event)))
+			     siw_rdmap_dgram_parse_error_message(dgram, &seg, event)))
 				return 1;
 			continue;
 		}

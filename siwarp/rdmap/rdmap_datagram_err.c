@@ -147,8 +147,9 @@ static bool dgram_err_parse(const uint8_t *buf, size_t len, struct siw_rdmap_eve
 	return true;
 }
 
-int siw_rdmap_dgram_parse_error(struct siw_rdmap_dgram *dgram, const struct siw_ddp_seg *seg,
-				struct siw_rdmap_event *event)
+int siw_rdmap_dgram_parse_error_message(struct siw_rdmap_dgram *dgram,
+					const struct siw_ddp_seg *seg,
+					struct siw_rdmap_event *event)
 {
 	if (!dgram_err_parse(siw_ddp_dgram_get_rx_payload(dgram->ddp), seg->payload, event))
 		return siw_drop(SIW_COUNTER_err_malformed);

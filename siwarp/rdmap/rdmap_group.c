@@ -80,7 +80,7 @@ int siw_rdmap_mcast_group_detach(struct siw_rdmap_group *group, const struct siw
 	return --group->n;
 }
 
-bool siw_rdmap_mcast_group_recv_next(struct siw_rdmap_group *group)
+bool siw_rdmap_mcast_group_rx_datagram(struct siw_rdmap_group *group)
 {
 	group->last = &group->members;
 	return siw_ddp_dgram_rx(group->ddp, &group->seg, &group->source);

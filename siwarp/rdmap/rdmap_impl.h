@@ -260,8 +260,9 @@ static inline void siw_rdmap_add_sent(struct siw_rdmap_dgram *dgram, uint32_t ms
  * Parses a received error message. Returns 1 if *event is filled, which must still be checked by
  * siw_rdmap_dgram_match_error_to_sent(); 0 if the error message was dropped.
  */
-int siw_rdmap_dgram_parse_error(struct siw_rdmap_dgram *dgram, const struct siw_ddp_seg *seg,
-				struct siw_rdmap_event *event);
+int siw_rdmap_dgram_parse_error_message(struct siw_rdmap_dgram *dgram,
+					const struct siw_ddp_seg *seg,
+					struct siw_rdmap_event *event);
 /* Copies the header of the segment to *event as the quoted header. */
 void siw_rdmap_copy_quoted_header_to_event(struct siw_rdmap_event *event,
 					   const struct siw_ddp_seg *seg);
@@ -617,7 +618,7 @@ void siw_rdmap_fill_received_send_event(struct siw_rdmap_stream *stream,
 					const struct siw_ddp_delivery *delivery,
 					struct siw_rdmap_event *event);
 /* Clears the fields of *event that a caller may read in every event. */
-void siw_rdmap_clear_event(struct siw_rdmap_event *event);
+void siw_rdmap_reset_event_fields(struct siw_rdmap_event *event);
 extern const struct siw_wire_err siw_rdmap_no_rtr_match;
 
 /* ---- rdmap_connection.c ---------------------------------------------------------------------- */
@@ -719,11 +720,11 @@ int siw_rdmap_send_read_or_atomic_request(struct siw_rdmap_stream *stream,
 struct siw_rdmap_read *siw_rdmap_oldest_outstanding_read(struct siw_rdmap_stream *stream);
 void siw_rdmap_pop_oldest_read(struct siw_rdmap_stream *stream, struct siw_rdmap_read *read);
 /*
- * Functions for the member request_send of struct siw_rdmap_stream_type. siw_rdmap_publish_read()
+ * Functions for the member request_send of struct siw_rdmap_stream_type. siw_rdmap_store_begun_read_count()
  * makes the next request visible to the receiving side, which then expects a response;
  * siw_rdmap_free_read_sink() frees the sink of a request that cannot be sent.
  */
-void siw_rdmap_publish_read(struct siw_rdmap_stream *stream);
+void siw_rdmap_store_begun_read_count(struct siw_rdmap_stream *stream);
 void siw_rdmap_free_read_sink(struct siw_rdmap_stream *stream, struct siw_rdmap_read *read);
 /*
  * Translates the DDP error codes for the memory that a request of the peer accesses to RDMAP error
@@ -789,11 +790,11 @@ static inline void siw_rdmap_count_update(struct siw_rdmap_stream *stream)
  * messages. Returns 1 if none of them is left; 0 if one is not completely framed yet; -errno. Send
  * lock held.
  */
-int siw_rdmap_begin_tagged_private_msgs(struct siw_rdmap_stream *stream);
+int siw_rdmap_send_pending_private_msgs(struct siw_rdmap_stream *stream);
 static inline int siw_rdmap_send_tagged_private_msgs(struct siw_rdmap_stream *stream)
 {
 	return stream->tx.announce || siw_rdmap_has_unsent_count(stream)
-		       ? siw_rdmap_begin_tagged_private_msgs(stream)
+		       ? siw_rdmap_send_pending_private_msgs(stream)
 		       : 1;
 }
 /*
@@ -838,7 +839,7 @@ struct siw_rdmap_request *siw_rdmap_oldest_request(struct siw_rdmap_stream *stre
  * Terminate for an error in the middle of a Read Response quotes the changed header (RFC 5040
  * section 4.8).
  */
-void siw_rdmap_skip_octets_of_read_request(struct siw_rdmap_wire_read *wire, uint64_t octets);
+void siw_rdmap_advance_read_request(struct siw_rdmap_wire_read *wire, uint64_t octets);
 
 /*
  * Queues an error message to an RD peer, if the queue has room (rdmap_rd_err.c). At least one lock
@@ -860,8 +861,9 @@ int siw_rdmap_rd_report_refused_request(struct siw_rdmap_stream *stream,
 					const struct siw_rdmap_request *request,
 					struct siw_wire_err *err);
 /* Handles the refusal of a message of the peer. Returns 1 and *event. Progress lock held. */
-int siw_rdmap_rd_handle_refusal(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event,
-				struct siw_wire_err err, const struct siw_ddp_seg *seg);
+int siw_rdmap_rd_handle_refused_segment(struct siw_rdmap_stream *stream,
+					struct siw_rdmap_event *event, struct siw_wire_err err,
+					const struct siw_ddp_seg *seg);
 /*
  * Handles a complete message that could not be delivered: turns *event into BAD_RECV, and queues
  * an error message to the peer. Progress lock held.

@@ -342,8 +342,8 @@ static void rd_set_current_stream(struct siw_rdmap_rd *rd, struct siw_rdmap_stre
 
 static int rd_handle_refused_segment(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event)
 {
-	return siw_rdmap_rd_handle_refusal(stream, event, siw_ddp_last_rx_error(stream->ddp),
-					   &stream->rx.seg);
+	return siw_rdmap_rd_handle_refused_segment(
+		stream, event, siw_ddp_last_rx_error(stream->ddp), &stream->rx.seg);
 }
 
 /* Handles a segment that DDP has checked. Returns 1 and *event. */
@@ -363,7 +363,7 @@ static int rd_handle_segment(struct siw_rdmap_stream *stream, struct siw_rdmap_e
 static int rd_handle_event(struct siw_rdmap_rd *rd, struct siw_rdmap_stream *stream,
 			   const struct siw_ddp_rd_event *news, struct siw_rdmap_event *event)
 {
-	siw_rdmap_clear_event(event);
+	siw_rdmap_reset_event_fields(event);
 	event->acked = news->acked;
 	event->source = *stream->of_rd.peer;
 	event->src_qpn = siw_addr_port(&event->source);
@@ -464,7 +464,7 @@ static int rd_publish_and_send_request(struct siw_rdmap_stream *stream, struct s
 	struct siw_wire_err err;
 
 	(void)read;
-	siw_rdmap_publish_read(stream);
+	siw_rdmap_store_begun_read_count(stream);
 	siw_ddp_rd_set_datagram_expected(stream->ddp, true);
 	return siw_ddp_tx(stream->ddp, msg, &err);
 }
@@ -501,7 +501,7 @@ const struct siw_rdmap_stream_type siw_rdmap_rd_type = {
 	.knows_private = rd_accepts_private_subcode,
 	.private_expects = siw_rdmap_rd_write_record_check_segment,
 	.private_placed = siw_rdmap_rd_handle_placed_write_record,
-	.segment_failed = siw_rdmap_rd_handle_refusal,
+	.segment_failed = siw_rdmap_rd_handle_refused_segment,
 	.delivery_failed = siw_rdmap_rd_handle_failed_delivery,
 	.request_failed = siw_rdmap_rd_handle_failed_request,
 	.request_received = siw_rdmap_rd_fill_refused_request_event,

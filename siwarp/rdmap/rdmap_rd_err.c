@@ -128,7 +128,7 @@ static int rd_replace_response_by_error(struct siw_rdmap_stream *stream, struct 
 	 * RFC 5040 section 4.8: quote the request as if it had requested only the rest of the data.
 	 */
 	if (!request->atomic)
-		siw_rdmap_skip_octets_of_read_request(&request->wire.read, sent);
+		siw_rdmap_advance_read_request(&request->wire.read, sent);
 	return 1;
 }
 
@@ -267,8 +267,9 @@ static bool error_is_wrong_msn(const struct siw_wire_err *err)
 	       err->code == SIW_DDP_MSN_RANGE;
 }
 
-int siw_rdmap_rd_handle_refusal(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event,
-				struct siw_wire_err err, const struct siw_ddp_seg *seg)
+int siw_rdmap_rd_handle_refused_segment(struct siw_rdmap_stream *stream,
+					struct siw_rdmap_event *event, struct siw_wire_err err,
+					const struct siw_ddp_seg *seg)
 {
 	if (seg && seg->tagged && siw_rdmap_opcode_of(seg) == SIW_RDMAP_PRIVATE)
 		stream->of_rd.recording.on = false;

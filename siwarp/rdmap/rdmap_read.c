@@ -18,8 +18,8 @@
  * Creates an STag for placing one Read Response, valid on one stream only. The STag is freed when
  * the response is complete.
  */
-static int create_read_sink(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *op,
-			    uint32_t *stag)
+static int alloc_stag_for_read_response(struct siw_rdmap_stream *stream,
+					const struct siw_rdmap_op *op, uint32_t *stag)
 {
 	struct siw_mem_region region = {
 		.length = op->length,
@@ -65,10 +65,10 @@ struct siw_rdmap_read *siw_rdmap_next_read_slot(struct siw_rdmap_stream *stream)
 	return next_read_slot_within_limit(stream, stream->ord);
 }
 
-void siw_rdmap_publish_read(struct siw_rdmap_stream *stream)
+void siw_rdmap_store_begun_read_count(struct siw_rdmap_stream *stream)
 {
 	/* Memory ordering: pairs with the load in siw_rdmap_oldest_outstanding_read(). */
-	atomic_store_explicit(&stream->reads_begun, siw_rdmap_sent_request_count(stream) + 1,
+	atomic_store_explicit(&stream->reads_begun, siw_rdmap_begun_read_count(stream) + 1,
 			      memory_order_release);
 }
 
@@ -107,7 +107,7 @@ int siw_rdmap_begin_read(struct siw_rdmap_stream *stream, struct siw_rdmap_op *o
 	if (op->length > UINT32_MAX)
 		return -EMSGSIZE;
 	if (op->length) {
-		r = create_read_sink(stream, op, &stag);
+		r = alloc_stag_for_read_response(stream, op, &stag);
 		if (r)
 			return r;
 	}
@@ -449,7 +449,7 @@ void siw_rdmap_finish_oldest_response(struct siw_rdmap_stream *stream)
 	siw_mem_buffer_queue_post(stream->q_read, buffer, &sge, 1);
 }
 
-void siw_rdmap_skip_octets_of_read_request(struct siw_rdmap_wire_read *wire, uint64_t octets)
+void siw_rdmap_advance_read_request(struct siw_rdmap_wire_read *wire, uint64_t octets)
 {
 	wire->sink_to = htobe64(be64toh(wire->sink_to) + octets);
 	wire->src_to = htobe64(be64toh(wire->src_to) + octets);

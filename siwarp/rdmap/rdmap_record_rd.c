@@ -80,7 +80,7 @@ int siw_rdmap_rd_write_record_begin_send(struct siw_rdmap_stream *stream, struct
 
 /* ---- receiving ------------------------------------------------------------------------------- */
 
-static bool rd_write_record_set_error(struct siw_wire_err *err, uint8_t code)
+static bool write_record_fill_wire_error(struct siw_wire_err *err, uint8_t code)
 {
 	*err = (struct siw_wire_err){ SIW_LAYER_RDMAP, SIW_RDMAP_REMOTE_OPERATION, code };
 	return false;
@@ -110,10 +110,10 @@ bool siw_rdmap_rd_write_record_check_segment(struct siw_rdmap_stream *stream,
 	if (!stream->of_rd.rd->records || siw_ddp_rd_is_segment_in_response_space(stream->ddp) ||
 	    !siw_rdmap_write_record_parse_header(siw_ddp_rd_segment_payload(stream->ddp),
 						 seg->payload, &head))
-		return rd_write_record_set_error(err, SIW_RDMAP_OPCODE);
+		return write_record_fill_wire_error(err, SIW_RDMAP_OPCODE);
 	if (!siw_rdmap_write_record_segment_fits(seg, &head) ||
 	    !rd_write_record_is_next_segment(rec, seg, &head))
-		return rd_write_record_set_error(err, SIW_RDMAP_UNSPECIFIED);
+		return write_record_fill_wire_error(err, SIW_RDMAP_UNSPECIFIED);
 	if (head.length && stream->denied & SIW_MEM_REMOTE_WRITE) {
 		*err = (struct siw_wire_err){ SIW_LAYER_RDMAP, SIW_RDMAP_REMOTE_PROTECTION,
 					      SIW_RDMAP_ACCESS };

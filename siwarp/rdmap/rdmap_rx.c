@@ -301,7 +301,7 @@ static int rx_handle_placed_segment(struct siw_rdmap_stream *stream, bool done,
  * Clears the fields of *event that a caller may read in every event. Clearing the complete struct
  * would be a slow string instruction.
  */
-void siw_rdmap_clear_event(struct siw_rdmap_event *event)
+void siw_rdmap_reset_event_fields(struct siw_rdmap_event *event)
 {
 	event->kind = SIW_RDMAP_NONE;
 	event->status = 0;

@@ -215,7 +215,7 @@ int siw_rdmap_send_confirming_read(struct siw_rdmap_stream *stream, uint64_t use
 	return 0;
 }
 
-uint32_t siw_rdmap_sent_request_count(const struct siw_rdmap_stream *stream)
+uint32_t siw_rdmap_begun_read_count(const struct siw_rdmap_stream *stream)
 {
 	return atomic_load_explicit(&stream->reads_begun, memory_order_relaxed);
 }

@@ -171,7 +171,7 @@ uint64_t siw_rdmap_uc_begun_count(const struct siw_rdmap_uc *uc)
 	return siw_ddp_uc_begun_tx_message_count(uc->ddp) + (uc->due_opcode != 0);
 }
 
-int siw_rdmap_uc_pop_refused_range(struct siw_rdmap_uc *uc, uint64_t *first, uint64_t *last)
+int siw_rdmap_uc_pop_refused_message_range(struct siw_rdmap_uc *uc, uint64_t *first, uint64_t *last)
 {
 	int r = siw_ddp_uc_pop_refused_message_range(uc->ddp, first, last);
 
@@ -229,8 +229,8 @@ static enum uc_op uc_check_segment_and_get_op_kind(struct siw_rdmap_uc *uc,
  * Whether the UC segment continues the current operation, or begins a new operation. Makes the
  * segment the last segment of the current operation.
  */
-static bool uc_segment_continues_or_begins_op(struct siw_rdmap_uc *uc,
-					      const struct siw_ddp_uc_seg *s, enum uc_op kind)
+static bool uc_accept_segment_into_op(struct siw_rdmap_uc *uc, const struct siw_ddp_uc_seg *s,
+				      enum uc_op kind)
 {
 	bool good = s->first ||
 		    (uc->op == kind && !uc->ended && uc->ulp_octet == s->seg.ulp_octet) ||
@@ -368,7 +368,7 @@ static int uc_handle_segment(struct siw_rdmap_uc *uc, const struct siw_ddp_uc_se
 	kind = uc_check_segment_and_get_op_kind(uc, &s->seg);
 	if (kind == UC_NOTHING)
 		return 0;
-	if (s->whole && !uc_segment_continues_or_begins_op(uc, s, kind))
+	if (s->whole && !uc_accept_segment_into_op(uc, s, kind))
 		return uc_drop_operation(uc, SIW_COUNTER_drop_header);
 	if (kind == UC_WRITE)
 		return uc_place_write(uc, s, event);
@@ -385,7 +385,7 @@ int siw_rdmap_uc_recv(struct siw_rdmap_uc *uc, struct siw_rdmap_event *event, ui
 	int tries;
 
 	*octets = 0;
-	for (tries = 0; siw_ddp_uc_may_continue_rx(uc->ddp, tries, *octets); tries++) {
+	for (tries = 0; siw_ddp_uc_continue_or_resume_rx(uc->ddp, tries, *octets); tries++) {
 		if (!siw_ddp_uc_rx(uc->ddp, &s)) {
 			siw_rdmap_traffic_report(&uc->traffic);
 			return 0;

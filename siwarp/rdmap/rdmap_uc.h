@@ -57,7 +57,8 @@ uint64_t siw_rdmap_uc_begun_count(const struct siw_rdmap_uc *uc);
  * Returns whether the network refused datagrams, and the range of their operations; see
  * siw_ddp_uc_pop_refused_message_range().
  */
-int siw_rdmap_uc_pop_refused_range(struct siw_rdmap_uc *uc, uint64_t *first, uint64_t *last);
+int siw_rdmap_uc_pop_refused_message_range(struct siw_rdmap_uc *uc, uint64_t *first,
+					   uint64_t *last);
 /* Drops the segments of the endpoint that UDP has not accepted. */
 void siw_rdmap_uc_drop_unsent(struct siw_rdmap_uc *uc);
 

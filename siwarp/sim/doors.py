@@ -60,19 +60,19 @@ def set_qkey_function(qkey_of: Callable[[str], int] | None) -> None:
 
 def _monotonic_seconds() -> float:
     # Waits must also end when no world is open, for example while the process exits.
-    if not lib.siw_sim_is_open():
+    if not lib.siw_sim_is_world_open():
         return time.monotonic()
     return float(lib.siw_sim_now() + lib.SIW_SIM_MONOTONIC) / 1e9
 
 
 def _clock_ns(real: bool) -> int:
-    if not lib.siw_sim_is_open():
+    if not lib.siw_sim_is_world_open():
         return time.time_ns() if real else time.monotonic_ns()
     return int(lib.siw_sim_now() + (lib.SIW_SIM_REALTIME if real else lib.SIW_SIM_MONOTONIC))
 
 
-def _sleep_seconds(seconds: float) -> None:
-    if lib.siw_sim_is_open():
+def _sleep_simulated_or_real(seconds: float) -> None:
+    if lib.siw_sim_is_world_open():
         lib.siw_sim_sleep_until(lib.siw_sim_now() + nanoseconds(seconds))
     else:
         time.sleep(seconds)
@@ -86,7 +86,7 @@ def _default_qkey_of_host(address: str) -> int:
 
 def _random_bytes(n: int) -> bytes:
     global _drawn
-    if lib.siw_sim_is_open():
+    if lib.siw_sim_is_world_open():
         words = (int(lib.siw_sim_random()) for _ in range((n + 7) // 8))
         return b"".join(word.to_bytes(8, "little") for word in words)[:n]
     # Modules that draw random numbers during their import get the same numbers in every run.
@@ -181,7 +181,7 @@ def install_simulated_functions() -> None:
     """Replace the functions of siwarp.base.system by their simulated counterparts."""
     system.monotonic = _monotonic_seconds
     system.clock_ns = _clock_ns
-    system.sleep = _sleep_seconds
+    system.sleep = _sleep_simulated_or_real
     system.process_qkey = _default_qkey_of_host
     system.random_bytes = _random_bytes
     system.readable_now = _is_readable_now

@@ -61,7 +61,7 @@ class _Selector:
         end = NEVER
         if timeout is not None:
             end = lib.siw_sim_now() + nanoseconds(max(0.0, timeout))
-        n = lib.siw_sim_fd_set_wait(self._set, end, self._ready, self._MAX_REPORTED)
+        n = lib.siw_sim_wait_on_fd_set(self._set, end, self._ready, self._MAX_REPORTED)
         lib.siw_sim_event_fd_clear(self._waker.fileno())
         if self.check is not None:
             self.check()
@@ -183,18 +183,18 @@ class Loop(asyncio.BaseEventLoop):
 
     async def create_connection(self, *_: Any, **__: Any) -> Any:
         """Raise OSError (EOPNOTSUPP): a world has no operating system sockets."""
-        raise _unsupported_socket_error()
+        raise _no_os_sockets_error()
 
     async def create_server(self, *_: Any, **__: Any) -> Any:
         """Raise OSError (EOPNOTSUPP): a world has no operating system sockets."""
-        raise _unsupported_socket_error()
+        raise _no_os_sockets_error()
 
     async def create_datagram_endpoint(self, *_: Any, **__: Any) -> Any:
         """Raise OSError (EOPNOTSUPP): a world has no operating system sockets."""
-        raise _unsupported_socket_error()
+        raise _no_os_sockets_error()
 
 
-def _unsupported_socket_error() -> OSError:
+def _no_os_sockets_error() -> OSError:
     return OSError(
         errno.EOPNOTSUPP, "a simulated world has no operating system sockets: use siwarp.aio"
     )

@@ -77,9 +77,9 @@ void siw_sim_set_sequence_near_wrap(int on);
  * Closes the world; task 0 only, after all devices are closed. -EBUSY: a device is open, or a task
  * has not ended; -ENOENT: no world is open.
  */
-int siw_sim_close(void);
+int siw_sim_close_world(void);
 /* Returns whether a world is open. Any thread. */
-int siw_sim_is_open(void);
+int siw_sim_is_world_open(void);
 /* Returns the reason why the last call with a fault plan returned -EINVAL. */
 const char *siw_sim_error_text(void);
 
@@ -225,12 +225,12 @@ int siw_sim_set_path_mtu(int a, int b, uint32_t mtu, int reports_icmp);
 
 /*
  * Task creation has three steps: a running task calls siw_sim_task_new (which returns the number
- * of the new task, or -ENOMEM) and starts a thread; the new thread calls siw_sim_task_begin, which
+ * of the new task, or -ENOMEM) and starts a thread; the new thread calls siw_sim_task_wait_first_turn, which
  * returns when the scheduler first picks the task. siw_sim_task_end must be the thread's last
  * call.
  */
 int siw_sim_task_new(void);
-void siw_sim_task_begin(int task);
+void siw_sim_task_wait_first_turn(int task);
 void siw_sim_task_end(void);
 /* Discards a task whose thread could not be started. */
 void siw_sim_task_destroy(int task);
@@ -303,7 +303,7 @@ void siw_sim_fd_set_del(struct siw_sim_set *set, int fd);
  * been closed, each once, then the readable descriptors in the order in which they became readable.
  * Returns the number of descriptors written.
  */
-int siw_sim_fd_set_wait(struct siw_sim_set *set, uint64_t until, int *ready, int max);
+int siw_sim_wait_on_fd_set(struct siw_sim_set *set, uint64_t until, int *ready, int max);
 
 /* ---- plain sockets, for a peer whose protocol the program implements ------------------------- */
 

@@ -271,7 +271,7 @@ enum sim_cut {
 
 struct siw_llp_sock {
 	enum sim_kind kind;
-	/* NULL between siw_llp_leave_poller() and siw_llp_join_poller() */
+	/* NULL between siw_llp_leave_poller() and siw_llp_add_to_poller() */
 	struct siw_llp_poller *poller;
 	struct siw_io_handler *handler;
 	struct sim_host *host;

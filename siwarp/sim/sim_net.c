@@ -104,7 +104,7 @@ static bool is_unicast_addr(const struct siw_addr *addr)
 	       !siw_addr_is_group(addr) && !siw_addr_is_loopback(addr);
 }
 
-static int check_host_addrs(const struct siw_addr *addrs, int n)
+static int check_new_host_addrs_usable(const struct siw_addr *addrs, int n)
 {
 	if (n < 1 || n > (int)(sizeof(((struct siw_llp_interface *)0)->addrs) / sizeof(*addrs)))
 		return -EINVAL;
@@ -137,7 +137,7 @@ static void host_add_addr(struct sim_host *host, const struct siw_addr *addr)
 int siw_sim_host_add(const struct siw_addr *addrs, int n, uint32_t mtu)
 {
 	struct sim_host *host;
-	int rv = sim.open ? check_host_addrs(addrs, n) : -ENOENT;
+	int rv = sim.open ? check_new_host_addrs_usable(addrs, n) : -ENOENT;
 
 	if (!rv && mtu && (mtu < LEAST_MTU || mtu > LOCAL_MTU))
 		rv = -EINVAL;
@@ -379,7 +379,7 @@ static void transmission_line_remove_departed(struct sim_line *line, uint64_t no
 	}
 }
 
-static void transmission_line_free(struct sim_line *line)
+static void free_packets_of_line(struct sim_line *line)
 {
 	struct siw_fault_waiting *first;
 
@@ -446,8 +446,8 @@ bool sim_path_apply_faults_to_packet(struct sim_path *path, const struct siw_add
  * Returns the first transmission line on the way from a socket to an address that may have a rate
  * limit; NULL: no host has the address.
  */
-static struct sim_line *first_rate_limited_transmission_line(const struct siw_llp_sock *sock,
-							     const struct siw_addr *dest)
+static struct sim_line *first_link_with_rate_limit(const struct siw_llp_sock *sock,
+						   const struct siw_addr *dest)
 {
 	struct sim_host *to = sim_host_by_addr(dest);
 
@@ -469,7 +469,7 @@ bool sim_net_send_buffer_has_space(struct siw_llp_sock *sock, const struct siw_a
 
 	if (!sock->out_octets || !sock->open)
 		return true;
-	line = first_rate_limited_transmission_line(sock, dest);
+	line = first_link_with_rate_limit(sock, dest);
 	if (line)
 		transmission_line_remove_departed(line, sim_monotonic_ns());
 	rest = sock->out_octets;
@@ -532,7 +532,7 @@ static void packet_answer_icmp_port_unreachable(struct sim_packet *packet);
 static void packet_arrive(struct sim_timer *timer);
 
 /* Returns the number of octets of a packet that count against the rates of fault plans. */
-static uint32_t packet_rate_limited_octets(const struct sim_packet *packet)
+static uint32_t packet_octets_counted_by_rate(const struct sim_packet *packet)
 {
 	if (packet->refusal)
 		return packet->length + IPV4_HEAD + UDP_HEAD;
@@ -576,7 +576,7 @@ static bool datagram_apply_fault_plan(struct sim_packet *packet, enum stage stag
 	bool passes = true;
 
 	if (packet->tcp || packet->refusal || rest + head <= limit)
-		return packet_apply_fault_plan(packet, stage, packet_rate_limited_octets(packet),
+		return packet_apply_fault_plan(packet, stage, packet_octets_counted_by_rate(packet),
 					       sock, fate);
 	*fate = (struct siw_fault_decision){ 0 };
 	for (; rest; rest -= min_u32(rest, most)) {
@@ -592,7 +592,7 @@ static bool datagram_apply_fault_plan(struct sim_packet *packet, enum stage stag
 }
 
 /* Discards a packet whose loss is already counted. */
-static void packet_discard_already_counted(struct sim_packet *packet)
+static void packet_discard_without_counting(struct sim_packet *packet)
 {
 	if (packet->tcp)
 		sim_trace_tcp_segment(SIM_SEGMENT_LOST, packet);
@@ -635,7 +635,7 @@ static bool packet_enter_receiver(struct sim_packet *packet)
 	if (!packet->path->to->plan || packet->path->from == packet->path->to)
 		return true;
 	if (!datagram_apply_fault_plan(packet, RECEIVES, NULL, &fate)) {
-		packet_discard_already_counted(packet);
+		packet_discard_without_counting(packet);
 		return false;
 	}
 	packet_apply_damage(packet, &fate);
@@ -771,7 +771,7 @@ static void packet_enter_path(struct sim_packet *packet, struct siw_llp_sock *so
 
 	packet->timer.fire = packet_arrive;
 	if (!datagram_apply_fault_plan(packet, PASSES, sock, &fate)) {
-		packet_discard_already_counted(packet);
+		packet_discard_without_counting(packet);
 		return;
 	}
 	packet_apply_damage(packet, &fate);
@@ -801,7 +801,7 @@ static void packet_send(struct sim_packet *packet, struct siw_llp_sock *sock)
 		return;
 	}
 	if (!datagram_apply_fault_plan(packet, SENDS, sock, &fate)) {
-		packet_discard_already_counted(packet);
+		packet_discard_without_counting(packet);
 		return;
 	}
 	packet_apply_damage(packet, &fate);
@@ -1107,7 +1107,7 @@ void sim_net_free(void)
 			struct sim_path *path = sim.paths[i];
 
 			sim.paths[i] = path->next;
-			transmission_line_free(&path->line);
+			free_packets_of_line(&path->line);
 			free(path);
 		}
 	for (int i = 0; i < SIM_BUCKETS; i++)
@@ -1118,8 +1118,8 @@ void sim_net_free(void)
 			free(addr);
 		}
 	for (uint32_t i = 0; i < sim.n_hosts; i++) {
-		transmission_line_free(&sim.hosts[i]->sends);
-		transmission_line_free(&sim.hosts[i]->receives);
+		free_packets_of_line(&sim.hosts[i]->sends);
+		free_packets_of_line(&sim.hosts[i]->receives);
 		free(sim.hosts[i]);
 	}
 	free(sim.hosts);

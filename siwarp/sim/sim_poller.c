@@ -34,7 +34,7 @@ struct siw_llp_event_loop_fd {
 	struct siw_llp_poller *poller;
 	struct siw_link of_poller;
 	int fd;
-	bool set; /* by siw_llp_event_loop_fd_set() */
+	bool set; /* by siw_llp_event_loop_fd_signal() */
 	bool readable;
 };
 
@@ -396,7 +396,7 @@ static void fd_set_remove_member(struct member *member)
  * Removes a closed descriptor from all descriptor sets. Each set reports the descriptor once more,
  * as closed.
  */
-static void event_report_closed(struct sim_fd *event)
+static void event_fd_report_closed(struct sim_fd *event)
 {
 	while (!siw_link_empty(&event->members)) {
 		struct member *member = siw_container(event->members.next, struct member, of_event);
@@ -448,7 +448,7 @@ void siw_llp_event_fd_close(int fd)
 	if (!event)
 		return;
 	sim_wake_all(&event->waiters);
-	event_report_closed(event);
+	event_fd_report_closed(event);
 	fds[fd] = NULL;
 	free(event);
 	close(fd);
@@ -488,7 +488,7 @@ int siw_llp_event_loop_fd_number(const struct siw_llp_event_loop_fd *loop)
 	return loop->fd;
 }
 
-void siw_llp_event_loop_fd_set(struct siw_llp_event_loop_fd *loop)
+void siw_llp_event_loop_fd_signal(struct siw_llp_event_loop_fd *loop)
 {
 	loop->set = true;
 	event_loop_fd_update(loop);
@@ -631,7 +631,7 @@ void siw_sim_fd_set_del(struct siw_sim_set *set, int fd)
 		fd_set_remove_member(member);
 }
 
-int siw_sim_fd_set_wait(struct siw_sim_set *set, uint64_t until, int *ready, int max)
+int siw_sim_wait_on_fd_set(struct siw_sim_set *set, uint64_t until, int *ready, int max)
 {
 	struct sim_task *me = sim_current_task();
 
@@ -710,10 +710,10 @@ void siw_llp_leave_poller(struct siw_llp_sock *sock)
 	siw_link_del(&sock->in_timed);
 	siw_link_del(&sock->of_poller);
 	sock->poller = NULL;
-	sock->ready = ready; /* siw_llp_join_poller() then adds the socket to the ready sockets */
+	sock->ready = ready; /* siw_llp_add_to_poller() then adds the socket to the ready sockets */
 }
 
-int siw_llp_join_poller(struct siw_llp_sock *sock, struct siw_llp_poller *poller)
+int siw_llp_add_to_poller(struct siw_llp_sock *sock, struct siw_llp_poller *poller)
 {
 	bool ready = sock->ready;
 
@@ -799,8 +799,8 @@ static bool is_same_ip_address(const struct siw_addr *a, const struct siw_addr *
  * Returns whether a port reservation conflicts with an address. both: addr is the IPv6 wildcard
  * address and includes IPv4.
  */
-static bool port_reservation_overlaps(const struct sim_kept *kept, const struct siw_addr *addr,
-				      bool both)
+static bool port_reservation_conflicts_with_addr(const struct sim_kept *kept,
+						 const struct siw_addr *addr, bool both)
 {
 	if (kept->addr.port_be != addr->port_be)
 		return false;
@@ -821,7 +821,7 @@ static bool is_udp_port_reserved(const struct siw_addr *addr, const struct sim_h
 		const struct sim_kept *kept = fds[i] && fds[i]->keeps ? &fds[i]->kept : NULL;
 
 		if (kept && kept->kind == SIM_UDP && host && kept->host == host &&
-		    port_reservation_overlaps(kept, addr, both))
+		    port_reservation_conflicts_with_addr(kept, addr, both))
 			return true;
 	}
 	return false;

@@ -144,7 +144,7 @@ int siw_sim_tcp_accept(struct siw_sim_socket *listener, uint64_t until, struct s
 		return rv;
 	}
 	siw_llp_leave_poller(socket->sock);
-	siw_llp_join_poller(socket->sock, socket->poller);
+	siw_llp_add_to_poller(socket->sock, socket->poller);
 	sim_current_task()->pause = 0;
 	*out = socket;
 	return 0;

@@ -181,7 +181,7 @@ static void stream_remove_from_bucket(struct sim_stream *s)
 }
 
 static void stream_timer_fire(struct sim_timer *timer);
-static void connection_reset_timer_fire(struct sim_timer *timer);
+static void reset_connection_on_timer(struct sim_timer *timer);
 
 static struct sim_stream *stream_new(struct sim_host *host, const struct siw_addr *local,
 				     const struct siw_addr *peer)
@@ -194,7 +194,7 @@ static struct sim_stream *stream_new(struct sim_host *host, const struct siw_add
 	s->id = ++sim.n_streams;
 	s->out_flow.number = s->in_flow.number = (uint32_t)s->id;
 	s->timer.fire = stream_timer_fire;
-	s->reset.fire = connection_reset_timer_fire;
+	s->reset.fire = reset_connection_on_timer;
 	s->end = 1;
 	s->ssthresh = UINT64_MAX;
 	siw_link_init(&s->queue);
@@ -350,7 +350,7 @@ static void send_reset(struct sim_stream *s)
 }
 
 /* Answers a segment of an unknown connection with a reset. */
-static void refuse_segment(const struct sim_packet *packet, struct sim_host *host)
+static void answer_segment_with_reset(const struct sim_packet *packet, struct sim_host *host)
 {
 	struct sim_packet *reset;
 
@@ -673,7 +673,7 @@ static void handle_syn_for_listener(struct sim_packet *packet, struct sim_host *
 
 	if (!listener || listener->kind != SIM_LISTENER || host->dead) {
 		sim.stats.refused++;
-		refuse_segment(packet, host);
+		answer_segment_with_reset(packet, host);
 		return;
 	}
 	/* As Linux does, drop the SYN, which the peer retransmits. */
@@ -887,12 +887,12 @@ void sim_tcp_deliver(struct sim_packet *packet, struct sim_host *host)
 	} else if (s && syn && s->state != CONNECTING) {
 		send_ack(s, 0); /* the peer, which does not know the connection, resets it */
 	} else {
-		refuse_segment(packet, host);
+		answer_segment_with_reset(packet, host);
 	}
 	sim_packet_free(packet);
 }
 
-static void connection_reset_timer_fire(struct sim_timer *timer)
+static void reset_connection_on_timer(struct sim_timer *timer)
 {
 	struct sim_stream *s = siw_container(timer, struct sim_stream, reset);
 
@@ -996,8 +996,8 @@ static int choose_source_addr(struct sim_host *host, const struct siw_addr *dest
  * Binds a socket to *local for a connection to dest (NULL: to the socket itself), and stores the
  * addresses of both ends. Returns 0, -EADDRINUSE or -EADDRNOTAVAIL.
  */
-static int bind_address_pair(struct siw_llp_sock *sock, const struct siw_addr *dest,
-			     struct siw_addr *local, struct siw_addr *peer)
+static int bind_socket_and_store_addresses(struct siw_llp_sock *sock, const struct siw_addr *dest,
+					   struct siw_addr *local, struct siw_addr *peer)
 {
 	bool any_port = !local->port_be;
 
@@ -1036,7 +1036,7 @@ static int connect_stream(struct siw_llp_poller *poller, const struct siw_addr *
 	int rv;
 
 	sim_sock_init(sock, poller, SIM_STREAM_SOCK, handler);
-	rv = bind_address_pair(sock, dest, &local, &peer);
+	rv = bind_socket_and_store_addresses(sock, dest, &local, &peer);
 	if (rv) {
 		sim_sock_fini(sock);
 		free(sock);
@@ -1131,7 +1131,7 @@ static size_t stream_octets_allowed_by_fault_plan(struct sim_stream *s, bool sen
 	if (planned && (!s->reset.place || s->reset.at > reset_at) && reset_at != SIM_NEVER)
 		sim_timer_set(&s->reset, reset_at);
 	if (!planned)
-		connection_reset_timer_fire(&s->reset);
+		reset_connection_on_timer(&s->reset);
 	if (planned < length)
 		siw_count(SIW_COUNTER_fault_short, planned > 0);
 	return planned;

@@ -43,8 +43,9 @@ static struct sim_host *host_of_netdev(const char *netdev)
 	return NULL;
 }
 
-int siw_llp_udp_join(struct siw_llp_poller *poller, const struct siw_addr *group,
-		     const char *netdev, struct siw_io_handler *handler, struct siw_llp_sock **out)
+int siw_llp_udp_open_group_member(struct siw_llp_poller *poller, const struct siw_addr *group,
+				  const char *netdev, struct siw_io_handler *handler,
+				  struct siw_llp_sock **out)
 {
 	struct sim_host *host = host_of_netdev(netdev);
 	struct siw_addr addr = *group, any = { .family = group->family, .port_be = group->port_be };

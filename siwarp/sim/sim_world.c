@@ -181,7 +181,7 @@ void sim_timer_set(struct sim_timer *timer, uint64_t at)
 	timer_heap_insert((struct sim_due){ at, ++sim.order, timer }, ++sim.n_heap);
 }
 
-static uint64_t next_timer_ns(void)
+static uint64_t next_timer_due_ns(void)
 {
 	return sim.n_heap ? sim.heap[1].at : SIM_NEVER;
 }
@@ -279,7 +279,7 @@ static void task_finish_world_step(struct sim_task *steps, int result)
 static void advance_clock_or_end_world_step(void)
 {
 	struct sim_task *steps = find_task_that_steps_world();
-	uint64_t to = next_timer_ns();
+	uint64_t to = next_timer_due_ns();
 
 	if (to <= sim.now) { /* this instant's timers expire before a step ends */
 		clock_advance(to);
@@ -470,7 +470,7 @@ static struct sim_task *task_by_number(int number)
 	return number >= 0 && (uint32_t)number < sim.n_tasks ? sim.tasks[number] : NULL;
 }
 
-void siw_sim_task_begin(int number)
+void siw_sim_task_wait_first_turn(int number)
 {
 	struct sim_task *task;
 
@@ -701,7 +701,7 @@ static bool has_unended_task(void)
 	return false;
 }
 
-int siw_sim_close(void)
+int siw_sim_close_world(void)
 {
 	struct siw_sim_stats stats = sim.stats;
 	uint64_t now = sim.now, hash = sim.hash;
@@ -733,7 +733,7 @@ int siw_sim_close(void)
 	return 0;
 }
 
-int siw_sim_is_open(void)
+int siw_sim_is_world_open(void)
 {
 	return sim.open;
 }

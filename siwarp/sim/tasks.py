@@ -108,7 +108,7 @@ def start_task(task: Task, call: Callable[[], Any], ended: Callable[[Task], None
     task.number = number
 
     def run_task() -> None:
-        lib.siw_sim_task_begin(number)
+        lib.siw_sim_task_wait_first_turn(number)
         _local.task = task
         try:
             task._value = call()

@@ -488,13 +488,13 @@ class World:
 
         """
         of_task = isinstance(getattr(condition, "__self__", None), Task)
-        self._advance_or_raise(condition, within, each_instant=not of_task)
+        self._advance_until_or_time_out(condition, within, each_instant=not of_task)
 
     def run_tasks(self, within: Duration = "1h") -> None:
         """Run the world until all tasks have ended, and raise exceptions like ``run_until``."""
-        self._advance_or_raise(lambda: not self._tasks, within, each_instant=False)
+        self._advance_until_or_time_out(lambda: not self._tasks, within, each_instant=False)
 
-    def _advance_or_raise(
+    def _advance_until_or_time_out(
         self, condition: Callable[[], bool], within: Duration, each_instant: bool
     ) -> None:
         end = self.now_ns + nanoseconds(within)
@@ -570,7 +570,7 @@ class World:
         return task
 
     def _start_task(self, task: Task, call: Callable[[], Any]) -> None:
-        task._crashes = self._crash_count(task)
+        task._crashes = self._home_crash_count(task)
         self._tasks[task] = None
         try:
             tasks.start_task(task, call, self._handle_task_end)
@@ -578,7 +578,7 @@ class World:
             del self._tasks[task]
             raise
 
-    def _crash_count(self, task: Task) -> int:
+    def _home_crash_count(self, task: Task) -> int:
         return 0 if task.home is None else self._crashes[self._hosts[task.home]]
 
     def _handle_task_end(self, task: Task) -> None:
@@ -586,7 +586,7 @@ class World:
         lib.siw_sim_stop_world_run()
         error = task._error
         stale = isinstance(error, Error) and error.errno == errno.ESTALE
-        killed = stale and self._crash_count(task) > task._crashes
+        killed = stale and self._home_crash_count(task) > task._crashes
         if error is not None and not killed and not tasks.ending:
             self._failed.append(task)
             if self._loop is not None:
@@ -682,7 +682,7 @@ class World:
         doors.set_task_starter(None)
         doors.set_address_functions(None, None)
         doors.set_qkey_function(None)
-        rc = lib.siw_sim_close()
+        rc = lib.siw_sim_close_world()
         if rc < 0:
             raise StateError(
                 -rc,

@@ -58,7 +58,7 @@ def open_connected_ends(
         elif kind == "uc":
             _connect_uc(ends)
         else:
-            _prepare_ud_or_rd(ends, stack)
+            _start_ud_or_rd_pair(ends, stack)
         yield ends
 
 
@@ -80,7 +80,7 @@ def _host_address_of_device(opened: Context, wanted: Context | str | None) -> st
     return opened.device.addresses[0]
 
 
-def _prepare_ud_or_rd(ends: Pair, stack: contextlib.ExitStack) -> None:
+def _start_ud_or_rd_pair(ends: Pair, stack: contextlib.ExitStack) -> None:
     """Move UD or RD queue pairs to RTS, and create an address handle of each one's peer."""
     for end in ends:
         end.qp.to_rts()

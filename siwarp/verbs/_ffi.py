@@ -18,7 +18,7 @@ from siwarp.base.closing import Closing
 from siwarp.base.library import ffi, lib
 from siwarp.verbs.errors import Error, StateError, error_from_errno
 from siwarp.verbs.reason import refusal_error
-from siwarp.verbs.wanted import host_and_port
+from siwarp.verbs.wanted import address_host_and_port
 
 __all__ = [
     "Address",
@@ -93,7 +93,7 @@ def addr_to_c(address: Address | tuple[Any, ...] | None) -> Any:
     out = ffi.new("struct siw_addr *")
     if address is None:
         return out
-    host, port = host_and_port(address)
+    host, port = address_host_and_port(address)
     if not 0 <= port <= 65535:
         raise ValueError(f"port {port} is not one of 0..65535")
     if lib.siw_addr_parse((host or "0.0.0.0").encode(), port, out) == 0:
@@ -567,7 +567,7 @@ def register_exit_callback(call: Callable[[], None]) -> Callable[[], None]:
     return call
 
 
-def _close_at_exit() -> None:
+def _close_open_handles() -> None:
     """Close the open handles, so that no thread of the library runs during process exit."""
     for call in _before_exit:
         call()
@@ -581,4 +581,4 @@ def _close_at_exit() -> None:
     destroy_objects_of_dropped_handles()
 
 
-atexit.register(_close_at_exit)
+atexit.register(_close_open_handles)

@@ -175,7 +175,7 @@ _WCS = ffi.typeof("struct siw_wc[]")
 _from_buffer = ffi.from_buffer
 
 
-def send_array_to_c(array: object) -> Any:
+def convert_send_array_to_c(array: object) -> Any:
     """Return the send requests of an array as a C array, which keeps the memory exported.
 
     Raises:
@@ -187,12 +187,12 @@ def send_array_to_c(array: object) -> Any:
 
 
 def recv_array_to_c(array: object) -> Any:
-    """Return the receives of an array like ``send_array_to_c``."""
+    """Return the receives of an array like ``convert_send_array_to_c``."""
     return _from_buffer(_RECV_WRS, _check_array(array, recv_wr_dtype, "arrays.recv_array(n)"))
 
 
-def wc_array_to_c(array: object) -> Any:
-    """Return the memory for completions like ``send_array_to_c``.
+def wc_array_memory(array: object) -> Any:
+    """Return the memory for completions like ``convert_send_array_to_c``.
 
     Raises:
         ValueError: also if the array is read-only, not aligned or empty.

@@ -27,7 +27,7 @@ from siwarp.verbs._ffi import (
 from siwarp.verbs.device import Context
 from siwarp.verbs.enums import WCFlag, WCOpcode, WCStatus
 from siwarp.verbs.errors import Error, LimitError, PeerGone, ProtocolError, StateError
-from siwarp.verbs.events import wait_until_acked
+from siwarp.verbs.events import wait_until_events_acked
 from siwarp.verbs.wanted import require_instance
 from siwarp.verbs.wr import arrays_module
 
@@ -487,7 +487,7 @@ class CQ(Handle):
                 contiguous, writable and aligned, or is empty.
 
         """
-        c_wcs = arrays_module().wc_array_to_c(wcs)
+        c_wcs = arrays_module().wc_array_memory(wcs)
         got: int = _poll_wcs(self._c_object(), min(len(c_wcs), 0x7FFFFFFF), c_wcs)
         if got < 0:
             check_return_code(got, f"polling {self!r}")
@@ -602,7 +602,7 @@ class CQ(Handle):
 
     def _destroy_c_object(self) -> None:
         self.ack_events(self._unacked)
-        wait_until_acked(self)
+        wait_until_events_acked(self)
         c = self._c
         super()._destroy_c_object()
         if self.channel is not None and c is not None:
@@ -620,12 +620,12 @@ class CQ(Handle):
     def _destroy_function(self) -> Callable[[Any], int]:
         unacked = self._unacked
 
-        def ack_and_destroy(c: Any) -> int:
+        def ack_events_and_destroy_cq(c: Any) -> int:
             if unacked:
                 lib.siw_ack_cq_events(c, unacked)
             return int(lib.siw_destroy_cq(c))
 
-        return ack_and_destroy
+        return ack_events_and_destroy_cq
 
     def _description_for_repr(self) -> str:
         return f"of {lib.siw_cq_capacity(self._c)}"

@@ -24,7 +24,7 @@ from siwarp.verbs._ffi import (
 )
 from siwarp.verbs.errors import Error
 from siwarp.verbs.events import AsyncEvent
-from siwarp.verbs.wanted import host_and_port, require_instance
+from siwarp.verbs.wanted import address_host_and_port, require_instance
 
 __all__ = ["Context", "Device", "DeviceAttr", "get_device_list", "source_toward"]
 
@@ -115,7 +115,7 @@ def source_toward(peer: Address) -> str:
         Error: the host does not exist, or there is no route to it.
 
     """
-    name, port = host_and_port(peer)
+    name, port = address_host_and_port(peer)
     try:
         return system.source_address(name, port or 9)
     except OSError as e:
@@ -267,7 +267,7 @@ class Context(Waitable):
         c = self._c_object()
         raw: Any = None
 
-        def get_c_event(ms: int) -> int:
+        def get_c_async_event(ms: int) -> int:
             nonlocal raw
             raw = ffi.new("struct siw_async_event *")
             return int(lib.siw_get_async_event(c, raw, ms))
@@ -290,7 +290,7 @@ class Context(Waitable):
                 event.ack()
 
         return self._wait_for_event(
-            get_c_event,
+            get_c_async_event,
             process_received_event,
             timeout,
             drop=process_event_that_wait_did_not_return,

@@ -83,7 +83,7 @@ class AsyncEvent(Closing):
         return f"<AsyncEvent {self.event_type.name} of {about}>"
 
 
-def wait_until_acked(handle: Handle) -> None:
+def wait_until_events_acked(handle: Handle) -> None:
     """Wait until other threads have acknowledged the events of ``handle``; Ctrl-C interrupts."""
     while any(event.element is handle and not event._acked for event in list(_unacked)):
         system.sleep(0.001)

@@ -32,7 +32,7 @@ from siwarp.verbs.enums import (
     QPType,
 )
 from siwarp.verbs.errors import Error, LimitError, StateError
-from siwarp.verbs.events import wait_until_acked
+from siwarp.verbs.events import wait_until_events_acked
 from siwarp.verbs.mw import MW, MWBind
 from siwarp.verbs.pd import PD
 from siwarp.verbs.qkey import default_qkey
@@ -607,7 +607,7 @@ class QP(Handle):
 
         """
         arrays = arrays_module()
-        c_wrs = arrays.send_array_to_c(wrs)
+        c_wrs = arrays.convert_send_array_to_c(wrs)
         if ahs is None:
             c_ahs, n_ahs = _null, 0
         elif isinstance(ahs, arrays.AHList):
@@ -680,7 +680,7 @@ class QP(Handle):
         return error
 
     def _destroy_c_object(self) -> None:
-        wait_until_acked(self)
+        wait_until_events_acked(self)
         for group in [] if self._pid != os.getpid() else list(self._groups):
             with contextlib.suppress(StateError):  # ESTALE: closing the device has detached the QP
                 self.detach_mcast(group)

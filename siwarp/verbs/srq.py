@@ -17,7 +17,7 @@ from siwarp.verbs._ffi import (
     lib,
 )
 from siwarp.verbs.enums import SrqAttrMask
-from siwarp.verbs.events import wait_until_acked
+from siwarp.verbs.events import wait_until_events_acked
 from siwarp.verbs.pd import PD
 from siwarp.verbs.reason import refusal_error
 from siwarp.verbs.wr import RecvWR, arrays_module, link_requests, posting_array_error
@@ -172,7 +172,7 @@ class SRQ(Handle):
             raise posting_array_error(rc, posted[0], self)
 
     def _destroy_c_object(self) -> None:
-        wait_until_acked(self)
+        wait_until_events_acked(self)
         super()._destroy_c_object()
 
     def _description_for_repr(self) -> str:

@@ -42,8 +42,8 @@ static uint32_t length_of_next_wr_list(size_t left)
  * Stores the members of *wr that opcode uses, and no others, because members of different opcodes
  * share memory and some are pointers. Returns 0 or -errno.
  */
-static int store_operands_of_opcode(struct siw_send_wr *wr, const struct siw_array_send_wr *from,
-				    struct siw_ah *ah, uint32_t qpn)
+static int copy_wr_members_of_opcode(struct siw_send_wr *wr, const struct siw_array_send_wr *from,
+				     struct siw_ah *ah, uint32_t qpn)
 {
 	wr->imm_data = from->imm_data;
 	wr->rd.ah = ah;
@@ -102,7 +102,7 @@ static int convert_array_send_request(struct siw_send_wr *wr, struct siw_sge *sg
 		.opcode = (int)from->opcode,
 		.send_flags = from->send_flags,
 	};
-	return store_operands_of_opcode(wr, from, ah, qpn);
+	return copy_wr_members_of_opcode(wr, from, ah, qpn);
 }
 
 int siw_post_send_array(struct siw_qp *qp, const struct siw_array_send_wr *wrs, size_t n,

@@ -35,7 +35,7 @@ static int refuse_object_of_other_device(const char *what)
 	return siw_refuse(QP_CONTEXT, siw_reason_text(what));
 }
 
-static int check_qp_cqs(const struct siw_pd *pd, const struct siw_qp_init_attr *init)
+static int validate_cqs_of_qp_init(const struct siw_pd *pd, const struct siw_qp_init_attr *init)
 {
 	if (!init->send_cq || !init->recv_cq)
 		return siw_refuse(QP_CQ, siw_reason_text(init->send_cq ? "recv_cq" : "send_cq"));
@@ -48,7 +48,7 @@ static int check_qp_cqs(const struct siw_pd *pd, const struct siw_qp_init_attr *
 	return 0;
 }
 
-static int check_shared_srq_and_socket(const struct siw_pd *pd, const struct siw_qp_init_attr *init)
+static int qp_validate_srq_and_socket(const struct siw_pd *pd, const struct siw_qp_init_attr *init)
 {
 	if (init->srq && init->srq->ctx != pd->ctx)
 		return refuse_object_of_other_device("srq");
@@ -88,9 +88,9 @@ static int check_qp_init_attributes(const struct siw_pd *pd, const struct siw_qp
 	int err = qp_check_type_attrs(init);
 
 	if (!err)
-		err = check_qp_cqs(pd, init);
+		err = validate_cqs_of_qp_init(pd, init);
 	if (!err)
-		err = check_shared_srq_and_socket(pd, init);
+		err = qp_validate_srq_and_socket(pd, init);
 	return err ? err : check_qp_capabilities(&pd->ctx->attr, &init->cap, init->srq);
 }
 
@@ -103,7 +103,7 @@ struct siw_qp *siw_create_qp(struct siw_pd *pd, struct siw_qp_init_attr *init)
 		err = check_qp_init_attributes(pd, init);
 	if (err)
 		return siw_refuse_and_return_null(err);
-	err = siw_qp_create(pd, init, siw_pair_create_for_qp, &qp);
+	err = siw_qp_create(pd, init, siw_pairing_create_for_qp, &qp);
 	if (err == -EMFILE && init->qp_type == SIW_QPT_UD)
 		siw_refuse(QP_NO_DESCRIPTORS);
 	if (err == -EADDRINUSE && init->by_qpn)

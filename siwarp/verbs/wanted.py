@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-__all__ = ["host_and_port", "require_instance", "type_error"]
+__all__ = ["address_host_and_port", "require_instance", "type_error"]
 
 T = TypeVar("T")
 
@@ -18,7 +18,7 @@ def type_error(what: str, value: object) -> TypeError:
     return TypeError(f"{what}, not {text if len(text) <= 100 else text[:97] + '...'}")
 
 
-def host_and_port(value: Any) -> tuple[str, int]:
+def address_host_and_port(value: Any) -> tuple[str, int]:
     """Return host and port of an address; further items, as IPv6 addresses have, are ignored.
 
     Raises:

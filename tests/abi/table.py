@@ -86,7 +86,7 @@ class Machine:
         """Return the folder of the virtual environment of wheels, named after the first wheel."""
         return self.work / wheel.partition(" ")[0]
 
-    def command_line(self, row: Row, place: str, end: int, words: str) -> list[str]:
+    def command_line_of_row(self, row: Row, place: str, end: int, words: str) -> list[str]:
         """Return the complete command line of the server (end 0) or client (end 1) of a row."""
         namespace = self.ends[end if place in (CABLE, BOTH) else 0]
         over = self.ends[1]
@@ -265,7 +265,9 @@ def run_programs_of_test_row(
     """Run the programs of a row; return their exit statuses."""
     limit = scale_limit(row.seconds)
     began = time.monotonic()
-    server = start_program(machine.command_line(row, place, 0, row.server), logs[0], machine.work)
+    server = start_program(
+        machine.command_line_of_row(row, place, 0, row.server), logs[0], machine.work
+    )
     if not row.client:
         if row.kill:
             time.sleep(scale_limit(BEFORE_KILL))
@@ -277,7 +279,9 @@ def run_programs_of_test_row(
         time.sleep(0.02)
     if server.poll() is not None:
         return [server.returncode, "not started"]
-    client = start_program(machine.command_line(row, place, 1, row.client), logs[1], machine.work)
+    client = start_program(
+        machine.command_line_of_row(row, place, 1, row.client), logs[1], machine.work
+    )
     if row.kill:
         return kill_server_or_client(machine, row, server, client)
     status = wait_for_client_exit(server, client, limit)

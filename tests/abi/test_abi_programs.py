@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from abi.abi_harness import CC, PROGRAMS, run_program
-from cli.cli_harness import dissect_to_json, environment_without_sanitizer, run_siwarp
+from cli.cli_harness import dissect_to_json, environment_without_sanitizer, run_siwarp_command
 from namespaces.ns_harness import PATH
 from pace import scale_limit
 
@@ -65,7 +65,7 @@ def test_a_capture_contains_the_messages_of_a_verbs_program(
 ) -> None:
     file = tmp_path / "verbs.pcapng"
     words = ["--persona", "iwarp", "--capture", file, compiled_programs["connected"], "rc"]
-    done = run_siwarp("run", "--no-view", *words)
+    done = run_siwarp_command("run", "--no-view", *words)
     assert (done.returncode, done.stderr) == (0, "")
     kinds = [message["kind"] for message in dissect_to_json(file)]
     assert kinds[:2] == ["MPA_REQUEST", "MPA_REPLY"]
@@ -186,7 +186,7 @@ REASONS = {
 def test_the_log_contains_the_reason_of_each_refused_call_of_a_verbs_program(
     compiled_programs: dict[str, Path],
 ) -> None:
-    done = run_siwarp("run", "--no-view", "--log", "warn", compiled_programs["reasons"])
+    done = run_siwarp_command("run", "--no-view", "--log", "warn", compiled_programs["reasons"])
     assert done.returncode == 0, done.stderr
     lines = done.stderr.splitlines()
     logged = dict(zip(lines[::2], lines[1::2], strict=True))
@@ -199,7 +199,7 @@ def test_the_log_contains_the_reason_of_each_refused_call_of_a_verbs_program(
 def test_refused_calls_of_a_verbs_program_are_not_logged_by_default(
     compiled_programs: dict[str, Path],
 ) -> None:
-    done = run_siwarp("run", "--no-view", compiled_programs["reasons"])
+    done = run_siwarp_command("run", "--no-view", compiled_programs["reasons"])
     assert done.returncode == 0
     assert all(line.startswith("# ") for line in done.stderr.splitlines())
 

@@ -27,7 +27,7 @@ class MachineWithoutNamespaces(table.Machine):
 
 
 @contextlib.contextmanager
-def skip_namespace_creation() -> Iterator[None]:
+def yield_without_new_namespace() -> Iterator[None]:
     yield
 
 
@@ -41,7 +41,7 @@ def test_only_the_rows_of_a_wheel_that_cannot_be_installed_are_reported_as_skipp
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     for name, value in (
         ("all_test_rows", lambda: ROWS),
-        ("create_cabled_namespaces", skip_namespace_creation),
+        ("create_cabled_namespaces", yield_without_new_namespace),
         ("Machine", MachineWithoutNamespaces),
         ("prepare_work_folder", lambda _: None),
         ("compile_library_programs", lambda _: None),

@@ -6,7 +6,7 @@ import re
 
 from abi.abi_harness import PROGRAMS
 from abi.symbols import LIST
-from table import check_each_row
+from table import run_test_for_each_row
 
 #: The C programs that call functions with invalid arguments.
 TRIED = ("bad.c", "bad_more.c", "misuse.c", "newer.c", "cm_bad.c")
@@ -54,7 +54,7 @@ def test_every_exported_function_is_called_with_invalid_arguments_or_excepted() 
     assert not {name for name in missing if not is_tested_elsewhere(name)}
 
 
-@check_each_row("pattern", ELSEWHERE)
+@run_test_for_each_row("pattern", ELSEWHERE)
 def test_no_program_calls_an_excepted_function_with_invalid_arguments(pattern: str) -> None:
     names = {name for name in exported_functions() if re.fullmatch(pattern, name)}
     assert names

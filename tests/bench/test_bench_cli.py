@@ -15,12 +15,12 @@ from typing import Any
 import pace
 import pytest
 from harness.siwarp_process import COMMAND, SiwarpProcess
-from table import check_each_row
+from table import run_test_for_each_row
 from typer.testing import CliRunner
 
 from siwarp.bench import cli, table
 from siwarp.bench.cli import app
-from siwarp.bench.plan import fault_plan_without_losses, make_plan
+from siwarp.bench.plan import make_bench_plan, remove_losses_from_fault_plan
 from siwarp.bench.runner import BenchError, SlowError
 
 SHORT = ["-n", "50", "--rounds", "1"]
@@ -81,14 +81,14 @@ def test_rd_bandwidth_with_losses_is_compared_with_the_rate_without_losses() -> 
 
 
 def test_a_fault_plan_without_losses_keeps_only_delays_and_rate_limits() -> None:
-    assert fault_plan_without_losses("loss=1%,delay=0.1ms") == "delay=0.1ms"
+    assert remove_losses_from_fault_plan("loss=1%,delay=0.1ms") == "delay=0.1ms"
     assert (
-        fault_plan_without_losses("tx: loss=1%, burst=3; rx:rate=1Mbit,corrupt=1%")
+        remove_losses_from_fault_plan("tx: loss=1%, burst=3; rx:rate=1Mbit,corrupt=1%")
         == "rx:rate=1Mbit"
     )
-    assert fault_plan_without_losses("rx:loss=1%,peer=[::1]:20;delay=1ms") == "delay=1ms"
-    assert fault_plan_without_losses("loss=1%") == ""
-    assert fault_plan_without_losses("delay=1ms,reorder=1%") is None
+    assert remove_losses_from_fault_plan("rx:loss=1%,peer=[::1]:20;delay=1ms") == "delay=1ms"
+    assert remove_losses_from_fault_plan("loss=1%") == ""
+    assert remove_losses_from_fault_plan("delay=1ms,reorder=1%") is None
 
 
 def test_the_text_output_has_siwarp_the_floor_the_ratio_and_the_other_floors() -> None:
@@ -144,12 +144,12 @@ def test_several_sizes_are_measured_and_written_as_csv_and_drawn(tmp_path: Path)
 def test_a_measurement_that_a_busy_machine_does_not_complete_is_partial(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def fail_if_rc(kind: str, qp: str, *_: Any, **__: Any) -> dict[str, Any]:
+    def raise_slow_error_for_rc(kind: str, qp: str, *_: Any, **__: Any) -> dict[str, Any]:
         if qp == "rc":
             raise SlowError("the run 'ours' did not finish within 20 s")
         return {"qp": qp, "partial": ""}
 
-    monkeypatch.setattr(cli, "run", fail_if_rc)
+    monkeypatch.setattr(cli, "run", raise_slow_error_for_rc)
     done = CliRunner().invoke(app, ["lat", "--qp", "rc,ud", "--json"])
     assert done.exit_code == 0
     ud, rc = json.loads(done.stdout)
@@ -240,11 +240,11 @@ def test_the_median_ratio_is_judged_or_the_microseconds_without_a_floor() -> Non
     )
 
 
-@check_each_row("promised", table.ROWS, ids=lambda r: r.name)
+@run_test_for_each_row("promised", table.ROWS, ids=lambda r: r.name)
 def test_every_promised_figure_has_a_plan_and_an_aim_stricter_than_its_limit(
     promised: table.Row,
 ) -> None:
-    plan = make_plan(**{k: v for k, v in promised.arguments.items() if k != "env"})
+    plan = make_bench_plan(**{k: v for k, v in promised.arguments.items() if k != "env"})
 
     assert plan.less_is_better == promised.less_is_better
     assert table.row_verdict(promised, promised.aim) == "aim"

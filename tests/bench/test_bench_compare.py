@@ -112,7 +112,7 @@ def create_fake_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Prog
 
 
 @pytest.fixture
-def substitute_fake_for_this_build(
+def fake_bench_program_substituter(
     create_fake_program: ProgramFactory, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., None]:
     def substitute_fake_bench(**values: Any) -> None:
@@ -127,9 +127,9 @@ def run_bench(*words: str | Path) -> tuple[int, str]:
 
 
 def test_a_certainly_slower_build_is_a_loss_and_makes_the_exit_status_1(
-    create_fake_program: ProgramFactory, substitute_fake_for_this_build: Callable[..., None]
+    create_fake_program: ProgramFactory, fake_bench_program_substituter: Callable[..., None]
 ) -> None:
-    substitute_fake_for_this_build(lat=2.05, bw=4.8)
+    fake_bench_program_substituter(lat=2.05, bw=4.8)
     status, said = run_bench("--program", create_fake_program("other"), "--rounds", "6")
     assert status == 1
     latencies = [line for line in said.splitlines() if "64 B latency" in line]
@@ -143,18 +143,18 @@ def test_a_certainly_slower_build_is_a_loss_and_makes_the_exit_status_1(
 
 
 def test_an_equally_fast_build_is_no_loss_and_makes_the_exit_status_0(
-    create_fake_program: ProgramFactory, substitute_fake_for_this_build: Callable[..., None]
+    create_fake_program: ProgramFactory, fake_bench_program_substituter: Callable[..., None]
 ) -> None:
-    substitute_fake_for_this_build()
+    fake_bench_program_substituter()
     status, said = run_bench("--program", create_fake_program("other"), "--rounds", "6")
     assert status == 0
     assert said.count("  no loss  ") == len(compare.FIGURES)
 
 
 def test_three_rounds_are_a_trial_without_verdicts(
-    create_fake_program: ProgramFactory, substitute_fake_for_this_build: Callable[..., None]
+    create_fake_program: ProgramFactory, fake_bench_program_substituter: Callable[..., None]
 ) -> None:
-    substitute_fake_for_this_build(lat=4.0)
+    fake_bench_program_substituter(lat=4.0)
     status, said = run_bench("--program", create_fake_program("other"), "--rounds", "3")
     assert status == 0
     assert said.count("  open  ") == len(compare.FIGURES)
@@ -163,10 +163,10 @@ def test_three_rounds_are_a_trial_without_verdicts(
 
 def test_programs_alternate_in_changing_order_with_equal_numbers_of_messages(
     create_fake_program: ProgramFactory,
-    substitute_fake_for_this_build: Callable[..., None],
+    fake_bench_program_substituter: Callable[..., None],
     tmp_path: Path,
 ) -> None:
-    substitute_fake_for_this_build()
+    fake_bench_program_substituter()
     status, said = run_bench("--program", create_fake_program("other"), "--rounds", "4", "--json")
     assert status == 0
     result = json.loads(said)
@@ -194,13 +194,13 @@ def test_programs_alternate_in_changing_order_with_equal_numbers_of_messages(
 
 def test_the_other_program_does_not_inherit_python_and_library_paths(
     create_fake_program: ProgramFactory,
-    substitute_fake_for_this_build: Callable[..., None],
+    fake_bench_program_substituter: Callable[..., None],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
-    substitute_fake_for_this_build()
+    fake_bench_program_substituter()
     other = create_fake_program("other", then='[ -z "$PYTHONPATH$LD_LIBRARY_PATH" ] || exit 9')
     assert run_bench("--program", other, "--rounds", "3")[0] == 0
 
@@ -209,9 +209,9 @@ def test_the_other_program_does_not_inherit_python_and_library_paths(
 
 
 def test_a_missing_program_a_folder_and_a_text_file_are_refused(
-    tmp_path: Path, substitute_fake_for_this_build: Callable[..., None]
+    tmp_path: Path, fake_bench_program_substituter: Callable[..., None]
 ) -> None:
-    substitute_fake_for_this_build()
+    fake_bench_program_substituter()
     status, said = run_bench("--program", tmp_path / "siwarp")
     assert status == 1 and "siwarp is not there: name an installed siwarp, or .venv" in said
     status, said = run_bench("--program", tmp_path)
@@ -244,12 +244,12 @@ def test_a_missing_program_a_folder_and_a_text_file_are_refused(
 )
 def test_the_error_for_a_failing_program_has_its_name_and_its_message(
     create_fake_program: ProgramFactory,
-    substitute_fake_for_this_build: Callable[..., None],
+    fake_bench_program_substituter: Callable[..., None],
     monkeypatch: pytest.MonkeyPatch,
     then: str,
     message: str,
 ) -> None:
-    substitute_fake_for_this_build()
+    fake_bench_program_substituter()
     if "sleep" in then:
         monkeypatch.setattr(compare, "LIMIT_S", 2)
     other = create_fake_program("other", then=then)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 from bench.hosts_harness import connect_to_server, receive_until_end_of_stream, run_bench_server
-from cli.cli_harness import run_siwarp, run_siwarp_in_process
+from cli.cli_harness import run_siwarp_command, run_siwarp_in_process
 from harness.siwarp_process import COMMAND, SiwarpProcess
 from pace import limit_exceeded, scale_limit
 
@@ -32,7 +32,7 @@ from siwarp.bench.hosts import (
     make_greeting,
 )
 from siwarp.bench.hosts_points import MeasuredPoint
-from siwarp.bench.plan import make_plan
+from siwarp.bench.plan import make_bench_plan
 
 GOOD = MeasurementRequest("bw", "ud", "send", 64, 100, 10, 1, 1, "poll", 1, False, 20, 5)
 
@@ -47,7 +47,7 @@ def server_port() -> Iterator[int]:
 def run_bench_client(
     server_port: int, kind: str, *arguments: object
 ) -> subprocess.CompletedProcess[str]:
-    return run_siwarp("bench", kind, "127.0.0.1", "-p", server_port, *arguments)
+    return run_siwarp_command("bench", kind, "127.0.0.1", "-p", server_port, *arguments)
 
 
 def run_bench_client_and_get_points(
@@ -314,7 +314,7 @@ def test_a_server_serves_further_clients_after_a_client_was_killed() -> None:
 
 @pytest.mark.parametrize(("kind", "value"), [("lat", 9876.5), ("bw", 98.7), ("rate", 98_765_432)])
 def test_the_longest_row_of_a_point_fits_into_80_columns(kind: str, value: float) -> None:
-    plan = make_plan(kind, "rc", "write", size=1 << 20, iters=1)
+    plan = make_bench_plan(kind, "rc", "write", size=1 << 20, iters=1)
     samples = array("d", [value] * 9) if kind == "lat" else array("d")
     point = MeasuredPoint(plan, Load(), [value] * 3, 99_999_999, samples, "it was lost")
     row = hosts_points.format_point_line(point)

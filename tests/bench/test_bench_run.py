@@ -8,12 +8,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from harness.siwarp_process import forking_programs_folder
+from harness.siwarp_process import folder_of_fork_server_clients
 from pace import scale_limit
 
 from siwarp import bench
 from siwarp.bench import runner
-from siwarp.bench.plan import make_plan, make_raw_socket_floor_plan
+from siwarp.bench.plan import make_bench_plan, make_raw_socket_floor_plan
 
 SMALL: dict[str, dict[str, Any]] = {
     "ud lat": {"kind": "lat", "qp": "ud"},
@@ -85,7 +85,7 @@ def extend_run_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def use_forking_python(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "executable", str(forking_programs_folder() / "python"))
+    monkeypatch.setattr(sys, "executable", str(folder_of_fork_server_clients() / "python"))
 
 
 @pytest.mark.parametrize("asked", SMALL.values(), ids=SMALL.keys())
@@ -129,20 +129,20 @@ def test_a_small_run_transfers_every_message_and_measures_every_floor(
 
 
 def test_the_floor_of_rd_bandwidth_is_as_many_octets_in_60_kb_ud_datagrams() -> None:
-    plan = make_plan("bw", "rd", iters=120)
+    plan = make_bench_plan("bw", "rd", iters=120)
     assert (plan.size, plan.depth) == (1 << 20, 16)
     beside = make_raw_socket_floor_plan(plan)
     assert (beside.qp, beside.op, beside.size) == ("ud", "send", 60000)
-    assert beside.depth == make_plan("bw", "ud").depth
+    assert beside.depth == make_bench_plan("bw", "ud").depth
     assert beside.iters % beside.messages_per_credit == 0
     assert 0 <= beside.iters - (120 << 20) // 60000 < beside.messages_per_credit
 
 
 def test_the_floor_of_rd_latency_and_rate_is_the_same_plan_with_ud() -> None:
     for kind in ("lat", "rate"):
-        plan = make_plan(kind, "rd", iters=120)
+        plan = make_bench_plan(kind, "rd", iters=120)
         assert make_raw_socket_floor_plan(plan) == replace(plan, qp="ud")
-        assert plan == replace(make_plan(kind, "ud", iters=120), qp="rd")
+        assert plan == replace(make_bench_plan(kind, "ud", iters=120), qp="rd")
 
 
 @pytest.mark.parametrize("api", ["c", "python"])

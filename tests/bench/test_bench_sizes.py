@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from table import check_each_row
+from table import run_test_for_each_row
 
 from siwarp.base import samples
 from siwarp.bench.sizes import parse_octet_count, parse_sizes
 
 
-@check_each_row(
+@run_test_for_each_row(
     ("text", "wanted"),
     [
         ("64", [64]),
@@ -24,7 +24,7 @@ def test_lists_and_ranges_of_sizes_are_parsed(text: str, wanted: list[int]) -> N
     assert parse_sizes(text) == wanted
 
 
-@check_each_row(
+@run_test_for_each_row(
     "text", ["", "0", "K", "-1", "x", "1:2", "1:8:2", "1:8:*1", "8:1:*2", "1:1M:+1", "٣"]
 )
 def test_an_invalid_size_is_refused(text: str) -> None:

@@ -42,7 +42,7 @@ def run_bench_program(options: str, **environment: str) -> subprocess.CompletedP
     )
 
 
-def measure_with_simulated_rates(
+def measure_with_stubbed_runs(
     monkeypatch: pytest.MonkeyPatch,
     rows: list[threads.Row],
     rounds: int,
@@ -164,7 +164,7 @@ def test_rounds_before_a_failed_round_are_part_of_the_result(
 ) -> None:
     rows = [threads.Row("rc", "one-device", n) for n in (1, 2)]
     failure = BenchError("a cable was pulled")
-    found = measure_with_simulated_rates(monkeypatch, rows, 3, 10.0, 20.0, 22.0, 10.0, failure)
+    found = measure_with_stubbed_runs(monkeypatch, rows, 3, 10.0, 20.0, 22.0, 10.0, failure)
     # Every other round is measured in the reverse order.
     assert [list(rates.values()) for rates in found["rounds"]] == [[10.0, 20.0], [22.0, 10.0]]
     assert found["partial"] == "2 of 3 rounds: a cable was pulled"
@@ -172,14 +172,14 @@ def test_rounds_before_a_failed_round_are_part_of_the_result(
     assert ratio["name"] == "RC, one device, 2 threads / 1 thread"
     assert 2.0 < ratio["ratio"] < 2.2
     with pytest.raises(BenchError, match="a cable"):
-        measure_with_simulated_rates(monkeypatch, rows, 3, 10.0, failure)
+        measure_with_stubbed_runs(monkeypatch, rows, 3, 10.0, failure)
 
 
 def test_the_gain_of_one_device_is_divided_by_that_of_raw_sockets_in_the_same_round(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rows = [threads.Row("ud", run, n) for n in (1, 2) for run in ("raw", "one-device")]
-    found = measure_with_simulated_rates(monkeypatch, rows, 1, 1.0, 10.0, 1.5, 18.0)
+    found = measure_with_stubbed_runs(monkeypatch, rows, 1, 1.0, 10.0, 1.5, 18.0)
     ratios = {ratio["name"]: ratio["ratio"] for ratio in found["ratios"]}
     assert ratios == {
         "UD, one device, 2 threads / 1 thread": pytest.approx(1.8),

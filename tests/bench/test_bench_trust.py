@@ -9,11 +9,11 @@ import pytest
 
 from siwarp import bench
 from siwarp.bench import runner
-from siwarp.bench.plan import Plan, make_plan
+from siwarp.bench.plan import Plan, make_bench_plan
 from siwarp.bench.runner import BenchError, SlowError
 from siwarp.bench.show import print_measurement
 
-PLAN = make_plan("lat", "ud", iters=6400, rounds=3)
+PLAN = make_bench_plan("lat", "ud", iters=6400, rounds=3)
 
 
 def measure_with_failing_runs(*answers: BenchError | None) -> tuple[list[int], Any]:
@@ -125,5 +125,5 @@ def test_a_short_plan_is_measured_without_a_trial_run(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(runner, "_probe_seconds_per_message", fail_if_probed)
     short = replace(PLAN, iters=500)
-    runs = runner._variants_of_round(short, bench.runner.raw_socket_floors_of_plan(short))
+    runs = runner._variants_of_round(short, bench.runner.comparison_runs_of_plan(short))
     assert runner._choose_iterations(short, runs, {}) == (short, "")

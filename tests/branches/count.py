@@ -65,7 +65,7 @@ class SourceLine:
         return self.file.split("/")[1]
 
     @property
-    def missed_branches(self) -> int:
+    def missed_branch_count(self) -> int:
         """The number of branches of the line that were never taken."""
         return self.taken.count(0)
 
@@ -175,29 +175,32 @@ def summarize_by_layer(
         for entry in entries:
             entry.lines.append(line)
         row = rows[line.layer]
-        row[0] += len(line.taken) - line.missed_branches
-        row[1] += len(line.taken) - (line.missed_branches if entries else 0)
-        row[2] += line.missed_branches if entries else 0
+        row[0] += len(line.taken) - line.missed_branch_count
+        row[1] += len(line.taken) - (line.missed_branch_count if entries else 0)
+        row[2] += line.missed_branch_count if entries else 0
     problems = []
     for entry in excepted:
         if not entry.lines:
             problems.append(f"unreachable.toml: there is no such line any more: {entry}")
-        elif not entry.on_some_processors and not any(line.missed_branches for line in entry.lines):
+        elif not entry.on_some_processors and not any(
+            line.missed_branch_count for line in entry.lines
+        ):
             problems.append(f"unreachable.toml: a test takes it, so it goes: {entry}")
     return rows, problems
 
 
-def branch_coverage(row: list[int]) -> float:
+def percentage_of_branches_taken(row: list[int]) -> float:
     """Return the percentage of the counted branches that were taken."""
     return 100 * row[0] / row[1] if row[1] else 100.0
 
 
 def low_coverage_messages(rows: dict[str, list[int]]) -> list[str]:
     """Return a message for each layer below the required percentage."""
+    taken = {layer: percentage_of_branches_taken(row) for layer, row in rows.items()}
     return [
-        f"{layer}: {branch_coverage(row):.1f}% of its branches taken, less than {WANTED:.0f}%"
-        for layer, row in rows.items()
-        if branch_coverage(row) < WANTED
+        f"{layer}: {percent:.1f}% of its branches taken, less than {WANTED:.0f}%"
+        for layer, percent in taken.items()
+        if percent < WANTED
     ]
 
 
@@ -213,10 +216,10 @@ def main() -> int:
         for line in lines:
             if (
                 line.layer == args.missing
-                and line.missed_branches
+                and line.missed_branch_count
                 and not any(e.refers_to_source_line(line) for e in excepted)
             ):
-                missed = f"{line.missed_branches} of {len(line.taken)}"
+                missed = f"{line.missed_branch_count} of {len(line.taken)}"
                 print(f"{line.file}:{line.number}: {missed}: {line.text}")
         return 0
     rows, problems = summarize_by_layer(lines, excepted)
@@ -224,7 +227,7 @@ def main() -> int:
     for layer in filter(rows.__contains__, LAYERS):
         taken, counted, left_out = rows[layer]
         print(
-            f"{layer:<8}{counted:>10}{taken:>8}{branch_coverage(rows[layer]):>8.1f}%{left_out:>10}"
+            f"{layer:<8}{counted:>10}{taken:>8}{percentage_of_branches_taken(rows[layer]):>8.1f}%{left_out:>10}"
         )
     problems += low_coverage_messages(rows)
     if problems:

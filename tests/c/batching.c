@@ -30,7 +30,7 @@ static void poll_all_completions(void)
  * Posts two Sends, of which the first is transmitted immediately. Returns whether the second is
  * held back for batching, as happens while the device's thread sleeps because the program polls.
  */
-static bool is_second_send_batched(void)
+static bool post_two_sends_and_check_batching(void)
 {
 	poll_all_completions();
 	check(post_send(&end, 0, 8, 1));
@@ -56,7 +56,7 @@ int main(void)
 		struct siw_cq *cq;
 
 		must(now_ms() < until);
-		if (!is_second_send_batched()) {
+		if (!post_two_sends_and_check_batching()) {
 			nanosleep(&ms, NULL);
 			continue;
 		}

@@ -106,7 +106,7 @@ static void *call_all_functions_with_cancel_pending(void *unused)
 }
 
 /* Makes threads compete for the same locks, so that they sleep on them (base/lock.c). */
-static void *compete_for_locks(void *unused)
+static void *contend_for_library_locks(void *unused)
 {
 	struct siw_wc wc[4];
 
@@ -263,7 +263,7 @@ static void check_cancel_with_concurrent_pollers(void)
 	pthread_t threads[N_WAITS + 3];
 
 	for (size_t i = 0; i < N_WAITS + 3; i++)
-		threads[i] = start_thread(i < N_WAITS ? waits[i] : compete_for_locks);
+		threads[i] = start_thread(i < N_WAITS ? waits[i] : contend_for_library_locks);
 	for (size_t i = N_WAITS; i < N_WAITS + 3; i++)
 		must(join_thread(threads[i]) == &passed);
 	for (size_t i = 0; i < N_WAITS; i++) {

@@ -107,7 +107,7 @@ static void receive_and_reply(struct end *e)
 	}
 }
 
-static void run_until_responses_received(int n)
+static void receive_and_reply_until_done(int n)
 {
 	time_t end = time(NULL) + PATIENT;
 
@@ -125,7 +125,7 @@ int64_t __wrap_siw_rd_tx(struct siw_rd_peer *peer, enum siw_rd_space space, cons
 
 	if (r > 0 && at_once) {
 		at_once = false; /* because this function also transmits the response */
-		run_until_responses_received(done + 1);
+		receive_and_reply_until_done(done + 1);
 	}
 	return r;
 }
@@ -147,7 +147,7 @@ static void send_request_with_early_response(struct siw_rdmap_op *op, bool early
 	CHECK(siw_rdmap_begin_op(stream, op) == 0);
 	CHECK(!early || done == before + 1);
 	CHECK(siw_rdmap_flush_tx(stream, &accepted) >= 0);
-	run_until_responses_received(before + 1);
+	receive_and_reply_until_done(before + 1);
 	receive_and_reply(&answers);
 	receive_and_reply(&asks);
 	CHECK(done == before + 1 && user_data == op->user_data);

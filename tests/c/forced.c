@@ -91,7 +91,7 @@ static void create_all_objects(void)
 	check(siw_req_notify_cq(cq, 0));
 }
 
-static void *post_and_poll_until_stale(void *unused)
+static void *post_until_objects_are_stale(void *unused)
 {
 	struct siw_sge sge = { (uintptr_t)memory, 64, mr->lkey };
 	struct siw_sge into = { (uintptr_t)memory + 64, 64, mr->lkey };
@@ -124,7 +124,7 @@ static void *read_cq_events_until_stale(void *unused)
 	return unused;
 }
 
-static void *read_async_events_until_stale(void *unused)
+static void *read_async_events_until_estale(void *unused)
 {
 	struct siw_async_event event;
 	int r;
@@ -173,8 +173,8 @@ static void check_all_handles_stale(void)
 int main(void)
 {
 	static void *(*const work[])(
-		void *) = { post_and_poll_until_stale, read_cq_events_until_stale,
-			    read_async_events_until_stale, read_cm_events_until_stale };
+		void *) = { post_until_objects_are_stale, read_cq_events_until_stale,
+			    read_async_events_until_estale, read_cm_events_until_stale };
 	const struct timespec a_while = { .tv_nsec = 50000000 };
 
 	for (int round = 0; round < 5; round++) {

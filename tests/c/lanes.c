@@ -135,7 +135,7 @@ static bool check_udp_and_tcp_port_with_one_number(struct siw_cq *cq)
 
 /* ---- creating and destroying ----------------------------------------------------------------- */
 
-static struct siw_qp *create_qp_of_some_type(struct creator *creator, unsigned int type)
+static struct siw_qp *create_qp_of_type_number(struct creator *creator, unsigned int type)
 {
 	struct siw_qp_init_attr init = { .qp_type = SIW_QPT_UD };
 
@@ -168,7 +168,7 @@ static void create_or_destroy_random_qp(struct creator *creator)
 		*at = NULL;
 		return;
 	}
-	qp = create_qp_of_some_type(creator, choice / KEPT);
+	qp = create_qp_of_type_number(creator, choice / KEPT);
 	if (!qp) {
 		must(errno == ENOMEM); /* the limit of the device's queue pairs is reached */
 		atomic_fetch_add(&refused, 1);
@@ -205,7 +205,7 @@ static void *send_messages(void *arg)
 	return NULL;
 }
 
-static void query_device(void)
+static void query_and_check_device(void)
 {
 	struct siw_device_info info;
 
@@ -230,7 +230,7 @@ static void query_qp_with_traffic(struct end *end)
 }
 
 /* Queries a queue pair that another thread may destroy meanwhile. */
-static void query_qp_of_creator(const struct creator *creator, unsigned int number)
+static void query_qp_of_creator_thread(const struct creator *creator, unsigned int number)
 {
 	struct siw_qp_init_attr init;
 	struct siw_qp *qp = creator->qps[number % KEPT];
@@ -251,9 +251,10 @@ static void *query_device_and_qps_repeatedly(void *arg)
 	for (; !stop; atomic_fetch_add(&queries, 1)) {
 		unsigned int choice = (unsigned int)rand_r(&seed);
 
-		query_device();
+		query_and_check_device();
 		query_qp_with_traffic(&ends[choice % LANES]);
-		query_qp_of_creator(&creators[choice / LANES % LANES], choice / LANES / LANES);
+		query_qp_of_creator_thread(&creators[choice / LANES % LANES],
+					   choice / LANES / LANES);
 	}
 	return NULL;
 }

@@ -59,7 +59,7 @@ struct side {
 
 static struct side a, b;
 
-static int ignore_socket_events(struct siw_io_handler *self)
+static int handle_no_socket_event(struct siw_io_handler *self)
 {
 	(void)self;
 	return 0;
@@ -138,7 +138,7 @@ static double monotonic_seconds(void)
 	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
-static bool is_handler_ready(struct side *side, const struct siw_io_handler *handler)
+static bool poll_reports_handler(struct side *side, const struct siw_io_handler *handler)
 {
 	struct siw_io_handler *handlers[HANDLERS];
 	int n = siw_llp_poller_poll(side->poller, handlers, HANDLERS);
@@ -162,7 +162,7 @@ static void wait_until_handler_ready(struct side *side, const struct siw_io_hand
 {
 	double until = monotonic_seconds() + LIMIT_S;
 
-	while (!is_handler_ready(side, handler)) {
+	while (!poll_reports_handler(side, handler)) {
 		must(monotonic_seconds() < until);
 		wait_for_poller_event(side);
 	}
@@ -646,7 +646,7 @@ static void scenario_paused_socket(void)
 	siw_llp_sock_pause(b.sock);
 	script_send_all(&a, "later");
 	for (int i = 0; i < 3; i++) {
-		print_step_result(&b, "is returned", is_handler_ready(&b, &b.handler));
+		print_step_result(&b, "is returned", poll_reports_handler(&b, &b.handler));
 		wait_for_poller_event(&b);
 	}
 	siw_llp_sock_resume(b.sock);
@@ -673,7 +673,7 @@ static struct siw_llp_poller *open_sibling_poller(const struct side *side)
 static void move_socket_to_poller(struct side *side, struct siw_llp_poller *poller)
 {
 	siw_llp_leave_poller(side->sock);
-	must(!siw_llp_join_poller(side->sock, poller));
+	must(!siw_llp_add_to_poller(side->sock, poller));
 	side->poller = poller;
 }
 
@@ -711,12 +711,12 @@ static void scenario_move_to_another_poller(void)
 	script_recv_all(&b, 6);
 	try_recv_and_print_result(&b);
 	move_socket_to_poller(&b, first);
-	print_step_result(&b, "is returned", is_handler_ready(&b, &b.handler));
+	print_step_result(&b, "is returned", poll_reports_handler(&b, &b.handler));
 	siw_llp_sock_pause(b.sock);
 	script_send_all(&a, "paused");
 	move_socket_to_poller(&b, second);
 	for (int i = 0; i < 3; i++) {
-		print_step_result(&b, "is returned", is_handler_ready(&b, &b.handler));
+		print_step_result(&b, "is returned", poll_reports_handler(&b, &b.handler));
 		wait_for_poller_event(&b);
 	}
 	siw_llp_sock_resume(b.sock);
@@ -731,7 +731,7 @@ static void scenario_move_to_another_poller(void)
 	try_recv_and_print_result(&b);
 	siw_llp_leave_poller(b.sock);
 	script_send_all(&a, "between");
-	must(!siw_llp_join_poller(b.sock, second));
+	must(!siw_llp_add_to_poller(b.sock, second));
 	b.poller = second;
 	wait_until_handler_ready(&b, &b.handler);
 	script_recv_all(&b, 7);
@@ -855,8 +855,8 @@ static void scenario_lossy_link(void)
 			send_until_socket_is_full(&flows[i]);
 			receive_and_check_flow_order(&flows[i]);
 		}
-		(void)is_handler_ready(&a, &a.handler);
-		(void)is_handler_ready(&b, &b.handler);
+		(void)poll_reports_handler(&a, &a.handler);
+		(void)poll_reports_handler(&b, &b.handler);
 		wait_for_poller_event(&a);
 		wait_for_poller_event(&b);
 	}
@@ -889,26 +889,26 @@ static struct siw_addr parse_addr_and_set_port(const char *addr)
  * Returns the text to print for an address, because the host's addresses differ between the two
  * builds.
  */
-static const char *text_for_address(const char *addr)
+static const char *address_label_for_output(const char *addr)
 {
 	return !strcmp(addr, ADDR_A) ? "IPv4" : !strcmp(addr, ADDR_V6) ? "IPv6" : addr;
 }
 
 /* Reserves a port. Returns the descriptor, or -1 after an error. */
-static int reserve_port(bool udp, const char *addr, bool v6_only)
+static int reserve_port_and_get_fd(bool udp, const char *addr, bool v6_only)
 {
 	struct siw_addr at = parse_addr_and_set_port(addr);
 	int fd = udp ? siw_llp_udp_reserve_port(&at, v6_only)
 		     : siw_llp_tcp_reserve_port(&at, v6_only);
 
-	printf("%s keep %s%s: %s\n", udp ? "udp" : "tcp", text_for_address(addr),
+	printf("%s keep %s%s: %s\n", udp ? "udp" : "tcp", address_label_for_output(addr),
 	       v6_only ? " alone" : "", result_text(fd < 0 ? fd : 0));
 	return fd < 0 ? -1 : fd;
 }
 
 static void reserve_and_release_port(bool udp, const char *addr, bool v6_only)
 {
-	int fd = reserve_port(udp, addr, v6_only);
+	int fd = reserve_port_and_get_fd(udp, addr, v6_only);
 
 	if (fd >= 0)
 		siw_llp_event_fd_close(fd);
@@ -929,7 +929,8 @@ static void open_and_close_socket(bool udp, const char *addr, bool between)
 	int rv = udp ? siw_llp_udp_open(a.poller, &at, &a.of_listener, &sock)
 		     : siw_llp_tcp_listen(a.poller, &at, 4, &a.of_listener, &sock);
 
-	printf("%s open %s: %s\n", udp ? "udp" : "tcp", text_for_address(addr), result_text(rv));
+	printf("%s open %s: %s\n", udp ? "udp" : "tcp", address_label_for_output(addr),
+	       result_text(rv));
 	if (rv)
 		return;
 	for (size_t i = 0; between && i < sizeof(kept) / sizeof(kept[0]); i++)
@@ -950,14 +951,14 @@ static void check_port_reservations(bool udp)
 	open_and_close_socket(udp, "0.0.0.0", false);
 	open_and_close_socket(udp, "::", false);
 	for (int alone = 0; alone < 2; alone++) {
-		fd = reserve_port(udp, "::", alone);
+		fd = reserve_port_and_get_fd(udp, "::", alone);
 		reserve_and_release_port(udp, "0.0.0.0", false);
 		reserve_and_release_port(udp, "::", true);
 		open_and_close_socket(udp, ADDR_A, true);
 		open_and_close_socket(udp, ADDR_V6, true);
 		siw_llp_event_fd_close(fd);
 	}
-	fd = reserve_port(udp, "0.0.0.0", false);
+	fd = reserve_port_and_get_fd(udp, "0.0.0.0", false);
 	reserve_and_release_port(udp, "::", false);
 	reserve_and_release_port(udp, "::", true);
 	open_and_close_socket(udp, ADDR_A, false);
@@ -990,7 +991,7 @@ static const struct {
 
 static void open_poller_of_endpoint(struct side *side, const char *addr)
 {
-	side->handler.serve = side->of_listener.serve = ignore_socket_events;
+	side->handler.serve = side->of_listener.serve = handle_no_socket_event;
 	must(!siw_addr_parse(addr, 0, &side->addr));
 	must(!siw_llp_poller_open(NULL, &side->poller));
 }
@@ -1017,7 +1018,7 @@ static void run_port_reservation_scenario(uint64_t seed)
 	siw_llp_close(a.listener);
 	siw_llp_poller_close(a.poller);
 #ifdef SIMULATED
-	must(!siw_sim_close());
+	must(!siw_sim_close_world());
 #endif
 }
 
@@ -1086,7 +1087,7 @@ int main(int argc, char **argv)
 		siw_sim_stats(&stats);
 		must(stats.lost > 0);
 	}
-	must(!siw_sim_close());
+	must(!siw_sim_close_world());
 #endif
 	return 0;
 }

@@ -160,7 +160,7 @@ static void connect_tcp_stream(struct siw_llp_sock *listener, const struct siw_a
 		sched_yield();
 	must(!rv);
 	siw_llp_leave_poller(stream->sock);
-	must(!siw_llp_join_poller(stream->sock, lanes[0].poller));
+	must(!siw_llp_add_to_poller(stream->sock, lanes[0].poller));
 }
 
 static void open_tcp_streams(void)
@@ -208,13 +208,13 @@ static void move_stream_to_lane(struct stream *stream, unsigned int to)
 	pthread_mutex_lock(&first->lock);
 	pthread_mutex_lock(&second->lock);
 	siw_llp_leave_poller(stream->sock);
-	must(!siw_llp_join_poller(stream->sock, lanes[to].poller));
+	must(!siw_llp_add_to_poller(stream->sock, lanes[to].poller));
 	stream->lane = to;
 	pthread_mutex_unlock(&second->lock);
 	pthread_mutex_unlock(&first->lock);
 }
 
-static void run_test_of_moving_streams(void)
+static void test_streams_move_between_lanes(void)
 {
 	pthread_t threads[POLLERS + 1];
 	char octets[64] = { 0 };
@@ -298,7 +298,7 @@ int main(int argc, char **argv)
 	if (!strcmp(argv[1], "wake"))
 		run_wake_test();
 	else if (!strcmp(argv[1], "move"))
-		run_test_of_moving_streams();
+		test_streams_move_between_lanes();
 	else
 		run_cancel_test();
 	for (int i = 0; i < POLLERS; i++)

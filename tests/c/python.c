@@ -175,7 +175,7 @@ static void install_signal_handlers(void)
 }
 
 /* Ends this process as the program has ended. */
-static int end_with_status(int status)
+static int end_as_program_ended(int status)
 {
 	const struct rlimit no_core = { 0, 0 };
 
@@ -187,7 +187,7 @@ static int end_with_status(int status)
 	return 128 + WTERMSIG(status);
 }
 
-static int run_interpreter(const char *folder, char *argv[])
+static int exec_interpreter(const char *folder, char *argv[])
 {
 	char link[PATH_MAX + 16], interpreter[PATH_MAX];
 	ssize_t length;
@@ -232,9 +232,9 @@ int main(int argc, char *argv[])
 		install_signal_handlers();
 	set_signals_blocked(false);
 	if (server < 0)
-		return run_interpreter(folder, words);
+		return exec_interpreter(folder, words);
 	/* Pipes must end when the program closes them. */
 	for (int i = 0; i < n_descriptors; i++)
 		close(descriptors[i]);
-	return receive_number(server, &status) ? end_with_status(status) : 127;
+	return receive_number(server, &status) ? end_as_program_ended(status) : 127;
 }

@@ -66,8 +66,8 @@ static void challenge_hello_after_delay(uint64_t ns, bool near)
 	epoch = ntohl(find_nth_sent_datagram(SIW_DGRAM_RD_HELLO, 0)->wire.source_epoch);
 	advance_clock(ns);
 	n_sent = 0;
-	SEND_FROM_PEER(SIW_DGRAM_RD_CHALLENGE,
-		       .rest = build_echo_body_with_cookie("a cookie, 20 octets."), .len = ECHO);
+	SEND_FROM_PEER(SIW_DGRAM_RD_CHALLENGE, .rest = build_rd_echo_body("a cookie, 20 octets."),
+		       .len = ECHO);
 	process_endpoint_events();
 }
 
@@ -123,7 +123,7 @@ static void check_echo_retransmission_between_machines(void)
 /*
  * Returns whether an ECHO that arrives ns nanoseconds after its CHALLENGE still establishes a peer.
  */
-static bool is_late_echo_accepted(uint64_t ns)
+static bool try_late_echo(uint64_t ns)
 {
 	open_endpoint();
 	SEND_FROM_PEER(SIW_DGRAM_RD_HELLO, .rest = hello_body, .len = sizeof(hello_body));
@@ -137,9 +137,9 @@ static bool is_late_echo_accepted(uint64_t ns)
 
 static void check_cookie_lifetime(void)
 {
-	CHECK(is_late_echo_accepted(30 * S) && !is_late_echo_accepted(30 * S + MS));
+	CHECK(try_late_echo(30 * S) && !try_late_echo(30 * S + MS));
 	CHECK(!siw_setting_set("rd_idle_ms", 300));
-	CHECK(is_late_echo_accepted(300 * MS) && !is_late_echo_accepted(301 * MS));
+	CHECK(try_late_echo(300 * MS) && !try_late_echo(301 * MS));
 	CHECK(!siw_setting_set("rd_idle_ms", 30000));
 }
 
@@ -165,7 +165,7 @@ static void make_round_trips(uint32_t n, uint64_t rtt)
 		send_segment(1);
 		advance_clock(rtt);
 		SEND_FROM_PEER(SIW_DGRAM_RD_ACK,
-			       .acknowledged = (uint32_t)siw_rd_total_queued_segments(
+			       .acknowledged = (uint32_t)siw_rd_segments_ever_queued(
 				       get_simulated_peer(), SIW_RD_REQUESTS),
 			       .credit = 4096);
 		process_endpoint_events();
@@ -447,7 +447,7 @@ static void send_full_segments(uint64_t ns)
 		send_segment(siw_rd_mulpdu(get_simulated_peer(), SIW_RD_REQUESTS));
 		advance_clock(MS);
 		SEND_FROM_PEER(SIW_DGRAM_RD_ACK,
-			       .acknowledged = (uint32_t)siw_rd_total_queued_segments(
+			       .acknowledged = (uint32_t)siw_rd_segments_ever_queued(
 				       get_simulated_peer(), SIW_RD_REQUESTS),
 			       .credit = 4096);
 		process_endpoint_events();
@@ -572,7 +572,7 @@ static void check_ack_of_unsent_ignored(void)
 	for (int i = 0; i < 5; i++)
 		send_segment(1);
 	CHECK(count_sent_datagrams(SIW_DGRAM_RD_DATA) == 2 &&
-	      siw_rd_total_queued_segments(get_simulated_peer(), SIW_RD_REQUESTS) == 5);
+	      siw_rd_segments_ever_queued(get_simulated_peer(), SIW_RD_REQUESTS) == 5);
 	SEND_FROM_PEER(SIW_DGRAM_RD_ACK, .acknowledged = 3, .credit = 2);
 	process_endpoint_events();
 	CHECK(siw_rd_total_accepted_segments(get_simulated_peer(), SIW_RD_REQUESTS) == 0);
@@ -595,7 +595,7 @@ static void check_ack_of_unsent_ignored(void)
 }
 
 /* Checks that each range of an ACK acknowledges its own datagrams, and no others. */
-static void check_ack_ranges(void)
+static void check_ranges_acknowledge_own_datagrams(void)
 {
 	/* For each range: how many datagrams are missing, and how many arrived after them. */
 	static const uint16_t there[][2] = { { 1, 1 }, { 2, 1 }, { 2, 2 },
@@ -612,7 +612,7 @@ static void check_ack_ranges(void)
 	establish_contact();
 	for (int i = 0; i < 24; i++)
 		send_segment(1);
-	CHECK(siw_rd_total_queued_segments(get_simulated_peer(), SIW_RD_REQUESTS) == 24);
+	CHECK(siw_rd_segments_ever_queued(get_simulated_peer(), SIW_RD_REQUESTS) == 24);
 	advance_clock(MS);
 	n_sent = 0;
 	for (int i = 0; i < RANGES; i++) {
@@ -688,7 +688,7 @@ static void check_batch_resumes_after_full_socket(void)
 	check_sends_resume_after_full_socket(false);
 }
 
-static void check_sends_resume_without_batches(void)
+static void check_unbatched_resume_after_full_socket(void)
 {
 	check_sends_resume_after_full_socket(true);
 }
@@ -820,13 +820,13 @@ static const struct {
 	{ "challenges", check_challenge_rate_limit },
 	{ "byes", check_bye_rate_limit },
 	{ "full-socket-together", check_batch_resumes_after_full_socket },
-	{ "full-socket-one-by-one", check_sends_resume_without_batches },
+	{ "full-socket-one-by-one", check_unbatched_resume_after_full_socket },
 	{ "full-socket-amid", check_socket_full_after_first_datagram },
 	{ "full-socket-ack", check_full_socket_drops_ack },
 	{ "full-socket-others", check_all_peers_resume_after_full_socket },
 	{ "full-socket-over", check_peer_closed_while_socket_is_full },
 	{ "ack-never-sent", check_ack_of_unsent_ignored },
-	{ "ack-by-ranges", check_ack_ranges },
+	{ "ack-by-ranges", check_ranges_acknowledge_own_datagrams },
 };
 
 int main(int argc, char **argv)

@@ -62,11 +62,11 @@ void send_from_peer(const struct peer_datagram *what);
 #define SEND_FROM_PEER(...) send_from_peer(&(struct peer_datagram){ __VA_ARGS__ })
 /*
  * The simulated peer's parameters, padded to the length of a HELLO body;
- * build_echo_body_with_cookie() appends a cookie.
+ * build_rd_echo_body() appends a cookie.
  */
 extern const uint8_t hello_body[SIW_RD_HELLO_LEAST];
 enum { OFFER = 16, ECHO = OFFER + SIW_RD_COOKIE_LEN };
-const uint8_t *build_echo_body_with_cookie(const void *cookie);
+const uint8_t *build_rd_echo_body(const void *cookie);
 /* Returns the body of the ECHO that answers the first CHALLENGE in the log. */
 const uint8_t *build_echo_body(void);
 /* Delivers the datagrams in flight and runs the endpoint until it has handled all of them. */

@@ -156,7 +156,7 @@ const uint8_t hello_body[SIW_RD_HELLO_LEAST] = {
 	0,
 };
 
-const uint8_t *build_echo_body_with_cookie(const void *cookie)
+const uint8_t *build_rd_echo_body(const void *cookie)
 {
 	static uint8_t body[ECHO];
 
@@ -169,7 +169,7 @@ const uint8_t *build_echo_body(void)
 {
 	const uint8_t *rest = find_nth_sent_datagram(SIW_DGRAM_RD_CHALLENGE, 0)->rest;
 
-	return build_echo_body_with_cookie(rest + SIW_RD_HEAD_LEN + rest[3]);
+	return build_rd_echo_body(rest + SIW_RD_HEAD_LEN + rest[3]);
 }
 
 void establish_contact(void)

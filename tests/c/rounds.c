@@ -52,7 +52,7 @@ int __wrap_clock_gettime(clockid_t clock, struct timespec *now)
  * Posts POSTS Sends, POST_NS ns apart, without polling. Returns whether some Sends are held back
  * for batching, as happens while the device's thread sleeps because the program polls.
  */
-static bool post_sends_and_check_batching(void)
+static bool are_posted_sends_held_back(void)
 {
 	for (unsigned int i = 0; i < POSTS; i++) {
 		check(post_send(&end, i, 8, i));
@@ -70,7 +70,7 @@ int main(void)
 	open_ud_endpoint(&end, &rig, SLOTS, NULL);
 	poster = pthread_self();
 	until = time(NULL) + LIMIT_MS / 1000;
-	while (!post_sends_and_check_batching()) {
+	while (!are_posted_sends_held_back()) {
 		must(time(NULL) < until);
 		poll_all_completions();
 	}

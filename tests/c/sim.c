@@ -460,7 +460,7 @@ static void *run_echo_task(void *arg)
 {
 	struct end *end = arg;
 
-	siw_sim_task_begin(task_numbers[end - ends]);
+	siw_sim_task_wait_first_turn(task_numbers[end - ends]);
 	for (uint32_t n = 0; n < 50; n++) {
 		wait_for_completion(end, SIW_WC_RECV);
 		post_recv(end, n);

@@ -23,7 +23,7 @@ static void run_scenario(const struct sim_program *program, const char *name, ui
 		printf("hash=%016" PRIx64 "\n", siw_sim_trace_hash());
 		printf("now=%" PRIu64 "\n", siw_sim_now());
 		program->print_stats(&stats);
-		must(!siw_sim_close());
+		must(!siw_sim_close_world());
 		return;
 	}
 	fprintf(stderr, "no scenario %s\n", name);

@@ -182,7 +182,7 @@ static int post_request(struct end *end, int opcode, uint32_t number, uint32_t l
 	return siw_post_send(end->qp, &wr, NULL);
 }
 
-static bool has_message_number(const uint8_t *at, uint32_t number, uint32_t length)
+static bool is_filled_with_number(const uint8_t *at, uint32_t number, uint32_t length)
 {
 	for (uint32_t i = 0; i + sizeof(number) <= length; i += sizeof(number))
 		if (memcmp(at + i, &number, sizeof(number)) != 0)
@@ -203,7 +203,7 @@ struct flow {
 	uint32_t posted, sent, received;
 };
 
-static void poll_flow_completion(struct end *end, struct flow *mine, struct flow *theirs)
+static void poll_and_handle_flow_completion(struct end *end, struct flow *mine, struct flow *theirs)
 {
 	struct siw_wc wc;
 
@@ -215,8 +215,8 @@ static void poll_flow_completion(struct end *end, struct flow *mine, struct flow
 		return;
 	}
 	must(wc.opcode == SIW_WC_RECV && wc.wr_id == theirs->received);
-	must(has_message_number(slot_address(end, wc.wr_id % RECEIVES), theirs->received,
-				wc.byte_len));
+	must(is_filled_with_number(slot_address(end, wc.wr_id % RECEIVES), theirs->received,
+				   wc.byte_len));
 	must(wc.byte_len == 4 + theirs->received * 7 % 1000 * 4);
 	theirs->received++;
 	must(!post_recv(end, wc.wr_id + RECEIVES));
@@ -252,7 +252,7 @@ static void exchange_numbered_sends(struct end *a, struct end *b, uint32_t from,
 				must(!post_request(both[i], SIW_WR_SEND, flow->posted++, length,
 						   NULL, 0));
 			}
-			poll_flow_completion(both[i], flow, &flows[!i]);
+			poll_and_handle_flow_completion(both[i], flow, &flows[!i]);
 		}
 }
 
@@ -303,9 +303,9 @@ static void scenario_write_and_read(void)
 		must(!post_request(&ends[0], SIW_WR_RDMA_READ, n + 1, SLOT, &ends[1], 3));
 		expect_completion(&ends[0], SIW_WC_RDMA_WRITE, n);
 		expect_completion(&ends[0], SIW_WC_RDMA_READ, n + 1);
-		must(has_message_number(slot_address(&ends[1], 3), n, SLOT));
-		must(has_message_number(slot_address(&ends[0], RECEIVES + (n + 1) % RECEIVES), n,
-					SLOT));
+		must(is_filled_with_number(slot_address(&ends[1], 3), n, SLOT));
+		must(is_filled_with_number(slot_address(&ends[0], RECEIVES + (n + 1) % RECEIVES), n,
+					   SLOT));
 	}
 	close_endpoints();
 }
@@ -454,7 +454,7 @@ static void scenario_healed_partition(void)
 	healed = siw_sim_now();
 	expect_completion(&ends[0], SIW_WC_RDMA_WRITE, 1);
 	expect_completion(&ends[0], SIW_WC_RDMA_READ, 2);
-	must(has_message_number(slot_address(&ends[1], 40), 1, SLOT));
+	must(is_filled_with_number(slot_address(&ends[1], 40), 1, SLOT));
 	printf("took=%" PRIu64 "\n", siw_sim_now() - healed);
 	close_endpoints();
 }
@@ -502,8 +502,8 @@ static void scenario_closed_tcp_receive_window(void)
 	for (uint32_t received = 0; received < N; received++) {
 		must(!post_recv(&ends[1], received));
 		expect_completion(&ends[1], SIW_WC_RECV, received);
-		must(has_message_number(slot_address(&ends[1], received % RECEIVES), received,
-					SLOT));
+		must(is_filled_with_number(slot_address(&ends[1], received % RECEIVES), received,
+					   SLOT));
 		while (posted < N && posted - sent < RECEIVES)
 			must(!post_request(&ends[0], SIW_WR_SEND, posted++, SLOT, NULL, 0));
 		sent += (uint32_t)siw_poll_cq(ends[0].cq, 1, &wc);

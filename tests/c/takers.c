@@ -113,7 +113,7 @@ static void post_buffer(uint64_t number)
 	}
 }
 
-static void post_buffers_and_resize(void)
+static void post_buffers_and_resize_queue(void)
 {
 	for (uint64_t i = 0; i < n_buffers; i++) {
 		post_buffer(i);
@@ -138,7 +138,7 @@ int main(int argc, char **argv)
 		takers[i].seed = i + 1;
 		CHECK(!pthread_create(&takers[i].thread, NULL, take_buffers, &takers[i]));
 	}
-	post_buffers_and_resize();
+	post_buffers_and_resize_queue();
 	for (int i = 0; i < TAKERS; i++) {
 		CHECK(!pthread_join(takers[i].thread, NULL));
 		used += takers[i].used;

@@ -37,7 +37,7 @@ def is_running(pid: int) -> bool:
         return False
 
 
-def run_siwarp(
+def run_siwarp_command(
     *arguments: object, cwd: object = "/", env: dict[str, str] | None = None, timeout: float = 60
 ) -> subprocess.CompletedProcess[str]:
     return pace.run_command(
@@ -83,7 +83,7 @@ def dissect_to_json(file: object, *options: object) -> Any:
 
 
 def run_siwarp_json(*arguments: object) -> Any:
-    done = run_siwarp(*arguments, "--json")
+    done = run_siwarp_command(*arguments, "--json")
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

@@ -7,8 +7,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from cli.cli_harness import is_running, run_siwarp
-from harness.siwarp_process import forking_programs_folder
+from cli.cli_harness import is_running, run_siwarp_command
+from harness.siwarp_process import folder_of_fork_server_clients
 from harness.verbs_harness import wait_until
 
 #: A program that runs the arguments after the host by a shell, as ssh does, with SSH_CONNECTION set
@@ -35,7 +35,9 @@ class Ssh:
         for folder in (self.home, self.programs):
             folder.mkdir()
         self.add_program("ssh", FAKE_SSH)
-        self.add_program("siwarp", f'#!/bin/sh\nexec "{forking_programs_folder()}/siwarp" "$@"\n')
+        self.add_program(
+            "siwarp", f'#!/bin/sh\nexec "{folder_of_fork_server_clients()}/siwarp" "$@"\n'
+        )
 
     def add_program(self, name: str, text: str) -> None:
         path = self.programs / name
@@ -50,10 +52,10 @@ class Ssh:
             "FAKE_SSH_CONNECTION": connection,
         }
 
-    def run_cp(
+    def run_siwarp_cp(
         self, *arguments: object, env: dict[str, str] | None = None, **more: Any
     ) -> subprocess.CompletedProcess[str]:
-        return run_siwarp("cp", *arguments, env=self.environment() | (env or {}), **more)
+        return run_siwarp_command("cp", *arguments, env=self.environment() | (env or {}), **more)
 
     def check_that_far_ends_have_ended(self) -> None:
         for line in self.log.read_text().splitlines():

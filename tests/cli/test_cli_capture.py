@@ -16,11 +16,11 @@ from cli.cli_harness import (
     dissect_to_json,
     qkey_options,
     run_ping_server,
-    run_siwarp,
+    run_siwarp_command,
     run_siwarp_in_process,
 )
 from harness.rc_traffic import generate_rc_capture, generate_terminate_capture
-from harness.siwarp_process import COMMAND, forking_programs_folder
+from harness.siwarp_process import COMMAND, folder_of_fork_server_clients
 from harness.verbs_harness import wait_until
 from scapy.utils import rdpcap
 
@@ -32,8 +32,8 @@ from siwarp.verbs import AH, CQ, MR, PD, QP, Context, QPInitAttr, QPType, RecvWR
 
 def capture_ping(file: Path, qp: str, *more: object) -> None:
     with run_ping_server("--qp", qp, "--addr", "127.0.0.1") as (port, _):
-        done = run_siwarp(
-            "capture", "-o", file, "--", forking_programs_folder() / "siwarp",
+        done = run_siwarp_command(
+            "capture", "-o", file, "--", folder_of_fork_server_clients() / "siwarp",
             "ping", "127.0.0.1", "-p", port, "--qp", qp, *qkey_options(qp), *more,
         )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -64,9 +64,9 @@ def test_a_ud_ping_is_captured_completely_and_dissected(tmp_path: Path) -> None:
 def test_words_after_the_captured_program_are_arguments_of_the_program(tmp_path: Path) -> None:
     file = tmp_path / "x.pcapng"
     for between in ([], ["--"]):
-        done = run_siwarp(
+        done = run_siwarp_command(
             *("capture", "-o", file, *between),
-            *(forking_programs_folder() / "siwarp", "ping", "-n", 3, "--json"),
+            *(folder_of_fork_server_clients() / "siwarp", "ping", "-n", 3, "--json"),
         )
         assert (done.returncode, json.loads(done.stdout)["received"]) == (0, 3)
         assert len(dissect_to_json(file)) == 6
@@ -123,7 +123,7 @@ def test_dissect_links_read_requests_and_their_responses(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("status", [0, 3, 77])
 def test_siwarp_capture_returns_the_exit_status_of_its_command(tmp_path: Path, status: int) -> None:
-    done = run_siwarp(
+    done = run_siwarp_command(
         "capture", "-o", tmp_path / "x", "--", sys.executable, "-c", f"exit({status})"
     )
     assert done.returncode == status
@@ -131,7 +131,7 @@ def test_siwarp_capture_returns_the_exit_status_of_its_command(tmp_path: Path, s
 
 def test_siwarp_capture_ends_with_the_signal_that_ended_its_command(tmp_path: Path) -> None:
     code = "import os, signal; os.kill(os.getpid(), signal.SIGTERM)"
-    done = run_siwarp("capture", "-o", tmp_path / "x", "--", sys.executable, "-c", code)
+    done = run_siwarp_command("capture", "-o", tmp_path / "x", "--", sys.executable, "-c", code)
     assert done.returncode == -signal.SIGTERM
 
 
@@ -143,7 +143,7 @@ def test_after_the_run_siwarp_capture_prints_the_files_of_each_process(tmp_path:
     code = (
         f"import os, subprocess, sys; {OPENER}; subprocess.run([sys.executable, '-c', {OPENER!r}])"
     )
-    done = run_siwarp("capture", "-o", tmp_path / "x.pcapng", sys.executable, "-c", code)
+    done = run_siwarp_command("capture", "-o", tmp_path / "x.pcapng", sys.executable, "-c", code)
     assert (done.returncode, done.stdout) == (0, "")
     names = [line.removeprefix("siwarp capture: ") for line in done.stderr.splitlines()]
     written = {f for f in tmp_path.iterdir() if f.name != "x-1.pcapng"}
@@ -152,7 +152,7 @@ def test_after_the_run_siwarp_capture_prints_the_files_of_each_process(tmp_path:
 
 
 def test_siwarp_capture_prints_the_name_of_a_file_with_the_pid(tmp_path: Path) -> None:
-    done = run_siwarp("capture", "-o", tmp_path / "%p.pcapng", sys.executable, "-c", OPENER)
+    done = run_siwarp_command("capture", "-o", tmp_path / "%p.pcapng", sys.executable, "-c", OPENER)
     (file,) = tmp_path.iterdir()
     assert done.stderr == f"siwarp capture: {file}, {file.stat().st_size:,} octets\n"
 
@@ -160,7 +160,7 @@ def test_siwarp_capture_prints_the_name_of_a_file_with_the_pid(tmp_path: Path) -
 def test_capturing_a_command_without_a_device_writes_no_file_and_prints_a_message(
     tmp_path: Path,
 ) -> None:
-    done = run_siwarp("capture", "-o", tmp_path / "x", "true")
+    done = run_siwarp_command("capture", "-o", tmp_path / "x", "true")
     assert list(tmp_path.iterdir()) == []
     assert (
         done.stderr
@@ -210,10 +210,10 @@ def test_siwarp_capture_forwards_signals_to_its_command(tmp_path: Path) -> None:
 # To test this, SIGTERM is blocked in the main thread, so that another thread receives the signal.
 RUN_WITH_SIGNALS_IN_ANOTHER_THREAD = """
 import os, signal, sys, threading
-from siwarp.cli.execute import run_as_child
+from siwarp.cli.execute import run_program_and_wait
 threading.Thread(target=threading.Event().wait, daemon=True).start()
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
-sys.exit(run_as_child([sys.executable, "-c", sys.argv[1]], os.environ))
+sys.exit(run_program_and_wait([sys.executable, "-c", sys.argv[1]], os.environ))
 """
 
 
@@ -241,14 +241,14 @@ def test_signals_ignored_by_the_shell_are_ignored_by_the_captured_command(tmp_pa
 
 
 def test_capturing_a_command_that_does_not_exist_has_exit_status_127(tmp_path: Path) -> None:
-    done = run_siwarp("capture", "-o", tmp_path / "x", "--", "no-such-command-of-siwarp")
+    done = run_siwarp_command("capture", "-o", tmp_path / "x", "--", "no-such-command-of-siwarp")
     assert done.returncode == 127
     assert "no-such-command-of-siwarp" in done.stderr
 
 
 def test_an_existing_capture_file_is_kept_if_the_command_does_not_exist(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"an older one")
-    done = run_siwarp("capture", "-o", tmp_path / "x", "--", "no-such-command-of-siwarp")
+    done = run_siwarp_command("capture", "-o", tmp_path / "x", "--", "no-such-command-of-siwarp")
     assert done.returncode == 127
     assert (tmp_path / "x").read_bytes() == b"an older one"
 
@@ -276,7 +276,7 @@ def test_a_killed_command_leaves_a_complete_capture_file(tmp_path: Path, fork: b
     # The child process opens no device, and kills itself with SIGKILL.
     child = "if os.fork() == 0: os.kill(os.getpid(), signal.SIGKILL)" if fork else ""
     code = EXCHANGE_AND_BE_KILLED.format(fork=child)
-    done = run_siwarp("capture", "-o", file, "--", sys.executable, "-c", code)
+    done = run_siwarp_command("capture", "-o", file, "--", sys.executable, "-c", code)
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert len(dissect_to_json(file)) == 40  # each message is captured when sent and when received
     assert [p.name for p in tmp_path.iterdir()] == ["x.pcapng"]
@@ -290,7 +290,7 @@ def test_a_path_that_cannot_be_written_is_reported_before_the_command_runs(tmp_p
         "/proc/x.pcapng",
         f"{tmp_path}/{'x' * 300}",
     ):
-        done = run_siwarp("capture", "-o", place, "--", "touch", touch)
+        done = run_siwarp_command("capture", "-o", place, "--", "touch", touch)
         assert done.returncode == 1
         assert done.stderr.startswith("siwarp: ")
     assert not touch.exists()
@@ -298,8 +298,8 @@ def test_a_path_that_cannot_be_written_is_reported_before_the_command_runs(tmp_p
 
 def test_the_size_of_a_capture_can_be_limited(tmp_path: Path) -> None:
     file = tmp_path / "x.pcapng"
-    done = run_siwarp(
-        "capture", "--max-mb", 1, "-o", file, "--", forking_programs_folder() / "siwarp",
+    done = run_siwarp_command(
+        "capture", "--max-mb", 1, "-o", file, "--", folder_of_fork_server_clients() / "siwarp",
         "ping", "-n", 200, "-s", 20_000, "--qp", "rc",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -319,7 +319,7 @@ for _ in range(2):
         assert process.wait(60) == 0
         print(process.pid)
 """
-    done = run_siwarp("capture", "-o", file, "--", sys.executable, "-c", code)
+    done = run_siwarp_command("capture", "-o", file, "--", sys.executable, "-c", code)
     assert done.returncode == 0, done.stderr
     _first, second = done.stdout.split()
     assert sorted(p.name for p in tmp_path.iterdir()) == [f"x-{second}.pcapng", "x.pcapng"]
@@ -329,7 +329,7 @@ for _ in range(2):
 def test_the_environment_variable_captures_like_the_command_without_a_warning(
     tmp_path: Path,
 ) -> None:
-    done = run_siwarp(
+    done = run_siwarp_command(
         "ping", "-n", 3, "--qp", "ud", env={"SIWARP_CAPTURE": f"{tmp_path}/x-%p.pcapng"}
     )
     assert done.returncode == 0

@@ -20,7 +20,7 @@ from cli.cli_harness import (
     environment_without_sanitizer,
     qkey_options,
     run_ping_server,
-    run_siwarp,
+    run_siwarp_command,
     run_siwarp_json,
 )
 from harness.siwarp_process import COMMAND
@@ -36,7 +36,7 @@ from siwarp.verbs import Context, get_device_list
 
 
 def test_help_names_every_command() -> None:
-    done = run_siwarp("--help")
+    done = run_siwarp_command("--help")
     assert done.returncode == 0
     for name in (
         "demo",
@@ -64,9 +64,9 @@ def test_commands_that_other_tests_fork_also_run_in_a_new_interpreter() -> None:
 
 
 def test_the_version_options_print_the_version_of_the_library() -> None:
-    done = run_siwarp("--version")
+    done = run_siwarp_command("--version")
     assert re.fullmatch(r"siwarp \d+\.\d+\.\d+\n", done.stdout)
-    assert run_siwarp("-V").stdout == done.stdout
+    assert run_siwarp_command("-V").stdout == done.stdout
 
 
 @pytest.mark.parametrize(
@@ -108,10 +108,13 @@ def test_the_completion_script_is_printed_for_each_shell(shell: str) -> None:
     # Without the environment variable, typer ignores the argument, and prints the completion script
     # for the shell that started the tests.
     named = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
-    assert run_siwarp("--show-completion", shell, env=named).stdout.count("_SIWARP_COMPLETE") >= 1
+    assert (
+        run_siwarp_command("--show-completion", shell, env=named).stdout.count("_SIWARP_COMPLETE")
+        >= 1
+    )
 
 
-def modules_imported_by(*words: str) -> set[str]:
+def modules_imported_by_command(*words: str) -> set[str]:
     """Return the names of the modules that a command imports."""
     done = subprocess.run(
         [COMMAND[0], "-X", "importtime", *COMMAND[1:], *words],
@@ -125,13 +128,13 @@ def modules_imported_by(*words: str) -> set[str]:
 
 
 def test_bench_imports_no_event_loop_and_no_verbs_before_a_measurement() -> None:
-    imported = modules_imported_by("bench", "--help")
+    imported = modules_imported_by_command("bench", "--help")
     assert "siwarp.bench.runner" in imported
     assert not imported & {"asyncio", "siwarp.verbs", "siwarp._siwarp", "numpy", "scapy"}
 
 
 def test_ping_with_output_to_a_pipe_imports_no_modules_for_terminals_or_captures() -> None:
-    imported = modules_imported_by("ping", "-n", "1")
+    imported = modules_imported_by_command("ping", "-n", "1")
     assert "siwarp.verbs" in imported
     assert not imported & {"rich", "pydantic", "scapy", "numpy", "asyncio", "siwarp.inspect"}
 
@@ -144,7 +147,7 @@ def test_the_command_devices_lists_interfaces_with_addresses_and_limits() -> Non
     assert "127.0.0.1" in lo["addresses"]
     with Context() as ctx:
         assert lo["limits"]["max_ud_msg"] == ctx.query_device().max_ud_msg
-    table = run_siwarp("devices").stdout
+    table = run_siwarp_command("devices").stdout
     assert "siw_lo" in table
     assert "127.0.0.1" in table
 
@@ -167,10 +170,10 @@ def test_devices_and_doctor_give_advice_if_no_interface_has_an_address(
 def test_the_peer_process_of_the_demo_fails_with_a_message_and_no_traceback(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fail_without_device(_path: Path) -> None:
+    def raise_no_device_error(_path: Path) -> None:
         raise verbs.Error(errno.ENODEV, "no device (see `siwarp devices`)")
 
-    monkeypatch.setattr(demo_peer, "serve_file", fail_without_device)
+    monkeypatch.setattr(demo_peer, "serve_file", raise_no_device_error)
     monkeypatch.setattr(sys, "argv", ["demo_peer", "file"])
     assert demo_peer.main() == 1
     assert capsys.readouterr().err == "siwarp demo's peer: no device (see `siwarp devices`)\n"
@@ -182,7 +185,7 @@ def test_config_prints_every_setting_of_settings_h() -> None:
     assert len(variables) > 5
     rows = run_siwarp_json("config")
     assert [row["variable"] for row in rows] == variables
-    table = run_siwarp("config").stdout
+    table = run_siwarp_command("config").stdout
     for row in rows:
         assert row["minimum"] <= row["value"] <= row["maximum"]
         shown = re.findall(rf"^{row['variable']} +{row['value']} ", table, re.MULTILINE)
@@ -196,7 +199,7 @@ def test_each_setting_belongs_to_exactly_one_group() -> None:
 
 def test_config_prints_settings_that_differ_from_the_default_first() -> None:
     plain = {"SIWARP_CRC": "0", "SIWARP_QKEY": "0", "SIWARP_CRC_FIRST": "0"}
-    lines = run_siwarp("--budget", 9, "config", env=plain).stdout.splitlines()
+    lines = run_siwarp_command("--budget", 9, "config", env=plain).stdout.splitlines()
     assert lines[0].startswith("different from the default")
     assert [line.split()[:3] for line in lines[1:3]] == [
         ["SIWARP_BUDGET", "9", "64"],
@@ -207,7 +210,7 @@ def test_config_prints_settings_that_differ_from_the_default_first() -> None:
 
 def test_config_prints_one_setting_by_any_of_its_names() -> None:
     for name in ("mulpdu", "SIWARP_MULPDU", "--mulpdu"):
-        first, what, bounds = run_siwarp("config", name).stdout.splitlines()
+        first, what, bounds = run_siwarp_command("config", name).stdout.splitlines()
         assert first == "SIWARP_MULPDU, or --mulpdu before a command"
         assert "RFC 5044 section 4.5" in what
         assert bounds == "  value 64768; default 64768; from 128 to 64768"
@@ -216,7 +219,7 @@ def test_config_prints_one_setting_by_any_of_its_names() -> None:
 
 @pytest.mark.parametrize(("name", "advice"), [("SIWARP_CR", "did you mean SIWARP_CRC?"), ("", "")])
 def test_config_of_an_unknown_setting_is_an_error_with_advice(name: str, advice: str) -> None:
-    done = run_siwarp("config", name)
+    done = run_siwarp_command("config", name)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(f"siwarp: config: no such option or setting: {name}")
     assert done.stderr.strip().endswith(advice)
@@ -224,7 +227,7 @@ def test_config_of_an_unknown_setting_is_an_error_with_advice(name: str, advice:
 
 @pytest.mark.parametrize("arguments", [["config", "company"], ["--company", "never", "config"]])
 def test_a_removed_setting_is_refused_with_the_name_of_its_successor(arguments: list[str]) -> None:
-    done = run_siwarp(*arguments)
+    done = run_siwarp_command(*arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.strip().endswith("is no longer a setting: use SIWARP_BATCHING")
 
@@ -234,16 +237,21 @@ def value_of_counter_row(name: str, done: subprocess.CompletedProcess[str]) -> i
 
 
 def test_an_option_overrides_the_environment_and_the_environment_the_default() -> None:
-    default = run_siwarp("config", "--json")
+    default = run_siwarp_command("config", "--json")
     assert value_of_counter_row("budget", default) == 64
     env = {"SIWARP_BUDGET": "7"}
-    assert value_of_counter_row("budget", run_siwarp("config", "--json", env=env)) == 7
+    assert value_of_counter_row("budget", run_siwarp_command("config", "--json", env=env)) == 7
     assert (
-        value_of_counter_row("budget", run_siwarp("--budget", "9", "config", "--json", env=env))
+        value_of_counter_row(
+            "budget", run_siwarp_command("--budget", "9", "config", "--json", env=env)
+        )
         == 9
     )
     assert (
-        value_of_counter_row("budget", run_siwarp("--budget=9", "config", "--json", env=env)) == 9
+        value_of_counter_row(
+            "budget", run_siwarp_command("--budget=9", "config", "--json", env=env)
+        )
+        == 9
     )
 
 
@@ -258,7 +266,7 @@ def test_an_option_overrides_the_environment_and_the_environment_the_default() -
 def test_a_setting_out_of_bounds_is_refused_with_its_bounds(
     arguments: list[str], words: str
 ) -> None:
-    done = run_siwarp(*arguments)
+    done = run_siwarp_command(*arguments)
     assert done.returncode == 2
     assert words in done.stderr
     assert "Traceback" not in done.stderr
@@ -272,7 +280,7 @@ def test_the_flags_of_config_build_and_run_a_c_program(tmp_path: Path) -> None:
         "#include <stdio.h>\n#include <siwarp/siw_ext.h>\n#include <siwarp/cm.h>\n"
         "int main(void)\n{\n\tputs(siw_version());\n\treturn 0;\n}\n"
     )
-    flags = run_siwarp("config", "--cflags", "--libs").stdout.strip()
+    flags = run_siwarp_command("config", "--cflags", "--libs").stdout.strip()
     subprocess.run(
         f"{compiler} -Wall -Wextra -Werror version.c -o version {flags}",
         shell=True,
@@ -284,7 +292,7 @@ def test_the_flags_of_config_build_and_run_a_c_program(tmp_path: Path) -> None:
     printed = subprocess.run(
         ["./version"], cwd=tmp_path, capture_output=True, text=True, check=True
     )
-    assert f"siwarp {printed.stdout}" == run_siwarp("--version").stdout
+    assert f"siwarp {printed.stdout}" == run_siwarp_command("--version").stdout
 
 
 def test_counters_prints_the_counters_of_another_process() -> None:
@@ -302,10 +310,10 @@ def test_counters_prints_the_counters_of_another_process() -> None:
         assert found["counters"]["rx_msgs"] == 25
         assert found["counters"]["tx_msgs"] == 25
         assert process.pid in {entry["pid"] for entry in run_siwarp_json("counters")}
-        table = run_siwarp("counters", process.pid).stdout
+        table = run_siwarp_command("counters", process.pid).stdout
         assert re.search(r"rx_msgs +25 +messages received", table)
         assert "drop_crc" not in table  # the command prints counters that are zero only with --all
-        assert "drop_crc" in run_siwarp("counters", process.pid, "--all").stdout
+        assert "drop_crc" in run_siwarp_command("counters", process.pid, "--all").stdout
 
 
 def test_counters_explains_each_counter_and_doctor_reports_the_losses() -> None:
@@ -315,7 +323,7 @@ def test_counters_explains_each_counter_and_doctor_reports_the_losses() -> None:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
             s.sendto(b"x" * 50, ("127.0.0.1", port))
         wait_until(lambda: run_siwarp_json("counters", process.pid)["counters"]["drop_crc"])
-        header, *rows = run_siwarp("counters", process.pid, "--all").stdout.splitlines()
+        header, *rows = run_siwarp_command("counters", process.pid, "--all").stdout.splitlines()
         assert len(rows) == len(run_siwarp_json("counters", process.pid)["counters"])
         start = header.index("what")
         assert all(len(row[start:].split()) >= 2 for row in rows)
@@ -325,7 +333,7 @@ def test_counters_explains_each_counter_and_doctor_reports_the_losses() -> None:
 
 
 def test_counters_of_a_process_without_a_device_prints_an_error() -> None:
-    done = run_siwarp("counters", os.getppid())
+    done = run_siwarp_command("counters", os.getppid())
     assert done.returncode == 1
     assert "has opened no siwarp device" in done.stderr
 
@@ -343,7 +351,7 @@ def test_counters_prints_why_a_process_has_no_counters(monkeypatch: pytest.Monke
 def test_a_process_can_read_its_own_counters_if_no_folder_for_counters_exists(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(counters, "counter_folders", list)
+    monkeypatch.setattr(counters, "folders_of_counters_pages", list)
     with Context(), pytest.raises(counters.CountersError, match="found no directory"):
         counters.read_counters(os.getpid())
     before = counters.read_own_counters()
@@ -372,7 +380,7 @@ def test_doctor_prints_one_line_of_advice_for_each_finding(
 def test_the_command_doctor_makes_each_check() -> None:
     things = ["devices", "ports", "buffers", "drops", "GSO", "cores", "namespaces", "compiler"]
     assert [finding["what"] for finding in run_siwarp_json("doctor")] == things
-    lines = run_siwarp("doctor").stdout.splitlines()
+    lines = run_siwarp_command("doctor").stdout.splitlines()
     assert [line.split()[1] for line in lines] == things
 
 
@@ -411,10 +419,11 @@ def test_doctor_tests_socket_buffers_if_proc_does_not_provide_the_limits(
 ) -> None:
     monkeypatch.setattr(doctor, "_read_sysctl", lambda _path: None)
     assert (
-        doctor._granted_buffer_octets(socket.SO_RCVBUF, doctor.SO_RCVBUFFORCE, 100_000) == 100_000
+        doctor._measure_granted_socket_buffer(socket.SO_RCVBUF, doctor.SO_RCVBUFFORCE, 100_000)
+        == 100_000
     )
     assert "None" not in doctor._check_socket_buffers().advice
-    monkeypatch.setattr(doctor, "_granted_buffer_octets", lambda *_: 1000)
+    monkeypatch.setattr(doctor, "_measure_granted_socket_buffer", lambda *_: 1000)
     finding = doctor._check_socket_buffers()
     assert finding.state == "fair"
     assert (
@@ -466,7 +475,7 @@ def test_stdout_and_stderr_to_one_closed_pipe_cause_no_crash() -> None:
 
 
 def test_the_demo_prints_ok_for_each_of_its_checks() -> None:
-    done = run_siwarp("demo", "--size", "8", "--no-bench")
+    done = run_siwarp_command("demo", "--size", "8", "--no-bench")
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()
     assert not [line for line in lines if line.startswith("FAILED")]
@@ -482,7 +491,9 @@ def test_the_demo_prints_ok_for_each_of_its_checks() -> None:
 
 
 def test_the_demo_with_faults_loses_ud_datagrams_but_no_rd_messages() -> None:
-    done = run_siwarp("demo", "--size", "1", "--no-bench", "--faults", "loss=20%,dup=2%,seed=3")
+    done = run_siwarp_command(
+        "demo", "--size", "1", "--no-bench", "--faults", "loss=20%,dup=2%,seed=3"
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     came = re.search(r"ok: (\d+) of 17 came back", done.stdout)
     assert came is not None and 0 < int(came[1]) < 17
@@ -493,7 +504,7 @@ def test_the_demo_with_faults_loses_ud_datagrams_but_no_rd_messages() -> None:
 def test_the_demo_prints_its_findings_and_measurements_as_json(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    plain = run_siwarp("demo", "--size", 1, "--no-bench").stdout
+    plain = run_siwarp_command("demo", "--size", 1, "--no-bench").stdout
     # With the default number of messages, the comparison would use two CPUs for 10 s.
     monkeypatch.setattr("siwarp.bench.run", functools.partial(bench.run, iters=64))
     demo.demo(size=1, bench=True, faults=None, as_json=True)
@@ -532,13 +543,13 @@ def test_a_demo_that_fails_reports_the_failure_in_json(
 
 
 def test_the_demo_refuses_an_invalid_fault_plan() -> None:
-    done = run_siwarp("demo", "--faults", "loss=lots")
+    done = run_siwarp_command("demo", "--faults", "loss=lots")
     assert done.returncode == 2
     assert "--faults" in done.stderr
 
 
 def test_the_demo_recommends_tmpdir_if_the_disk_is_too_small() -> None:
-    done = run_siwarp("demo", "--size", str(1 << 30))
+    done = run_siwarp_command("demo", "--size", str(1 << 30))
     assert done.returncode == 1
     assert "TMPDIR" in done.stderr
 

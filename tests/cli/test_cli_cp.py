@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli.cli_harness import run_siwarp
+from cli.cli_harness import run_siwarp_command
 from harness.siwarp_process import COMMAND, SiwarpProcess
 from harness.verbs_harness import wait_until
 
@@ -33,8 +33,8 @@ class ServeProcess:
     port: int
     key: str
 
-    def run_cp(self, *arguments: object, **more: Any) -> subprocess.CompletedProcess[str]:
-        return run_siwarp("cp", *arguments, env={"ADTS_KEY": self.key}, **more)
+    def run_siwarp_cp(self, *arguments: object, **more: Any) -> subprocess.CompletedProcess[str]:
+        return run_siwarp_command("cp", *arguments, env={"ADTS_KEY": self.key}, **more)
 
 
 @contextlib.contextmanager
@@ -74,14 +74,14 @@ def test_directories_are_copied_in_both_directions_over_each_channel(tmp_path: P
     with run_siwarp_serve(tmp_path / "root", "--write") as server:
         for channel in CHANNELS:
             there, back = f"{server.url}{channel}", tmp_path / channel
-            put = server.run_cp("-r", source, there, "--channel", channel)
+            put = server.run_siwarp_cp("-r", source, there, "--channel", channel)
             assert put.returncode == 0, put.stderr
-            got = server.run_cp("-r", there, back, "--channel", channel, "--json")
+            got = server.run_siwarp_cp("-r", there, back, "--channel", channel, "--json")
             assert got.returncode == 0, got.stderr
             assert json.loads(got.stdout)["channel"] == channel
             assert json.loads(got.stdout)["files"] == 53
             assert read_files_of_tree(back) == read_files_of_tree(source)
-        again = server.run_cp("-r", "-u", f"{source}/", f"{server.url}rd", "--json")
+        again = server.run_siwarp_cp("-r", "-u", f"{source}/", f"{server.url}rd", "--json")
         assert json.loads(again.stdout)["skipped"] == 53
 
 
@@ -129,7 +129,7 @@ def test_after_kill_9_of_either_end_the_same_command_completes_the_file(
                 assert client.returncode in {10, 30}, said
                 assert "run the same command to continue" in said
     with run_siwarp_serve(root, "--write", key=key) as server:
-        done = server.run_cp(source, server.url, "--channel", channel)
+        done = server.run_siwarp_cp(source, server.url, "--channel", channel)
         assert done.returncode == 0, done.stderr
     assert read_files_of_tree(root) == {"large": source.read_bytes()}
 
@@ -137,7 +137,7 @@ def test_after_kill_9_of_either_end_the_same_command_completes_the_file(
 def test_a_server_without_write_refuses_changes(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with run_siwarp_serve(tmp_path / "root") as server:
-        done = server.run_cp(tmp_path / "file", server.url, "--channel", "tcp")
+        done = server.run_siwarp_cp(tmp_path / "file", server.url, "--channel", "tcp")
         assert done.returncode == 23
         assert "read-only" in done.stderr and "--write" in done.stderr
     assert read_files_of_tree(tmp_path / "root") == {}
@@ -145,7 +145,7 @@ def test_a_server_without_write_refuses_changes(tmp_path: Path) -> None:
 
 def test_a_wrong_key_is_refused_with_status_5(tmp_path: Path) -> None:
     with run_siwarp_serve(tmp_path / "root") as server:
-        done = run_siwarp("cp", server.url, tmp_path, env={"ADTS_KEY": "0" * 64})
+        done = run_siwarp_command("cp", server.url, tmp_path, env={"ADTS_KEY": "0" * 64})
         assert done.returncode == 5
         assert "the key is not the server's" in done.stderr
 
@@ -158,7 +158,7 @@ def test_a_key_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
         ["serve", tmp_path, "--key", key],
         ["cp", "siw://127.0.0.1:1/x", tmp_path, "--key", key],
     ):
-        done = run_siwarp(*command)
+        done = run_siwarp_command(*command)
         assert done.returncode != 0
         assert "chmod 0600" in done.stderr
 
@@ -169,7 +169,9 @@ def test_serve_creates_a_missing_key_file_that_cp_accepts(tmp_path: Path) -> Non
     (tmp_path / "root" / "file").write_text("x")
     with run_siwarp_serve(tmp_path / "root", "--key", str(key)) as server:
         assert key.stat().st_mode & 0o777 == 0o600
-        done = run_siwarp("cp", f"{server.url}file", tmp_path, "--key", key, "--channel", "tcp")
+        done = run_siwarp_command(
+            "cp", f"{server.url}file", tmp_path, "--key", key, "--channel", "tcp"
+        )
         assert done.returncode == 0, done.stderr
     assert (tmp_path / "file").read_text() == "x"
 
@@ -179,16 +181,16 @@ def test_statuses_tell_a_missing_server_file_and_option_apart(tmp_path: Path) ->
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
         env = {"ADTS_KEY": "0" * 64}
-        done = run_siwarp("cp", f"siw://127.0.0.1:{port}/x", tmp_path, env=env)
+        done = run_siwarp_command("cp", f"siw://127.0.0.1:{port}/x", tmp_path, env=env)
         assert done.returncode == 10 and f"{port}" in done.stderr
-    assert run_siwarp("cp", "siw://127.0.0.1/x", tmp_path).returncode == 2  # no key
-    assert run_siwarp("cp", tmp_path, tmp_path, env=env).returncode == 2  # no server
+    assert run_siwarp_command("cp", "siw://127.0.0.1/x", tmp_path).returncode == 2  # no key
+    assert run_siwarp_command("cp", tmp_path, tmp_path, env=env).returncode == 2  # no server
     with run_siwarp_serve(tmp_path / "root") as server:
-        done = server.run_cp(f"{server.url}nothing", tmp_path, "--channel", "tcp")
+        done = server.run_siwarp_cp(f"{server.url}nothing", tmp_path, "--channel", "tcp")
         assert done.returncode == 11 and "nothing" in done.stderr
-        done = server.run_cp(server.url, tmp_path / "x", "--channel", "tcp")
+        done = server.run_siwarp_cp(server.url, tmp_path / "x", "--channel", "tcp")
         assert done.returncode == 11 and "-r" in done.stderr
-        assert server.run_cp(tmp_path / "nothing", server.url).returncode == 11
+        assert server.run_siwarp_cp(tmp_path / "nothing", server.url).returncode == 11
 
 
 def test_ctrl_c_ends_cp_with_status_20_and_keeps_what_has_arrived(tmp_path: Path) -> None:
@@ -205,7 +207,7 @@ def test_ctrl_c_ends_cp_with_status_20_and_keeps_what_has_arrived(tmp_path: Path
             _, said = client.communicate(timeout=60)
         assert client.returncode == 20, said
         assert "run the same command to continue" in said
-        assert server.run_cp(source, server.url, "--channel", "tcp").returncode == 0
+        assert server.run_siwarp_cp(source, server.url, "--channel", "tcp").returncode == 0
     assert read_files_of_tree(root) == {"large": source.read_bytes()}
 
 
@@ -223,7 +225,7 @@ def test_peers_that_send_nothing_garbage_or_half_a_handshake_keep_nobody_out(
         descriptors = len(list(Path(f"/proc/{server.process.pid}/fd").iterdir()))
         # at most 256 connections without a proof of the key, and descriptors of an idle server
         assert descriptors < 330
-        done = server.run_cp(f"{server.url}file", tmp_path, "--channel", "tcp")
+        done = server.run_siwarp_cp(f"{server.url}file", tmp_path, "--channel", "tcp")
         assert done.returncode == 0, done.stderr
     assert (tmp_path / "file").read_text() == "x"
 
@@ -234,7 +236,7 @@ def test_a_sparse_file_of_5_gib_is_copied_as_holes(tmp_path: Path) -> None:
         file.truncate(5 << 30)
         os.pwrite(file.fileno(), b"x" * 100_000, 3 << 30)
     with run_siwarp_serve(tmp_path / "root", "--write") as server:
-        done = server.run_cp(source, server.url, "--json")
+        done = server.run_siwarp_cp(source, server.url, "--json")
         assert done.returncode == 0, done.stderr
         assert json.loads(done.stdout)["octets"] == 5 << 30
     assert copy.stat().st_size == 5 << 30 and copy.stat().st_blocks * 512 < 1 << 20
@@ -271,7 +273,7 @@ def test_a_disk_that_is_full_fails_the_file_with_status_23(tmp_path: Path) -> No
     try:
         with run_siwarp_serve(root, "--write") as server:
             files = tmp_path / "large", tmp_path / "small"
-            done = server.run_cp(*files, server.url, "--channel", "tcp")
+            done = server.run_siwarp_cp(*files, server.url, "--channel", "tcp")
             assert done.returncode == 23
             assert "large: No space left on device" in done.stderr
         assert read_files_of_tree(root) == {"small": b"x"}

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli.cli_harness import run_siwarp, run_siwarp_in_process
+from cli.cli_harness import run_siwarp_command, run_siwarp_in_process
 
 from siwarp.ulp import adts
 
@@ -27,14 +27,14 @@ def test_names_of_a_peer_do_not_control_the_terminal(monkeypatch: pytest.MonkeyP
 def test_a_server_that_cannot_listen_says_where_and_what_to_do(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        done = run_siwarp("serve", tmp_path, "--port", port)
+        done = run_siwarp_command("serve", tmp_path, "--port", port)
     assert done.returncode == 1
     assert f"cannot listen at 127.0.0.1 port {port}: Address already in use" in done.stderr
     assert "free port" in done.stderr
 
 
 def test_a_server_listens_on_loopback_unless_told(tmp_path: Path) -> None:
-    done = run_siwarp("serve", tmp_path, "--port", 0, "--json", "--until-eof")
+    done = run_siwarp_command("serve", tmp_path, "--port", 0, "--json", "--until-eof")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["host"] == "127.0.0.1"
 

@@ -123,7 +123,7 @@ def test_after_kill_9_of_one_end_the_other_ends_and_the_same_command_continues(
     kept = incomplete.stat()
     assert kept.st_size > 1 << 20
 
-    again = ssh.run_cp(*words)
+    again = ssh.run_siwarp_cp(*words)
     assert again.returncode == 0, again.stderr
     assert target.read_bytes() == source.read_bytes()
     assert target.stat().st_ino == kept.st_ino  # the incomplete file was continued

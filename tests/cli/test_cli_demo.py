@@ -14,10 +14,10 @@ from siwarp.cli import demo
 def test_a_measurement_that_a_busy_machine_does_not_finish_is_no_failure(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fail_with_slow_error(*_: Any, **__: Any) -> dict[str, Any]:
+    def raise_slow_error(*_: Any, **__: Any) -> dict[str, Any]:
         raise SlowError("the run 'ours' did not finish within 20 s")
 
-    monkeypatch.setattr(bench, "run", fail_with_slow_error)
+    monkeypatch.setattr(bench, "run", raise_slow_error)
     measured: list[dict[str, Any]] = []
     demo._compare_with_raw_sockets(measured)
     said = " ".join(capsys.readouterr().out.split())

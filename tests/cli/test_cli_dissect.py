@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pace
 import pytest
-from cli.cli_harness import dissect_to_json, run_siwarp, run_siwarp_in_process
+from cli.cli_harness import dissect_to_json, run_siwarp_command, run_siwarp_in_process
 from harness.siwarp_process import COMMAND, SiwarpProcess
 from unit.inspect.inspect_harness import (
     CAPTURES,
@@ -114,7 +114,7 @@ def test_the_exit_status_of_dissect_reports_errors_only_with_the_option(
 
 def test_dissect_installs_the_lua_script_in_the_plugin_folder_of_wireshark(tmp_path: Path) -> None:
     for _ in range(2):  # the second installation replaces the first
-        done = run_siwarp("dissect", "--install-lua", env={"HOME": str(tmp_path)})
+        done = run_siwarp_command("dissect", "--install-lua", env={"HOME": str(tmp_path)})
         place = tmp_path / ".local/lib/wireshark/plugins/siwarp.lua"
         assert (done.returncode, done.stdout) == (0, f"{place}\n")
         script = Path(run_siwarp_in_process("dissect", "--lua-path").stdout.strip())

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from cli.cli_harness import environment_without_sanitizer, run_siwarp
+from cli.cli_harness import environment_without_sanitizer, run_siwarp_command
 
 import siwarp as package
 
@@ -28,7 +28,13 @@ COUNTERPARTS = {
     "srq_num": "get_srq_num, an inline function there",
 }
 NAMESAKES = {
-    *("get_device_list", "free_device_list", "open_device", "close_device", "query_device"),
+    *(
+        "get_device_list",
+        "free_device_list",
+        "open_device",
+        "close_device",
+        "query_device",
+    ),
     *("get_async_event", "ack_async_event", "event_type_str"),
     *("alloc_pd", "dealloc_pd", "reg_mr", "dereg_mr", "rereg_mr"),
     *("alloc_mw", "dealloc_mw", "bind_mw", "inc_rkey"),
@@ -68,7 +74,7 @@ def test_a_program_may_include_any_single_public_header(
     assert shutil.which(compiler), f"this test needs {compiler}: apt install gcc g++"
     program = tmp_path / ("program.c" if compiler == "cc" else "program.cc")
     program.write_text(f"#include <siwarp/{header}>\nint main(void)\n{{\n\t{CALLS[header]}\n}}\n")
-    flags = run_siwarp("config", "--cflags", "--libs").stdout.strip()
+    flags = run_siwarp_command("config", "--cflags", "--libs").stdout.strip()
     command = f"{language} -pedantic -Wall -Wextra -Werror {program.name} -o program {flags}"
     built = subprocess.run(
         command,

@@ -10,7 +10,7 @@ from typer.models import ArgumentInfo, OptionInfo
 from siwarp.cli.old_typer import _parameters_of
 
 
-def sample_command(
+def typer_command_doing_nothing(
     name: Annotated[str | None, typer.Argument(metavar="NAME")] = None,
     size: Annotated[int, typer.Option("--size", "-s", min=1)] = 64,
     path: str | None = typer.Option(None, "--path"),
@@ -19,7 +19,7 @@ def sample_command(
 
 
 def test_annotations_become_defaults_that_an_old_typer_understands() -> None:
-    found = _parameters_of(sample_command)
+    found = _parameters_of(typer_command_doing_nothing)
     assert list(found) == ["name", "size", "path"]
     name, size, path = found.values()
     assert name.annotation == Optional[str]  # noqa: UP045

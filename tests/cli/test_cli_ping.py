@@ -18,7 +18,7 @@ from cli.cli_harness import (
     QKEY,
     qkey_options,
     run_ping_server,
-    run_siwarp,
+    run_siwarp_command,
     run_siwarp_in_process,
     run_siwarp_json,
 )
@@ -95,7 +95,7 @@ def test_rc_ping_with_persona_roce_returns_complete_data() -> None:
 
 
 def test_ping_prints_a_summary_in_plain_text() -> None:
-    done = run_siwarp("ping", "-n", 5)
+    done = run_siwarp_command("ping", "-n", 5)
     assert done.returncode == 0, done.stderr
     assert re.match(
         r"UD ping of a peer process that it started, 127\.0\.0\.1:\d+: 64 octets", done.stdout
@@ -204,7 +204,7 @@ def test_a_uc_ping_server_admits_a_limited_number_of_clients_and_repeats_its_ans
         assert pack_hello(0) in full
         # The answer of a full server is not longer than the client's start-up message.
         assert len(full) == len(bytes(UDDatagram(segment=DDPDatagram() / Raw(pack_hello(100)))))
-        done = run_siwarp("ping", "127.0.0.1", "-p", port, "--qp", "uc", *qkey_options())
+        done = run_siwarp_command("ping", "127.0.0.1", "-p", port, "--qp", "uc", *qkey_options())
         assert done.returncode == 1
         assert "is full: try again later" in done.stderr
 
@@ -412,7 +412,7 @@ def test_a_ping_to_an_unused_port_reports_that_the_port_is_refused(qp: str) -> N
     # Port 1 is used, because a port that was free a moment ago may be assigned to another process.
     words = ("ping", "127.0.0.1", "-p", 1, "--qp", qp)
     if qp == "rd":
-        done = run_siwarp("--peer-timeout-ms", 300, *words)
+        done = run_siwarp_command("--peer-timeout-ms", 300, *words)
     else:
         done = run_siwarp_in_process(*words)
     assert done.returncode == 1
@@ -426,7 +426,9 @@ def test_an_rd_ping_without_an_answer_reports_that_no_server_answers() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
-        done = run_siwarp("--peer-timeout-ms", 300, "ping", "127.0.0.1", "-p", port, "--qp", "rd")
+        done = run_siwarp_command(
+            "--peer-timeout-ms", 300, "ping", "127.0.0.1", "-p", port, "--qp", "rd"
+        )
     assert done.returncode == 1
     assert f"127.0.0.1 port {port}: no answer: is `siwarp ping --server --qp rd`" in done.stderr
 
@@ -463,7 +465,7 @@ def test_an_interrupted_ping_is_not_counted_as_lost() -> None:
 def test_an_rc_ping_to_a_port_without_a_listener_reports_the_error() -> None:
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
-        done = run_siwarp("ping", "127.0.0.1", "-p", s.getsockname()[1], "--qp", "rc")
+        done = run_siwarp_command("ping", "127.0.0.1", "-p", s.getsockname()[1], "--qp", "rc")
     assert done.returncode == 1
     assert "start the peer" in done.stderr
     assert "Traceback" not in done.stderr
@@ -472,7 +474,7 @@ def test_an_rc_ping_to_a_port_without_a_listener_reports_the_error() -> None:
 def test_an_rc_ping_to_another_kind_of_server_reports_the_error() -> None:
     with library.listen(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
         accepted = pool.submit(listener.accept, 20)
-        done = run_siwarp("ping", "127.0.0.1", "-p", listener.address[1], "--qp", "rc")
+        done = run_siwarp_command("ping", "127.0.0.1", "-p", listener.address[1], "--qp", "rc")
         accepted.result(20).close()
     assert done.returncode == 1
     assert "is not a siwarp ping server" in done.stderr
@@ -504,10 +506,12 @@ def test_invalid_arguments_of_ping_are_refused_with_an_explanation(
 
 
 def test_ping_without_crc_works_only_if_both_ends_disable_crcs() -> None:
-    done = run_siwarp("--crc", "0", "ping", "-n", "3")
+    done = run_siwarp_command("--crc", "0", "ping", "-n", "3")
     assert done.returncode == 0, done.stderr
     with run_ping_server("--addr", "127.0.0.1") as (port, _):
-        done = run_siwarp("--crc=0", "ping", "127.0.0.1", "-p", port, "-n", 1, *qkey_options())
+        done = run_siwarp_command(
+            "--crc=0", "ping", "127.0.0.1", "-p", port, "-n", 1, *qkey_options()
+        )
     assert done.returncode == 1  # the server requires a CRC and drops datagrams without a CRC
     assert "1 lost" in done.stdout
 
@@ -524,7 +528,7 @@ def test_the_delay_of_a_fault_plan_applies_to_both_directions_of_a_ping() -> Non
 
 
 def test_an_invalid_fault_plan_of_ping_is_refused_with_the_position() -> None:
-    done = run_siwarp("ping", "--faults", "loss=1%;delay=x")
+    done = run_siwarp_command("ping", "--faults", "loss=1%;delay=x")
     assert done.returncode == 2
     # The message is printed in a box, which may break its lines.
     words = " ".join(done.stderr.replace("│", " ").split())
@@ -535,7 +539,7 @@ def test_ping_reports_the_error_that_prevents_its_server_from_starting(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("SIWARP_FAULTS", "loss=lots")
-    done = run_siwarp("ping", "-n", "1")
+    done = run_siwarp_command("ping", "-n", "1")
     assert done.returncode == 1
     assert 'clause 1, character 6: "lots" is not a percentage' in done.stderr
     assert "the peer process ended with status 1" in done.stderr
@@ -554,9 +558,9 @@ def test_a_ping_server_prints_a_random_q_key_and_ignores_clients_without_the_key
             found = re.search(r"UDP port (\d+); clients need --qkey (0x[0-9a-f]+);", said)
             assert found, said
             asks = ["ping", "127.0.0.1", "-p", found[1], "--qp", qp, "-n", "3"]
-            assert run_siwarp(*asks, "--qkey", found[2]).returncode == 0
+            assert run_siwarp_command(*asks, "--qkey", found[2]).returncode == 0
             if qp == "rd":
-                assert run_siwarp("--peer-timeout-ms", 300, *asks).returncode == 1
+                assert run_siwarp_command("--peer-timeout-ms", 300, *asks).returncode == 1
             else:
                 assert run_siwarp_in_process(*asks).returncode == 1
         finally:
@@ -565,6 +569,6 @@ def test_a_ping_server_prints_a_random_q_key_and_ignores_clients_without_the_key
 
 @pytest.mark.parametrize("qkey", ["0", "0x80000000", "-1", "many"])
 def test_an_invalid_q_key_of_ping_is_refused(qkey: str) -> None:
-    done = run_siwarp("ping", "127.0.0.1", "--qkey", qkey)
+    done = run_siwarp_command("ping", "127.0.0.1", "--qkey", qkey)
     assert done.returncode == 2
     assert "a number from 1 to 0x7fffffff" in " ".join(done.stderr.split())

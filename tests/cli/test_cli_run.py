@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pace
 import pytest
-from cli.cli_harness import run_siwarp, run_siwarp_in_process
+from cli.cli_harness import run_siwarp_command, run_siwarp_in_process
 from cli.run_harness import (
     DEVICE_LIST_SOURCE,
     OTHER_LIBIBVERBS_SOURCE,
@@ -37,7 +37,7 @@ def list_devices_under_siwarp_run(
     program: Path | str, *more: str, env: dict[str, str] | None = None
 ) -> list[str]:
     """Return the devices that a program sees under siwarp run."""
-    done = run_siwarp("run", "--no-view", program, *more, env=env)
+    done = run_siwarp_command("run", "--no-view", program, *more, env=env)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.split()
 
@@ -78,7 +78,7 @@ def test_a_signal_to_siwarp_run_reaches_the_program_itself(number: signal.Signal
 
 
 def test_siwarp_run_ends_with_the_signal_that_ended_the_program() -> None:
-    assert run_siwarp("run", "sh", "-c", "kill -KILL $$").returncode == -signal.SIGKILL
+    assert run_siwarp_command("run", "sh", "-c", "kill -KILL $$").returncode == -signal.SIGKILL
 
 
 def test_the_program_under_siwarp_run_has_the_terminal() -> None:
@@ -99,7 +99,7 @@ def test_the_program_under_siwarp_run_has_the_terminal() -> None:
 
 
 def test_signals_ignored_by_the_interpreter_are_not_ignored_by_the_program() -> None:
-    done = run_siwarp("run", "grep", "SigIgn", "/proc/self/status")
+    done = run_siwarp_command("run", "grep", "SigIgn", "/proc/self/status")
     ignored = int(done.stdout.split()[1], 16)
     assert not ignored & (1 << (signal.SIGPIPE - 1) | 1 << (signal.SIGXFSZ - 1))
 
@@ -107,12 +107,12 @@ def test_signals_ignored_by_the_interpreter_are_not_ignored_by_the_program() -> 
 def test_a_program_that_cannot_be_run_has_the_exit_status_of_a_shell(tmp_path: Path) -> None:
     text = tmp_path / "text"
     text.write_text("no program")
-    missing = run_siwarp("run", "--no-view", tmp_path / "nothing")
+    missing = run_siwarp_command("run", "--no-view", tmp_path / "nothing")
     assert (missing.returncode, missing.stderr) == (
         127,
         f"siwarp: cannot run {tmp_path}/nothing: No such file or directory\n",
     )
-    assert run_siwarp("run", "--no-view", text).returncode == 126
+    assert run_siwarp_command("run", "--no-view", text).returncode == 126
 
 
 @pytest.mark.parametrize(
@@ -131,14 +131,14 @@ def test_a_program_that_cannot_be_run_has_the_exit_status_of_a_shell(tmp_path: P
 def test_a_wrong_command_line_of_run_or_env_is_refused_with_one_line(
     words: list[str], said: str
 ) -> None:
-    done = run_siwarp(*words)
+    done = run_siwarp_command(*words)
     assert done.returncode in (1, 2)
     assert said in done.stderr and len(done.stderr.splitlines()) == 1
 
 
 def test_settings_faults_and_capture_are_passed_to_the_program(tmp_path: Path) -> None:
     file = tmp_path / "run.pcapng"
-    done = run_siwarp(
+    done = run_siwarp_command(
         "--crc", "0", "run", "--persona", "iwarp", "--faults", "loss=1%", "--capture", file,
         "--no-view", "env",
     )  # fmt: skip
@@ -215,7 +215,7 @@ def test_a_path_that_the_loader_cannot_use_is_reported_or_avoided(tmp_path: Path
 
 def test_a_shell_can_evaluate_the_output_of_siwarp_env(tmp_path: Path) -> None:
     file = tmp_path / "a 'b'.pcapng"
-    done = run_siwarp("env", "--persona", "roce", "--capture", file)
+    done = run_siwarp_command("env", "--persona", "roce", "--capture", file)
     assert done.returncode == 0, done.stderr
     script = 'eval "$1"; printf "%s\\n" "$SIWARP_PERSONA" "$SIWARP_CAPTURE" "$LD_LIBRARY_PATH"'
     shell = subprocess.run(
@@ -229,7 +229,7 @@ def test_a_shell_can_evaluate_the_output_of_siwarp_env(tmp_path: Path) -> None:
 def test_the_help_of_run_and_env_lists_the_options_and_needs_no_typer() -> None:
     every = run_siwarp_in_process("--help").stdout
     for name in ("run", "env"):
-        done = run_siwarp(name, "--help")
+        done = run_siwarp_command(name, "--help")
         assert done.returncode == 0
         assert done.stdout.startswith(f"Usage: siwarp {name}")
         assert "--faults" in done.stdout
@@ -343,7 +343,7 @@ def test_dlsym_and_dlvsym_find_the_library_of_siwarp(tmp_path: Path) -> None:
         }
         """,
     )
-    found = run_siwarp("run", "--no-view", program).stdout.splitlines()
+    found = run_siwarp_command("run", "--no-view", program).stdout.splitlines()
     assert [Path(place).resolve() for place in found[:3]] == [SIWARP_LIBIBVERBS.resolve()] * 3
     assert found[3] == "nowhere"
 
@@ -351,7 +351,7 @@ def test_dlsym_and_dlvsym_find_the_library_of_siwarp(tmp_path: Path) -> None:
 def test_a_static_program_runs_unchanged_under_siwarp_run(tmp_path: Path) -> None:
     program = compile_program(tmp_path, "static", "int main(void) { return 3; }", "-static")
     for words in ([program], ["sh", "-c", RUN_AS_CHILD, "sh", program]):
-        done = run_siwarp("run", *words)
+        done = run_siwarp_command("run", *words)
         assert (done.returncode, done.stdout, done.stderr) == (3, "", "")
 
 
@@ -364,7 +364,7 @@ def test_a_32_bit_program_under_siwarp_run_gets_only_the_warning_of_the_loader(
     except subprocess.CalledProcessError:
         pytest.skip("no 32-bit programs: needs lib32gcc-12-dev and libc6-dev-i386")
     for words in ([program], ["sh", "-c", RUN_AS_CHILD, "sh", program]):
-        done = run_siwarp("run", "--no-view", *words)
+        done = run_siwarp_command("run", "--no-view", *words)
         assert done.returncode == 4
         lines = done.stderr.splitlines()
         assert lines and all("wrong ELF class" in line and "ignored" in line for line in lines)
@@ -445,7 +445,7 @@ def test_a_preloaded_jemalloc_remains_active_under_siwarp_run(tmp_path: Path) ->
         tmp_path, "list", DEVICE_LIST_SOURCE + CALL_SHOW, str(copy), f"-Wl,-rpath,{tmp_path}"
     )
     env = {"LD_PRELOAD": f"{before} libjemalloc.so.2".strip(), "MALLOC_CONF": "stats_print:true"}
-    done = run_siwarp("run", "--no-view", program, env=env)
+    done = run_siwarp_command("run", "--no-view", program, env=env)
     assert done.returncode == 0
     assert sorted(done.stdout.split()) == siwarp_device_names()
     # Each process that uses jemalloc prints statistics at exit.

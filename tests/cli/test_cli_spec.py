@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
-from cli.cli_harness import run_siwarp
+from cli.cli_harness import run_siwarp_command
 
 
 def run_siwarp_spec(*arguments: str) -> str:
-    done = run_siwarp("spec", *arguments)
+    done = run_siwarp_command("spec", *arguments)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

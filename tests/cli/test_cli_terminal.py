@@ -23,12 +23,12 @@ import typer.main
 from cli.cli_harness import (
     qkey_options,
     run_ping_server,
-    run_siwarp,
+    run_siwarp_command,
     run_siwarp_in_process,
 )
 from harness.siwarp_process import COMMAND, SiwarpProcess
 from pace import scale_limit
-from table import check_each_row
+from table import run_test_for_each_row
 from unit.inspect.inspect_harness import RECORDED
 
 from siwarp.cli.app import build_app
@@ -110,8 +110,8 @@ def collect_help_texts(columns: int) -> dict[str, str]:
     return dict(zip(commands, said, strict=True))
 
 
-@check_each_row("columns", [80, 120])
-@check_each_row("command", ["", *COMMANDS])
+@run_test_for_each_row("columns", [80, 120])
+@run_test_for_each_row("command", ["", *COMMANDS])
 def test_help_has_the_width_of_the_terminal_and_no_boxes(command: str, columns: int) -> None:
     said = collect_help_texts(columns)[command]
     assert "Usage: siwarp" in said
@@ -133,7 +133,7 @@ def find_example_commands(text: str) -> list[list[str]]:
     return [words[1:] for words in found]
 
 
-def find_siwarp_command(words: list[str]) -> tuple[Any, list[str]]:
+def find_subcommand_of_words(words: list[str]) -> tuple[Any, list[str]]:
     """Return the command at the beginning of the words, after any settings, and the later words."""
     options, rest = {setting.option for setting in settings()}, list(words)
     while rest and rest[0] in options:
@@ -148,7 +148,7 @@ def test_the_command_lines_in_every_help_text_are_valid() -> None:
     examples = [e for text in collect_help_texts(80).values() for e in find_example_commands(text)]
     assert ["ping", "10.77.0.2"] in examples and ["ping", "--server"] in examples
     for words in examples:
-        command, rest = find_siwarp_command(words)
+        command, rest = find_subcommand_of_words(words)
         if command.name in ("run", "env"):
             _parse_options(command.name, rest)
         elif command.name == "config":
@@ -160,7 +160,7 @@ def test_the_command_lines_in_every_help_text_are_valid() -> None:
 def test_the_commands_and_options_that_help_texts_mention_exist() -> None:
     for text in collect_help_texts(80).values():
         for mention in re.findall(r"`siwarp ([^`]+)`", re.sub(r"\n +", " ", text)):
-            command, rest = find_siwarp_command(mention.split(" -- ")[0].split())
+            command, rest = find_subcommand_of_words(mention.split(" -- ")[0].split())
             known = {option for parameter in command.params for option in parameter.opts}
             assert {word for word in rest if word.startswith("-")} <= known | {"--help"}, mention
 
@@ -254,7 +254,10 @@ def test_watching_counters_prints_changes_until_the_process_ends() -> None:
         ) as watching,
     ):
         assert (
-            run_siwarp("ping", "127.0.0.1", "-p", port, "-n", 25, *qkey_options()).returncode == 0
+            run_siwarp_command(
+                "ping", "127.0.0.1", "-p", port, "-n", 25, *qkey_options()
+            ).returncode
+            == 0
         )
         assert watching.stdout is not None
         for line in watching.stdout:
@@ -277,10 +280,13 @@ def test_watching_counters_needs_a_pid_and_prints_only_tables(more: list[str]) -
 def test_counters_are_printed_in_prometheus_format_for_each_process() -> None:
     with run_ping_server("--addr", "127.0.0.1") as (port, process):
         assert (
-            run_siwarp("ping", "127.0.0.1", "-p", port, "-n", 25, *qkey_options()).returncode == 0
+            run_siwarp_command(
+                "ping", "127.0.0.1", "-p", port, "-n", 25, *qkey_options()
+            ).returncode
+            == 0
         )
-        one = run_siwarp("counters", process.pid, "--prometheus").stdout
-        every = run_siwarp("counters", "--prometheus").stdout
+        one = run_siwarp_command("counters", process.pid, "--prometheus").stdout
+        every = run_siwarp_command("counters", "--prometheus").stdout
     sample = f'siwarp_rx_msgs_total{{pid="{process.pid}"}} 25'
     for text in (one, every):
         lines = text.splitlines()

@@ -16,7 +16,7 @@ from typing import Any
 
 import pace
 import pytest
-from cli.cli_harness import run_siwarp
+from cli.cli_harness import run_siwarp_command
 from cli.install_harness import find_python_for_user, install_package
 from harness.siwarp_process import COMMAND, SiwarpProcess
 from pace import scale_limit
@@ -183,7 +183,7 @@ def test_the_view_of_siwarp_run_is_not_visible_to_other_processes() -> None:
 
 
 def test_the_classes_in_sysfs_remain_read_only() -> None:
-    done = run_siwarp(
+    done = run_siwarp_command(
         "run", "sh", "-c", "echo x >/sys/class/new; echo x >/sys/class/infiniband/new"
     )
     assert done.returncode != 0

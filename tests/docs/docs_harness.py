@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pace
-from harness.siwarp_process import forking_programs_folder
+from harness.siwarp_process import folder_of_fork_server_clients
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
@@ -29,7 +29,7 @@ def run_in_namespace(script: str, folder: Path, first: Path | None = None) -> st
     """
     places = [
         first,
-        forking_programs_folder(),
+        folder_of_fork_server_clients(),
         Path(sys.executable).parent,
         os.environ["PATH"],
         "/usr/sbin",

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pace
 import pytest
-from cli.cli_harness import environment_without_sanitizer, run_siwarp
+from cli.cli_harness import environment_without_sanitizer, run_siwarp_command
 from harness.siwarp_process import SiwarpProcess
 
 from siwarp import verbs
@@ -24,7 +24,7 @@ def build_example(root: Path, tmp_path_factory: pytest.TempPathFactory):
     compiler = shutil.which("cc") or shutil.which("gcc")
     assert compiler, "this test needs a C compiler: apt install gcc"
     folder = tmp_path_factory.mktemp("examples")
-    flags = run_siwarp("config", "--cflags", "--libs").stdout.strip()
+    flags = run_siwarp_command("config", "--cflags", "--libs").stdout.strip()
 
     def build_c_example(name: str) -> list[str]:
         program = folder / name

@@ -21,7 +21,7 @@ from ftp.ftp_harness import (
     wait_until,
 )
 from harness.siwarp_process import SiwarpProcess
-from table import check_each_row
+from table import run_test_for_each_row
 
 from siwarp.ulp.adts.tree import Tree
 from siwarp.ulp.ftp import tprt, transfer
@@ -239,7 +239,7 @@ def test_a_size_that_is_no_number_is_an_error_of_the_protocol(tmp_path: Path) ->
             transfer.Mirror(server, tree).download("/")
 
 
-@check_each_row(
+@run_test_for_each_row(
     "wrong",
     [
         "200 TPRT RD token=00 unit=65536 window=8 qkey=1",

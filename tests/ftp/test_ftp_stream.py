@@ -206,7 +206,7 @@ def test_the_sender_learns_that_the_receiver_has_cancelled(credit: int) -> None:
 
 
 def test_another_answer_to_end_than_bye_is_no_confirmation() -> None:
-    async def finish_with_wrong_answer() -> None:
+    async def finish_stream_with_wrong_answer() -> None:
         channel: Any = FakeChannel()
         source = stream.Sender(channel)
         channel.queue_messages(encode_unit(make_record_writer(Bye()), make_record_writer(Bye())))
@@ -214,11 +214,11 @@ def test_another_answer_to_end_than_bye_is_no_confirmation() -> None:
             await source.finish()
         await source.close()
 
-    asyncio.run(finish_with_wrong_answer())
+    asyncio.run(finish_stream_with_wrong_answer())
 
 
 def test_cancel_is_sent_if_the_peer_takes_it_and_ends_the_channel() -> None:
-    async def send_and_receive_cancel() -> None:
+    async def exchange_cancel_record() -> None:
         channel: Any = FakeChannel()
         await stream.cancel_transfer(channel, "the reason")
         assert channel.sent == [encode_unit(make_record_writer(Cancel()))]
@@ -228,4 +228,4 @@ def test_cancel_is_sent_if_the_peer_takes_it_and_ends_the_channel() -> None:
         with pytest.raises(ChannelEnded):
             await receive_all_octets(peer)
 
-    asyncio.run(send_and_receive_cancel())
+    asyncio.run(exchange_cancel_record())

@@ -53,7 +53,7 @@ static void fuzz_dgram_send_messages(struct siw_rdmap_dgram *dgram)
  * Checks each Write-Record that may be complete: its ranges are in ascending order, do not touch,
  * and lie within the message and within the memory.
  */
-static void check_write_records(struct siw_rdmap_dgram *dgram)
+static void check_write_record_ranges(struct siw_rdmap_dgram *dgram)
 {
 	const struct siw_rdmap_record *rec;
 	uint64_t due;
@@ -88,7 +88,7 @@ static void fuzz_dgram_check_event(struct siw_rdmap_dgram *dgram,
 		return;
 	case SIW_RDMAP_RECORD:
 		if (event->length & 1)
-			check_write_records(dgram);
+			check_write_record_ranges(dgram);
 		return;
 	case SIW_RDMAP_PEER_ERR:
 		CHECK(event->quoted_head_len == (event->quoted_tagged ? 14 : 18));
@@ -140,7 +140,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	fuzz_dgram_send_messages(dgram);
 	for (int i = 0; i < 4096 && siw_rdmap_dgram_recv(dgram, &event) == 1; i++)
 		fuzz_dgram_check_event(dgram, &event);
-	check_write_records(dgram);
+	check_write_record_ranges(dgram);
 	CHECK(siw_rdmap_dgram_query_drops_by_source(dgram, drops, 32) <= 1);
 	siw_rdmap_dgram_close(dgram);
 	siw_llp_close(sock);

@@ -10,8 +10,8 @@ static const uint8_t *message;
 static size_t n_message;
 
 /* Returns the single message of the input, then end of data. */
-static ssize_t receive_input_message(int fd, void *buf, size_t size, int flags, void *source,
-				     void *len)
+static ssize_t recvfrom_fuzz_input(int fd, void *buf, size_t size, int flags, void *source,
+				   void *len)
 {
 	size_t n = n_message < size ? n_message : size;
 
@@ -26,10 +26,10 @@ static ssize_t receive_input_message(int fd, void *buf, size_t size, int flags, 
 }
 
 /*
- * Includes the source file of the parser with its reads redirected to receive_input_message. The
+ * Includes the source file of the parser with its reads redirected to recvfrom_fuzz_input. The
  * open and close functions of that file are not called.
  */
-#define siw_llp_recvfrom	      receive_input_message
+#define siw_llp_recvfrom	      recvfrom_fuzz_input
 #define siw_llp_interface_watch_open  watch_open
 #define siw_llp_interface_watch_read  watch_read
 #define siw_llp_interface_watch_close watch_close

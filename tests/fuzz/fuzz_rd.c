@@ -146,7 +146,7 @@ static void send_segment(int a, int b, uint32_t len)
 	memset(body, (int)(ntohl(number) * 7), len);
 	r = siw_rd_tx(peer, space, head, sizeof(head), &iov, 1, false);
 	CHECK(r >= 0 || r == -EPIPE);
-	CHECK(r <= 0 || (uint64_t)r == siw_rd_total_queued_segments(peer, space));
+	CHECK(r <= 0 || (uint64_t)r == siw_rd_segments_ever_queued(peer, space));
 	if (r > 0)
 		pair->next++;
 	siw_rd_flush(peer, &accepted);
@@ -326,7 +326,7 @@ static uint64_t check_receive_window(const struct siw_rd *rd, const struct siw_r
 static void check_accepted_segments_were_delivered(int a, int b, enum siw_rd_space space)
 {
 	struct siw_rd_peer *peer = fuzz_rd_find_peer(a, b);
-	uint64_t framed = peer ? siw_rd_total_queued_segments(peer, space) : 0;
+	uint64_t framed = peer ? siw_rd_segments_ever_queued(peer, space) : 0;
 	uint64_t accepted = framed ? siw_rd_total_accepted_segments(peer, space) : 0;
 
 	if (accepted)
@@ -492,14 +492,14 @@ static void corrupt_datagram_in_flight(uint32_t which, uint32_t at)
 			(uint8_t)(1u << at % 8);
 }
 
-static void reset_connection_of_endpoints(int a, int b)
+static void reset_rd_connection_between(int a, int b)
 {
 	struct siw_rd_peer *peer = fuzz_rd_find_peer(a, b);
 
 	if (!peer)
 		return;
 	upset = true;
-	siw_rd_reset_peer(peer, SIW_RD_CLOSED_END);
+	siw_rd_end_peer_incarnation(peer, SIW_RD_CLOSED_END);
 	note_restart_of_endpoint_pair(a, b);
 }
 
@@ -560,7 +560,7 @@ static void run_input_step(struct input *in)
 		break;
 	case 13:
 		if (!calm && how > 200)
-			reset_connection_of_endpoints(a, b);
+			reset_rd_connection_between(a, b);
 		else if (fuzz_rd_find_peer(a, b))
 			siw_rd_set_response_expected(fuzz_rd_find_peer(a, b), how & 1);
 		break;
@@ -587,7 +587,7 @@ static bool are_all_segments_delivered(void)
 			struct siw_rd_peer *peer = a == b ? NULL : fuzz_rd_find_peer(a, b);
 
 			for (int space = 0; peer && space < SIW_RD_SPACES; space++)
-				if (siw_rd_total_queued_segments(peer, space) !=
+				if (siw_rd_segments_ever_queued(peer, space) !=
 				    siw_rd_total_accepted_segments(peer, space))
 					return false;
 		}

@@ -205,7 +205,7 @@ enum { OPCODES = sizeof(opcodes) / sizeof(opcodes[0]) };
  * Returns an address in the peer's memory. For most values of `how` it is valid; for 224 and above
  * it is misaligned or outside the granted memory.
  */
-static uint64_t choose_remote_address(int i, uint32_t how)
+static uint64_t choose_remote_memory_address(int i, uint32_t how)
 {
 	uint64_t base = (uintptr_t)(ends[!i].mem + GRANTED_AT);
 
@@ -217,11 +217,11 @@ static void set_remote_address_of_request(int i, struct siw_send_wr *wr, uint32_
 	uint32_t rkey = how == 255 ? ends[!i].own->rkey : ends[!i].granted->rkey;
 
 	if (wr->opcode == SIW_WR_ATOMIC_FETCH_AND_ADD || wr->opcode == SIW_WR_ATOMIC_CMP_AND_SWP) {
-		wr->wr.atomic.remote_addr = choose_remote_address(i, how);
+		wr->wr.atomic.remote_addr = choose_remote_memory_address(i, how);
 		wr->wr.atomic.rkey = rkey;
 		wr->wr.atomic.compare_add = how;
 	} else if (wr->opcode != SIW_WR_SEND) {
-		wr->wr.rdma.remote_addr = choose_remote_address(i, how);
+		wr->wr.rdma.remote_addr = choose_remote_memory_address(i, how);
 		wr->wr.rdma.rkey = rkey;
 	}
 	wr->rd.ah = ends[i].to;
@@ -327,8 +327,8 @@ static uint32_t next_msn_from_peer(const struct siw_rd_peer *peer, uint32_t qn)
  * Builds a segment for end i that is valid except for the fields that come from the input. Returns
  * its length in octets.
  */
-static uint32_t build_forged_segment(int i, const struct siw_rd_peer *peer, uint8_t *to,
-				     struct input *in)
+static uint32_t build_forged_ddp_segment(int i, const struct siw_rd_peer *peer, uint8_t *to,
+					 struct input *in)
 {
 	uint32_t kind = next_input_byte(in), opcode = next_input_byte(in),
 		 how = next_input_byte(in), n = 0;
@@ -406,7 +406,7 @@ static void fuzz_qp_send_forged_datagram(int i, struct input *in)
 	d.wire.ird = (uint8_t)(what & 64 ? next_input_byte(in) : 4);
 	d.wire.flags = (uint8_t)(space * SIW_RD_RESPONSE);
 	if (type == SIW_DGRAM_RD_DATA) {
-		len = build_forged_segment(i, peer, d.rest, in);
+		len = build_forged_ddp_segment(i, peer, d.rest, in);
 	} else {
 		d.wire.flags = (uint8_t)next_input_byte(in);
 		len = type == SIW_DGRAM_RD_ACK ? build_ack_body(d.rest, in) : next_input_byte(in);

@@ -145,7 +145,7 @@ static bool handle_one_rdmap_event(struct siw_rdmap_stream *stream, int *idle)
 	struct siw_rdmap_event event;
 	uint64_t accepted;
 
-	if (siw_rdmap_recv(stream, &event) != 1) {
+	if (siw_rdmap_next_event(stream, &event) != 1) {
 		*idle += fuzz_input_exhausted();
 		return true;
 	}
@@ -174,7 +174,7 @@ static bool handle_one_rdmap_event(struct siw_rdmap_stream *stream, int *idle)
 		break;
 	}
 	if (siw_rdmap_has_unsent_delivery_count(stream))
-		siw_rdmap_send_delivery_count(stream);
+		siw_rdmap_transmit_delivery_count(stream);
 	siw_rdmap_flush_tx(stream, &accepted);
 	return true;
 }

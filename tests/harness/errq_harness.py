@@ -47,7 +47,7 @@ def corrupt_one_bit(octets: bytes, where: str) -> bytes:
     return bytes(changed)
 
 
-def build_error_message(
+def build_wire_error_message(
     msn: int,
     err: tuple[int, int, int] = OPCODE,
     *,

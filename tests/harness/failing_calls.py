@@ -155,7 +155,7 @@ def connect_before_listening(rig: Rig) -> None:
 def connect_by_gid_and_qpn(rig: Rig) -> None:
     """Connect two RC queue pairs by GID and QPN, and complete a Send."""
     a, b = PairEnd(rig, size=1 << 13), PairEnd(rig, size=1 << 13)
-    b.init_with_receives(1)
+    b.to_init_with_receives(1)
     connect_pair_by_qpn(a, b)
     a.send(b"data")
     wait_for_completions(a.cq)

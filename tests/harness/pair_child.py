@@ -21,7 +21,7 @@ for line in sys.stdin:
         said = [end.host_and_qpn for end in made]
     elif what == "begin":
         for end in made:
-            end.init_with_receives()
+            end.to_init_with_receives()
     elif what == "to_rts":
         for end, peer in zip(made, words[0], strict=True):
             end.to_rts((peer[0], peer[1]))

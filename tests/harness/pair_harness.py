@@ -70,7 +70,7 @@ class End:
     def state(self) -> QPState:
         return self.qp.qp_state
 
-    def init_with_receives(self, receives: int = 8) -> None:
+    def to_init_with_receives(self, receives: int = 8) -> None:
         """Move the queue pair to INIT and post receives of 1 KiB with wr_ids from 100 on."""
         self.qp.to_init()
         for i in range(receives):
@@ -143,7 +143,7 @@ def connect_pair_by_qpn(a: End, b: End, **attr: Any) -> None:
 
 
 def exchange_sends(a: End, b: End) -> None:
-    """Exchange a Send in each direction and check the data; needs ``init_with_receives``."""
+    """Exchange a Send in each direction and check the data; needs ``to_init_with_receives``."""
     a.send(b"there")
     b.send(b"and back")
     for end, text in ((a, b"and back"), (b, b"there")):

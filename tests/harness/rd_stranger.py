@@ -32,7 +32,7 @@ from siwarp.inspect.rd import (
     RDFlag,
     RDOption,
     RDType,
-    handshake_cookie,
+    cookie_in_handshake_body,
     make_ack_body,
     make_handshake_offer,
 )
@@ -111,7 +111,7 @@ class ScriptedRDPeer:
         elif d.type == RDType.CHALLENGE:
             self.other = d.source_epoch
             self.next, self.last = [self.other] * 2, [self.other] * 2
-            self.send_datagram(RDType.ECHO, body=self.offer + handshake_cookie(d.body))
+            self.send_datagram(RDType.ECHO, body=self.offer + cookie_in_handshake_body(d.body))
         elif d.type == RDType.DATA and d.dest_epoch == self.epoch:
             self.process_data_datagram(d)
         elif d.type == RDType.ECHO:
@@ -157,7 +157,7 @@ class ScriptedRDPeer:
         self.got.clear()
         self.keeps = lambda _head: False
 
-    def has_segment(self, seconds: float = 0.1) -> bool:
+    def receives_segment_within(self, seconds: float = 0.1) -> bool:
         """Return whether another segment is received within some seconds."""
         deadline = net.now() + seconds
         try:

@@ -7,8 +7,9 @@ started no thread. The server forks a process, which gets the arguments, the env
 directory and the standard descriptors of the program, and ends like an interpreter does. The server
 is the parent of the process and reports the exit status.
 
-Programs that are not started by a test, but by a shell or by such a process, use the server by a
-program that stands for ``python`` and ``siwarp`` (tests/c/python.c; ``forking_programs_folder``).
+A program that is started by a shell or by such a process, and not by a test, uses the server
+through a client that is found as ``python`` and ``siwarp`` (tests/c/python.c;
+``folder_of_fork_server_clients``).
 
 This file is the server's program, too, and imports nothing else of the tests.
 """
@@ -70,7 +71,7 @@ def _variables_read_at_process_start(environment: dict[str, str]) -> Variables:
 
 
 def _make_program_folder() -> tempfile.TemporaryDirectory[str]:
-    """Return a folder with the programs of ``forking_programs_folder`` in its folder ``bin``."""
+    """Return a folder whose folder ``bin`` holds the clients of the fork server."""
     spec = importlib.util.find_spec("siwarp._siwarp")
     assert spec is not None and spec.origin is not None
     folder = tempfile.TemporaryDirectory(prefix="siwarp-python-")
@@ -141,7 +142,7 @@ def _get_or_start_server(at_start: Variables, imports: Sequence[str]) -> _Server
         return _servers[key]
 
 
-def forking_programs_folder() -> Path:
+def folder_of_fork_server_clients() -> Path:
     """Return a folder with the programs ``python``, ``python3`` and ``siwarp``.
 
     The server forks what they run, if it has the variables that are read at the start of a process
@@ -157,7 +158,7 @@ def forking_programs_folder() -> Path:
     return programs
 
 
-def _is_python_program(args: Sequence[Any]) -> bool:
+def _command_runs_this_python(args: Sequence[Any]) -> bool:
     """Return whether a command line has a module, code or a file for this Python, and no option."""
     first = [os.fspath(word) for word in args[:2]]
     return (
@@ -197,7 +198,7 @@ class SiwarpProcess(subprocess.Popen[AnyStr]):
     ) -> None:
         wanted = _variables_read_at_process_start(dict(options.get("env") or os.environ))
         if (
-            _is_python_program(args)
+            _command_runs_this_python(args)
             and not set(_ALWAYS_NEW) & os.environ.keys()
             and options.keys() <= {"stdin", "stdout", "stderr", "text", "cwd", "env"}
             and (imports or wanted == _variables_read_at_process_start(dict(os.environ)))
@@ -300,7 +301,7 @@ def _import_commands() -> None:
 _Received = tuple[dict[str, Any], dict[int, int], int]
 
 
-def _parse_request(data: bytes) -> tuple[dict[str, Any], list[int]]:
+def _parse_fork_request(data: bytes) -> tuple[dict[str, Any], list[int]]:
     """Return a request of tests/c/python.c, and the numbers of its descriptors."""
     cwd, count, *words = map(os.fsdecode, data.split(b"\0")[:-1])
     arguments, (numbers, *environment) = words[: int(count)], words[int(count) :]
@@ -321,18 +322,18 @@ def _is_in_namespace_of(client: int, kind: str) -> bool:
     return theirs == Path(f"/proc/self/ns/{kind}").readlink()
 
 
-def _accept_request(listener: socket.socket) -> _Received | None:
+def _receive_fork_request(listener: socket.socket) -> _Received | None:
     """Receive the request of a client of tests/c/python.c; refuse it if no fork can serve it."""
     connection, _ = listener.accept()
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
     client, user, _ = struct.unpack("iII", credentials)
     data, descriptors, _, _ = socket.recv_fds(connection, _REQUEST, 253)
-    request, numbers = _parse_request(data) if data else ({}, [])
+    request, numbers = _parse_fork_request(data) if data else ({}, [])
     if (
         data
         and user == os.getuid()
         and {0, 1, 2} <= set(numbers)
-        and _is_python_program([sys.executable, *request["arguments"]])
+        and _command_runs_this_python([sys.executable, *request["arguments"]])
         and not set(_NOT_FORKED) & set(request["arguments"][:2])
         and _variables_read_at_process_start(request["environment"])
         == _variables_read_at_process_start(dict(os.environ))
@@ -385,7 +386,7 @@ def _serve_fork_requests(
                 os.kill(clients.pop(ready), signal.SIGKILL)
                 continue
             if listener is not None and ready == listener.fileno():
-                received = _accept_request(listener)
+                received = _receive_fork_request(listener)
                 if received is None:
                     continue
             elif ready == requests.fileno():
@@ -449,7 +450,7 @@ def _place_descriptors(descriptors: dict[int, int]) -> None:
         os.close(descriptor)
 
 
-def _become_program(
+def _imitate_new_interpreter(
     request: dict[str, Any], descriptors: dict[int, int], programs: Path | None
 ) -> None:
     """Make this process like a new interpreter that begins to run the program."""
@@ -475,7 +476,7 @@ def _become_program(
         system._QKEY = system._make_random_qkey()
 
 
-def _run_program(arguments: list[str]) -> None:
+def _run_in_this_interpreter(arguments: list[str]) -> None:
     """Run the program that the arguments of a Python interpreter name: -m, -c or a file."""
     what, *rest = arguments
     if what == "-m":
@@ -532,10 +533,10 @@ def _main() -> int:
         found = _serve_fork_requests(requests, listener)
     if found is None:
         return 0
-    _become_program(*found, programs)
+    _imitate_new_interpreter(*found, programs)
     status: int | None = 0
     try:
-        _run_program(found[0]["arguments"])
+        _run_in_this_interpreter(found[0]["arguments"])
     except SystemExit as e:
         if not isinstance(e.code, int | None):
             raise

@@ -1,4 +1,4 @@
-"""The programs of forking_programs_folder behave like the `python` and `siwarp` they stand for."""
+"""The clients of the fork server behave like the `python` and `siwarp` that they stand for."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from cli.cli_harness import is_running
-from harness.siwarp_process import forking_programs_folder
+from harness.siwarp_process import folder_of_fork_server_clients
 from harness.verbs_harness import wait_until
 
 INHERITED = """
@@ -25,7 +25,7 @@ sys.exit(5)
 
 
 def run_in_shell(script: str, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    path = f"{forking_programs_folder()}:{os.environ['PATH']}"
+    path = f"{folder_of_fork_server_clients()}:{os.environ['PATH']}"
     return subprocess.run(
         ["bash", "-c", script, "bash", *words],
         cwd=folder,
@@ -47,7 +47,7 @@ def test_a_forked_program_inherits_what_a_program_of_a_shell_inherits(tmp_path: 
 
 def test_a_pipe_of_a_forked_program_ends_when_the_program_closes_it() -> None:
     program = [
-        str(forking_programs_folder() / "python"),
+        str(folder_of_fork_server_clients() / "python"),
         "-c",
         "import os; os.close(1); os.read(0, 1)",
     ]
@@ -76,7 +76,7 @@ while True:
 
 def test_signals_end_the_forked_program_with_the_program_that_stands_for_it() -> None:
     for number, status in ((signal.SIGTERM, int(signal.SIGTERM)), (signal.SIGKILL, -9)):
-        command = [str(forking_programs_folder() / "python"), "-c", SIGNALLED]
+        command = [str(folder_of_fork_server_clients() / "python"), "-c", SIGNALLED]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
             pid = int(process.stdout.readline())
@@ -88,10 +88,10 @@ def test_signals_end_the_forked_program_with_the_program_that_stands_for_it() ->
 def test_the_server_goes_on_if_a_program_and_its_client_end_at_the_same_time(
     tmp_path: Path,
 ) -> None:
-    if forking_programs_folder() == Path(sys.executable).parent:
+    if folder_of_fork_server_clients() == Path(sys.executable).parent:
         pytest.skip("in runs with sanitizers or counts of branches, no program is forked")
     code = "import os, time; print(os.getpid(), os.getppid(), flush=True); time.sleep(60)"
-    command = [str(forking_programs_folder() / "python"), "-c", code]
+    command = [str(folder_of_fork_server_clients() / "python"), "-c", code]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as client:
         assert client.stdout is not None
         program, server = map(int, client.stdout.readline().split())

@@ -101,7 +101,7 @@ def boundary_values(field: Any, sound: int = 0) -> Iterator[int]:
     yield from sorted(picked)
 
 
-def numeric_fields(*names: str) -> list[tuple[str, str]]:
+def list_numeric_fields_of_layers(*names: str) -> list[tuple[str, str]]:
     """Return (layer, field) for each numeric field of these layers."""
     known = all_packet_layer_classes()
     return [
@@ -112,7 +112,7 @@ def numeric_fields(*names: str) -> list[tuple[str, str]]:
     ]
 
 
-def find_packet_field(layer: str, name: str) -> Any:
+def find_field_of_layer_class(layer: str, name: str) -> Any:
     return next(
         f
         for f in all_packet_layer_classes()[layer].fields_desc

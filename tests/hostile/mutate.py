@@ -39,7 +39,7 @@ def delete_octets(r: random.Random, at: bytearray) -> None:
     del at[place : place + r.randrange(1, 9)]
 
 
-def repeat_octets(r: random.Random, at: bytearray) -> None:
+def duplicate_random_part(r: random.Random, at: bytearray) -> None:
     place = r.randrange(len(at))
     part = at[place : place + r.randrange(1, 64)]
     at[place:place] = part
@@ -57,7 +57,7 @@ MUTATIONS = (
     change_two_octet_number,
     truncate_octets,
     delete_octets,
-    repeat_octets,
+    duplicate_random_part,
     insert_octets,
 )
 

@@ -63,7 +63,7 @@ class Target:
         self.image[PAGE + SOURCE : PAGE + RECEIVES] = octet_pattern(PAGE, 6)
         self.all[:] = self.image
 
-    def set_expected_octets(self, at: int, octets: bytes) -> None:
+    def set_expected_content(self, at: int, octets: bytes) -> None:
         """Expect these octets at this offset of the region from now on."""
         self.image[PAGE + at : PAGE + at + len(octets)] = octets
 
@@ -123,9 +123,9 @@ class HostileSession:
 
     # ---- assertions on the outcome
 
-    def check_next_receive_completes_with(self, octets: bytes) -> None:
+    def check_next_received_octets(self, octets: bytes) -> None:
         """Assert that the next receive of the connection completes with these octets."""
-        self.target.set_expected_octets(RECEIVES + self.taken * RECV, octets)
+        self.target.set_expected_content(RECEIVES + self.taken * RECV, octets)
         (wc,) = poll(self.end.rcq)
         assert (wc.wr_id, wc.status, wc.byte_len) == (self.taken, WCStatus.SUCCESS, len(octets))
         self.taken += 1
@@ -133,7 +133,7 @@ class HostileSession:
     def check_connection_continues(self, msn: int) -> None:
         """Assert that the connection continues: a Send with this MSN arrives."""
         self.peer.send_fpdus(DDPUntagged(opcode=Opcode.SEND, msn=msn) / Raw(b"alive"))
-        self.check_next_receive_completes_with(b"alive")
+        self.check_next_received_octets(b"alive")
         assert self.end.qp.qp_state == QPState.RTS
 
     def check_terminated(self, numbers: Numbers, spoiled: int = 0) -> None:
@@ -169,7 +169,7 @@ class HostileSession:
 
     # ---- a segment, compared with the oracle
 
-    def send_and_check(self, segment: Packet, what: object) -> None:
+    def attack_and_check(self, segment: Packet, what: object) -> None:
         """Send a segment as the first of this connection, and compare the outcome with the
         oracle.
         """
@@ -195,7 +195,7 @@ class HostileSession:
         if tagged:
             seg = DDPTagged(octets)
             if payload:
-                self.target.set_expected_octets(seg.to - self.target.mr.addr, payload)
+                self.target.set_expected_content(seg.to - self.target.mr.addr, payload)
             return self.check_connection_continues(1)
         # If the last segment of the message is missing, the peer sends it, without payload.
         if not last:
@@ -209,7 +209,7 @@ class HostileSession:
             self.check_read_response(ReadRequest(payload))
             return self.check_connection_continues(1)
         if opcode == Opcode.ATOMIC_REQUEST:
-            self.check_atomic(AtomicRequest(payload))
+            self.check_atomic_response(AtomicRequest(payload))
             return self.check_connection_continues(1)
         if opcode in IMMEDIATES:
             (wc,) = poll(self.end.rcq)
@@ -217,10 +217,10 @@ class HostileSession:
             assert wc.opcode == WCOpcode.RECV_RDMA_WITH_IMM
             self.taken += 1
             return self.check_connection_continues(2)
-        self.check_next_receive_completes_with(payload)
+        self.check_next_received_octets(payload)
         return self.check_connection_continues(2)
 
-    def check_atomic(self, asked: AtomicRequest) -> None:
+    def check_atomic_response(self, asked: AtomicRequest) -> None:
         """Assert that an atomic request changes the word as specified and returns its old value."""
         at = PAGE + int(asked.to) - self.target.mr.addr
         word = int.from_bytes(self.target.image[at : at + 8], sys.byteorder)
@@ -284,7 +284,7 @@ class HostileSession:
                 self.check_terminated(verdict)
             else:
                 old = int(AtomicResponse(octets[18:]).old)
-                self.target.set_expected_octets(SINK, old.to_bytes(8, sys.byteorder))
+                self.target.set_expected_content(SINK, old.to_bytes(8, sys.byteorder))
                 self.check_connection_continues(1)
         except AssertionError as e:
             raise AssertionError(f"{what}: {verdict}, but {e}\n{octets.hex()}") from e
@@ -304,7 +304,7 @@ class HostileSession:
                 assert (wc.wr_id, wc.ok) == (77, False)
             else:
                 if octets[1] & 15 == Opcode.RDMA_READ_RESPONSE and octets[0] & 0x80:
-                    self.target.set_expected_octets(SINK, octets[14:])
+                    self.target.set_expected_content(SINK, octets[14:])
                     if not octets[0] & 0x40:
                         rest = DDPTagged(octets[:14])
                         rest.l, rest.to = 1, rest.to + len(octets) - 14

@@ -11,8 +11,8 @@ from harness.verbs_harness import Rig, counter_value, octet_pattern, poll, wait_
 from hostile.fields import (
     all_packet_layer_classes,
     boundary_values,
-    find_packet_field,
-    numeric_fields,
+    find_field_of_layer_class,
+    list_numeric_fields_of_layers,
 )
 from hostile.target import CANARY, PAGE, count_open_files
 from scapy.packet import Packet, Raw
@@ -108,7 +108,7 @@ class UdTarget:
         self.files = count_open_files()
         self.posted = False
 
-    def send_and_check(self, octets: bytes, what: str) -> None:
+    def attack_and_check(self, octets: bytes, what: str) -> None:
         want = expected_datagram_outcome(octets)
         image = bytearray([CANARY]) * (3 * PAGE)
         self.memory[:] = image
@@ -180,19 +180,23 @@ def build_ud_datagram(n: int = 50) -> Packet:
     return UDDatagram(segment=DDPDatagram(q_key=QKEY) / Raw(octet_pattern(n, 3)))
 
 
-@pytest.mark.parametrize(("layer", "name"), numeric_fields("DDPDatagram", "UDDatagram"))
+@pytest.mark.parametrize(
+    ("layer", "name"), list_numeric_fields_of_layers("DDPDatagram", "UDDatagram")
+)
 def test_boundary_values_in_each_field_of_a_datagram_have_the_expected_outcome(
     ud_target: UdTarget, layer: str, name: str
 ) -> None:
     sound = UDDatagram(bytes(build_ud_datagram()))
     at = sound.segment if layer == "DDPDatagram" else sound
-    for value in boundary_values(find_packet_field(layer, name), int(at.getfieldval(name))):
+    for value in boundary_values(find_field_of_layer_class(layer, name), int(at.getfieldval(name))):
         packet = build_ud_datagram()
         (packet.segment if layer == "DDPDatagram" else packet).setfieldval(name, value)
-        ud_target.send_and_check(bytes(packet), f"{layer}.{name}={value:#x}")
+        ud_target.attack_and_check(bytes(packet), f"{layer}.{name}={value:#x}")
 
 
-@pytest.mark.parametrize(("layer", "name"), numeric_fields("PrivateHead", "DDPDatagram"))
+@pytest.mark.parametrize(
+    ("layer", "name"), list_numeric_fields_of_layers("PrivateHead", "DDPDatagram")
+)
 def test_boundary_values_in_each_field_of_a_private_message_have_the_expected_outcome(
     ud_target: UdTarget, layer: str, name: str
 ) -> None:
@@ -202,12 +206,12 @@ def test_boundary_values_in_each_field_of_a_private_message_have_the_expected_ou
         / Raw(octet_pattern(50))
     )
     for value in boundary_values(
-        find_packet_field(layer, name),
+        find_field_of_layer_class(layer, name),
         int(head[all_packet_layer_classes()[layer]].getfieldval(name)),
     ):
         segment = head.copy()
         segment[all_packet_layer_classes()[layer]].setfieldval(name, value)
-        ud_target.send_and_check(
+        ud_target.attack_and_check(
             bytes(UDDatagram(segment=segment)), f"private message: {name}={value:#x}"
         )
 
@@ -218,13 +222,15 @@ def test_private_messages_of_boundary_lengths_have_the_expected_outcome(
 ) -> None:
     payload = (bytes(PrivateHead(data=7)) + octet_pattern(n))[:n]
     segment = DDPDatagram(q_key=QKEY, opcode=Opcode.PRIVATE) / Raw(payload)
-    ud_target.send_and_check(bytes(UDDatagram(segment=segment)), f"a private message of {n} octets")
+    ud_target.attack_and_check(
+        bytes(UDDatagram(segment=segment)), f"a private message of {n} octets"
+    )
 
 
 def test_the_segment_is_the_only_field_of_a_datagram_that_is_not_numeric() -> None:
     for name in ("DDPDatagram", "UDDatagram"):
         others = {f.name for f in all_packet_layer_classes()[name].fields_desc} - {
-            n for _, n in numeric_fields(name)
+            n for _, n in list_numeric_fields_of_layers(name)
         }
         assert others == {"DDPDatagram": set(), "UDDatagram": {"segment"}}[name]
 
@@ -232,19 +238,19 @@ def test_the_segment_is_the_only_field_of_a_datagram_that_is_not_numeric() -> No
 def test_datagrams_truncated_at_every_octet_have_the_expected_outcome(ud_target: UdTarget) -> None:
     whole = bytes(build_ud_datagram(6))
     for n in range(len(whole)):
-        ud_target.send_and_check(whole[:n], f"{n} of {len(whole)} octets, the CRC lost")
+        ud_target.attack_and_check(whole[:n], f"{n} of {len(whole)} octets, the CRC lost")
     segment = whole[:-4]
     for n in range(len(segment) + 1):
         octets = segment[:n] + crc32c(segment[:n]).to_bytes(4, "little")
-        ud_target.send_and_check(octets, f"{n} of {len(segment)} octets, a CRC of their own")
+        ud_target.attack_and_check(octets, f"{n} of {len(segment)} octets, a CRC of their own")
 
 
 @pytest.mark.parametrize("n", [0, 1, RECV - 1, RECV, RECV + 1, 1400, 65_485])
 def test_payloads_near_the_receive_length_and_the_maximum_have_the_expected_outcome(
     ud_target: UdTarget, n: int
 ) -> None:
-    ud_target.send_and_check(bytes(build_ud_datagram(n)), f"{n} octets")
+    ud_target.attack_and_check(bytes(build_ud_datagram(n)), f"{n} octets")
 
 
 def test_a_datagram_with_an_additional_octet_after_the_crc_is_dropped(ud_target: UdTarget) -> None:
-    ud_target.send_and_check(bytes(build_ud_datagram(6)) + b"\0", "an octet behind the CRC")
+    ud_target.attack_and_check(bytes(build_ud_datagram(6)) + b"\0", "an octet behind the CRC")

@@ -17,7 +17,7 @@ from harness.errq_harness import (
     WRONG,
     PlainUDPSocket,
     build_datagram,
-    build_error_message,
+    build_wire_error_message,
 )
 from harness.verbs_harness import Rig, counter_value, poll, temporary_settings, wait_until
 
@@ -116,7 +116,9 @@ def test_forged_error_messages_have_no_effect(verbs_device: Rig) -> None:
             key = QKEY if i % 2 else rng.randrange(2**32)
             says = who if i % 2 else peer
             octets = bytearray(
-                build_error_message(rng.randrange(40), quoted={"inv_stag": key}, q_key=key)[:-4]
+                build_wire_error_message(rng.randrange(40), quoted={"inv_stag": key}, q_key=key)[
+                    :-4
+                ]
             )
             if rng.randrange(2):
                 octets[rng.randrange(18, len(octets))] ^= 1 << rng.randrange(8)
@@ -125,7 +127,7 @@ def test_forged_error_messages_have_no_effect(verbs_device: Rig) -> None:
                 wait_until(lambda i=i: poll_qp_and_sum_counters(qp, *names) == before + i + 1)  # type: ignore[misc]
         assert (qp.errors(), qp.qp_state) == ([], QPState.RTS)
         assert read_received_datagrams(who) == []
-        peer.sendto(build_error_message(5), qp.addr)
+        peer.sendto(build_wire_error_message(5), qp.addr)
         (real,) = wait_until(qp.errors)
         assert (real.origin, real.msn, real.wr_id) == (ErrorOrigin.REPORTED, 5, 4)
 

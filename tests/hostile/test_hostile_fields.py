@@ -17,8 +17,8 @@ from hostile.fields import (
     all_packet_layer_classes,
     boundary_values,
     field_width_bits,
-    find_packet_field,
-    numeric_fields,
+    find_field_of_layer_class,
+    list_numeric_fields_of_layers,
 )
 from hostile.target import PAGE, SINK, SOURCE, WRITES, HostileSession, Target
 from scapy.packet import Packet, Raw
@@ -125,13 +125,13 @@ def packets_with_boundary_values(
 ) -> Iterator[tuple[int, Packet]]:
     """Yield the packet with each boundary value in this field of this layer."""
     sound = int(packet[all_packet_layer_classes()[layer]].getfieldval(name) or 0)
-    for value in boundary_values(find_packet_field(layer, name), sound):
+    for value in boundary_values(find_field_of_layer_class(layer, name), sound):
         one = packet.copy()
         one[all_packet_layer_classes()[layer]].setfieldval(name, value)
         yield value, one
 
 
-@pytest.mark.parametrize(("layer", "name"), numeric_fields("DDPUntagged"))
+@pytest.mark.parametrize(("layer", "name"), list_numeric_fields_of_layers("DDPUntagged"))
 @pytest.mark.parametrize("of", ["send", "read", "terminate"])
 def test_boundary_values_in_each_field_of_an_untagged_header_have_the_expected_outcome(
     target: Target, layer: str, name: str, of: str
@@ -142,18 +142,18 @@ def test_boundary_values_in_each_field_of_an_untagged_header_have_the_expected_o
         "terminate": make_terminate(),
     }[of]
     for value, packet in packets_with_boundary_values(base, layer, name):
-        target.open_session().send_and_check(packet, f"{of}: {name}={value:#x}")
+        target.open_session().attack_and_check(packet, f"{of}: {name}={value:#x}")
 
 
-@pytest.mark.parametrize(("layer", "name"), numeric_fields("DDPTagged"))
+@pytest.mark.parametrize(("layer", "name"), list_numeric_fields_of_layers("DDPTagged"))
 def test_boundary_values_in_the_tagged_header_of_a_write_have_the_expected_outcome(
     target: Target, layer: str, name: str
 ) -> None:
     for value, packet in packets_with_boundary_values(make_write_segment(target), layer, name):
-        target.open_session().send_and_check(packet, f"write: {name}={value:#x}")
+        target.open_session().attack_and_check(packet, f"write: {name}={value:#x}")
 
 
-@pytest.mark.parametrize(("layer", "name"), numeric_fields("DDPTagged"))
+@pytest.mark.parametrize(("layer", "name"), list_numeric_fields_of_layers("DDPTagged"))
 def test_boundary_values_in_the_header_of_a_read_response_have_the_expected_outcome(
     target: Target, layer: str, name: str
 ) -> None:
@@ -180,26 +180,26 @@ def test_a_read_response_with_another_stag_is_refused(target: Target, which: str
     session.answer_read_and_check(segment, state, which)
 
 
-@pytest.mark.parametrize(("layer", "name"), numeric_fields("ReadRequest"))
+@pytest.mark.parametrize(("layer", "name"), list_numeric_fields_of_layers("ReadRequest"))
 def test_boundary_values_in_each_field_of_a_read_request_have_the_expected_outcome(
     target: Target, layer: str, name: str
 ) -> None:
     for value, packet in packets_with_boundary_values(make_read_request(target), layer, name):
-        target.open_session().send_and_check(packet, f"read: {name}={value:#x}")
+        target.open_session().attack_and_check(packet, f"read: {name}={value:#x}")
 
 
 @pytest.mark.parametrize("code", list(AtomicCode))
-@pytest.mark.parametrize(("layer", "name"), numeric_fields("AtomicRequest"))
+@pytest.mark.parametrize(("layer", "name"), list_numeric_fields_of_layers("AtomicRequest"))
 def test_boundary_values_in_each_field_of_an_atomic_request_have_the_expected_outcome(
     target: Target, layer: str, name: str, code: AtomicCode
 ) -> None:
     for value, packet in packets_with_boundary_values(
         make_atomic_request(target, code), layer, name
     ):
-        target.open_session().send_and_check(packet, f"atomic: {name}={value:#x}")
+        target.open_session().attack_and_check(packet, f"atomic: {name}={value:#x}")
 
 
-@pytest.mark.parametrize(("layer", "name"), numeric_fields("AtomicResponse"))
+@pytest.mark.parametrize(("layer", "name"), list_numeric_fields_of_layers("AtomicResponse"))
 def test_boundary_values_in_each_field_of_an_atomic_response_have_the_expected_outcome(
     target: Target, layer: str, name: str
 ) -> None:
@@ -216,34 +216,36 @@ def test_boundary_values_in_each_field_of_an_atomic_response_have_the_expected_o
 
 
 @pytest.mark.parametrize("of", ["atomic", "immediate"])
-@pytest.mark.parametrize(("layer", "name"), numeric_fields("DDPUntagged"))
+@pytest.mark.parametrize(("layer", "name"), list_numeric_fields_of_layers("DDPUntagged"))
 def test_boundary_values_in_headers_of_atomics_and_immediate_data_have_the_expected_outcome(
     target: Target, layer: str, name: str, of: str
 ) -> None:
     base = make_atomic_request(target) if of == "atomic" else make_immediate()
     for value, packet in packets_with_boundary_values(base, layer, name):
-        target.open_session().send_and_check(packet, f"{of}: {name}={value:#x}")
+        target.open_session().attack_and_check(packet, f"{of}: {name}={value:#x}")
 
 
-@pytest.mark.parametrize(("layer", "name"), numeric_fields("ImmediateData"))
+@pytest.mark.parametrize(("layer", "name"), list_numeric_fields_of_layers("ImmediateData"))
 def test_boundary_values_in_each_field_of_immediate_data_have_the_expected_outcome(
     target: Target, layer: str, name: str
 ) -> None:
     for value, packet in packets_with_boundary_values(make_immediate(), layer, name):
-        target.open_session().send_and_check(packet, f"immediate: {name}={value:#x}")
+        target.open_session().attack_and_check(packet, f"immediate: {name}={value:#x}")
 
 
-@pytest.mark.parametrize(("layer", "name"), numeric_fields("PrivateHead"))
+@pytest.mark.parametrize(("layer", "name"), list_numeric_fields_of_layers("PrivateHead"))
 def test_a_private_message_from_a_peer_without_announcement_is_refused(
     target: Target, layer: str, name: str
 ) -> None:
     for value, packet in packets_with_boundary_values(make_private_send(), layer, name):
-        target.open_session().send_and_check(packet, f"private: {name}={value:#x}")
+        target.open_session().attack_and_check(packet, f"private: {name}={value:#x}")
 
 
 @pytest.mark.parametrize(
     ("layer", "name"),
-    numeric_fields("Terminate", "QuotedUntagged", "QuotedTagged", "QuotedReadRequest"),
+    list_numeric_fields_of_layers(
+        "Terminate", "QuotedUntagged", "QuotedTagged", "QuotedReadRequest"
+    ),
 )
 def test_boundary_values_in_a_terminate_and_its_quotes_have_the_expected_outcome(
     target: Target, layer: str, name: str
@@ -257,11 +259,13 @@ def test_boundary_values_in_a_terminate_and_its_quotes_have_the_expected_outcome
         "QuotedReadRequest": "quoted_rdma",
     }.get(layer)
     sound = base[Terminate].getfieldval(inside) if inside else base[Terminate]
-    for value in boundary_values(find_packet_field(layer, name), int(sound.getfieldval(name) or 0)):
+    for value in boundary_values(
+        find_field_of_layer_class(layer, name), int(sound.getfieldval(name) or 0)
+    ):
         packet = base.copy()
         at = packet[Terminate].getfieldval(inside) if inside else packet[Terminate]
         at.setfieldval(name, value)
-        target.open_session().send_and_check(packet, f"terminate: {layer}.{name}={value:#x}")
+        target.open_session().attack_and_check(packet, f"terminate: {layer}.{name}={value:#x}")
 
 
 # ---- lengths
@@ -283,7 +287,7 @@ def test_segments_truncated_at_every_octet_have_the_expected_outcome(
         }[of]
     )
     for n in range(1, len(whole) + 1):
-        target.open_session().send_and_check(Raw(whole[:n]), f"{of}: {n} of {len(whole)} octets")
+        target.open_session().attack_and_check(Raw(whole[:n]), f"{of}: {n} of {len(whole)} octets")
 
 
 def test_a_read_response_truncated_at_every_octet_has_the_expected_outcome(target: Target) -> None:
@@ -316,7 +320,7 @@ def test_each_reserved_bit_of_a_send_and_of_a_read_request_is_ignored(
         for msn, bit in enumerate(half, 1):
             segment = DDPUntagged(opcode=Opcode.SEND, msn=msn, inv_stag=1 << bit)
             session.peer.send_fpdus(segment / Raw(b"bit %d" % bit))
-            session.check_next_receive_completes_with(b"bit %d" % bit)
+            session.check_next_received_octets(b"bit %d" % bit)
             asked = make_read_request(target)
             asked.msn, asked.inv_stag = msn, 1 << bit
             session.peer.send_fpdus(asked)
@@ -328,20 +332,20 @@ def test_each_reserved_bit_of_a_send_and_of_a_read_request_is_ignored(
 def test_payloads_one_octet_below_at_and_above_their_limit_have_the_expected_outcome(
     target: Target, more: int
 ) -> None:
-    target.open_session().send_and_check(
+    target.open_session().attack_and_check(
         make_send_segment(200 + more), f"send: {more} beyond its receive"
     )
     edge = make_write_segment(target, 200 + more)
     edge.to = target.mr.addr + target.mr.length - 200
-    target.open_session().send_and_check(edge, f"write: {more} beyond its region")
+    target.open_session().attack_and_check(edge, f"write: {more} beyond its region")
     edge = make_write_segment(target, 200)
     edge.to = target.mr.addr - max(more, 0)
-    target.open_session().send_and_check(edge, f"write: {more} before its region")
+    target.open_session().attack_and_check(edge, f"write: {more} before its region")
     asked = make_read_request(target)
     asked[ReadRequest].src_to = target.mr.addr + target.mr.length - 100 + more
-    target.open_session().send_and_check(asked, f"read: {more} beyond its region")
+    target.open_session().attack_and_check(asked, f"read: {more} beyond its region")
     longer = Raw(bytes(make_read_request(target)) + b"x") if more > 0 else make_read_request(target)
-    target.open_session().send_and_check(longer, "read: an octet too much")
+    target.open_session().attack_and_check(longer, "read: an octet too much")
 
 
 @pytest.mark.parametrize("more", [-1, 1])
@@ -392,7 +396,7 @@ def send_invalid_fpdu(target: Target, session: HostileSession, octets: bytes, wh
     session.close()
 
 
-@pytest.mark.parametrize(("layer", "name"), numeric_fields("FPDU"))
+@pytest.mark.parametrize(("layer", "name"), list_numeric_fields_of_layers("FPDU"))
 def test_an_fpdu_with_any_wrong_field_ends_the_connection(
     target: Target, layer: str, name: str
 ) -> None:
@@ -436,7 +440,7 @@ def test_pad_octets_of_any_value_are_covered_by_the_crc_and_otherwise_ignored(
         pad = b"\xff" * pad_len(len(bytes(segment)))
         session = target.open_session()
         session.peer.send(FPDU(ulpdu=segment, pad=pad))
-        session.check_next_receive_completes_with(octet_pattern(n, 2))
+        session.check_next_received_octets(octet_pattern(n, 2))
         session.check_connection_continues(2)
         session.close()
 
@@ -450,12 +454,12 @@ def test_a_stream_that_ends_within_an_fpdu_ends_the_connection(target: Target) -
 # ---- Markers
 
 
-@pytest.mark.parametrize(("layer", "name"), numeric_fields("Marker"))
+@pytest.mark.parametrize(("layer", "name"), list_numeric_fields_of_layers("Marker"))
 def test_a_marker_ends_the_connection_only_if_its_pointer_is_wrong(
     target: Target, layer: str, name: str
 ) -> None:
     """The siwarp end requests Markers: only a wrong pointer is an error (RFC 5044 section 8)."""
-    for value in boundary_values(find_packet_field(layer, name), 512 - 28):
+    for value in boundary_values(find_field_of_layer_class(layer, name), 512 - 28):
         session = target.open_session(markers=True)
         octets = bytearray(
             mark_stream([FPDU(ulpdu=make_write_segment(target, 700))], session.position)
@@ -470,11 +474,11 @@ def test_a_marker_ends_the_connection_only_if_its_pointer_is_wrong(
         try:
             # The receiver ignores the last two bits of a Marker's pointer.
             if int(marker.fpduptr) & ~3 == place:
-                target.set_expected_octets(WRITES, octet_pattern(700, 3))
+                target.set_expected_content(WRITES, octet_pattern(700, 3))
                 session.peer.send(
                     mark_stream([FPDU(ulpdu=make_send_segment(5))], session.position + len(octets))
                 )
-                session.check_next_receive_completes_with(octet_pattern(5, 2))
+                session.check_next_received_octets(octet_pattern(5, 2))
             else:
                 session.check_terminated((2, 0, 3))
         except AssertionError as e:
@@ -498,7 +502,7 @@ def test_the_memory_of_hostile_connections_is_freed(target: Target) -> None:
             if i % 8 >= 4:
                 segment.dv = 0
             target.reset_memory()
-            target.open_session().send_and_check(segment, i)
+            target.open_session().attack_and_check(segment, i)
 
     # The first connections allocate objects that are created once and kept.
     run_hostile_connections(40)

@@ -11,8 +11,8 @@ from harness.verbs_harness import wait_until
 from hostile.fields import (
     all_packet_layer_classes,
     boundary_values,
-    find_packet_field,
-    numeric_fields,
+    find_field_of_layer_class,
+    list_numeric_fields_of_layers,
 )
 from hostile.peer import RawPeer, connect_raw_peer
 from hostile.target import Target, count_open_files
@@ -42,7 +42,7 @@ def frames_with_boundary_values(frame: Packet, name: str) -> Iterator[tuple[int,
         zip(("m", "c", "r", "s", "res"), ((0, 1), (1, 1), (2, 1), (3, 1), (4, 4)), strict=True)
     )
     for value in boundary_values(
-        find_packet_field(layer, name), int(type(frame)(sound).getfieldval(name))
+        find_field_of_layer_class(layer, name), int(type(frame)(sound).getfieldval(name))
     ):
         octets = bytearray(sound)
         if name in at:
@@ -121,7 +121,7 @@ def send_and_check_request(target: Target, octets: bytes, what: str) -> None:
     check_target_unharmed(target, files)
 
 
-@pytest.mark.parametrize("name", [n for _, n in numeric_fields("MPARequest")])
+@pytest.mark.parametrize("name", [n for _, n in list_numeric_fields_of_layers("MPARequest")])
 def test_boundary_values_in_each_field_of_an_mpa_request_have_the_expected_outcome(
     target: Target, name: str
 ) -> None:
@@ -195,7 +195,7 @@ def expected_reply_event(octets: bytes, max_ird: int) -> CMEventType | None:
     return bad if ord_ != 0x3FFF and ord_ > max_ird else CMEventType.ESTABLISHED
 
 
-def send_and_check_reply(target: Target, octets: bytes, what: str) -> None:
+def send_mpa_reply_and_check_event(target: Target, octets: bytes, what: str) -> None:
     files = count_open_files()
     verdict = expected_reply_event(octets, target.rig.ctx.query_device().max_qp_rd_atom)
     listener = create_plain_listener()
@@ -226,12 +226,12 @@ def send_and_check_reply(target: Target, octets: bytes, what: str) -> None:
     check_target_unharmed(target, files)
 
 
-@pytest.mark.parametrize("name", [n for _, n in numeric_fields("MPAReply")])
+@pytest.mark.parametrize("name", [n for _, n in list_numeric_fields_of_layers("MPAReply")])
 def test_boundary_values_in_each_field_of_an_mpa_reply_have_the_expected_outcome(
     target: Target, name: str
 ) -> None:
     for value, octets in frames_with_boundary_values(build_valid_reply(), name):
-        send_and_check_reply(target, octets, f"{name}={value:#x}")
+        send_mpa_reply_and_check_event(target, octets, f"{name}={value:#x}")
 
 
 def test_an_mpa_reply_with_any_wrong_octet_in_its_key_fails_the_connection(target: Target) -> None:
@@ -240,18 +240,20 @@ def test_an_mpa_reply_with_any_wrong_octet_in_its_key_fails_the_connection(targe
         for value in (0, 0xFF, sound[i] ^ 1):
             octets = bytearray(sound)
             octets[i] = value
-            send_and_check_reply(target, bytes(octets), f"octet {i} of the key is {value:#x}")
+            send_mpa_reply_and_check_event(
+                target, bytes(octets), f"octet {i} of the key is {value:#x}"
+            )
 
 
 def test_an_mpa_reply_truncated_at_any_octet_fails_the_connection(target: Target) -> None:
     sound = bytes(build_valid_reply())
     for n in range(len(sound)):
-        send_and_check_reply(target, sound[:n], f"{n} octets")
+        send_mpa_reply_and_check_event(target, sound[:n], f"{n} octets")
 
 
 def test_only_the_key_and_the_private_data_of_mpa_frames_are_not_numeric() -> None:
     for name in ("MPARequest", "MPAReply"):
         others = {f.name for f in all_packet_layer_classes()[name].fields_desc} - {
-            n for _, n in numeric_fields(name)
+            n for _, n in list_numeric_fields_of_layers(name)
         }
         assert others == {"key", "private_data"}

@@ -116,7 +116,7 @@ class LiveRc:
         ]
         return [[bytes(s) for s in stream] for stream in ours] + load_recorded_streams()
 
-    def send_and_check(self, octets: bytes) -> None:
+    def attack_and_check(self, octets: bytes) -> None:
         """Open a connection, send these octets after a valid start-up, and shut down the sending
         side.
         """
@@ -204,7 +204,7 @@ def test_mutated_rc_streams_do_no_harm(build_dir: Path) -> None:
     assert len(sound) > 4, "the recorded streams are missing"
     for i in range(RC):
         try:
-            live.send_and_check(hand.save_input(build_mutated_stream(r, r.choice(sound))))
+            live.attack_and_check(hand.save_input(build_mutated_stream(r, r.choice(sound))))
             if i % 100 == 99:
                 live.check_canaries()
         except (AssertionError, OSError) as e:
@@ -224,7 +224,7 @@ class LiveListener:
         self.target = Target()
         self.files = count_open_files()
 
-    def send_and_check(self, octets: bytes) -> None:
+    def attack_and_check(self, octets: bytes) -> None:
         connector = self.target.connector
         want = expected_request_outcome(octets) if len(octets) >= 20 else "short"
         peer = RawPeer(socket.create_connection(connector.address, timeout=LIMIT))
@@ -260,7 +260,7 @@ def test_mutated_mpa_requests_have_the_expected_outcome(build_dir: Path) -> None
     ]
     for i in range(STARTUP):
         try:
-            live.send_and_check(
+            live.attack_and_check(
                 hand.save_input(mutate_octets(r, r.choice(sound), r.choice((1, 1, 2))))
             )
         except (AssertionError, OSError) as e:
@@ -291,7 +291,7 @@ class LiveUd:
     def read_drop_counters(self) -> Counter[str]:
         return Counter({name: counter_value(name) for name in DROPS})
 
-    def send_and_check(self, datagrams: list[bytes]) -> None:
+    def attack_and_check(self, datagrams: list[bytes]) -> None:
         """Assert that each datagram is delivered or dropped exactly as its octets require."""
         for _ in range(self.posted, 100):
             self.qp.post_recv(RecvWR(5, sg=[self.mr.sge(0, RECV)]))
@@ -341,13 +341,13 @@ def test_mutated_ud_datagrams_are_delivered_or_dropped_as_expected(build_dir: Pa
             else:
                 batch.append(mutate_octets(r, one))
         try:
-            live.send_and_check([hand.save_input(d) for d in batch])
+            live.attack_and_check([hand.save_input(d) for d in batch])
         except (AssertionError, OSError):
             # Send the inputs of the batch one by one, to find the input that failed.
             for i, d in enumerate(batch):
                 live.before = live.read_drop_counters()
                 try:
-                    live.send_and_check([hand.save_input(d)])
+                    live.attack_and_check([hand.save_input(d)])
                 except (AssertionError, OSError) as e:
                     raise hand.build_error_and_keep_input(start + i, e) from e
             raise
@@ -369,9 +369,9 @@ def test_inputs_that_caused_failures_in_the_past_do_no_harm() -> None:
             if to != kind:
                 continue
             if isinstance(live, LiveUd):
-                live.send_and_check([octets])
+                live.attack_and_check([octets])
             else:
-                live.send_and_check(octets)
+                live.attack_and_check(octets)
         live.close()
 
 

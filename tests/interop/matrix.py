@@ -29,7 +29,7 @@ from interop.rping import (
     Stack,
     Terminate,
     data_pattern,
-    text_pattern,
+    make_c_string_payload,
 )
 
 CloseAfterTest = Callable[[Connection | Listener], None]
@@ -133,7 +133,7 @@ def test_rping_server_on_siw_reads_and_writes_back_the_advertised_memory_of_siwa
         connect_to_guest(stack_under_test, guest, close_after_test, rping_server_port, terms), size
     )
     for turn in range(ROUNDS):
-        data = text_pattern(size, turn)
+        data = make_c_string_payload(size, turn)
         assert client.exchange_data(data) == data
 
 
@@ -251,7 +251,7 @@ def test_the_memory_of_siw_holds_the_data_that_siwarp_writes(
     for turn in range(ROUNDS):
         data = data_pattern(size, turn)
         client.write(data, client.memory_address_and_key())
-        assert client.memory_content(size) == data
+        assert client.request_memory_content(size) == data
 
 
 @pytest.mark.parametrize(
@@ -277,7 +277,7 @@ def test_siwarp_reads_the_memory_of_siw(
         data = data_pattern(size, 100 + turn)
         client.write(data, memory)
         assert client.read(size, memory) == data
-    assert client.memory_content(size) == data
+    assert client.request_memory_content(size) == data
 
 
 # ------------------------------------- persona roce: siw confirms what siwarp has sent
@@ -408,7 +408,7 @@ def test_siwarp_refuses_a_read_by_siw_with_an_invalid_stag(
         spoil="source",
     )
     with pytest.raises(ConnectionEnded) as ended:
-        client.exchange_data(text_pattern(64))
+        client.exchange_data(make_c_string_payload(64))
     assert ended.value.terminate == INVALID_STAG_IN_READ
     assert find_logged_terminate(guest, "got") == swap_terminate_layer_and_error_type(
         INVALID_STAG_IN_READ
@@ -432,7 +432,7 @@ def test_siwarp_refuses_a_write_by_siw_with_an_invalid_stag(
         spoil="sink",
     )
     with pytest.raises(ConnectionEnded) as ended:
-        client.exchange_data(text_pattern(64))
+        client.exchange_data(make_c_string_payload(64))
     assert ended.value.terminate == INVALID_STAG_IN_TAGGED
     assert bytes(client.sink.memory) == bytes(64)
     assert find_logged_terminate(guest, "got") == swap_terminate_layer_and_error_type(
@@ -511,7 +511,7 @@ def test_a_passive_siw_cannot_read_on_a_connection_of_revision_1(
         64,
     )
     with pytest.raises(ConnectionEnded):
-        client.exchange_data(text_pattern(64))
+        client.exchange_data(make_c_string_payload(64))
     assert bytes(client.sink.memory) == bytes(64)
 
 

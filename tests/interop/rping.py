@@ -131,7 +131,7 @@ def data_pattern(size: int, seed: int = 0) -> bytes:
     return (period * (size // 251 + 1))[:size]
 
 
-def text_pattern(size: int, seed: int = 0) -> bytes:
+def make_c_string_payload(size: int, seed: int = 0) -> bytes:
     """Like data_pattern(), but without a 0 octet before the end, because rping's server writes back
     a C string.
     """
@@ -158,8 +158,9 @@ class RpingClient:
         self.connection.recv()
 
     def exchange_data(self, data: bytes) -> bytes:
-        """Let the peer read ``data``, a text_pattern(), and write it back; return the written
-        octets.
+        """Let the peer read ``data`` (make_c_string_payload()) and write it back.
+
+        Returns the written octets.
         """
         self.source.memory[:] = data
         self._advertise_memory(self.source, self.spoil == "source")
@@ -223,6 +224,6 @@ class EchoClient:
         self.connection.read(sink, length, *memory)
         return bytes(sink.memory)
 
-    def memory_content(self, length: int) -> bytes:
+    def request_memory_content(self, length: int) -> bytes:
         """Return octets of the guest's memory, sent by the guest itself in a message."""
         return self._send_and_receive(b"M" + struct.pack(">I", length))

@@ -293,7 +293,7 @@ def unpack_package(deb: Path, into: Path) -> None:
     subprocess.run(["dpkg-deb", "-x", deb, into], check=True)
 
 
-def extract_siw_and_add_parameters(deb: Path, series: str, work: Path) -> Path:
+def extract_siw_driver_with_parameters(deb: Path, series: str, work: Path) -> Path:
     """Return siw's folder from linux-source, with its constants turned into module parameters."""
     folder = f"linux-source-{series}/drivers/infiniband/sw/siw"
     # The option --occurrence stops tar early, so the preceding commands of the pipe end by SIGPIPE.
@@ -321,7 +321,7 @@ def build_siw_module(debs: dict[str, Path], release: str, work: Path) -> bytes:
     """Compile siw.ko against the headers of this kernel, and return its octets."""
     series = ".".join(release.split(".")[:2])
     with ThreadPoolExecutor(2) as pool:
-        source = pool.submit(extract_siw_and_add_parameters, debs["source"], series, work)
+        source = pool.submit(extract_siw_driver_with_parameters, debs["source"], series, work)
         for role in ("headers", "common", "kbuild"):
             unpack_package(debs[role], work / "headers")
         siw = source.result()

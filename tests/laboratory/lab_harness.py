@@ -41,12 +41,12 @@ def create_fake_mpich(
     return folder
 
 
-def run_lab(
+def run_lab_study(
     study: str, *arguments: object, env: dict[str, str] | None = None, timeout: float = 60
 ) -> subprocess.CompletedProcess[str]:
     """Run ``python -m lab.STUDY`` in the root of the tree; return the completed process."""
     return pace.run_command(
-        lab_command(study, *arguments),
+        build_lab_command_line(study, *arguments),
         capture_output=True,
         text=True,
         seconds=timeout,
@@ -57,6 +57,6 @@ def run_lab(
     )
 
 
-def lab_command(study: str, *arguments: object) -> list[str]:
+def build_lab_command_line(study: str, *arguments: object) -> list[str]:
     """Return the command line that runs a study of lab/."""
     return [sys.executable, "-m", f"lab.{study}", *map(str, arguments)]

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from laboratory.lab_harness import run_lab
+from laboratory.lab_harness import run_lab_study
 
 from lab.abi import programs as abi
 from siwarp.bench.programs import parse_client_result
@@ -25,7 +25,7 @@ needs_ucx = pytest.mark.skipif(
 def test_missing_programs_are_named_and_their_rows_are_left_out(tmp_path: Path) -> None:
     # An editable install that does not rebuild on import runs `true` instead of the build.
     (tmp_path / "true").symlink_to(shutil.which("true") or "/bin/true")
-    done = run_lab("abi", *PART, "--json", env={"PATH": str(tmp_path)})
+    done = run_lab_study("abi", *PART, "--json", env={"PATH": str(tmp_path)})
     assert done.returncode == 1
     assert done.stderr.splitlines() == [
         "lab abi: ib_read_bw is missing: install the package perftest",
@@ -36,14 +36,14 @@ def test_missing_programs_are_named_and_their_rows_are_left_out(tmp_path: Path) 
     rows = json.loads(done.stdout)["programs"]
     assert [row["measured"] for row in rows] == [None] * len(abi.ROWS)
     assert rows[-1]["error"] == "left out: ucx_perftest is missing: install the package ucx-utils"
-    shown = run_lab("abi", *PART, "--only", "ucx", env={"PATH": str(tmp_path)})
+    shown = run_lab_study("abi", *PART, "--only", "ucx", env={"PATH": str(tmp_path)})
     assert shown.returncode == 1
     assert "NOT SHOWN" in shown.stdout and "left out: ucx_perftest is missing" in shown.stdout
 
 
 @needs_perftest
 def test_each_round_has_socket_siwarp_and_program_and_the_ratio_is_their_median() -> None:
-    done = run_lab("abi", *PART, "--only", PERFTEST, "--rounds", 3, "--json", timeout=120)
+    done = run_lab_study("abi", *PART, "--only", PERFTEST, "--rounds", 3, "--json", timeout=120)
     (row,) = json.loads(done.stdout)["programs"]
     assert row["error"] is None and done.returncode == (0 if row["measured"]["kept"] else 1)
     rounds = row["measured"]["rounds"]
@@ -57,7 +57,7 @@ def test_each_round_has_socket_siwarp_and_program_and_the_ratio_is_their_median(
 
 @needs_ucx
 def test_ucx_over_ud_verbs_is_compared_with_the_tcp_transport_of_ucx() -> None:
-    done = run_lab("abi", *PART, "--only", "ud_verbs", "--rounds", 1, "--json", timeout=180)
+    done = run_lab_study("abi", *PART, "--only", "ud_verbs", "--rounds", 1, "--json", timeout=180)
     (row,) = json.loads(done.stdout)["programs"]
     assert row["error"] is None and row["beside"] == "UCX's tcp"
     (values,) = row["measured"]["rounds"]
@@ -110,7 +110,7 @@ def test_the_row_of_a_failed_program_has_the_reason(tmp_path: Path) -> None:
     broken.chmod(0o755)
     path = f"{tmp_path}:/usr/bin:/bin"
     arguments = ("--only", PERFTEST, "--rounds", 1, "--json")
-    done = run_lab("abi", *PART, *arguments, env={"PATH": path}, timeout=120)
+    done = run_lab_study("abi", *PART, *arguments, env={"PATH": path}, timeout=120)
     (row,) = json.loads(done.stdout)["programs"]
     assert done.returncode == 1
     assert row["measured"] is None

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-from laboratory.lab_harness import run_lab
+from laboratory.lab_harness import run_lab_study
 
 from lab.abi import translation
 from siwarp.bench import runner
@@ -22,7 +22,7 @@ def skip_without_tool() -> None:
 
 def test_the_abi_adds_few_cycles_to_a_request() -> None:
     skip_without_tool()
-    done = run_lab("abi", "--part", "translation", "--rounds", 5, "--json", timeout=120)
+    done = run_lab_study("abi", "--part", "translation", "--rounds", 5, "--json", timeout=120)
     found = json.loads(done.stdout)["translation"]
     assert set(found) == {"post_send", "post_recv", "poll_cq"}
     for call, way in found.items():

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import typer
-from laboratory.lab_harness import run_lab
+from laboratory.lab_harness import run_lab_study
 from namespaces import wan_harness
 
 from lab.papers.adts import __main__ as command_line
@@ -23,7 +23,7 @@ TINY = "0.01"
 
 def test_put_and_get_are_measured_over_each_channel_beside_raw_udp(tmp_path: Path) -> None:
     results = tmp_path / "results.json"
-    done = run_lab(
+    done = run_lab_study(
         "papers.adts", "-s", "1M", "--rounds", 2, "--json", "--results", results, timeout=120
     )
     # With files of a few KiB, promised ratios may be missed.
@@ -45,7 +45,7 @@ def test_put_and_get_are_measured_over_each_channel_beside_raw_udp(tmp_path: Pat
 def test_a_link_of_siwarp_wan_carries_rd_and_tcp_with_cubic_and_bbr() -> None:
     wan_harness.skip_without_tun_device()
     words = ("--part", "wan-lossy-13ms", "--rounds", 1, "--scale", TINY, "--json")
-    done = run_lab("papers.adts", *words, timeout=120)
+    done = run_lab_study("papers.adts", *words, timeout=120)
     assert done.returncode in (0, 1), done.stderr
     part = json.loads(done.stdout)["wan-lossy-13ms"]
     assert part["line"] == "50 Mbit/s, 13 ms each way, 0.5% loss (wan)"
@@ -57,7 +57,7 @@ def test_a_link_of_siwarp_wan_carries_rd_and_tcp_with_cubic_and_bbr() -> None:
 def test_sends_and_writes_with_immediate_carry_the_same_units() -> None:
     wan_harness.skip_without_tun_device()
     words = ("--part", "immediate", "--rounds", 1, "--scale", TINY, "--json")
-    done = run_lab("papers.adts", *words, timeout=120)
+    done = run_lab_study("papers.adts", *words, timeout=120)
     assert done.returncode == 0, done.stderr
     curves = json.loads(done.stdout)["immediate"]["curves"]
     assert len(curves) == 4
@@ -65,7 +65,7 @@ def test_sends_and_writes_with_immediate_carry_the_same_units() -> None:
 
 
 def test_an_unknown_part_is_refused() -> None:
-    done = run_lab("papers.adts", "--part", "lan,moon")
+    done = run_lab_study("papers.adts", "--part", "lan,moon")
     assert done.returncode == 2
     assert "moon" in done.stderr
 
@@ -73,13 +73,13 @@ def test_an_unknown_part_is_refused() -> None:
 def test_rounds_alternate_and_a_later_failure_keeps_the_complete_rounds() -> None:
     order: list[str] = []
 
-    def record_and_return_position(name: str) -> float:
+    def record_call_and_return_position(name: str) -> float:
         order.append(name)
         if len(order) == 6:
             raise BenchError("the line broke")
         return float(len(order))
 
-    runs = {name: lambda name=name: record_and_return_position(name) for name in ("a", "b")}  # type: ignore[misc]
+    runs = {name: lambda name=name: record_call_and_return_position(name) for name in ("a", "b")}  # type: ignore[misc]
     log = summary.Log()
     found = summary.measure_rounds(runs, 4, log)
     assert order == ["a", "b", "b", "a", "a", "b"]
@@ -97,7 +97,7 @@ def test_a_part_that_fails_is_recorded_with_the_reason_and_ends_no_other_part(
         rates = {"put rd": summary.summarize_values([1.0, 2.0])}
         return {"line": "loopback", "mbit_s": rates, "ratios": []}
 
-    monkeypatch.setattr(promises, "measure_copies_over_loopback", raise_bench_error)
+    monkeypatch.setattr(promises, "measure_file_transfers_over_loopback", raise_bench_error)
     monkeypatch.setattr(vsftpd, "measure_vsftpd_and_curl", return_differing_rounds)
     results, html = tmp_path / "results.json", tmp_path / "page.html"
     with pytest.raises(typer.Exit) as end:
@@ -187,7 +187,7 @@ def test_the_page_has_each_figure_of_the_paper_and_the_promised_figures() -> Non
 
 
 def test_a_page_needs_results() -> None:
-    done = run_lab("papers.adts", "--page", "page.html")
+    done = run_lab_study("papers.adts", "--page", "page.html")
     assert done.returncode == 2
     assert "needs --results" in done.stderr
 

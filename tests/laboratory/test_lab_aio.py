@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from laboratory.lab_harness import run_lab
+from laboratory.lab_harness import run_lab_study
 from pace import limit_exceeded, scale_limit
 
 from lab.aio import rates as aio
@@ -20,7 +20,9 @@ from siwarp.bench.runner import BenchError
 
 
 def test_siwarp_and_asyncio_are_measured_for_each_number_of_connections() -> None:
-    done = run_lab("aio", "--connections", "1,3", "-s", "1K", "--rounds", 1, "--json", timeout=120)
+    done = run_lab_study(
+        "aio", "--connections", "1,3", "-s", "1K", "--rounds", 1, "--json", timeout=120
+    )
     assert done.returncode == 0, done.stderr
     points = json.loads(done.stdout)
     assert [(p["connections"], p["size"]) for p in points] == [(1, 1024), (3, 1024)]
@@ -50,7 +52,7 @@ def test_each_number_of_connections_is_printed_on_one_line(
     ],
 )
 def test_invalid_numbers_of_connections_and_sizes_are_refused(words: list[str], why: str) -> None:
-    done = run_lab("aio", *words)
+    done = run_lab_study("aio", *words)
     assert done.returncode == 2
     assert why in done.stderr
 

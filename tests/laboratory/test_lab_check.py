@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from laboratory.lab_harness import run_lab
+from laboratory.lab_harness import run_lab_study
 from rich.console import Console
 
 from lab import check
@@ -24,9 +24,7 @@ def checked_ratios_with_name(name: str) -> list[check.CheckedRatio]:
     return [found]
 
 
-def make_simulated_run(
-    *ratios: float, floors: tuple[float, ...] = (1.0,), partial: str = ""
-) -> Any:
+def make_run_stub(*ratios: float, floors: tuple[float, ...] = (1.0,), partial: str = "") -> Any:
     """Return a function that simulates a run whose rounds have these ratios and floors, in turn."""
 
     def return_simulated_ratios(*, rounds: int, progress: Any, **_: Any) -> dict[str, Any]:
@@ -58,7 +56,7 @@ def test_a_ratio_is_a_loss_if_its_whole_interval_is_worse_by_a_fifth(
     name: str, ratios: tuple[float, ...], verdict: str
 ) -> None:
     (found,) = check.measure_and_check_ratios(
-        KEPT, check.ROUNDS, None, checked_ratios_with_name(name), make_simulated_run(*ratios)
+        KEPT, check.ROUNDS, None, checked_ratios_with_name(name), make_run_stub(*ratios)
     )
     assert found["verdict"] == verdict, found
     reasons = check.reasons_why_check_fails([found])
@@ -68,7 +66,7 @@ def test_a_ratio_is_a_loss_if_its_whole_interval_is_worse_by_a_fifth(
 
 def test_a_ratio_without_a_reference_is_new_and_no_loss() -> None:
     found = check.measure_and_check_ratios(
-        {}, check.ROUNDS, None, checked_ratios_with_name(UD), make_simulated_run(0.1)
+        {}, check.ROUNDS, None, checked_ratios_with_name(UD), make_run_stub(0.1)
     )
     assert (found[0]["kept"], found[0]["verdict"]) == (None, "new")
     assert not check.reasons_why_check_fails(found)
@@ -89,7 +87,7 @@ def test_a_ratio_without_a_reference_is_new_and_no_loss() -> None:
 def test_a_partial_or_unreliable_result_is_not_a_pass(
     rounds: int, floors: tuple[float, ...], partial: str, reasons: list[str]
 ) -> None:
-    return_simulated_ratios = make_simulated_run(2.0, floors=floors, partial=partial)
+    return_simulated_ratios = make_run_stub(2.0, floors=floors, partial=partial)
     found = check.measure_and_check_ratios(
         KEPT, rounds, None, checked_ratios_with_name(UD), return_simulated_ratios
     )
@@ -107,7 +105,7 @@ def test_written_references_are_read_back_and_printed_ratios_have_verdicts(tmp_p
         6,
         lambda done, total: steps.append((done, total)),
         check.CHECKED,
-        make_simulated_run(3, 3.1),
+        make_run_stub(3, 3.1),
     )
     assert steps[-1] == (100 * len(check.CHECKED), 100 * len(check.CHECKED))
     check.write_reference_ratios(found, tmp_path / "ratios.json")
@@ -117,7 +115,7 @@ def test_written_references_are_read_back_and_printed_ratios_have_verdicts(tmp_p
     with (tmp_path / "shown").open("w", encoding="utf-8") as file:
         check.print_ratios(
             check.measure_and_check_ratios(
-                KEPT, 6, None, checked_ratios_with_name(UD), make_simulated_run(1)
+                KEPT, 6, None, checked_ratios_with_name(UD), make_run_stub(1)
             ),
             Console(file=file, width=80),
         )
@@ -148,14 +146,14 @@ def test_the_committed_file_has_a_reference_for_each_checked_ratio() -> None:
 def test_the_command_prints_the_verdict_and_fails_after_a_loss(tmp_path: Path) -> None:
     file = tmp_path / "ratios.json"
     file.write_text(json.dumps({"ratios": {LATENCY: 0.001}}))
-    done = run_lab("check", file, "--only", LATENCY, "--rounds", 6, "--json")
+    done = run_lab_study("check", file, "--only", LATENCY, "--rounds", 6, "--json")
     (found,) = json.loads(done.stdout)
     assert (found["name"], found["kept"], found["verdict"]) == (LATENCY, 0.001, "loss")
     assert found["unreliable"]
     assert done.returncode == 1
     # A latency far below its reference is no loss, but six rounds are too few for a pass.
     file.write_text(json.dumps({"ratios": {LATENCY: 1000}}))
-    done = run_lab("check", file, "--only", LATENCY, "--rounds", 6)
+    done = run_lab_study("check", file, "--only", LATENCY, "--rounds", 6)
     assert "no loss" in done.stdout and "not a pass" in done.stdout
     assert done.returncode == 1
     for wrong, why in (
@@ -163,6 +161,6 @@ def test_the_command_prints_the_verdict_and_fails_after_a_loss(tmp_path: Path) -
         ([file, "--write", "--only", "UD"], "leave out --only or --write"),
         ([tmp_path / "none"], "no ratios in"),
     ):
-        done = run_lab("check", *wrong)
+        done = run_lab_study("check", *wrong)
         assert done.returncode in (1, 2)
         assert why in done.stderr.replace("\n", " ")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from laboratory.lab_harness import run_lab
+from laboratory.lab_harness import run_lab_study
 
 from lab import dask
 
@@ -38,6 +38,6 @@ def test_a_small_measurement_gives_every_figure_for_both_comms(
 
 
 def test_an_invalid_size_of_the_shuffle_is_refused() -> None:
-    done = run_lab("dask", "--shuffle", "x")
+    done = run_lab_study("dask", "--shuffle", "x")
     assert done.returncode == 2
     assert "--shuffle" in done.stderr

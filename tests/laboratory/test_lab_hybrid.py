@@ -12,7 +12,7 @@ from typing import Any
 
 import pace
 import pytest
-from laboratory.lab_harness import lab_command, run_lab
+from laboratory.lab_harness import build_lab_command_line, run_lab_study
 from pace import scale_limit
 
 from lab.mpi import hybrid
@@ -70,7 +70,7 @@ def _is_running(pid: int) -> bool:
 def test_a_bench_that_receives_sigterm_ends_its_processes() -> None:
     words = ("mpi", "--part", "hybrid", "--ranks", "4", "--rounds", "1000")
     bench = subprocess.Popen(
-        lab_command(*words),
+        build_lab_command_line(*words),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
@@ -89,7 +89,7 @@ def test_a_bench_that_receives_sigterm_ends_its_processes() -> None:
 
 def test_each_channel_transfers_checked_messages_and_reports_its_memory() -> None:
     words = ("--part", "hybrid", "--ranks", "2,5", "--rounds", 1, "--limit", 2, "--sizes", 64)
-    done = run_lab("mpi", "--json", *words, timeout=120)
+    done = run_lab_study("mpi", "--json", *words, timeout=120)
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     found = json.loads(done.stdout)
     assert found["errors"] == {} and found["mpi"] is None
@@ -228,7 +228,7 @@ def test_invalid_numbers_of_ranks_and_connections_are_refused() -> None:
         done = pace.run_command(words, capture_output=True, text=True, seconds=20)
         assert done.returncode == 2
         assert "is run by `python -m lab.mpi --part hybrid`" in done.stderr
-    done = run_lab("mpi", "--part", "hybrid", "--limit", 0, env={"COLUMNS": "200"})
+    done = run_lab_study("mpi", "--part", "hybrid", "--limit", 0, env={"COLUMNS": "200"})
     assert done.returncode == 2 and "0 is not in the range 1<=x<=256" in done.stderr
 
 
@@ -244,7 +244,7 @@ def _fake_results_of_mpi_channel(channel: str, ranks: int, size: int, limit: int
 def test_rows_have_spreads_and_saved_memory_and_failed_runs_have_reasons() -> None:
     turns: list[str] = []
 
-    def simulate_run_without_rc(channel: str, *numbers: int) -> dict[str, Any]:
+    def simulate_run_failing_over_rc(channel: str, *numbers: int) -> dict[str, Any]:
         turns.append(channel)
         if channel == "rc" and numbers[0] == 8:
             raise BenchError("no rain")
@@ -252,7 +252,7 @@ def test_rows_have_spreads_and_saved_memory_and_failed_runs_have_reasons() -> No
 
     steps: list[tuple[int, int]] = []
     found = hybrid.measure_message_channels(
-        (8, 2), (64,), 2, 3, lambda *step: steps.append(step), run=simulate_run_without_rc
+        (8, 2), (64,), 2, 3, lambda *step: steps.append(step), run=simulate_run_failing_over_rc
     )
     two, eight = found["rows"]
     assert turns[:6] == ["ud", "rc", "hybrid", "rc", "hybrid", "ud"]
@@ -266,10 +266,10 @@ def test_rows_have_spreads_and_saved_memory_and_failed_runs_have_reasons() -> No
 
 def test_the_table_has_each_channel_and_the_reason_of_each_failed_run(tmp_path: Path) -> None:
     words = ("--part", "hybrid", "--ranks", 2, "--rounds", 1, "--sizes", 64)
-    shown = run_lab("mpi", *words, timeout=120)
+    shown = run_lab_study("mpi", *words, timeout=120)
     assert shown.returncode == 0, shown.stderr
     for name in hybrid.CHANNELS.values():
         assert name in shown.stdout
-    failed = run_lab("mpi", *words, env={"SIWARP_FAULTS": "nonsense"}, timeout=120)
+    failed = run_lab_study("mpi", *words, env={"SIWARP_FAULTS": "nonsense"}, timeout=120)
     assert failed.returncode == 1
     assert "ud, 2 ranks, 64 B: NOT SHOWN: the channel over UD only failed:" in failed.stdout

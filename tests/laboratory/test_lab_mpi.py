@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from laboratory.lab_harness import create_fake_mpich, run_lab
+from laboratory.lab_harness import create_fake_mpich, run_lab_study
 
 from lab.mpi import kernels, launch, peers, wire
 from siwarp.bench.runner import BenchError
@@ -39,13 +39,13 @@ def _measure_simulated_transports(return_simulated_figures: Any, rounds: int = 3
 
 
 def test_the_error_for_a_missing_mpich_says_how_to_install_it(tmp_path: Path) -> None:
-    done = run_lab("mpi", "--json", "--part", "wire", "--mpich", tmp_path)
+    done = run_lab_study("mpi", "--json", "--part", "wire", "--mpich", tmp_path)
     assert done.returncode == 1
     assert done.stderr == f"lab mpi: no mpicc in {tmp_path}/bin: {launch.HOW_TO_INSTALL}\n"
     found = json.loads(done.stdout)
     assert found["wire"] is None and found["mpi"] is None
     assert found["errors"]["wire"].startswith("left out: no mpicc in ")
-    shown = run_lab("mpi", "--part", "wire", "--mpich", tmp_path)
+    shown = run_lab_study("mpi", "--part", "wire", "--mpich", tmp_path)
     assert shown.returncode == 1
     assert "wire: NOT SHOWN: left out: no mpicc" in shown.stdout
     assert "pip install mpich" in shown.stdout
@@ -65,7 +65,7 @@ def test_the_error_for_a_missing_mpich_says_how_to_install_it(tmp_path: Path) ->
     ],
 )
 def test_invalid_arguments_of_lab_mpi_are_refused(arguments: tuple[str, ...], why: str) -> None:
-    done = run_lab("mpi", *arguments, env={"COLUMNS": "200"})
+    done = run_lab_study("mpi", *arguments, env={"COLUMNS": "200"})
     assert done.returncode == 2
     assert why in done.stderr and not done.stdout
 
@@ -73,7 +73,7 @@ def test_invalid_arguments_of_lab_mpi_are_refused(arguments: tuple[str, ...], wh
 def test_the_json_has_the_spread_of_each_figure_and_every_round(tmp_path: Path) -> None:
     sizes = [64, 1 << 20]
     mpich = create_fake_mpich(tmp_path, {"mpi_wire": [{"size": size, **POINT} for size in sizes]})
-    done = run_lab(
+    done = run_lab_study(
         *("mpi", "--json", "--part", "wire", "--mpich", mpich, "--netif", "eth7"),
         *("--rounds", 2, "--sizes", "64,1048576", "-o", tmp_path / "kept.json"),
     )
@@ -109,7 +109,7 @@ def test_a_failed_transport_has_the_reason_and_the_exit_status_is_1(
 ) -> None:
     mpich = create_fake_mpich(tmp_path, says, compiler, status)
     words = ("--part", "wire", "--mpich", mpich, "--netif", "eth7", "--rounds", 1)
-    done = run_lab("mpi", "--json", *words)
+    done = run_lab_study("mpi", "--json", *words)
     found = json.loads(done.stdout)
     assert done.returncode == 1
     assert found["wire"]["errors"]["tcp"] == why

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from abi.table import create_virtual_env
-from laboratory.lab_harness import run_lab
+from laboratory.lab_harness import run_lab_study
 
 from lab.mpi import kernels, launch
 from siwarp.bench.runner import BenchError
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture(name="mpich", scope="module")
-def installed_mpich(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def install_mpich(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Install PyPI's MPICH into a new virtual environment."""
     folder = tmp_path_factory.mktemp("mpich")
     why = create_virtual_env(folder, "mpich")
@@ -28,7 +28,7 @@ def installed_mpich(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_transport_transfers_checked_messages_of_every_size(
     mpich: Path, tmp_path: Path
 ) -> None:
-    done = run_lab(
+    done = run_lab_study(
         *("mpi", "--json", "--part", "wire", "--mpich", mpich, "--rounds", 1),
         *("--sizes", "64,8192,1048576", "-o", tmp_path / "found.json"),
         timeout=200,
@@ -46,7 +46,7 @@ def test_every_transport_transfers_checked_messages_of_every_size(
 
 def test_memory_and_kernels_are_measured_over_ud_and_rc(mpich: Path) -> None:
     words = ("--part", "memory,kernels", "--ranks", "2,4", "--rounds", 1, "--mpich", mpich)
-    done = run_lab("mpi", "--json", *words, timeout=250)
+    done = run_lab_study("mpi", "--json", *words, timeout=250)
     found = json.loads(done.stdout)
     assert done.returncode == 0, done.stdout + done.stderr
     two, four = found["memory"]["points"]

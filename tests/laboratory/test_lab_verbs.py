@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from cli.cli_harness import environment_without_sanitizer
-from laboratory.lab_harness import run_lab
+from laboratory.lab_harness import run_lab_study
 from pace import slowdown_factor
 
 from lab.verbs import personas, runs
@@ -110,7 +110,7 @@ def test_every_promised_figure_has_a_plan_and_an_aim_stricter_than_its_limit(
 
 def test_both_personas_are_measured_and_the_ratio_is_the_median_of_rounds() -> None:
     words = ("--part", "personas", "--only", "64 B", "-n", 50, "--rounds", 2)
-    done = run_lab("verbs", *words, "--json", timeout=120)
+    done = run_lab_study("verbs", *words, "--json", timeout=120)
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)["personas"]
     for row in rows:
@@ -139,9 +139,9 @@ def test_a_failed_row_has_the_reason_in_the_result_and_in_the_table(
 
 
 def test_each_promise_has_a_verdict_in_the_table() -> None:
-    done = run_lab("verbs", "--part", "promises", "--only", "quiet", "-n", 100, "--rounds", 1)
+    done = run_lab_study("verbs", "--part", "promises", "--only", "quiet", "-n", 100, "--rounds", 1)
     assert "UD round trip of a quiet QP" in done.stdout
     assert "RC round trip of a quiet QP" in done.stdout
     assert done.returncode == (1 if " missed " in done.stdout else 0)
-    none = run_lab("verbs", "--only", "nothing")
+    none = run_lab_study("verbs", "--only", "nothing")
     assert none.returncode == 2

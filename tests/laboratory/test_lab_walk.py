@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from laboratory.lab_harness import run_lab
+from laboratory.lab_harness import run_lab_study
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.timeout(600)
 @pytest.fixture(scope="module")
 def function_call_counts() -> dict[str, Any]:
     """Return the call counts of one run, by queue pair type and step."""
-    done = run_lab("walk", "--json", timeout=500)
+    done = run_lab_study("walk", "--json", timeout=500)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     return {name.removeprefix("this tree "): value for name, value in found.items()}
@@ -39,12 +39,14 @@ def test_sending_an_rd_message_acquires_the_lock_once_and_receiving_at_most_twic
 
 
 def test_an_unknown_queue_pair_type_is_refused() -> None:
-    done = run_lab("walk", "--types", "rdma")
+    done = run_lab_study("walk", "--types", "rdma")
     assert done.returncode == 2 and "rdma" in done.stderr
 
 
 def test_the_calls_are_printed_as_a_tree(tmp_path: Path) -> None:
-    done = run_lab("walk", "--types", "ud", "--calls", "-o", tmp_path / "found.json", timeout=500)
+    done = run_lab_study(
+        "walk", "--types", "ud", "--calls", "-o", tmp_path / "found.json", timeout=500
+    )
     assert done.returncode == 0, done.stderr
     assert "siw_post_send  [qp]" in done.stdout
     assert "  siw_ddp_dgram_tx" in done.stdout and "[ddp]" in done.stdout

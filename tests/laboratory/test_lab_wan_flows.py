@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from laboratory.lab_harness import run_lab
+from laboratory.lab_harness import run_lab_study
 from namespaces import wan_harness
 
 from lab.wan import flows as wan
@@ -21,7 +21,7 @@ def skip_without_link_with_faults() -> None:
 
 
 def test_both_flows_transfer_octets_at_the_same_time_and_their_shares_add_up_to_1() -> None:
-    done = run_lab("wan", "--seconds", "3", "--json", "--faults", "rate=20Mbit,delay=5ms")
+    done = run_lab_study("wan", "--seconds", "3", "--json", "--faults", "rate=20Mbit,delay=5ms")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     rd, tcp = found["flows"]["rd"], found["flows"]["tcp"]
@@ -36,7 +36,7 @@ def test_both_flows_transfer_octets_at_the_same_time_and_their_shares_add_up_to_
 
 
 def test_the_output_has_the_plan_the_congestion_control_and_a_chart_of_each_flow() -> None:
-    done = run_lab("wan", "--seconds", "1", "--flows", "tcp", "--tcp", "reno")
+    done = run_lab_study("wan", "--seconds", "1", "--flows", "tcp", "--tcp", "reno")
     lines = done.stdout.splitlines()
     assert lines[0] == "rate=50Mbit,delay=20ms, 1 s; the kernel's TCP has reno"
     assert lines[1].split()[0] == "tcp"
@@ -51,7 +51,7 @@ def test_a_link_that_drops_every_packet_is_reported(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("flows", ["udp", "rd,rd", ""])
 def test_unknown_repeated_or_missing_flows_are_refused(flows: str) -> None:
-    done = run_lab("wan", "--flows", flows)
+    done = run_lab_study("wan", "--flows", flows)
     assert done.returncode == 2
     assert "rd, tcp, or rd,tcp" in done.stderr
 
@@ -61,6 +61,6 @@ def test_unknown_repeated_or_missing_flows_are_refused(flows: str) -> None:
     [("loss=lots", "clause 1, character 6"), ("reset=5s", "reset= and short= apply only to")],
 )
 def test_an_invalid_fault_plan_is_refused_with_the_reason(plan: str, words: str) -> None:
-    done = run_lab("wan", "--seconds", "1", "--faults", plan)
+    done = run_lab_study("wan", "--seconds", "1", "--faults", plan)
     assert done.returncode == 2
     assert words in " ".join(done.stderr.replace("│", " ").split())

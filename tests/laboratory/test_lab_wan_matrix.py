@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from laboratory.lab_harness import run_lab
+from laboratory.lab_harness import run_lab_study
 from namespaces import wan_harness
 from pace import slowdown_factor
 
@@ -79,9 +79,9 @@ def test_the_matrix_has_each_rate_with_each_queue_and_each_round_trip():
     for shape in shapes:
         bdp = shape.mbit_s * 1e6 / 8 * shape.rtt_ms / 1e3
         assert shape.queue in {15_000, 60_000, 3000, int(bdp), int(bdp / 5)}
-    assert len(wan_matrix.select_bottleneck_cases("short") or []) == 6
-    assert wan_matrix.select_bottleneck_cases("") == list(wan_matrix.CELLS)
-    assert wan_matrix.select_bottleneck_cases("20M/15000/4ms,7M/1/1ms") is None
+    assert len(wan_matrix.parse_case_selection("short") or []) == 6
+    assert wan_matrix.parse_case_selection("") == list(wan_matrix.CELLS)
+    assert wan_matrix.parse_case_selection("20M/15000/4ms,7M/1/1ms") is None
 
 
 def test_results_that_a_file_contains_are_not_measured_again(tmp_path: Path, monkeypatch) -> None:
@@ -125,7 +125,7 @@ def test_results_that_a_file_contains_are_not_measured_again(tmp_path: Path, mon
 
 
 def test_an_unknown_cell_is_a_usage_error() -> None:
-    done = run_lab("wan", "--matrix", "--cells", "1M/2/3ms")
+    done = run_lab_study("wan", "--matrix", "--cells", "1M/2/3ms")
     assert done.returncode == 2
     assert "20M/15000/4ms" in done.stderr
 
@@ -137,7 +137,7 @@ def test_a_bottleneck_is_shared_and_not_flooded(name: str, tmp_path: Path) -> No
     wan_harness.skip_without_tun_device()
     results = tmp_path / "cell.json"
     before = slowdown_factor()
-    done = run_lab(
+    done = run_lab_study(
         *("wan", "--matrix", "--json", "--seconds", "2", "--cells", name),
         *("--results", str(results)),
     )

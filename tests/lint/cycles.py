@@ -17,7 +17,7 @@ FOLDERS = ("device", "qp", "connect")
 TABLES = tuple(f"siw_qp_{kind}_class" for kind in ("rc", "ud", "uc", "rd"))
 
 
-def build_file_call_graph(archive: Path, folder: str) -> dict[str, dict[str, str]]:
+def build_call_graph_of_files(archive: Path, folder: str) -> dict[str, dict[str, str]]:
     """Return, for each file of an archive, the files that it calls, each with a called symbol."""
     home: dict[str, str] = {}
     wanted: list[tuple[str, str]] = []
@@ -58,7 +58,7 @@ def main() -> int:
     """Print a call cycle of each folder that has a cycle; return 1 if there is any."""
     bad = files = 0
     for folder in FOLDERS:
-        graph = build_file_call_graph(Path(sys.argv[1]) / f"libsiw_{folder}.a", folder)
+        graph = build_call_graph_of_files(Path(sys.argv[1]) / f"libsiw_{folder}.a", folder)
         files += len(graph)
         way = find_cycle(graph)
         for caller, callee in itertools.pairwise(way):

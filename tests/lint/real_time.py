@@ -25,7 +25,7 @@ CLOCKS = {
     f"{name}{unit}" for name in ("monotonic", "time", "perf_counter") for unit in ("", "_ns")
 } | {"sleep"}
 #: Functions of the test harnesses that wait to verify that nothing happens.
-ABSENCE = {"assert_no_completion", "has_segment", "is_silent"}
+ABSENCE = {"assert_no_completion", "receives_segment_within", "is_silent"}
 #: A pattern of files that may use real time; other files are not parsed.
 PERHAPS = re.compile(
     rf"\b(import .*time|from time import|({'|'.join(sorted(ABSENCE))})\()|is None|== \[\]"
@@ -78,7 +78,7 @@ def _has_seconds_argument(call: ast.Call) -> bool:
     return any(isinstance(constant, float) and constant > 0 for constant in constants)
 
 
-def call_that_asserts_nothing_arrives(node: ast.AST) -> str:
+def name_of_call_expecting_nothing(node: ast.AST) -> str:
     """Return the name of the call in an assertion that nothing arrives within a time, or "".
 
     Examples are ``assert channel.get_event(0.05) is None`` and ``assert cq.wait(0.5) == []``.
@@ -117,7 +117,7 @@ def real_time_uses(source: str, exempt: frozenset[str] = frozenset()) -> Iterato
             name = getattr(node.func, "attr", getattr(node.func, "id", ""))
             if name in ABSENCE:
                 yield node.lineno, name
-        elif name := call_that_asserts_nothing_arrives(node):
+        elif name := name_of_call_expecting_nothing(node):
             yield node.lineno, name
         for child in ast.iter_child_nodes(node):
             yield from real_time_uses_in_subtree(child)
@@ -125,7 +125,7 @@ def real_time_uses(source: str, exempt: frozenset[str] = frozenset()) -> Iterato
     return real_time_uses_in_subtree(tree)
 
 
-def parse_timing_list(text: str) -> dict[str, set[str]]:
+def parse_real_time_test_list(text: str) -> dict[str, set[str]]:
     """Return, for each listed file, the tests that depend on real time; an empty set means all."""
     found: dict[str, set[str]] = {}
     for line in text.splitlines():
@@ -136,9 +136,9 @@ def parse_timing_list(text: str) -> dict[str, set[str]]:
     return found
 
 
-def count_real_time_uses(root: Path = ROOT) -> dict[str, list[tuple[int, str]]]:
+def find_real_time_uses(root: Path = ROOT) -> dict[str, list[tuple[int, str]]]:
     """Return the uses of real time in each file below tests/ that is not exempt."""
-    racing = parse_timing_list((root / TIMING.relative_to(ROOT)).read_text("utf-8"))
+    racing = parse_real_time_test_list((root / TIMING.relative_to(ROOT)).read_text("utf-8"))
     found: dict[str, list[tuple[int, str]]] = {}
     for path in sorted((root / "tests").rglob("*.py")):
         name = path.relative_to(root).as_posix()
@@ -189,7 +189,7 @@ def lower_allowed_counts(found: dict[str, list[tuple[int, str]]], text: str) -> 
 
 def main() -> int:
     """Print each file with more or fewer uses of real time than listed; return 1 if any."""
-    found = count_real_time_uses()
+    found = find_real_time_uses()
     text = LIST.read_text("utf-8")
     if sys.argv[1:] == ["--write"]:
         LIST.write_text(lower_allowed_counts(found, text), "utf-8")

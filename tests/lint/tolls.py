@@ -146,7 +146,9 @@ def brace_opens_block(flat: str, at: int) -> bool:
     return not re.search(r"\((?:const )?(?:struct|union) \w+(?:\[\])?\)$", before)
 
 
-def does_more_than_call(statement: str, far: set[str], trivial: set[str], own: set[str]) -> bool:
+def statement_does_more_than_call(
+    statement: str, far: set[str], trivial: set[str], own: set[str]
+) -> bool:
     """Return whether a statement does more than call a function that is in `far` or `trivial`."""
     if LOOP.match(statement):
         return True
@@ -187,7 +189,7 @@ def find_forwarding_functions(everything: list[Function]) -> list[str]:
             if (
                 parts
                 and not decides
-                and not any(does_more_than_call(p, set(), mine, own) for p in parts)
+                and not any(statement_does_more_than_call(p, set(), mine, own) for p in parts)
             ):
                 trivial.add((f.folder, f.name))
     static = {(f.folder, f.file, f.name) for f in everything if f.static}
@@ -211,7 +213,8 @@ def find_forwarding_functions(everything: list[Function]) -> list[str]:
             and len(far) == 1
             and not back
             and not any(
-                does_more_than_call(part, set(far), mine, own) for part in split_statements(f.body)
+                statement_does_more_than_call(part, set(far), mine, own)
+                for part in split_statements(f.body)
             )
         ):
             tolls.append(f.name)

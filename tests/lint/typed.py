@@ -15,7 +15,7 @@ from siwarp.testing import pair
 from siwarp.verbs import CQ, MR, PD, QP, Buffer, Context, RemoteBuffer, arrays
 
 
-def send_supported_types(conn: siwarp.cm.Connection, mr: MR, view: memoryview) -> None:
+def send_object_of_each_type(conn: siwarp.cm.Connection, mr: MR, view: memoryview) -> None:
     """Send objects with the buffer protocol, and two objects without the buffer protocol."""
     many: list[Buffer] = [b"", bytearray(), view, array.array("d"), mmap.mmap(-1, 4), np.ones(3)]
     for data in many:

@@ -22,7 +22,7 @@ ROOT = HERE.parent.parent
 CLAUSE = re.compile(r"RFC\d{4}-[0-9A-Z.]+-\d+|DGRAM-[A-Z]+-\d+")
 
 
-def file_with_replacement(tree: CSourceTree, place: TextRange, new: str) -> tuple[Path, str]:
+def path_and_replaced_text(tree: CSourceTree, place: TextRange, new: str) -> tuple[Path, str]:
     """Return the file of a place, and the text of the file with the place replaced by `new`."""
     text = tree.texts[place.path]
     return place.path, text[: place.start] + new + text[place.end :]
@@ -62,7 +62,7 @@ class Mutant:
 
     def file_with_mutation(self, tree: CSourceTree) -> tuple[Path, str]:
         """Return the file that the mutant changes, and the changed text of the file."""
-        return file_with_replacement(tree, self.find_place_in_code(tree), self.new)
+        return path_and_replaced_text(tree, self.find_place_in_code(tree), self.new)
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Layer:
     limit: int
 
 
-def load_layers(here: Path = HERE) -> dict[str, Layer]:
+def read_mutation_layers(here: Path = HERE) -> dict[str, Layer]:
     """Return the layers of layers.toml by name."""
     with (here / "layers.toml").open("rb") as file:
         content = tomllib.load(file)
@@ -86,7 +86,7 @@ def load_mutants(here: Path = HERE) -> list[Mutant]:
     known = {field.name for field in fields(Mutant)} - {"layer"}
     needed = {"id", "where", "old", "new", "clause", "why"}
     found: list[Mutant] = []
-    for name in load_layers(here):
+    for name in read_mutation_layers(here):
         path = here / f"{name}.toml"
         if not path.exists():
             continue
@@ -102,7 +102,7 @@ def load_mutants(here: Path = HERE) -> list[Mutant]:
 
 def store_mutants(mutants: list[Mutant], here: Path = HERE) -> None:
     """Write all mutants to the files of their layers."""
-    for name in load_layers(here):
+    for name in read_mutation_layers(here):
         mine = sorted((m for m in mutants if m.layer == name), key=lambda m: m.drawn is not None)
         text = "\n".join(_toml_entry(mutant) for mutant in mine)
         path = here / f"{name}.toml"

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mutants.anchor import CSourceTree, Definition, Token, tokenize_c
-from mutants.data import CLAUSE, ROOT, Mutant, load_layers, load_mutants, store_mutants
+from mutants.data import CLAUSE, ROOT, Mutant, load_mutants, read_mutation_layers, store_mutants
 
 _FLAGS = ["-std=gnu11", "-D_GNU_SOURCE", '-DSIW_VERSION="x"', "-DNDEBUG", "-fno-strict-aliasing"]
 _FLAGS += ["-Isiwarp", "-Isiwarp/include", "-pthread", "-w", "-g0", "-O1", "-S"]
@@ -47,19 +47,19 @@ Operator = Callable[[list[str]], Iterator[tuple[int, int, str]]]
 
 
 def _make_swap_mutation_operator(pairs: dict[str, str], binary: bool) -> Operator:
-    def swap_tokens(words: list[str]) -> Iterator[tuple[int, int, str]]:
+    def draw_token_replacements(words: list[str]) -> Iterator[tuple[int, int, str]]:
         for at, word in enumerate(words):
             if word in pairs and at and (not binary or _is_operand(words[at - 1])):
                 yield at, at, pairs[word]
 
-    return swap_tokens
+    return draw_token_replacements
 
 
 def _is_operand(word: str) -> bool:
     return (word in (")", "]") or word[0].isalnum() or word[0] == "_") and word not in _NO_CALL
 
 
-def _increment_numbers(words: list[str]) -> Iterator[tuple[int, int, str]]:
+def _number_increment_mutations(words: list[str]) -> Iterator[tuple[int, int, str]]:
     for at, word in enumerate(words):
         if re.fullmatch(r"[1-9]\d*", word):
             yield at, at, str(int(word) + 1)
@@ -90,7 +90,7 @@ def _negate_conditions(words: list[str]) -> Iterator[tuple[int, int, str]]:
             yield at + 1, end, f"(!{_AS_IT_WAS})"
 
 
-def _remove_checks(words: list[str]) -> Iterator[tuple[int, int, str]]:
+def _draw_check_removals(words: list[str]) -> Iterator[tuple[int, int, str]]:
     for at, word in enumerate(words):
         if word == "if":
             end = _closing_bracket(words, at + 1)
@@ -100,7 +100,7 @@ def _remove_checks(words: list[str]) -> Iterator[tuple[int, int, str]]:
                     yield at, stop, ";"
 
 
-def _remove_statements(words: list[str]) -> Iterator[tuple[int, int, str]]:
+def _draw_statement_removals(words: list[str]) -> Iterator[tuple[int, int, str]]:
     for at, word in enumerate(words[:-1]):
         if words[at - 1] not in (";", "{", "}") or not _WORD.fullmatch(word):
             continue
@@ -123,11 +123,11 @@ OPERATORS: dict[str, Operator] = {
     "bits": _make_swap_mutation_operator(
         {"&": "|", "|": "&", "<<": ">>", ">>": "<<", "|=": "&="}, True
     ),
-    "plus one": _increment_numbers,
+    "plus one": _number_increment_mutations,
     "no not": _remove_negations,
     "condition": _negate_conditions,
-    "no check": _remove_checks,
-    "no statement": _remove_statements,
+    "no check": _draw_check_removals,
+    "no statement": _draw_statement_removals,
 }
 
 
@@ -303,7 +303,7 @@ def main() -> int:
     operators = {**OPERATORS, "constant": make_constant_mutation_operator(tree)}
     mutants = load_mutants()
     taken = {m.id for m in mutants}
-    names = args.layer or list(load_layers())
+    names = args.layer or list(read_mutation_layers())
     drawings = {name: MutationSites(tree, name, operators) for name in names}
     drawings = {name: drawing for name, drawing in drawings.items() if drawing.places}
     dice = random.Random(args.seed)

@@ -21,7 +21,7 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from mutants.anchor import CSourceTree, TextRange
-from mutants.data import HERE, ROOT, file_with_replacement, tomllib
+from mutants.data import HERE, ROOT, path_and_replaced_text, tomllib
 from mutants.run import HOME, print_and_flush
 from mutants.tree import MutantRunError, TreeCopy
 
@@ -63,7 +63,7 @@ class PlantedFault:
 
     def file_with_fault(self, tree: CSourceTree) -> tuple[Path, str]:
         """Return the file that the fault changes, and the changed text of the file."""
-        return file_with_replacement(tree, self.find_place_in_code(tree), self.new)
+        return path_and_replaced_text(tree, self.find_place_in_code(tree), self.new)
 
 
 def load_planted_faults(path: Path = HERE / "plants.toml") -> list[PlantedFault]:

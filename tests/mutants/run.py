@@ -23,7 +23,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from mutants.anchor import CSourceTree
-from mutants.data import ROOT, Layer, Mutant, load_layers, load_mutants, store_mutants
+from mutants.data import ROOT, Layer, Mutant, load_mutants, read_mutation_layers, store_mutants
 from mutants.tree import TEST_LIMIT, MutantRunError, Run, TreeCopy, list_source_files
 
 HOME = ROOT / "build" / "mutate"
@@ -252,7 +252,7 @@ def try_mutants(mutants: list[Mutant], todo: list[Mutant], results: Results, job
         copy = TreeCopy(HOME / f"tree-{number}")
         copy.update_and_build()
         copies.append(copy)
-        free.put(Worker(copy, results, load_layers()))
+        free.put(Worker(copy, results, read_mutation_layers()))
 
     def try_one_mutant(mutant: Mutant) -> None:
         worker = free.get()
@@ -312,7 +312,7 @@ def main() -> int:
         for m in every
         if (not args.layer or m.layer in args.layer) and (not args.only or m.id in args.only)
     ]
-    results = Results(HOME / "results.jsonl", layer_state_hashes(load_layers()), args.last)
+    results = Results(HOME / "results.jsonl", layer_state_hashes(read_mutation_layers()), args.last)
     todo = select_mutants(mutants, results, args)
     print_and_flush(f"{len(mutants)} mutants, {len(todo)} to try")
     try:

@@ -165,7 +165,7 @@ def wait_for_write_records(n: int, seconds: float = 20.0) -> list[list[int]]:
     return [[record.valid, record.length] for record in records]
 
 
-def read_exposed_memory(first: int, n: int) -> list[int]:
+def read_memory_exposed_to_peer(first: int, n: int) -> list[int]:
     """Return octets of the memory that is exposed to the peer."""
     return list(objects.into.read(n, first))
 

@@ -121,7 +121,7 @@ class RoutedPath:
         """
         self.set_middle_link_mtu(1500)
         self.run_shell("a", "ip link set a0 mtu 1500")
-        self.set_link_up()
+        self.restore_link()
         for where in "arb":
             self.run_shell(where, "ip route flush cache; ip -6 route flush cache")
 
@@ -129,7 +129,7 @@ class RoutedPath:
         """Set the interface of namespace a down, which removes its routes and its IPv6 address."""
         self.run_shell("a", "ip link set a0 down")
 
-    def set_link_up(self) -> None:
+    def restore_link(self) -> None:
         """Set the interface of namespace a up, and restore its IPv6 address and its default
         routes.
         """

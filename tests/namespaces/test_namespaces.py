@@ -168,7 +168,7 @@ from harness.pair_harness import End
 from harness.verbs_harness import Rig
 rig = Rig(sys.argv[1])
 end = End(rig, sys.argv[1])
-end.init_with_receives()
+end.to_init_with_receives()
 print(json.dumps(end.host_and_qpn), flush=True)
 peer = json.loads(input())
 end.to_rts((peer[0], peer[1]), timeout=20)

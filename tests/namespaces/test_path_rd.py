@@ -85,7 +85,7 @@ def test_all_rd_operations_complete_over_a_path_that_silently_drops_long_datagra
     send_empty_message(a, b)
     assert a.call("send_and_wait", [300_000], WAIT, "RDMA_WRITE") == ["SUCCESS"]
     send_empty_message(a, b)
-    assert b.call("read_exposed_memory", 299_999, 2) == [300_000 % 251, 0]
+    assert b.call("read_memory_exposed_to_peer", 299_999, 2) == [300_000 % 251, 0]
     b.call("fill_exposed_memory", 0x5A, 200_000)
     send_empty_message(a, b)
     assert a.call("send_and_wait", [200_000], WAIT, "RDMA_READ") == ["SUCCESS"]
@@ -95,7 +95,7 @@ def test_all_rd_operations_complete_over_a_path_that_silently_drops_long_datagra
     send_empty_message(a, b)
     assert a.call("send_and_wait", [8], WAIT, "ATOMIC_FETCH_AND_ADD") == ["SUCCESS"]
     send_empty_message(a, b)
-    assert b.call("read_exposed_memory", 0, 1) == [1]
+    assert b.call("read_memory_exposed_to_peer", 0, 1) == [1]
 
 
 @for_ipv4_and_ipv6
@@ -143,7 +143,7 @@ def test_rd_reports_a_peer_behind_a_failed_link_and_reaches_it_again_after_repai
     routed_path.set_link_down()
     a.start_call("send_and_wait", [20_000], WAIT)
     b.call("poll_for_progress", TIMEOUT / 4)
-    routed_path.set_link_up()
+    routed_path.restore_link()
     assert b.call("wait_for_messages", 1, WAIT) == [20_000]
     assert a.wait_for_result() == ["SUCCESS"]
     # The link fails for longer: each request fails, and the queue pair remains usable.
@@ -152,5 +152,5 @@ def test_rd_reports_a_peer_behind_a_failed_link_and_reaches_it_again_after_repai
     assert a.call("send_and_wait", [64, 64], WAIT) == ["RETRY_EXC_ERR", "WR_FLUSH_ERR"]
     assert 0.8 * TIMEOUT <= time.monotonic() - began < 1.2 * TIMEOUT + (WAIT - 20)
     assert a.call("queue_pair_state") == "RTS"
-    routed_path.set_link_up()
+    routed_path.restore_link()
     send_and_check_delivery(a, b, [64, 50_000])

@@ -141,7 +141,7 @@ def test_messages_longer_than_the_mtu_arrive_over_links_with_mtu_1500_and_1280(
         routed_path.set_middle_link_mtu(1500)
 
 
-def count_fragments(routed_path: RoutedPath) -> int:
+def read_created_fragment_count(routed_path: RoutedPath) -> int:
     """Return how many IP fragments namespace a has created, IPv4 and IPv6."""
     names, values = (
         line.split() for line in routed_path.run_shell("a", "grep ^Ip: /proc/net/snmp").splitlines()
@@ -158,14 +158,14 @@ def test_a_uc_datagram_found_too_long_is_fragmented_and_later_datagrams_are_shor
 ) -> None:
     a, b = make_connected_ends("UC", host)
     send_and_check_delivery(a, b, [1400])
-    before = count_fragments(routed_path)
+    before = read_created_fragment_count(routed_path)
     routed_path.run_shell("a", "ip link set a0 mtu 1280")
     send_and_check_delivery(a, b, [size])
-    cut = count_fragments(routed_path)
+    cut = read_created_fragment_count(routed_path)
     assert cut > before
     packets, octets = routed_path.count_forwarded_packets()
     send_and_check_delivery(a, b, [1400, 20_000])
-    assert count_fragments(routed_path) == cut
+    assert read_created_fragment_count(routed_path) == cut
     # The datagrams are shorter by no more than the difference of the MTUs; a report of 40 octets
     # may be among them.
     now = routed_path.count_forwarded_packets()
@@ -181,18 +181,18 @@ def test_write_records_are_segmented_to_the_mtu_of_the_link_and_are_not_fragment
         routed_path.run_shell("a", f"ip link set a0 mtu {mtu}")
         a, b = make_connected_ends("UD", host)
         before, (packets, octets) = (
-            count_fragments(routed_path),
+            read_created_fragment_count(routed_path),
             routed_path.count_forwarded_packets(),
         )
         assert a.call("send_and_wait", [50_000], WAIT, "RDMA_WRITE_RECORD") == ["SUCCESS"]
         assert b.call("wait_for_write_records", 1, WAIT) == [[50_000, 50_000]]
-        assert count_fragments(routed_path) == before
+        assert read_created_fragment_count(routed_path) == before
         now = routed_path.count_forwarded_packets()
         assert (now[1] - octets) / (now[0] - packets) > mtu - 100
         # Datagrams that exceed the MTU of a's own interface are sent in fragments, which the kernel
         # counts.
         assert a.call("send_and_wait", [3000], WAIT) == ["SUCCESS"]
-        assert count_fragments(routed_path) > before
+        assert read_created_fragment_count(routed_path) > before
 
 
 @pytest.mark.parametrize("host", [V4, V6], ids=["v4", "v6"])

@@ -33,9 +33,11 @@ with Context(sys.argv[1]) as ctx:
 class EventWatcher:
     """A process in the namespace that reports the asynchronous events of its device."""
 
-    def __init__(self, port_namespace: Namespace) -> None:
-        self.port_namespace = port_namespace
-        self.process = port_namespace.start_python(WATCHER, port_namespace.v4, str(os.geteuid()))
+    def __init__(self, veth_pair_namespace: Namespace) -> None:
+        self.veth_pair_namespace = veth_pair_namespace
+        self.process = veth_pair_namespace.start_python(
+            WATCHER, veth_pair_namespace.v4, str(os.geteuid())
+        )
         # The octets that were received after the last complete line.
         self._read = b""
         assert self.read_event() == "open"
@@ -66,7 +68,7 @@ class EventWatcher:
                 return event[2], event[3]
         raise AssertionError(f"no {kind} within {LIMIT} s")
 
-    def wait_for_address_event(self, address: str, present: bool) -> None:
+    def wait_for_address_change(self, address: str, present: bool) -> None:
         """Read events until one reports that the device has this address, or no longer has it."""
         end = time.monotonic() + LIMIT
         while (address in self.wait_for_event("GID_CHANGE")[1]) != present:
@@ -78,7 +80,7 @@ class EventWatcher:
 
 
 @pytest.fixture
-def port_namespace() -> Iterator[Namespace]:
+def veth_pair_namespace() -> Iterator[Namespace]:
     """Yield a namespace with both ends of a veth pair: "port", which has the addresses, and
     "other".
     """
@@ -93,42 +95,42 @@ def port_namespace() -> Iterator[Namespace]:
 
 
 @pytest.fixture
-def event_watcher(port_namespace: Namespace) -> Iterator[EventWatcher]:
-    made = EventWatcher(port_namespace)
+def event_watcher(veth_pair_namespace: Namespace) -> Iterator[EventWatcher]:
+    made = EventWatcher(veth_pair_namespace)
     yield made
     made.kill()
 
 
 def test_each_time_a_link_goes_down_or_up_a_port_event_is_raised(
-    port_namespace: Namespace, event_watcher: EventWatcher
+    veth_pair_namespace: Namespace, event_watcher: EventWatcher
 ) -> None:
     # The link is set down by the administrator, or loses its carrier.
     for link in ("port", "other"):
-        port_namespace.run_ip("link", "set", link, "down")
+        veth_pair_namespace.run_ip("link", "set", link, "down")
         assert event_watcher.wait_for_event("PORT_ERR")[0] is False
-        port_namespace.run_ip("link", "set", link, "up")
+        veth_pair_namespace.run_ip("link", "set", link, "up")
         assert event_watcher.wait_for_event("PORT_ACTIVE")[0] is True
 
 
 def test_an_added_or_removed_address_raises_an_event_and_updates_the_address_list(
-    port_namespace: Namespace, event_watcher: EventWatcher
+    veth_pair_namespace: Namespace, event_watcher: EventWatcher
 ) -> None:
     for address in ("192.0.2.77", "2001:db8::77"):
-        port_namespace.run_ip(
+        veth_pair_namespace.run_ip(
             "addr", "add", f"{address}/32", "dev", "port", *(["nodad"] if ":" in address else [])
         )
-        event_watcher.wait_for_address_event(address, True)
-        port_namespace.run_ip("addr", "del", f"{address}/32", "dev", "port")
-        event_watcher.wait_for_address_event(address, False)
+        event_watcher.wait_for_address_change(address, True)
+        veth_pair_namespace.run_ip("addr", "del", f"{address}/32", "dev", "port")
+        event_watcher.wait_for_address_change(address, False)
 
 
 def test_changes_of_another_interface_raise_no_event(
-    port_namespace: Namespace, event_watcher: EventWatcher
+    veth_pair_namespace: Namespace, event_watcher: EventWatcher
 ) -> None:
-    port_namespace.run_ip("addr", "add", "198.51.100.1/24", "dev", "lo")
-    port_namespace.run_ip("link", "set", "lo", "down")
-    port_namespace.run_ip("link", "set", "lo", "up")
-    port_namespace.run_ip("addr", "add", "192.0.2.78/32", "dev", "port")
+    veth_pair_namespace.run_ip("addr", "add", "198.51.100.1/24", "dev", "lo")
+    veth_pair_namespace.run_ip("link", "set", "lo", "down")
+    veth_pair_namespace.run_ip("link", "set", "lo", "up")
+    veth_pair_namespace.run_ip("addr", "add", "192.0.2.78/32", "dev", "port")
     seen: list[object] = []
     while not seen or "192.0.2.78" not in str(seen[-1]):
         seen.append(event_watcher.read_event())
@@ -138,15 +140,15 @@ def test_changes_of_another_interface_raise_no_event(
 
 
 def test_removing_the_interface_raises_a_port_error_event(
-    port_namespace: Namespace, event_watcher: EventWatcher
+    veth_pair_namespace: Namespace, event_watcher: EventWatcher
 ) -> None:
-    port_namespace.run_ip("link", "del", "port")
+    veth_pair_namespace.run_ip("link", "del", "port")
     assert event_watcher.wait_for_event("PORT_ERR")[0] is False
     assert event_watcher.process.poll() is None
 
 
 def test_changes_that_overflow_the_netlink_buffer_are_found_by_a_query(
-    port_namespace: Namespace,
+    veth_pair_namespace: Namespace,
 ) -> None:
     code = """
 import json, subprocess, sys
@@ -165,14 +167,16 @@ with Context(sys.argv[1]) as ctx:
     now = ctx.query_info()
     print(json.dumps([kinds, now.up]))
 """
-    process = port_namespace.start_python(code, port_namespace.v4, SIWARP_PROGRESS_THREAD="0")
+    process = veth_pair_namespace.start_python(
+        code, veth_pair_namespace.v4, SIWARP_PROGRESS_THREAD="0"
+    )
     told, up = wait_for_json_output(process)
     assert sorted(told) == ["GID_CHANGE", "PORT_ERR"]
     assert up is False
 
 
 def test_a_queue_pair_created_after_an_address_change_is_bound_to_the_new_address(
-    port_namespace: Namespace,
+    veth_pair_namespace: Namespace,
 ) -> None:
     code = """
 import json, subprocess, sys
@@ -185,5 +189,5 @@ with Context(sys.argv[1]) as ctx, PD(ctx) as pd, CQ(ctx) as cq:
             assert event.event_type == EventType.GID_CHANGE, event
     print(json.dumps(QP(pd, QPInitAttr(QPType.UD, scq=cq)).addr[0]))
 """
-    process = port_namespace.start_python(code, port_namespace.v4)
+    process = veth_pair_namespace.start_python(code, veth_pair_namespace.v4)
     assert wait_for_json_output(process) == "192.0.2.9"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli.cli_harness import environment_without_sanitizer, run_siwarp
+from cli.cli_harness import environment_without_sanitizer, run_siwarp_command
 from harness.siwarp_process import COMMAND
 from namespaces import wan_harness
 from pace import scale_limit, slowdown_factor
@@ -93,7 +93,7 @@ def python_command(code: str) -> str:
 
 def run_siwarp_wan(plan: str, *command: str, in_b: str | None = None) -> Any:
     there = ["--in-b", in_b] if in_b else []
-    return run_siwarp("wan", "--faults", plan, *there, "--", *command)
+    return run_siwarp_command("wan", "--faults", plan, *there, "--", *command)
 
 
 def test_an_emulated_line_delays_both_directions_and_counts_packets() -> None:
@@ -292,7 +292,7 @@ def test_fault_plans_for_streams_are_refused_on_a_line_of_packets(plan: str) -> 
 
 
 def test_the_help_of_wan_explains_the_syntax_of_fault_plans() -> None:
-    done = run_siwarp("wan", "--help")
+    done = run_siwarp_command("wan", "--help")
     assert done.returncode == 0, done.stderr
     for name in ("loss=", "burst=", "blackout=", "limit=", "peer=ADDR", "tx:", "reset="):
         assert name in done.stdout
@@ -309,7 +309,7 @@ def test_a_command_at_one_end_of_a_line_can_run_a_command_at_the_other_end() -> 
     enter = shlex.join([*COMMAND, "wan", "--enter", "b", "--", "ip", "-br", "addr"])
     done = run_siwarp_wan("", "sh", "-c", enter)
     assert "10.77.0.2/24" in done.stdout, done.stderr
-    assert run_siwarp("wan", "--enter", "b", "--", "true").returncode == 2
+    assert run_siwarp_command("wan", "--enter", "b", "--", "true").returncode == 2
 
 
 def test_without_root_wan_creates_its_own_user_namespace(build_dir: Path, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import shlex
 import sys
 
 import pytest
-from cli.cli_harness import run_siwarp
+from cli.cli_harness import run_siwarp_command
 from namespaces import wan_harness
 
 pytestmark = pytest.mark.scales
@@ -73,7 +73,7 @@ def test_a_marking_line_sets_ce_only_on_ecn_capable_packets(
 ) -> None:
     sink, source = FAMILIES[there]
     code = SOURCE.format(there=there, names=source)
-    done = run_siwarp(
+    done = run_siwarp_command(
         *("wan", "--faults", plan or "delay=0.1ms", "--in-b"),
         "exec " + python_command(SINK.format(there=there, names=sink)),
         *("--", sys.executable, "-c", code),

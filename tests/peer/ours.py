@@ -137,7 +137,7 @@ class SiwarpEnd:
 
 
 @contextmanager
-def siwarp_queue_pair(
+def open_siwarp_queue_pair(
     qp_type: QPType, *, slots: int = 64, slot: int = 4096, attr: QPAttr | None = None, **init: Any
 ) -> Iterator[SiwarpEnd]:
     """Yield a siwarp queue pair; with ``attr`` the queue pair is in RTS and all receives are

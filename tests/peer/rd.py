@@ -42,7 +42,7 @@ from peer.rd_wire import (
     Datagram,
     Greeting,
     ack_ranges_of_psns,
-    credit_units,
+    count_credit_units,
     encode_handshake_body,
     parse_ack,
     parse_datagram,
@@ -99,8 +99,8 @@ class SendSpace:
         """Return whether the peer's credit covers the next queued segment."""
         if not self.waiting:
             return False
-        taken = sum(credit_units(sent.octets) for sent in self.outstanding)
-        return taken + credit_units(self.waiting[0][0]) <= self.credit
+        taken = sum(count_credit_units(sent.octets) for sent in self.outstanding)
+        return taken + count_credit_units(self.waiting[0][0]) <= self.credit
 
 
 @dataclass
@@ -292,7 +292,7 @@ class RdPair:
             while way.psn in way.stored:
                 octets = way.stored[way.psn]
                 try:
-                    taken = self.talk.process_segment(parse_segment(octets, (0, 1)))
+                    taken = self.talk.process_ddp_segment(parse_segment(octets, (0, 1)))
                 except WireError as wrong:
                     self.end.wrong.append(str(wrong))
                     self.reason = WRONG_MSN if "MSN" in str(wrong) else CLOSES
@@ -305,7 +305,7 @@ class RdPair:
                     self.not_ready = False
                 del way.stored[way.psn]
                 way.psn = (way.psn + 1) % NEXT
-                way.taken_units += credit_units(octets)
+                way.taken_units += count_credit_units(octets)
                 if way.taken_units > way.granted_units:
                     self.end.wrong.append("more units than the credit")
                 self.owes_ack = True

@@ -15,8 +15,8 @@ from peer.ours import (
     SEED,
     SiwarpEnd,
     closing_emulated_link,
+    open_siwarp_queue_pair,
     seeded_octets,
-    siwarp_queue_pair,
     stress_round_count,
 )
 from peer.rd import RdPeer
@@ -61,7 +61,7 @@ def siwarp_and_peer(faults: Faults, attr: QPAttr | None = None, **peer: int) -> 
     """Yield a siwarp queue pair with attributes ``attr``, and a peer with the other arguments."""
     attr = attr or QPAttr(qkey=QKEY)
     with (
-        siwarp_queue_pair(QPType.RD, attr=attr, slot=1 << 15) as ours,
+        open_siwarp_queue_pair(QPType.RD, attr=attr, slot=1 << 15) as ours,
         open_udp_socket() as sock,
         closing_emulated_link(EmulatedLink(SEED, faults)) as link,
     ):

@@ -11,7 +11,7 @@ from peer.wire import (
     append_crc,
     is_psn_at_or_after,
     parse_llp_header,
-    strip_crc,
+    verify_and_strip_crc,
 )
 
 DATA, ACK, HELLO, CHALLENGE, ECHO, PROBE, BYE, VERSIONS = range(4, 12)
@@ -39,7 +39,7 @@ LEAST_SEGMENT, LEAST_WINDOW = 1160, 64
 NEXT = 1 << 32
 
 
-def credit_units(segment: bytes) -> int:
+def count_credit_units(segment: bytes) -> int:
     """Return how many credit units a segment of RD uses."""
     return max((len(segment) + 1023) // 1024, 1)
 
@@ -79,7 +79,7 @@ class Datagram:
 
 def parse_datagram(datagram: bytes) -> Datagram:
     """Parse the octets of an RD datagram."""
-    header, rest = parse_llp_header(strip_crc(datagram))
+    header, rest = parse_llp_header(verify_and_strip_crc(datagram))
     if not DATA <= header.type <= VERSIONS:
         raise WireError("type")
     if header.dest:

@@ -260,7 +260,7 @@ class Conversation:
 
     # Methods for requests that the peer sends.
 
-    def process_segment(self, segment: Segment) -> bool:
+    def process_ddp_segment(self, segment: Segment) -> bool:
         """Process the next received segment; return False if no receive is posted for the
         segment.
         """
@@ -410,7 +410,7 @@ class Conversation:
         old = int.from_bytes(region.octets[at : at + 8], sys.byteorder)
         new = old
         if code & 0xF == FETCH_ADD:
-            new = add_masked_fields(old, operand, mask)
+            new = sum_by_masked_fields(old, operand, mask)
         elif not (compare ^ old) & compare_mask:
             new = old & ~mask | operand & mask
         region.octets[at : at + 8] = new.to_bytes(8, sys.byteorder)
@@ -448,7 +448,7 @@ class Conversation:
         self.start_queued_read_and_atomic_requests()
 
 
-def add_masked_fields(old: int, operand: int, mask: int) -> int:
+def sum_by_masked_fields(old: int, operand: int, mask: int) -> int:
     """Return the sum of two 64-bit words, added field by field as the mask says (RFC 7306 section
     5.1.1).
     """

@@ -17,7 +17,7 @@ from peer.wire import (
     append_crc,
     parse_llp_header,
     parse_segment,
-    strip_crc,
+    verify_and_strip_crc,
 )
 
 # Fields: subcode, flags, zero, message id, TO, and length of the message in octets.
@@ -140,7 +140,7 @@ class WriteRecordTarget:
     def process_datagram(self, datagram: bytes) -> None:
         """Check and place the segment of a datagram according to table 8.2."""
         try:
-            header, rest = parse_llp_header(strip_crc(datagram))
+            header, rest = parse_llp_header(verify_and_strip_crc(datagram))
             segment = parse_segment(rest)
             if header.type != RECORD or header.dest or header.qkey != self.qkey:
                 raise WireError("not credible")

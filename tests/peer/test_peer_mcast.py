@@ -11,9 +11,9 @@ from collections.abc import Iterator
 
 import pytest
 from peer.link import BAD, EmulatedLink, open_udp_socket, run_until
-from peer.ours import SEED, closing_emulated_link, seeded_octets, siwarp_queue_pair
+from peer.ours import SEED, closing_emulated_link, open_siwarp_queue_pair, seeded_octets
 from peer.ud import UdPeer
-from peer.wire import WireError, strip_crc
+from peer.wire import WireError, verify_and_strip_crc
 
 from siwarp.verbs import QPAttr, QPType
 
@@ -56,7 +56,7 @@ def test_siwarp_receives_messages_that_the_peer_sends_to_a_multicast_group(
     with (
         # The queue pair has a receive for each message, because a delayed process gets many
         # messages in a row.
-        siwarp_queue_pair(QPType.UD, slots=256, attr=QPAttr(qkey=qkey)) as ours,
+        open_siwarp_queue_pair(QPType.UD, slots=256, attr=QPAttr(qkey=qkey)) as ours,
         open_udp_socket() as sock,
         closing_emulated_link(EmulatedLink(SEED, BAD)) as link,
     ):
@@ -80,7 +80,7 @@ def test_siwarp_receives_messages_that_the_peer_sends_to_a_multicast_group(
         wanted = []
         for datagram in link.to_siwarp.passed:
             try:
-                body = strip_crc(datagram)
+                body = verify_and_strip_crc(datagram)
             except WireError:
                 continue
             if len(body) < 5000:
@@ -95,7 +95,7 @@ def test_siwarp_receives_messages_that_the_peer_sends_to_a_multicast_group(
 def test_the_peer_receives_messages_that_siwarp_sends_to_a_multicast_group(
     group_address: str, qkey: int, multicast_member_socket: socket.socket
 ) -> None:
-    with siwarp_queue_pair(QPType.UD, attr=QPAttr(qkey=qkey)) as ours:
+    with open_siwarp_queue_pair(QPType.UD, attr=QPAttr(qkey=qkey)) as ours:
         peer = UdPeer(multicast_member_socket, qkey, group=True)
         handle = ours.create_address_handle((group_address, 0))
         sent = [seeded_octets(i, i * 20) for i in range(50)]

@@ -16,8 +16,8 @@ from peer.ours import (
     TIMEOUT_S,
     SiwarpEnd,
     closing_emulated_link,
+    open_siwarp_queue_pair,
     seeded_octets,
-    siwarp_queue_pair,
     stress_round_count,
 )
 from peer.record import (
@@ -29,7 +29,14 @@ from peer.record import (
     split_write_record_into_segments,
 )
 from peer.ud import UdPeer
-from peer.wire import PRIVATE, Tagged, WireError, parse_llp_header, parse_segment, strip_crc
+from peer.wire import (
+    PRIVATE,
+    Tagged,
+    WireError,
+    parse_llp_header,
+    parse_segment,
+    verify_and_strip_crc,
+)
 
 from siwarp.verbs import MR, QPAttr, QPType, Record, RemoteBuffer, WCOpcode, WROpcode
 
@@ -77,7 +84,7 @@ def siwarp_and_peer(faults: Faults) -> Iterator[Ends]:
     """Yield the siwarp queue pair, the independent peer and the link between them."""
     attr = QPAttr(qkey=QKEY)
     with (
-        siwarp_queue_pair(
+        open_siwarp_queue_pair(
             QPType.UD, attr=attr, max_write_records=512, error_policy="message"
         ) as ours,
         open_udp_socket() as sock,
@@ -91,7 +98,7 @@ def collect_forwarded_message_parts(datagrams: list[bytes]) -> dict[int, Receive
     found: dict[int, ReceivedParts] = {}
     for datagram in datagrams:
         try:
-            segment = parse_segment(parse_llp_header(strip_crc(datagram))[1])
+            segment = parse_segment(parse_llp_header(verify_and_strip_crc(datagram))[1])
         except WireError:
             continue
         assert isinstance(segment, Tagged)

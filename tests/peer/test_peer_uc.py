@@ -15,8 +15,8 @@ from peer.ours import (
     TIMEOUT_S,
     SiwarpEnd,
     closing_emulated_link,
+    open_siwarp_queue_pair,
     seeded_octets,
-    siwarp_queue_pair,
     stress_round_count,
 )
 from peer.uc import Delivery, UcReceiver, UcSender
@@ -53,7 +53,7 @@ class Ends:
         ]
         run_until(until, take, self.link.sockets())
 
-    def drain_emulated_link(self) -> None:
+    def exchange_last_messages(self) -> None:
         """Wait until the link is idle, then exchange a last message in each direction."""
         self.run_until(self.link.is_idle)
         self.link.remove_faults()
@@ -80,7 +80,7 @@ def siwarp_and_peer(faults: Faults, psn: tuple[int, int] = (0, 0)) -> Iterator[E
         # UC drops a message for which no receive is posted, so each message of a test has a
         # receive.
         slots = 2 * stress_round_count(150)
-        with siwarp_queue_pair(QPType.UC, slots=slots, attr=attr, slot=8192) as ours:
+        with open_siwarp_queue_pair(QPType.UC, slots=slots, attr=attr, slot=8192) as ours:
             sender = UcSender(sock, link.near, QKEY, psn[0], MTU)
             receiver = UcReceiver(QKEY, psn[1], STAG, BASE, bytearray(MEMORY))
             yield Ends(ours, sender, receiver, link)
@@ -121,7 +121,7 @@ def test_siwarp_and_a_model_of_the_specification_deliver_the_same_uc_messages(
                 both.sender.send(payload, solicited=i % 4 == 0, immediate=value)
             both.link.forward_datagrams()
             both.ours.poll_completions()
-        both.drain_emulated_link()
+        both.exchange_last_messages()
         model = UcReceiver(QKEY, psn[0], both.region.rkey, both.region.iova, bytearray(MEMORY))
         for datagram in both.link.to_siwarp.passed:
             model.process_datagram(datagram)
@@ -154,7 +154,7 @@ def test_a_uc_message_of_siwarp_is_delivered_completely_or_not_at_all() -> None:
             for step in (both.ours.poll_completions, both.link.forward_datagrams):
                 step()
             both.receiver.process_datagrams(both.sender.sock)
-        both.drain_emulated_link()
+        both.exchange_last_messages()
         assert all(wc.ok for wc in ours.sent) and len(ours.sent) == count + 1
         possible = {
             0: lambda p, v: Delivery(p, None, len(p)),
@@ -183,7 +183,7 @@ def test_uc_writes_place_their_data_at_the_requested_addresses() -> None:
             wanted[at : at + len(payload)] = payload
             there = RemoteBuffer(BASE + at, len(payload), STAG)
             both.ours.post_payload(payload, WROpcode.RDMA_WRITE, remote=there)
-        both.drain_emulated_link()
+        both.exchange_last_messages()
         assert both.receiver.memory == wanted
         assert both.receiver.dropped == {} and both.receiver.missing == 0
 
@@ -198,7 +198,7 @@ def test_uc_datagrams_that_are_not_credible_or_lack_access_rights_have_no_effect
         honest.write(both.region.rkey ^ 1, both.region.iova, b"no such STag", immediate=bytes(4))
         with open_udp_socket() as stranger:
             UcSender(stranger, both.ours.qp.addr, QKEY, honest.psn, MTU).send(b"from elsewhere")
-            both.drain_emulated_link()
+            both.exchange_last_messages()
         assert [data for _, data in both.ours.got] == [b"the end"]
         assert both.region.read() == bytes(MEMORY)
         # The message of siwarp at the end of the test is the only datagram that siwarp has sent.

@@ -13,12 +13,20 @@ from peer.ours import (
     TIMEOUT_S,
     SiwarpEnd,
     closing_emulated_link,
+    open_siwarp_queue_pair,
     seeded_octets,
-    siwarp_queue_pair,
     stress_round_count,
 )
-from peer.ud import UdPeer, encode_queue_number
-from peer.wire import PRIVATE, SEND, Untagged, WireError, append_crc, parse_segment, strip_crc
+from peer.ud import UdPeer, build_qn_field
+from peer.wire import (
+    PRIVATE,
+    SEND,
+    Untagged,
+    WireError,
+    append_crc,
+    parse_segment,
+    verify_and_strip_crc,
+)
 
 from siwarp.verbs import ErrorOrigin, QPAttr, QPState, QPType, WCFlag, WCStatus, WROpcode
 
@@ -42,7 +50,7 @@ class Ends:
             self.link.sockets(),
         )
 
-    def drain_emulated_link(self) -> None:
+    def exchange_last_messages(self) -> None:
         """Wait until all datagrams in flight have arrived and siwarp has received its messages."""
         self.run_until(self.link.is_idle)
         marker = len(self.ours.got)
@@ -62,7 +70,7 @@ def siwarp_and_peer(faults: Faults) -> Iterator[Ends]:
     """
     slots = 2 * stress_round_count(300)
     with (
-        siwarp_queue_pair(
+        open_siwarp_queue_pair(
             QPType.UD, slots=slots, attr=QPAttr(qkey=QKEY), error_policy="message"
         ) as ours,
         open_udp_socket() as sock,
@@ -88,12 +96,12 @@ def encode_immediate(value: int) -> bytes:
     return value.to_bytes(4, sys.byteorder)
 
 
-def parse_undamaged_segments(datagrams: list[bytes]) -> list[Untagged]:
+def parse_undamaged_ddp_segments(datagrams: list[bytes]) -> list[Untagged]:
     """Return the segments of the datagrams that the link did not damage."""
     found = []
     for datagram in datagrams:
         try:
-            segment = parse_segment(strip_crc(datagram))
+            segment = parse_segment(verify_and_strip_crc(datagram))
         except WireError:
             continue
         assert isinstance(segment, Untagged)
@@ -131,10 +139,10 @@ def test_forwarded_ud_messages_arrive_unchanged_and_no_other_message_arrives(
             endpoints_of_faulty_link.peer.process_datagrams,
         ):
             step()
-    endpoints_of_faulty_link.drain_emulated_link()
+    endpoints_of_faulty_link.exchange_last_messages()
 
     wanted = []
-    for segment in parse_undamaged_segments(endpoints_of_faulty_link.link.to_siwarp.passed):
+    for segment in parse_undamaged_ddp_segments(endpoints_of_faulty_link.link.to_siwarp.passed):
         if segment.opcode == PRIVATE:
             wanted.append((segment.payload[8:], segment.payload[4:8]))
         else:
@@ -153,7 +161,7 @@ def test_forwarded_ud_messages_arrive_unchanged_and_no_other_message_arrives(
         endpoints_of_faulty_link.link.far[1]
     }
 
-    came = parse_undamaged_segments(endpoints_of_faulty_link.link.from_siwarp.passed)
+    came = parse_undamaged_ddp_segments(endpoints_of_faulty_link.link.from_siwarp.passed)
     assert [m.msn for m in endpoints_of_faulty_link.peer.messages] == [
         segment.msn for segment in came
     ]
@@ -193,7 +201,7 @@ def test_siwarp_answers_an_invalid_ud_message_with_an_error_message_as_in_figure
     header of the message.
     """
     peer = endpoints_of_fault_free_link.peer
-    wrong = Untagged(SEND, encode_queue_number(0, 0, 7), 41, mo=4, payload=b"beyond", word=QKEY)
+    wrong = Untagged(SEND, build_qn_field(0, 0, 7), 41, mo=4, payload=b"beyond", word=QKEY)
     peer.index = 7
     peer.sock.sendto(append_crc(wrong.octets()), endpoints_of_fault_free_link.link.near)
     endpoints_of_fault_free_link.run_until(lambda: bool(peer.reports))
@@ -244,7 +252,7 @@ def test_ud_messages_with_a_wrong_q_key_are_not_answered_and_consume_no_receive(
     for mo, opcode in ((4, SEND), (0, 1)):
         wrong = Untagged(opcode, 0, 1, mo=mo, payload=b"x", word=QKEY ^ 1)
         peer.sock.sendto(append_crc(wrong.octets()), endpoints_of_fault_free_link.link.near)
-    endpoints_of_fault_free_link.drain_emulated_link()
+    endpoints_of_fault_free_link.exchange_last_messages()
     assert [data for _, data in endpoints_of_fault_free_link.ours.got] == [b"the end"]
     # siwarp has transmitted only its final message.
     assert len(endpoints_of_fault_free_link.link.from_siwarp.passed) == 1
@@ -279,7 +287,7 @@ def test_ud_messages_with_unknown_opcodes_or_subcodes_are_reported_as_unexpected
 @pytest.mark.clause("DGRAM-ERR-7")
 def test_with_error_policy_error_an_invalid_message_moves_the_queue_pair_to_err() -> None:
     with (
-        siwarp_queue_pair(QPType.UD, attr=QPAttr(qkey=QKEY), error_policy="error") as ours,
+        open_siwarp_queue_pair(QPType.UD, attr=QPAttr(qkey=QKEY), error_policy="error") as ours,
         open_udp_socket() as sock,
         closing_emulated_link(EmulatedLink(SEED)) as link,
     ):

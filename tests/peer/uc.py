@@ -29,7 +29,7 @@ from peer.wire import (
     parse_llp_header,
     parse_segment,
     split_message_into_segments,
-    strip_crc,
+    verify_and_strip_crc,
 )
 
 FIRST = 0x01
@@ -112,7 +112,7 @@ class UcReceiver:
     def process_datagram(self, datagram: bytes) -> None:
         """Process a datagram according to the table of section 7 of the specification."""
         try:
-            header, rest = parse_llp_header(strip_crc(datagram))
+            header, rest = parse_llp_header(verify_and_strip_crc(datagram))
             segment = parse_segment(rest)
         except WireError as error:
             self._count_dropped_datagram(str(error))

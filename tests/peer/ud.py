@@ -20,7 +20,7 @@ from peer.wire import (
     make_send,
     parse_error_message,
     parse_segment,
-    strip_crc,
+    verify_and_strip_crc,
 )
 
 QUEUE_SENDS, QUEUE_ERRORS = 0, 2
@@ -47,7 +47,7 @@ class Report:
     source_index: int
 
 
-def encode_queue_number(queue: int, dest: int, source: int) -> int:
+def build_qn_field(queue: int, dest: int, source: int) -> int:
     """Return the field QN of figure 3.1, which combines a queue and the indices of two queue
     pairs.
     """
@@ -87,7 +87,7 @@ class UdPeer:
         self._msn += 1
         segment = Untagged(
             opcode,
-            encode_queue_number(QUEUE_SENDS, dest, self.index),
+            build_qn_field(QUEUE_SENDS, dest, self.index),
             self._msn,
             payload=payload,
             word=self.qkey if qkey is None else qkey,
@@ -103,7 +103,7 @@ class UdPeer:
     def process_datagram(self, datagram: bytes, source: Address) -> None:
         """Apply the checks of table 6.1 in order; the comments name the rows of the table."""
         try:
-            segment = parse_segment(strip_crc(datagram))  # table 6.1, rows a and c
+            segment = parse_segment(verify_and_strip_crc(datagram))  # table 6.1, rows a and c
         except WireError as error:
             self.dropped.append(str(error))
             return
@@ -149,7 +149,7 @@ class UdPeer:
         seg_len = len(wrong.header()) + len(wrong.payload)
         segment = Untagged(
             TERMINATE,
-            encode_queue_number(QUEUE_ERRORS, wrong.qn >> 16 & 0xFF, self.index),
+            build_qn_field(QUEUE_ERRORS, wrong.qn >> 16 & 0xFF, self.index),
             self._error_msn,
             payload=ErrorMessage(*what, seg_len, wrong.header()).payload(),
             word=wrong.word,

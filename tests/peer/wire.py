@@ -35,7 +35,7 @@ def append_crc(octets: bytes) -> bytes:
     return octets + struct.pack("<I", crc32c.crc32c(octets))
 
 
-def strip_crc(datagram: bytes) -> bytes:
+def verify_and_strip_crc(datagram: bytes) -> bytes:
     """Return a datagram without its CRC; raise WireError if the CRC is wrong."""
     body = datagram[:-CRC_OCTETS]
     if len(datagram) <= CRC_OCTETS or append_crc(body) != datagram:

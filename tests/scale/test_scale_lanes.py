@@ -65,7 +65,7 @@ class Connection:
         self.posted = self.completed = self.answered = self.flushed = 0
 
     def connect(self, qpn: int) -> None:
-        self.end.init_with_receives(RECEIVES)
+        self.end.to_init_with_receives(RECEIVES)
         self.end.to_rts((HOST, qpn))
 
     def message(self, number: int) -> bytes:
@@ -116,7 +116,7 @@ def exchange_messages_with_all(todo: list[tuple[Connection, int]]) -> None:
     wait_until(all_have_exchanged, 3 * LIMIT)
 
 
-def exchange_messages_in_threads(
+def exchange_messages_then_kill_peers(
     connections: list[Connection], killed: list[subprocess.Popen[str]]
 ) -> int:
     """Exchange messages on all connections, with a thread for each lane. When each connection has
@@ -179,7 +179,7 @@ def run_connections_to_many_processes(messages: int) -> None:
             for connection, qpn in zip(mine, qpns, strict=True):
                 connection.connect(qpn)
         killed = [processes[i] for i in KILLED]
-        descriptors = exchange_messages_in_threads(connections, killed)
+        descriptors = exchange_messages_then_kill_peers(connections, killed)
         for i, mine in enumerate(peers):
             for connection in mine:
                 assert connection.has_ended() == (i in KILLED)

@@ -264,7 +264,7 @@ def test_a_host_name_is_refused_in_a_world(world: World, hosts: tuple[Context, C
 
 
 def test_closing_a_world_ends_event_loops_that_wait_in_tasks() -> None:
-    async def receive_forever() -> None:
+    async def wait_for_message_forever() -> None:
         async with aio.open_ud((A, 0), qkey=7) as end:
             await end.recv()
 
@@ -273,7 +273,9 @@ def test_closing_a_world_ends_event_loops_that_wait_in_tasks() -> None:
 
     with World() as world:
         world.device(A)
-        tasks = [world.spawn(world.run, main()) for main in (receive_forever, wait_forever)]
+        tasks = [
+            world.spawn(world.run, main()) for main in (wait_for_message_forever, wait_forever)
+        ]
         world.run_for("1s")
     for task in tasks:
         with pytest.raises(BaseException, match=r"^$|closed by force"):

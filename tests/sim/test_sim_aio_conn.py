@@ -209,7 +209,7 @@ def test_a_crashed_peer_is_detected_by_its_fin_or_reset(
                 await conn.recv()
             assert error.value.errno == errno.ESTALE
 
-    async def wait_for_crashed_peer() -> None:
+    async def crash_peer_and_expect_gone() -> None:
         async with aio.connect((B, PORT)) as a:
             await asyncio.sleep(60)
             world.crash(B)
@@ -221,7 +221,7 @@ def test_a_crashed_peer_is_detected_by_its_fin_or_reset(
             assert world.now == pytest.approx(crashed + after, abs=1e-3)
 
     server = world.spawn(world.run, accept_and_receive(), on=B)
-    world.run(wait_for_crashed_peer())
+    world.run(crash_peer_and_expect_gone())
     world.run_until(server.done)
     server.result()
 

@@ -63,7 +63,7 @@ class Offer:
         self.rejected: list[str] = []
         self.invitation: Invitation
 
-    async def create_token(self) -> Offer:
+    async def request_invitation(self) -> Offer:
         kept = await self.server.expect_channel(
             self.kind, B, A, self.accepted.set_result, self.rejected.append
         )
@@ -86,7 +86,7 @@ class Offer:
 
     async def open_active_channel(self, port: int) -> Channel:
         """Let the server open the channel to the client's port (active mode)."""
-        invitation = tprt.active_invitation(self.kind, self.invitation, port)
+        invitation = tprt.make_active_mode_invitation(self.kind, self.invitation, port)
         return await self.server.connect(self.kind, B, A, invitation)
 
 
@@ -106,7 +106,7 @@ class Pair:
 
 
 async def open_channel_pair(server: ServerChannels, kind: str, mode: str) -> Pair:
-    offer = await Offer(server, kind).create_token()
+    offer = await Offer(server, kind).request_invitation()
     if mode == "passive":
         client = await offer.open_passive_channel()
         return Pair(client, await asyncio.wait_for(offer.accepted, 60), None)
@@ -277,7 +277,7 @@ def test_a_transfer_that_one_end_cancels_is_not_complete_at_the_other(
 def test_the_end_that_has_sent_a_file_does_not_wait_for_a_peer_that_is_gone(
     world: World, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    check_answer = stream.Sender._check_answer
+    check_answer = stream.Sender._await_expected_answer
 
     async def wait_a_second_and_check_answer(sender: stream.Sender, expected: list[Type]) -> None:
         """Process the peer's answer a second late, when the peer has already closed the channel."""
@@ -286,7 +286,7 @@ def test_the_end_that_has_sent_a_file_does_not_wait_for_a_peer_that_is_gone(
         await asyncio.sleep(1)
         await check_answer(sender, expected)
 
-    monkeypatch.setattr(stream.Sender, "_check_answer", wait_a_second_and_check_answer)
+    monkeypatch.setattr(stream.Sender, "_await_expected_answer", wait_a_second_and_check_answer)
 
     async def send_to_peer_that_leaves() -> None:
         async with open_server_channels() as server:
@@ -321,7 +321,7 @@ async def present_token_as_stranger(offer: Offer, host: str, invitation: Invitat
 def test_a_wrong_token_is_refused_and_the_right_one_stays_valid(world: World, kind: str) -> None:
     async def open_channels_with_wrong_and_right_token() -> None:
         async with open_server_channels() as server:
-            offer = await Offer(server, kind).create_token()
+            offer = await Offer(server, kind).request_invitation()
             for source in (A, C):
                 with pytest.raises(ChannelEnded):
                     await offer.open_passive_channel(source, bytes(16))
@@ -337,7 +337,7 @@ def test_a_wrong_token_is_refused_and_the_right_one_stays_valid(world: World, ki
 def test_a_token_admits_one_channel(world: World, kind: str) -> None:
     async def open_two_channels_with_one_token() -> None:
         async with open_server_channels() as server:
-            offer = await Offer(server, kind).create_token()
+            offer = await Offer(server, kind).request_invitation()
             client = await offer.open_passive_channel()
             channel = await asyncio.wait_for(offer.accepted, 60)
             with pytest.raises(ChannelEnded):
@@ -357,8 +357,8 @@ def test_a_token_is_valid_for_30_s(world: World, kind: str) -> None:
     async def present_tokens_after_29_and_31_s() -> None:
         async with open_server_channels() as server:
             late, in_time = (
-                await Offer(server, kind).create_token(),
-                await Offer(server, kind).create_token(),
+                await Offer(server, kind).request_invitation(),
+                await Offer(server, kind).request_invitation(),
             )
             await asyncio.sleep(29)
             client = await in_time.open_passive_channel()
@@ -377,7 +377,7 @@ def test_a_token_that_a_stranger_presents_first_is_void_and_reported(
 ) -> None:
     async def present_token_after_stranger() -> None:
         async with open_server_channels() as server:
-            offer = await Offer(server, kind).create_token()
+            offer = await Offer(server, kind).request_invitation()
             await present_token_as_stranger(offer, B, offer.invitation)
             assert offer.rejected == [C]
             with pytest.raises(ChannelEnded):
@@ -391,9 +391,9 @@ def test_a_token_that_a_stranger_presents_first_is_void_and_reported(
 
 @KINDS
 def test_a_token_of_the_active_mode_admits_nobody_at_the_server(world: World, kind: str) -> None:
-    async def present_token_of_active_mode_to_server() -> None:
+    async def open_passive_channel_with_active_token() -> None:
         async with open_server_channels() as server:
-            offer = await Offer(server, kind).create_token()
+            offer = await Offer(server, kind).request_invitation()
             listener = await offer.listen_in_active_mode()
             with pytest.raises(ChannelEnded):
                 await offer.open_passive_channel()
@@ -403,16 +403,18 @@ def test_a_token_of_the_active_mode_admits_nobody_at_the_server(world: World, ki
             await client.close()
             await listener.close()
 
-    run_in_world(world, present_token_of_active_mode_to_server())
+    run_in_world(world, open_passive_channel_with_active_token())
 
 
 @KINDS
 def test_a_client_in_active_mode_admits_only_the_server(world: World, kind: str) -> None:
     async def connect_strangers_to_active_client() -> None:
         async with open_server_channels() as server:
-            offer = await Offer(server, kind).create_token()
+            offer = await Offer(server, kind).request_invitation()
             listener = await offer.listen_in_active_mode()
-            invitation = tprt.active_invitation(offer.kind, offer.invitation, listener.port)
+            invitation = tprt.make_active_mode_invitation(
+                offer.kind, offer.invitation, listener.port
+            )
             forged = dataclasses.replace(invitation, token=bytes(16))
             with pytest.raises(ChannelEnded):
                 await opening.open_channel_to_peer(offer.kind, A, forged, C)
@@ -430,7 +432,7 @@ def test_a_client_in_active_mode_admits_only_the_server(world: World, kind: str)
 def test_a_client_in_active_mode_that_does_not_listen_is_an_error(world: World, kind: str) -> None:
     async def open_channel_to_closed_listener() -> None:
         async with open_server_channels() as server:
-            offer = await Offer(server, kind).create_token()
+            offer = await Offer(server, kind).request_invitation()
             listener = await offer.listen_in_active_mode()
             await listener.close()
             with pytest.raises(ChannelEnded, match=rf"{A} port {listener.port}"):
@@ -448,7 +450,7 @@ def test_channels_in_active_mode_are_limited(
     async def open_more_active_channels_than_allowed() -> None:
         async with open_server_channels() as server:
             pairs = [await open_channel_pair(server, kind, "active") for _ in range(2)]
-            offer = await Offer(server, kind).create_token()
+            offer = await Offer(server, kind).request_invitation()
             listener = await offer.listen_in_active_mode()
             with pytest.raises(ChannelEnded, match="2 channels in active mode are open: use EPSV"):
                 await offer.open_active_channel(listener.port)

@@ -28,7 +28,7 @@ def temporary_send_buffer_size(octets: int) -> Iterator[None]:
     lib.siw_setting_set(b"sndbuf", before)
 
 
-def post_datagrams(end: End, to: End, n: int) -> None:
+def send_datagrams_and_wait(end: End, to: End, n: int) -> None:
     """Post ``n`` datagrams of SIZE octets, and wait for their completions."""
     with AH(end.pd, to.qp.addr) as ah:
         for i in range(n):
@@ -68,7 +68,7 @@ def test_senders_share_the_receive_rate_of_an_interface(
     ]
     task = world.spawn(wait_for_arrival_times, world, receiver, 30)
     for sender in senders:
-        world.spawn(post_datagrams, sender, receiver, 10)
+        world.spawn(send_datagrams_and_wait, sender, receiver, 10)
     world.run_tasks(within="1s")
     # The 30 datagrams arrive in sequence; a device that is not polled is serviced late.
     assert 30 * DATAGRAM_NS * 0.98 < task.result()[-1] < 30 * DATAGRAM_NS * 1.02 + 1_000_000
@@ -88,7 +88,7 @@ def test_the_transmit_rate_of_an_interface_applies_to_all_destinations(
     ]
     waits = [world.spawn(wait_for_arrival_times, world, receiver, 10) for receiver in receivers]
     for receiver in receivers:
-        world.spawn(post_datagrams, sender, receiver, 10)
+        world.spawn(send_datagrams_and_wait, sender, receiver, 10)
     world.run_for("1s")
     last = max(task.result()[-1] for task in waits)
     assert 30 * DATAGRAM_NS * 0.98 < last < 30 * DATAGRAM_NS * 1.02 + 1_000_000
@@ -104,7 +104,7 @@ def test_a_full_receive_queue_of_an_interface_drops_datagrams(
     sender = move_to_rts_and_post_receives(
         create_rdma_endpoint(world.device("10.0.0.2"), QPType.UD), 0
     )
-    world.spawn(post_datagrams, sender, receiver, 30)
+    world.spawn(send_datagrams_and_wait, sender, receiver, 30)
     world.run_for("1s")
     assert world.stats.lost == 30 - world.stats.delivered > 20
 
@@ -119,11 +119,11 @@ def test_a_fault_plan_of_an_interface_applies_until_it_is_removed(
         create_rdma_endpoint(world.device("10.0.0.2"), QPType.UD), 0
     )
     world.interface(receiver.device, "rx:loss=100%")
-    world.spawn(post_datagrams, sender, receiver, 10)
+    world.spawn(send_datagrams_and_wait, sender, receiver, 10)
     world.run_for("1s")
     assert (world.stats.lost, world.stats.delivered) == (10, 0)
     world.interface(receiver.device)
-    world.spawn(post_datagrams, sender, receiver, 10)
+    world.spawn(send_datagrams_and_wait, sender, receiver, 10)
     world.run_for("1s")
     assert (world.stats.lost, world.stats.delivered) == (10, 10)
     with pytest.raises(Error) as refused:
@@ -158,7 +158,7 @@ def test_a_full_send_buffer_delays_the_sender_instead_of_losing_datagrams(
         world.link(sender.device, receiver.device, plan)
     with temporary_send_buffer_size(4096):
         task = world.spawn(wait_for_arrival_times, world, receiver, 100)
-        world.spawn(post_datagrams, sender, receiver, 100)
+        world.spawn(send_datagrams_and_wait, sender, receiver, 100)
         world.run_tasks(within="10s")
     assert world.stats.lost == 0
     assert task.result()[-1] > 100 * DATAGRAM_NS * 0.95
@@ -174,7 +174,7 @@ def test_a_large_send_buffer_lets_the_queue_of_a_slow_interface_overflow(
         create_rdma_endpoint(world.device("10.0.0.2", faults="tx:rate=10Mbit,limit=80"), QPType.UD),
         0,
     )
-    world.spawn(post_datagrams, sender, receiver, 100)
+    world.spawn(send_datagrams_and_wait, sender, receiver, 100)
     world.run_for("1s")
     assert world.stats.lost > 0
 
@@ -191,10 +191,10 @@ def test_datagrams_of_a_faster_plan_leave_the_send_buffer_before_those_of_a_slow
     with temporary_send_buffer_size(4096):
         world.faults("rate=10kbit")
         start = world.now_ns
-        post_datagrams(sender, receiver, 2)  # the second datagram departs after 1.6 s
+        send_datagrams_and_wait(sender, receiver, 2)  # the second datagram departs after 1.6 s
         world.faults("delay=10us;rate=10Mbit")
         # The send buffer has space for two datagrams beside the first two. While the task waits,
         # rounds that the simulator makes for the device send the next ones, and must wake the task.
         for _ in range(20):
-            post_datagrams(sender, receiver, 1)
+            send_datagrams_and_wait(sender, receiver, 1)
     assert world.now_ns - start < 25 * DATAGRAM_NS

@@ -204,7 +204,7 @@ def test_a_device_opens_lanes_alike_whether_or_not_an_earlier_device_had_them(
 ) -> None:
     """Check allocations that fail: the structs of lanes are kept for the next world."""
 
-    def create_cqs_and_list_successes() -> list[bool]:
+    def list_cq_creation_outcomes() -> list[bool]:
         with World(3) as world, world.device("10.0.0.1") as device:
             world.fail_memory(200_000)
             done = []
@@ -217,6 +217,6 @@ def test_a_device_opens_lanes_alike_whether_or_not_an_earlier_device_had_them(
             world.fail_memory(0)
             return done
 
-    first = create_cqs_and_list_successes()
+    first = list_cq_creation_outcomes()
     assert {True, False} == set(first)
-    assert all(create_cqs_and_list_successes() == first for _ in range(3))
+    assert all(list_cq_creation_outcomes() == first for _ in range(3))

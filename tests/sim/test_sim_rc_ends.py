@@ -29,7 +29,7 @@ MIB = 1 << 20
 
 
 @pytest.fixture
-def set_long_linger_time() -> Iterator[None]:
+def long_linger_setting() -> Iterator[None]:
     """A linger time much longer than all other times in these tests."""
     with temporary_settings(linger_ms=600_000):
         yield
@@ -51,7 +51,7 @@ def connect_two_hosts(world: World, size: int = 1 << 16, rate: str = "") -> tupl
 # ---- the state ERR
 
 
-@pytest.mark.usefixtures("set_long_linger_time")
+@pytest.mark.usefixtures("long_linger_setting")
 def test_moving_to_err_flushes_all_requests_of_both_ends_in_order(world: World) -> None:
     a, b = connect_two_hosts(world)
     for i in range(5):
@@ -100,7 +100,7 @@ def test_a_silent_peer_delays_the_flush_of_an_rc_queue_pair_no_longer_than_linge
 # ---- disconnecting
 
 
-@pytest.mark.usefixtures("set_long_linger_time")
+@pytest.mark.usefixtures("long_linger_setting")
 def test_both_ends_disconnect_with_much_data_in_flight_in_both_directions(world: World) -> None:
     a, b = connect_two_hosts(world, 4 * MIB, ",rate=1Gbit")
     for end in (a, b):
@@ -121,7 +121,7 @@ def test_both_ends_disconnect_with_much_data_in_flight_in_both_directions(world:
     assert world.now_ns - began < SECOND
 
 
-@pytest.mark.usefixtures("set_long_linger_time")
+@pytest.mark.usefixtures("long_linger_setting")
 @pytest.mark.parametrize("who", ["active", "passive"])
 @pytest.mark.parametrize("how", ["disconnect", "close id", "destroy", "error"])
 def test_the_end_of_a_connection_by_either_side_is_reported_to_both_sides(
@@ -153,7 +153,7 @@ def test_the_end_of_a_connection_by_either_side_is_reported_to_both_sides(
 # ---- closing a queue pair
 
 
-@pytest.mark.usefixtures("set_long_linger_time")
+@pytest.mark.usefixtures("long_linger_setting")
 def test_a_queue_pair_with_pending_requests_is_destroyed_quickly(world: World) -> None:
     a, b = connect_two_hosts(world, 3 * MIB, ",rate=1Gbit")
     for i in range(10):
@@ -170,7 +170,7 @@ def test_a_queue_pair_with_pending_requests_is_destroyed_quickly(world: World) -
     assert world.now_ns - began < SECOND
 
 
-@pytest.mark.usefixtures("set_long_linger_time")
+@pytest.mark.usefixtures("long_linger_setting")
 @pytest.mark.parametrize("size", [1, 100_000, 1 << 20])
 @pytest.mark.parametrize("loss", ["", ",loss=3%"])
 def test_a_completed_send_arrives_although_its_queue_pair_is_destroyed_immediately(

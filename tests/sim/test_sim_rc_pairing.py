@@ -62,12 +62,12 @@ def test_either_end_may_be_moved_to_rts_first(
 ) -> None:
     early, late = unconnected_ends if first == "the one that connects" else unconnected_ends[::-1]
     retries = counter_value("pair_retries")
-    early.init_with_receives()
+    early.to_init_with_receives()
     early.to_rts(late.host_and_qpn, timeout=24, retry_cnt=7)  # these values allow 550 s to connect
     early.send(b"there")  # the Send waits for the connection
     assert_no_completions(world, pause, early.cq, early.rcq)
     came = world.now_ns
-    late.init_with_receives()
+    late.to_init_with_receives()
     late.to_rts(early.host_and_qpn)
     late.send(b"and back")
     for end, text in ((early, b"and back"), (late, b"there")):
@@ -85,7 +85,7 @@ def test_packet_loss_while_two_queue_pairs_connect_is_only_a_delay(
 ) -> None:
     a, b = unconnected_ends
     world.faults("loss=30%,delay=5ms")
-    a.init_with_receives(), b.init_with_receives()
+    a.to_init_with_receives(), b.to_init_with_receives()
     connect_pair_by_qpn(a, b, timeout=20, retry_cnt=7)
     exchange_sends(a, b)
     assert world.stats.lost > 0
@@ -96,7 +96,7 @@ def test_two_queue_pairs_connect_over_a_long_round_trip(
 ) -> None:
     a, b = unconnected_ends
     world.faults("delay=500ms")
-    a.init_with_receives(), b.init_with_receives()
+    a.to_init_with_receives(), b.to_init_with_receives()
     connect_pair_by_qpn(a, b)
     a.send(b"far away")
     (wc,) = b.wait_for_receives()
@@ -111,16 +111,16 @@ def test_requests_posted_to_a_peer_that_is_reset_during_connecting_do_not_fail(
 ) -> None:
     """Check that no request fails if the end that sent a Request is reset before the Reply."""
     a, b = unconnected_ends
-    b.init_with_receives()
+    b.to_init_with_receives()
     b.to_rts(a.host_and_qpn, timeout=0)
     b.send(b"there")
-    a.init_with_receives()
+    a.to_init_with_receives()
     a.to_rts(b.host_and_qpn)
     world.run_for(17 * MS / SECOND)  # the Request arrives after 15 ms, before the reset
     a.qp.modify(QPAttr(qp_state=QPState.RESET))
     assert_no_completions(world, 0.1, b.cq)
     assert b.state == QPState.RTS
-    a.init_with_receives()
+    a.to_init_with_receives()
     a.to_rts(b.host_and_qpn)
     assert b.wait_for_sends()[0].ok
     (wc,) = a.wait_for_receives()
@@ -132,7 +132,7 @@ def test_an_end_in_err_accepts_no_connection_from_its_peer(
 ) -> None:
     a, b = unconnected_ends
     world.faults("delay=10ms")
-    a.init_with_receives(), b.init_with_receives()
+    a.to_init_with_receives(), b.to_init_with_receives()
     connect_pair_by_qpn(a, b, timeout=20, retry_cnt=7)  # these values allow 34 s to connect
     a.send(b"there")
     a.send(b"there", 2)
@@ -158,7 +158,7 @@ def test_an_idle_queue_pair_stays_in_rts_when_its_peer_closes(
     world: World, unconnected_ends: tuple[End, End]
 ) -> None:
     a, b = unconnected_ends
-    a.init_with_receives(), b.init_with_receives()
+    a.to_init_with_receives(), b.to_init_with_receives()
     connect_pair_by_qpn(a, b)
     exchange_sends(a, b)
     b.close()
@@ -176,7 +176,7 @@ def test_open_requests_wait_for_timeout_and_retry_cnt_after_the_peer_closed(
 ) -> None:
     """Check that the sender waits, because its peer may exit after it has received everything."""
     a, b = unconnected_roce_ends
-    a.init_with_receives(), b.init_with_receives(receives=0)
+    a.to_init_with_receives(), b.to_init_with_receives(receives=0)
     connect_pair_by_qpn(a, b)
     a.send(b"it has no receive", 1)
     assert_no_completions(world, 0.1, a.cq)
@@ -192,7 +192,7 @@ def test_open_requests_end_with_their_queue_pair(
     world: World, unconnected_roce_ends: tuple[End, End], how: str
 ) -> None:
     a, b = unconnected_roce_ends
-    a.init_with_receives(), b.init_with_receives(receives=0)
+    a.to_init_with_receives(), b.to_init_with_receives(receives=0)
     connect_pair_by_qpn(a, b)
     a.send(b"it has no receive", 1)
     assert_no_completions(world, 0.1, a.cq)
@@ -215,7 +215,7 @@ def test_requests_to_a_killed_peer_fail_after_the_minimum_wait(
     world: World, unconnected_roce_ends: tuple[End, End], idle: bool
 ) -> None:
     a, b = unconnected_roce_ends
-    a.init_with_receives(), b.init_with_receives()
+    a.to_init_with_receives(), b.to_init_with_receives()
     connect_pair_by_qpn(a, b)
     exchange_sends(a, b)
     world.run_for(1)
@@ -237,14 +237,14 @@ def test_a_reset_queue_pair_connects_to_a_restarted_peer(
     world: World, unconnected_roce_ends: tuple[End, End]
 ) -> None:
     a, b = unconnected_roce_ends
-    a.init_with_receives(), b.init_with_receives()
+    a.to_init_with_receives(), b.to_init_with_receives()
     connect_pair_by_qpn(a, b)
     exchange_sends(a, b)
     world.crash(b.device)
     again = End(world, b.address, device=world.restart(b.address), by_qpn=True)
-    again.init_with_receives()
+    again.to_init_with_receives()
     a.qp.modify(QPAttr(qp_state=QPState.RESET))
-    a.init_with_receives()
+    a.to_init_with_receives()
     connect_pair_by_qpn(a, again)
     exchange_sends(a, again)
 
@@ -265,7 +265,7 @@ def test_requests_without_a_peer_fail_after_timeout_and_retry_cnt(
     """Check the time that timeout and retry_cnt determine, which is at least three seconds."""
     for end, peer in (unconnected_ends, unconnected_ends[::-1]):
         nobody = peer.address, peer.qp.qp_num ^ 1 << 17
-        end.init_with_receives()
+        end.to_init_with_receives()
         end.to_rts(nobody, timeout=timeout, retry_cnt=retry_cnt)
     assert_no_completions(world, 10, unconnected_ends[0].cq, unconnected_ends[1].cq)
     began = world.now_ns
@@ -285,7 +285,7 @@ def test_a_window_whose_bind_failed_without_a_peer_can_be_closed(
     a, b = unconnected_ends
     memory = MR(a.pd, bytearray(64), AccessFlag.LOCAL_WRITE | AccessFlag.MW_BIND)
     window = MW(a.pd)
-    a.init_with_receives(0)
+    a.to_init_with_receives(0)
     a.to_rts((b.address, b.qp.qp_num ^ 1 << 17), timeout=1, retry_cnt=0)
     window.bind(a.qp, memory)
     assert a.wait_for_sends()[0].status == GONE
@@ -297,7 +297,7 @@ def test_a_queue_pair_without_requests_or_with_timeout_0_waits_for_its_peer_with
     world: World, unconnected_ends: tuple[End, End]
 ) -> None:
     for end, peer, timeout in ((*unconnected_ends, 1), (*unconnected_ends[::-1], 0)):
-        end.init_with_receives()
+        end.to_init_with_receives()
         end.to_rts((peer.address, peer.qp.qp_num ^ 1 << 17), timeout=timeout, retry_cnt=0)
     unconnected_ends[1].send(b"hello")
     assert_no_completions(
@@ -312,7 +312,7 @@ def test_connection_attempts_to_an_absent_peer_become_less_frequent(
     a, b = unconnected_ends
     peer = b.host_and_qpn
     b.close()
-    a.init_with_receives()
+    a.to_init_with_receives()
     a.to_rts(peer, timeout=0)
     assert_no_completions(world, 3, a.cq)
     retries = counter_value("pair_retries")
@@ -324,7 +324,7 @@ def test_a_send_of_persona_roce_by_gid_and_qpn_waits_for_a_receive(
     world: World, unconnected_roce_ends: tuple[End, End]
 ) -> None:
     a, b = unconnected_roce_ends
-    a.init_with_receives(0), b.init_with_receives(0)
+    a.to_init_with_receives(0), b.to_init_with_receives(0)
     connect_pair_by_qpn(a, b)
     a.send(b"last words")
     assert_no_completions(world, 3600, a.cq)
@@ -342,7 +342,7 @@ def test_a_write_completes_by_a_delivery_count_after_a_round_trip(
     world: World, unconnected_roce_ends: tuple[End, End]
 ) -> None:
     a, b = unconnected_roce_ends
-    a.init_with_receives(), b.init_with_receives()
+    a.to_init_with_receives(), b.to_init_with_receives()
     connect_pair_by_qpn(a, b)
     exchange_sends(a, b)
     world.run_for(1)
@@ -361,7 +361,7 @@ def test_without_delivery_counts_a_write_is_confirmed_by_a_read(world: World) ->
     world.faults("delay=5ms")
     with temporary_settings(delivery_counts=0):
         a, b = (End(world, f"10.0.0.{i}", by_qpn=True, persona=Persona.ROCE) for i in (1, 2))
-        a.init_with_receives(), b.init_with_receives()
+        a.to_init_with_receives(), b.to_init_with_receives()
         connect_pair_by_qpn(a, b)
         exchange_sends(a, b)
         world.run_for(1)
@@ -376,7 +376,7 @@ def test_requests_to_an_unreachable_peer_complete_when_the_network_is_repaired(
     world: World, unconnected_roce_ends: tuple[End, End]
 ) -> None:
     a, b = unconnected_roce_ends
-    a.init_with_receives(), b.init_with_receives()
+    a.to_init_with_receives(), b.to_init_with_receives()
     connect_pair_by_qpn(a, b)
     exchange_sends(a, b)
     world.partition(a.device, b.device)
@@ -391,7 +391,7 @@ def test_many_writes_complete_by_few_delivery_counts(
     world: World, unconnected_roce_ends: tuple[End, End]
 ) -> None:
     a, b = unconnected_roce_ends
-    a.init_with_receives(0), b.init_with_receives(0)
+    a.to_init_with_receives(0), b.to_init_with_receives(0)
     for i in range(64):
         b.qp.post_recv(RecvWR(i, sg=[b.mr.sge(0, 1 << 10)]))
     connect_pair_by_qpn(a, b)

@@ -82,7 +82,7 @@ def send_messages_and_check_delivery(world: World, a: End, b: End, *sizes: int) 
     assert got == list(sizes)
 
 
-def drop_long_datagrams(world: World, a: End, b: End, mtu: int) -> None:
+def set_silent_path_mtu(world: World, a: End, b: End, mtu: int) -> None:
     """Make the path silently drop datagrams longer than ``mtu``; 0 drops all datagrams."""
     for one, other in ((a, b), (b, a)):
         world.path_mtu(one.device, other.device, mtu, told=False)
@@ -150,7 +150,7 @@ def test_rd_messages_cross_a_path_that_silently_drops_long_datagrams(
 ) -> None:
     world.faults("delay=1ms")
     a, b = create_rd_pair(world, host)
-    drop_long_datagrams(world, a, b, 1280)
+    set_silent_path_mtu(world, a, b, 1280)
     before = counters()["rd_mtu_lowered"]
     send_messages_and_check_delivery(world, a, b, 100_000, 64, 5000)
     # The counter shows that no segment was in a datagram that was dropped.
@@ -166,7 +166,7 @@ def test_rd_detects_a_path_that_starts_to_drop_long_datagrams_silently(
     a, b = create_rd_pair(world, host)
     for _ in range(20):  # repeat until datagrams have the length of the path's MTU
         send_messages_and_check_delivery(world, a, b, 100_000)
-    drop_long_datagrams(world, a, b, 1280)
+    set_silent_path_mtu(world, a, b, 1280)
     before = counters()["rd_mtu_lowered"]
     b.qp.post_recv(RecvWR(0, sg=[b.mr.sge(0, 100_000)]))
     # Segments that were built for the higher MTU are retransmitted. Over IPv4 they arrive in
@@ -237,11 +237,11 @@ def test_rd_datagrams_grow_to_the_path_mtu_again_despite_many_short_datagrams(
     world.faults("delay=1ms")
     a, b = create_rd_pair(world, V4)
     for _ in range(2):
-        drop_long_datagrams(world, a, b, 1500)
+        set_silent_path_mtu(world, a, b, 1500)
         for _ in range(20):  # repeat until datagrams have the length of the path's MTU
             send_messages_and_check_delivery(world, a, b, 100_000)
             world.run_for(0.1)
-        drop_long_datagrams(world, a, b, 1280)
+        set_silent_path_mtu(world, a, b, 1280)
         before = counters()["rd_mtu_lowered"]
         send_messages_and_check_delivery(world, a, b, 64, 2000, 64, 5000, *[64] * 40)
         assert counters()["rd_mtu_lowered"] > before
@@ -266,7 +266,7 @@ def test_an_interface_with_the_mtu_of_loopback_is_not_treated_as_loopback(
 ) -> None:
     world.faults("delay=1ms")
     a, b = create_rd_pair(world, host, mtu=mtu)
-    drop_long_datagrams(world, a, b, 1500)
+    set_silent_path_mtu(world, a, b, 1500)
     before = counters()["rd_mtu_lowered"]
     send_messages_and_check_delivery(world, a, b, 64, 60_000)
     assert counters()["rd_mtu_lowered"] == before

@@ -118,7 +118,7 @@ def test_the_sim_command_detects_a_write_to_the_memory_of_a_destroyed_queue_pair
 def test_the_sim_command_detects_octets_in_a_write_area_that_were_not_written(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def change_memory_outside_of_operations(self: execution.Execution) -> None:
+    def corrupt_steady_memory_cells(self: execution.Execution) -> None:
         for cell in self.hosts[0].target.cells.values():
             if cell.steady:
                 self.hosts[0].target.memory.view[cell.at] = cell.expected[0] ^ 255 or 1
@@ -126,7 +126,7 @@ def test_the_sim_command_detects_octets_in_a_write_area_that_were_not_written(
     monkeypatch.setattr(
         execution.Execution,
         "do_advance_time",
-        lambda self, op: change_memory_outside_of_operations(self),
+        lambda self, op: corrupt_steady_memory_cells(self),
     )
     outcome = run(generate_program("one-sided", 2))
     assert "contains octets that were not written" in outcome.failure
@@ -141,11 +141,13 @@ def test_the_sim_command_detects_an_altered_message(monkeypatch: pytest.MonkeyPa
     )
     arrived = execution.Execution._check_received_message
 
-    def check_with_original_content(self: Any, *arguments: Any) -> None:
+    def restore_content_and_check_message(self: Any, *arguments: Any) -> None:
         monkeypatch.setattr(execution, "make_message_content", was)
         arrived(self, *arguments)
 
-    monkeypatch.setattr(execution.Execution, "_check_received_message", check_with_original_content)
+    monkeypatch.setattr(
+        execution.Execution, "_check_received_message", restore_content_and_check_message
+    )
     assert "was altered" in run(generate_program("messages", 1)).failure
 
 
@@ -178,12 +180,12 @@ def test_the_sim_command_detects_a_missing_completion(monkeypatch: pytest.Monkey
 def test_the_sim_command_detects_a_missing_message_of_an_rc_stream(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def save_wrong_message_number(
+    def corrupt_last_message_number(
         self: Any, end: model.End, message: model.Message, what: str
     ) -> None:
         end.last_taken[message.source.number << 16 | message.life, end.number << 16] = 0
 
-    monkeypatch.setattr(rc.Connections, "check_message_order", save_wrong_message_number)
+    monkeypatch.setattr(rc.Connections, "check_message_order", corrupt_last_message_number)
     assert (
         "number 2 of its stream, arrived after number 0" in run(generate_program("rc", 2)).failure
     )

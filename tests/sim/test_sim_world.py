@@ -31,13 +31,13 @@ def test_the_seed_determines_the_order_of_tasks() -> None:
         done: list[int] = []
         with World(seed) as world:
 
-            def append_number(which: int) -> None:
+            def yield_and_append_number(which: int) -> None:
                 for _ in range(3):
                     world.sleep(0)
                     done.append(which)
 
             for which in range(4):
-                world.spawn(append_number, which)
+                world.spawn(yield_and_append_number, which)
             world.run_tasks()
         return done
 

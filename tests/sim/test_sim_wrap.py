@@ -94,8 +94,8 @@ def test_rc_messages_and_reads_arrive_across_the_wrap_of_sequence_numbers(
 ) -> None:
     with world.capture(tmp_path / "run.pcapng"):
         a, b = (rc_harness.End(world, f"10.0.0.{i}", by_qpn=True, persona=persona) for i in (1, 2))
-        a.init_with_receives(MESSAGE_COUNT)
-        b.init_with_receives(MESSAGE_COUNT)
+        a.to_init_with_receives(MESSAGE_COUNT)
+        b.to_init_with_receives(MESSAGE_COUNT)
         connect_pair_by_qpn(a, b)
         for i in range(MESSAGE_COUNT):
             a.send(make_numbered_message(i), i)
@@ -111,8 +111,8 @@ def test_rc_messages_and_reads_arrive_across_the_wrap_of_sequence_numbers(
 
 def test_delivery_counts_of_waiting_sends_cross_the_wrap(world: World) -> None:
     a, b = (rc_harness.End(world, f"10.0.0.{i}", by_qpn=True, persona=Persona.ROCE) for i in (1, 2))
-    a.init_with_receives(0)
-    b.init_with_receives(0)
+    a.to_init_with_receives(0)
+    b.to_init_with_receives(0)
     connect_pair_by_qpn(a, b)
     for i in range(2 * 16):
         a.send(make_numbered_message(i), i)

@@ -45,7 +45,7 @@ def _run_queue_delay_ns_by_thread() -> dict[str, int]:
     return delays
 
 
-def cpu_ticks() -> tuple[int, int, int]:
+def system_cpu_ticks() -> tuple[int, int, int]:
     """Return the ticks of all CPUs together since boot: total, idle, and stolen."""
     fields = [int(n) for n in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
     return sum(fields), fields[3] + fields[4], fields[7]
@@ -56,7 +56,7 @@ class Stopwatch:
 
     def __init__(self) -> None:
         self._delays = _run_queue_delay_ns_by_thread()
-        self._stolen = cpu_ticks()[2]
+        self._stolen = system_cpu_ticks()[2]
         self._began = time.monotonic()
 
     def stop(self) -> Cost:
@@ -66,15 +66,15 @@ class Stopwatch:
             ns - self._delays.get(thread, 0)
             for thread, ns in _run_queue_delay_ns_by_thread().items()
         )
-        stolen = (cpu_ticks()[2] - self._stolen) / _TICKS / (os.cpu_count() or 1)
+        stolen = (system_cpu_ticks()[2] - self._stolen) / _TICKS / (os.cpu_count() or 1)
         return Cost(wall, waited / 1e9, stolen)
 
 
 def machine_is_quiet(seconds: float = 1.0, share: float = 0.85) -> bool:
     """Return whether the CPUs are idle for at least a share of the next ``seconds``."""
-    all_before, idle_before, _ = cpu_ticks()
+    all_before, idle_before, _ = system_cpu_ticks()
     time.sleep(seconds)
-    everything, idle, _ = cpu_ticks()
+    everything, idle, _ = system_cpu_ticks()
     return idle - idle_before >= share * max(everything - all_before, 1)
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from cli.cli_harness import (
     environment_without_sanitizer,
-    run_siwarp,
+    run_siwarp_command,
     run_siwarp_json,
 )
 from harness.rc_traffic import generate_rc_capture
@@ -92,7 +92,7 @@ def test_the_environment_variable_captures_an_unmodified_c_program(
     tmp_path: Path,
 ) -> None:
     program, files = tmp_path / "rc_write", tmp_path / "of-%p.pcapng"
-    flags = shlex.split(run_siwarp("config", "--cflags", "--libs").stdout)
+    flags = shlex.split(run_siwarp_command("config", "--cflags", "--libs").stdout)
     source = ROOT / "examples" / "c" / "rc_write.c"
     subprocess.run(
         ["cc", str(source), *flags, "-o", str(program)],

@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from cli.cli_harness import qkey_options, run_ping_server, run_siwarp, run_siwarp_json
+from cli.cli_harness import qkey_options, run_ping_server, run_siwarp_command, run_siwarp_json
 from harness.rc_traffic import generate_rc_capture, generate_terminate_capture
 from harness.siwarp_process import COMMAND
 from harness.verbs_harness import temporary_settings
@@ -50,7 +50,7 @@ def test_the_script_shows_fields_and_a_good_crc_for_every_ud_datagram(
 ) -> None:
     file = tmp_path / "ud.pcapng"
     with run_ping_server("--qp", "ud", "--addr", host) as (port, _):
-        done = run_siwarp(
+        done = run_siwarp_command(
             "capture", "-o", file, "--", *COMMAND,
             "ping", host, "-p", port, "-n", 20, "-s", size, "--qp", "ud", *qkey_options(),
         )  # fmt: skip
@@ -261,7 +261,7 @@ def test_delivery_counts_of_siwarp_connections_are_shown(tmp_path: Path, every: 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SIWARP_PERSONA", "roce")
         with run_ping_server("--qp", "rc", "--addr", "127.0.0.1") as (port, _):
-            done = run_siwarp(
+            done = run_siwarp_command(
                 "capture", "-o", file, "--", *COMMAND,
                 "ping", "127.0.0.1", "-p", port, "-n", 6, "-s", 64, "--qp", "rc",
             )  # fmt: skip

@@ -42,7 +42,7 @@ from siwarp.inspect.rd import (
     RDDatagram,
     RDOption,
     RDType,
-    handshake_cookie,
+    cookie_in_handshake_body,
     make_ack_body,
     make_handshake_offer,
 )
@@ -134,7 +134,7 @@ def test_the_script_shows_type_epochs_and_segment_of_every_rd_datagram(
     assert len(stock) == types[RDType.DATA]
     cookies = read_shown_fields(file, "siwarp.rd.cookie", "siwarp.rd.cookie")
     assert [bytes.fromhex(c.replace(":", "")) for (c,) in cookies] == [
-        handshake_cookie(p.body) for p in found if p.type in (RDType.CHALLENGE, RDType.ECHO)
+        cookie_in_handshake_body(p.body) for p in found if p.type in (RDType.CHALLENGE, RDType.ECHO)
     ]
 
 

@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from cli.cli_harness import environment_without_sanitizer, run_siwarp, run_siwarp_json
+from cli.cli_harness import environment_without_sanitizer, run_siwarp_command, run_siwarp_json
 from harness.verbs_harness import wait_until
 
 import siwarp
@@ -30,7 +30,7 @@ TSHARK = [
 @functools.cache
 def lua_options() -> tuple[str, ...]:
     """Return the options with which tshark loads the Lua script of siwarp."""
-    return ("-X", f"lua_script:{run_siwarp('dissect', '--lua-path').stdout.strip()}")
+    return ("-X", f"lua_script:{run_siwarp_command('dissect', '--lua-path').stdout.strip()}")
 
 
 def run_tshark(file: Path, *more: str) -> str:
@@ -65,11 +65,11 @@ def capture_received_datagrams(file: Path, datagrams: Sequence[bytes]) -> None:
         for octets in datagrams:
             s.sendto(octets, ("127.0.0.1", qp.addr[1]))
 
-        def all_datagrams_captured() -> bool:
+        def are_all_datagrams_captured() -> bool:
             cq.poll(8)
             return len(run_siwarp_json("dissect", file)) >= len(datagrams)
 
-        wait_until(all_datagrams_captured, 20)
+        wait_until(are_all_datagrams_captured, 20)
 
 
 def read_packet_fields(

@@ -36,7 +36,7 @@ def wheel_part_of_file(file: str) -> str:
     return "metadata" if ".dist-info/" in file else "other files"
 
 
-def octets_of_wheel_parts(wheel: Path) -> Counter[str]:
+def sizes_of_python_wheel_parts(wheel: Path) -> Counter[str]:
     """Return the octets of each part of a wheel; they add up to the wheel's size."""
     found: Counter[str] = Counter()
     with ZipFile(wheel) as archive:
@@ -48,7 +48,7 @@ def octets_of_wheel_parts(wheel: Path) -> Counter[str]:
 
 def main() -> int:
     """Print the parts of all wheels in dist/release; return 1 if one exceeds its maximum."""
-    wheels = {w.stem.split("-")[-1]: octets_of_wheel_parts(w) for w in sorted(OUT.glob("*.whl"))}
+    wheels = {w.stem.split("-")[-1]: sizes_of_python_wheel_parts(w) for w in sorted(OUT.glob("*.whl"))}
     names = sorted(
         {n for w in wheels.values() for n in w}, key=lambda n: -max(w[n] for w in wheels.values())
     )

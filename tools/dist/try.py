@@ -59,7 +59,7 @@ def too_new_glibc_errors(platform: Platform, section: GNUVerNeedSection) -> list
     return [f"needs glibc {v}" for v in glibc if tuple(map(int, v.split("."))) > most]
 
 
-def check_wheel_matches_tag(platform: Platform, wheel: Path, unpacked: Path) -> None:
+def check_wheel_matches_platform_tag(platform: Platform, wheel: Path, unpacked: Path) -> None:
     """Raise SystemExit if a wheel has requirements beyond its tag."""
     found = [
         wrong
@@ -71,7 +71,7 @@ def check_wheel_matches_tag(platform: Platform, wheel: Path, unpacked: Path) -> 
         raise SystemExit("\n".join(f"{wheel.name}: {wrong}" for wrong in found))
 
 
-def debian_folder(platform: Platform) -> Path:
+def unpacked_debian_folder(platform: Platform) -> Path:
     """Return the folder with unpacked packages of Debian for a platform (tools/dist/run)."""
     return BUILD / "root" / platform.name
 
@@ -79,7 +79,7 @@ def debian_folder(platform: Platform) -> Path:
 def emulator_command(platform: Platform) -> list[str]:
     """Return the command prefix that runs programs of a platform on this machine."""
     native = os.uname().machine == platform.cpu
-    root = debian_folder(platform)
+    root = unpacked_debian_folder(platform)
     qemu = [] if native else [f"qemu-{platform.cpu}", "-L", str(root)]
     if platform.uses_musl:
         return [*qemu, str(root / f"lib/ld-musl-{platform.cpu}.so.1")]
@@ -126,7 +126,7 @@ def run_python_programs(platform: Platform, modules: Path) -> None:
         capture_output=True, check=True,
     )  # fmt: skip
     example.write_bytes(source.stdout)
-    python = [*emulator_command(platform), str(debian_folder(platform) / "usr/bin/python3")]
+    python = [*emulator_command(platform), str(unpacked_debian_folder(platform) / "usr/bin/python3")]
     programs = {
         "the README's example": [str(example)],
         "simulated.py": [str(ROOT / "examples/python/simulated.py")],
@@ -148,7 +148,7 @@ def check_wheel(platform: Platform) -> None:
     subprocess.run([sys.executable, ROOT / "tools/wheel_contents.py", wheel], check=True)
     with tempfile.TemporaryDirectory(prefix="siwarp wheel ") as folder:
         zipfile.ZipFile(wheel).extractall(folder)
-        check_wheel_matches_tag(platform, wheel, Path(folder))
+        check_wheel_matches_platform_tag(platform, wheel, Path(folder))
         run_examples(platform, Path(folder) / "siwarp")
         if not platform.uses_musl:
             run_python_programs(platform, Path(folder))

@@ -56,7 +56,7 @@ def list_commands() -> list[Command]:
 def _list_command_and_subcommands(command: Any, path: tuple[str, ...]) -> Iterator[Command]:
     context = command.context_class(command, info_name=" ".join(path))
     inner = {n: c for n, c in getattr(command, "commands", {}).items() if not c.hidden}
-    rows = [row for p in command.params if (row := _option_and_help(p))]
+    rows = [row for p in command.params if (row := _describe_parameter(p))]
     if path[1:] in (("run",), ("env",), ("config",)):
         yield _command_from_help(path)
     else:
@@ -83,7 +83,7 @@ def _command_from_help(path: tuple[str, ...]) -> Command:
     return Command(path, usage.removeprefix("Usage: "), tuple(paragraphs), tuple(rows), ())
 
 
-def _option_and_help(parameter: Any) -> tuple[str, str] | None:
+def _describe_parameter(parameter: Any) -> tuple[str, str] | None:
     """Return the option of a parameter and its help text, with bounds and default, or None."""
     help_ = getattr(parameter, "help", None) or ""
     if getattr(parameter, "hidden", False):

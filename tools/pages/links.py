@@ -39,12 +39,12 @@ def broken_links(site: Path) -> list[str]:
     found = []
     for path, page in pages.items():
         for link in dict.fromkeys(page.links):
-            if wrong := _link_error(link, path, pages):
+            if wrong := _describe_link_error(link, path, pages):
                 found.append(f"{path.relative_to(site)}: {link}: {wrong}")
     return found
 
 
-def _link_error(link: str, path: Path, pages: dict[Path, _Page]) -> str:
+def _describe_link_error(link: str, path: Path, pages: dict[Path, _Page]) -> str:
     """Return the error of a link on a page, or "" for a valid or external link."""
     url = urlsplit(link)
     if url.scheme or url.netloc:

@@ -103,7 +103,7 @@ def python_doc_page(package: str) -> str:
         for name in names:
             lines += [
                 "```{eval-rst}",
-                *_autodoc_directive(package, name, getattr(module, name)),
+                *_make_autodoc_directive(package, name, getattr(module, name)),
                 "```",
                 "",
             ]
@@ -119,7 +119,7 @@ def _package_or_name_link(name: str, found: object) -> str:
     return f"{{py:{kind}}}`{name} <{package}.{name}>`" if callable(found) else f"`{name}`"
 
 
-def _autodoc_directive(package: str, name: str, found: object) -> list[str]:
+def _make_autodoc_directive(package: str, name: str, found: object) -> list[str]:
     what = f"{package}.{name}"
     if isinstance(found, type) and not isinstance(found, GenericAlias):
         return [f".. autoclass:: {what}", "   :members:"]

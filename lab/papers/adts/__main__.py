@@ -43,7 +43,7 @@ def _define_parts_of_study(rounds: int, octets: int, scale: float, log: Log) -> 
         return max(1, int(number * scale))
 
     parts: dict[str, Part] = {
-        "lan": lambda: promises.measure_copies_over_loopback(octets, rounds, log)
+        "lan": lambda: promises.measure_file_transfers_over_loopback(octets, rounds, log)
     }
     parts["outside"] = lambda: vsftpd.measure_vsftpd_and_curl(octets, rounds, log)
     for kind in KINDS:
@@ -80,7 +80,7 @@ def _define_parts_of_study(rounds: int, octets: int, scale: float, log: Log) -> 
             delay, rounds, scale, log
         )
     parts["features"] = lambda: figures.measure_basic_and_optimized_sessions(rounds, scale, log)
-    parts["trace"] = lambda: figures.measure_replication_of_trace_files(TRACE, rounds, scale, log)
+    parts["trace"] = lambda: figures.measure_copying_of_trace_files(TRACE, rounds, scale, log)
     parts["immediate"] = lambda: immediate.measure_writes_with_immediate(rounds, scale, log)
     parts["cpu"] = lambda: figures.measure_cpu_time_by_file_size(rounds, scale, log)
     return parts

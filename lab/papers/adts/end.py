@@ -110,7 +110,7 @@ class RequestHandler:
             files: for each transfer, the local path and the path at the server.
             sessions: ``one``: one session for all transfers; ``each``: a session for each transfer.
             recursive: whether the paths are directories.
-            count_octets: whether to count the octets for ``handle_progress``.
+            count_octets: whether to count the octets for ``handle_get_progress``.
 
         """
         connecting = transferring = 0.0
@@ -166,7 +166,7 @@ class RequestHandler:
         await self._end_session()
         return {}
 
-    async def handle_progress(self) -> dict[str, Any]:
+    async def handle_get_progress(self) -> dict[str, Any]:
         """Return the octets that the copy has transferred so far, and the current time."""
         if self._copying is not None and self._copying.done():
             self._copying.result()

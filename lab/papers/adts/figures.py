@@ -22,10 +22,10 @@ __all__ = [
     "CHANNELS",
     "measure_basic_and_optimized_sessions",
     "measure_copy_seconds_by_file_size",
+    "measure_copying_of_trace_files",
     "measure_cpu_time_by_file_size",
     "measure_put_rate_by_unit_size",
     "measure_rates_by_link_delay",
-    "measure_replication_of_trace_files",
     "zipf_file_sizes",
 ]
 
@@ -57,7 +57,7 @@ def _make_figure_result(
     return {"line": line, "axis": axis, "unit": unit, "curves": curves, "ratios": []}
 
 
-def _bind_names(
+def _make_measurement_per_name(
     measure: Callable[[str], float], names: Iterable[str]
 ) -> dict[str, Callable[[], float]]:
     """Return, for each name, a function without parameters that calls ``measure`` with the name."""
@@ -75,7 +75,7 @@ def _client_and_server_over_wan(shape: LinkShape, options: EndOptions) -> Iterat
         yield ends
 
 
-def _make_copy_functions(
+def _file_copy_functions_by_channel(
     ends: ClientAndServer,
     name: str,
     way: str,
@@ -87,10 +87,10 @@ def _make_copy_functions(
     def copy_file(channel: str) -> float:
         return property_of(ends.copy_files(channel, way, [name]))
 
-    return _bind_names(copy_file, channels)
+    return _make_measurement_per_name(copy_file, channels)
 
 
-def _channels_that_copy_file_in_seconds(size: int) -> list[str]:
+def _channels_practical_for_size(size: int) -> list[str]:
     """Return the channels that need only seconds to copy a file of ``size`` MiB."""
     return [channel for channel in CHANNELS if channel != "ud" or size <= MAX_MIB_OVER_UD]
 
@@ -106,12 +106,12 @@ def measure_copy_seconds_by_file_size(
                 (ends.client_folder if way == "put" else ends.server_folder) / "file",
                 int(size * MIB * scale),
             )
-            runs = _make_copy_functions(
+            runs = _file_copy_functions_by_channel(
                 ends,
                 "file",
                 way,
                 lambda copied: copied.transferring,
-                _channels_that_copy_file_in_seconds(size),
+                _channels_practical_for_size(size),
             )
             points.append((float(size), measure_rounds(runs, rounds, log)))
     return _make_figure_result(f"{way} of one file on loopback", "MiB", "s", points)
@@ -133,7 +133,7 @@ def measure_rates_by_link_delay(size: int, rounds: int, scale: float, log: Log) 
                     channel, "get", ["small" if channel == "ud" else "file"]
                 ).mbit_s
 
-            runs = _bind_names(measure_get_rate, CHANNELS)
+            runs = _make_measurement_per_name(measure_get_rate, CHANNELS)
             # The chart's axis is logarithmic: no delay is shown as 10 us.
             points.append((delay or 0.01, measure_rounds(runs, rounds, log)))
     return _make_figure_result(
@@ -156,7 +156,7 @@ def measure_put_rate_by_unit_size(
         with _client_and_server_over_wan(shape, options) as ends:
             # Transfers in small units are slow, so a smaller file is enough for a measurement.
             write_random_file(ends.client_folder / "file", int(min(64 * MIB, 4096 * unit) * scale))
-            runs = _make_copy_functions(
+            runs = _file_copy_functions_by_channel(
                 ends, "file", "put", lambda copied: copied.mbit_s, ("rd", "rc")
             )
             points.append((unit / 1024, measure_rounds(runs, rounds, log)))
@@ -185,7 +185,9 @@ def measure_basic_and_optimized_sessions(rounds: int, scale: float, log: Log) ->
                     write_random_file(pair.client_folder / str(count) / str(i), int(MIB * scale))
             copied: dict[str, list[CopyResult]] = {name: [] for name in pairs}
 
-            def copy_and_keep_result(name: str, count: int = count, copied: Any = copied) -> float:
+            def copy_and_measure_seconds(
+                name: str, count: int = count, copied: Any = copied
+            ) -> float:
                 pair = pairs[name]
                 if name == "basic":
                     names = [f"{count}/{i}" for i in range(count)]
@@ -196,7 +198,7 @@ def measure_basic_and_optimized_sessions(rounds: int, scale: float, log: Log) ->
                 copied[name].append(done)
                 return done.seconds
 
-            measure_rounds(_bind_names(copy_and_keep_result, pairs), rounds, log)
+            measure_rounds(_make_measurement_per_name(copy_and_measure_seconds, pairs), rounds, log)
             found = {}
             for name, every in copied.items():
                 found[f"{name}, connecting"] = [done.connecting for done in every]
@@ -211,7 +213,7 @@ def zipf_file_sizes(total: int, files: int = TRACE_FILES, alpha: float = ALPHA) 
     return [max(1, int(total * weight / sum(weights))) for weight in weights]
 
 
-def measure_replication_of_trace_files(
+def measure_copying_of_trace_files(
     total: int, rounds: int, scale: float, log: Log
 ) -> dict[str, Any]:
     """Measure the seconds for replicating the files of a Zipf trace by the delay of the link."""
@@ -222,11 +224,11 @@ def measure_replication_of_trace_files(
             for i, size in enumerate(zipf_file_sizes(int(total * scale))):
                 write_random_file(ends.client_folder / "trace" / str(i), size)
 
-            def measure_copy_seconds(channel: str, ends: ClientAndServer = ends) -> float:
+            def measure_file_copy_seconds(channel: str, ends: ClientAndServer = ends) -> float:
                 return ends.copy_files(channel, "put", ["trace"], recursive=True).seconds
 
-            runs = _bind_names(
-                measure_copy_seconds, _channels_that_copy_file_in_seconds(total // MIB)
+            runs = _make_measurement_per_name(
+                measure_file_copy_seconds, _channels_practical_for_size(total // MIB)
             )
             points.append((delay or 0.01, measure_rounds(runs, rounds, log)))
     return _make_figure_result(
@@ -244,14 +246,16 @@ def measure_cpu_time_by_file_size(rounds: int, scale: float, log: Log) -> dict[s
         for size in (MAX_MIB_OVER_UD, 128, 256, 512):
             write_random_file(ends.client_folder / "file", int(size * MIB * scale))
             copied: dict[str, list[CopyResult]] = {
-                channel: [] for channel in _channels_that_copy_file_in_seconds(size)
+                channel: [] for channel in _channels_practical_for_size(size)
             }
 
-            def copy_and_keep_result(channel: str, copied: Any = copied) -> float:
+            def copy_and_measure_seconds(channel: str, copied: Any = copied) -> float:
                 copied[channel].append(ends.copy_files(channel, "put", ["file"]))
                 return float(copied[channel][-1].transferring)
 
-            measure_rounds(_bind_names(copy_and_keep_result, copied), rounds, log)
+            measure_rounds(
+                _make_measurement_per_name(copy_and_measure_seconds, copied), rounds, log
+            )
             found = {}
             for channel, every in copied.items():
                 for end in ("client", "server"):

@@ -115,7 +115,7 @@ class _KernelLink:
 
     def make_command_line(self, role: str, *command: str) -> list[str]:
         """Return the command line that enters the namespace of the client or of the server."""
-        return self._line.make_namespace_command_line(_NAMESPACES[role], *command)
+        return self._line.wrap_command_for_namespace(_NAMESPACES[role], *command)
 
 
 @contextmanager
@@ -138,7 +138,7 @@ def _open_wan_link(shape: LinkShape) -> Iterator[Link]:
 
 
 @contextmanager
-def _open_kernel_link(shape: LinkShape) -> Iterator[Link]:
+def _open_link_shaped_by_kernel(shape: LinkShape) -> Iterator[Link]:
     """Open a bottleneck toward the server, with a queue of one bandwidth-delay product.
 
     The direction to the client has the whole round-trip delay, and the same loss, but no limit of
@@ -165,5 +165,5 @@ def open_link(kind: str, shape: LinkShape) -> Iterator[Link]:
         with _open_wan_link(shape) as link:
             yield link
     else:
-        with _open_kernel_link(shape) as link:
+        with _open_link_shaped_by_kernel(shape) as link:
             yield link

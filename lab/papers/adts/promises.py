@@ -25,7 +25,7 @@ __all__ = [
     "CLEAN",
     "LOSSY",
     "measure_bandwidth_share",
-    "measure_copies_over_loopback",
+    "measure_file_transfers_over_loopback",
     "measure_put_over_link",
     "measure_small_files",
     "temporary_folder",
@@ -66,7 +66,7 @@ def _measure_raw_udp_memory_rate() -> float:
     return float(run_bench("bw", "rd", size=1 << 20, rounds=1, others=False)["floor"]) * 8e3
 
 
-def measure_copies_over_loopback(size: int, rounds: int, log: Log) -> dict[str, Any]:
+def measure_file_transfers_over_loopback(size: int, rounds: int, log: Log) -> dict[str, Any]:
     """Measure put and get of one file without delay, over each channel and raw UDP.
 
     Raises:

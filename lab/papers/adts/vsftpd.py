@@ -63,7 +63,7 @@ def _serve_with_vsftpd(folder: Path) -> Iterator[str]:
         server.wait()
 
 
-def _run_curl(*words: str) -> float:
+def _time_curl(*words: str) -> float:
     """Run curl, and return the seconds that curl reports."""
     done = subprocess.run(
         ["curl", "--silent", "--show-error", "--write-out", "%{stderr}%{time_total}", *words],
@@ -98,13 +98,13 @@ def measure_vsftpd_and_curl(size: int, rounds: int, log: Log) -> dict[str, Any]:
             return (
                 size
                 * 8e-6
-                / _run_curl("--upload-file", str(ends.client_folder / "file"), f"{url}file")
+                / _time_curl("--upload-file", str(ends.client_folder / "file"), f"{url}file")
             )
 
         def measure_curl_download_rate() -> float:
             target = folder / "curl"
             target.unlink(missing_ok=True)
-            return size * 8e-6 / _run_curl("--output", os.fspath(target), f"{url}got")
+            return size * 8e-6 / _time_curl("--output", os.fspath(target), f"{url}got")
 
         def measure_adts_rate(channel: str, way: str) -> float:
             name = "file" if way == "put" else "got"

@@ -295,7 +295,7 @@ int abi_query_port(struct ibv_context *context, uint8_t port_num, struct ibv_por
 struct ibv_mw *abi_alloc_mw(struct ibv_pd *pd, enum ibv_mw_type type);
 int abi_bind_mw(struct ibv_qp *qp, struct ibv_mw *mw, struct ibv_mw_bind *bind);
 int abi_dealloc_mw(struct ibv_mw *mw);
-struct ibv_mr *abi_alloc_null_mr(struct ibv_pd *pd);
+struct ibv_mr *abi_refuse_null_mr(struct ibv_pd *pd);
 int abi_advise_mr(struct ibv_pd *pd, enum ibv_advise_mr_advice advice, uint32_t flags,
 		  struct ibv_sge *sg_list, uint32_t num_sge);
 int abi_poll_cq(struct ibv_cq *cq, int num_entries, struct ibv_wc *wc);
@@ -353,8 +353,8 @@ bool abi_addr_of_gid_index(struct abi_context *ctx, unsigned int index, struct s
  * Resolves an address vector to a destination and a source address. Returns 0 or EINVAL. source may
  * be NULL.
  */
-int abi_resolve_ah_attr(struct abi_context *ctx, const struct ibv_ah_attr *attr,
-			struct siw_addr *dest, struct siw_addr *source);
+int abi_ah_attr_to_addrs(struct abi_context *ctx, const struct ibv_ah_attr *attr,
+			 struct siw_addr *dest, struct siw_addr *source);
 
 /* ---- abi_cq_ex.c ----------------------------------------------------------------------------- */
 

@@ -75,8 +75,8 @@ static const char *family_name(const struct siw_addr *addr)
 	return addr->family == AF_INET ? "IPv4" : "IPv6";
 }
 
-int abi_resolve_ah_attr(struct abi_context *ctx, const struct ibv_ah_attr *attr,
-			struct siw_addr *dest, struct siw_addr *source)
+int abi_ah_attr_to_addrs(struct abi_context *ctx, const struct ibv_ah_attr *attr,
+			 struct siw_addr *dest, struct siw_addr *source)
 {
 	struct siw_addr from;
 

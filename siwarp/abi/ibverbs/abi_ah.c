@@ -40,7 +40,7 @@ struct ibv_ah *ibv_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr)
 		return abi_fail_null(EINVAL);
 	if (ah_attr_fill_own_port_gid(pd, attr, &own))
 		attr = &own;
-	why = abi_resolve_ah_attr(abi_context_of(pd->context), attr, &dest, &source);
+	why = abi_ah_attr_to_addrs(abi_context_of(pd->context), attr, &dest, &source);
 	if (why)
 		return abi_fail_null(why);
 	siw = siw_create_ah_from(((struct abi_pd *)pd)->siw, &dest, &source);
@@ -184,7 +184,7 @@ int ibv_resolve_eth_l2_from_gid(struct ibv_context *context, struct ibv_ah_attr 
 	if (!abi_is_live_object(ABI_CONTEXT, context) || !abi_is_given(attr, "attr") ||
 	    !abi_is_given(eth_mac, "eth_mac"))
 		return -abi_fail(EINVAL);
-	why = abi_resolve_ah_attr(abi_context_of(context), attr, &dest, NULL);
+	why = abi_ah_attr_to_addrs(abi_context_of(context), attr, &dest, NULL);
 	if (why)
 		return -abi_fail(why);
 	/*

@@ -23,7 +23,7 @@ static const struct ibv_context_ops ops = {
 static const struct verbs_context extended = {
 	.query_port = abi_query_port,
 	.advise_mr = abi_advise_mr,
-	.alloc_null_mr = abi_alloc_null_mr,
+	.alloc_null_mr = abi_refuse_null_mr,
 	.alloc_parent_domain = abi_alloc_parent_domain,
 	.dealloc_td = abi_dealloc_td,
 	.alloc_td = abi_alloc_td,
@@ -38,7 +38,7 @@ static const struct verbs_context extended = {
 	.sz = sizeof(struct verbs_context),
 };
 
-static int poll_dead_cq(struct ibv_cq *cq, int num_entries, struct ibv_wc *wc)
+static int refuse_poll_of_dead_cq(struct ibv_cq *cq, int num_entries, struct ibv_wc *wc)
 {
 	(void)cq;
 	(void)num_entries;
@@ -46,14 +46,14 @@ static int poll_dead_cq(struct ibv_cq *cq, int num_entries, struct ibv_wc *wc)
 	return -EINVAL;
 }
 
-static int req_notify_dead_cq(struct ibv_cq *cq, int solicited_only)
+static int refuse_req_notify_cq(struct ibv_cq *cq, int solicited_only)
 {
 	(void)cq;
 	(void)solicited_only;
 	return EINVAL;
 }
 
-static int post_send_to_dead_qp(struct ibv_qp *qp, struct ibv_send_wr *wr,
+static int drop_send_to_dead_qp(struct ibv_qp *qp, struct ibv_send_wr *wr,
 				struct ibv_send_wr **bad_wr)
 {
 	(void)qp;
@@ -62,7 +62,7 @@ static int post_send_to_dead_qp(struct ibv_qp *qp, struct ibv_send_wr *wr,
 	return abi_post_dropped();
 }
 
-static int post_recv_to_dead_qp(struct ibv_qp *qp, struct ibv_recv_wr *wr,
+static int drop_recv_of_dead_qp(struct ibv_qp *qp, struct ibv_recv_wr *wr,
 				struct ibv_recv_wr **bad_wr)
 {
 	(void)qp;
@@ -92,17 +92,17 @@ struct verbs_context abi_dead_context = {
 	.get_srq_num = abi_get_srq_num,
 	.dealloc_td = abi_dealloc_td,
 	.advise_mr = abi_advise_mr,
-	.alloc_null_mr = abi_alloc_null_mr,
+	.alloc_null_mr = abi_refuse_null_mr,
 	.context = {
 		.ops = {
 			.alloc_mw = abi_alloc_mw,
 			.bind_mw = abi_bind_mw,
 			.dealloc_mw = abi_dealloc_mw,
-			.poll_cq = poll_dead_cq,
-			.req_notify_cq = req_notify_dead_cq,
+			.poll_cq = refuse_poll_of_dead_cq,
+			.req_notify_cq = refuse_req_notify_cq,
 			.post_srq_recv = post_recv_to_dead_srq,
-			.post_send = post_send_to_dead_qp,
-			.post_recv = post_recv_to_dead_qp,
+			.post_send = drop_send_to_dead_qp,
+			.post_recv = drop_recv_of_dead_qp,
 		},
 		.cmd_fd = -1,
 		.async_fd = -1,

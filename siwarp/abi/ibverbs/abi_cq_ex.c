@@ -146,14 +146,14 @@ void abi_cq_set_read_functions(struct abi_cq *cq, uint64_t wc_flags)
 	ibv->read_tm_info = wc_read_tm_info;
 }
 
-static int start_poll_of_dead_cq(struct ibv_cq_ex *cq, struct ibv_poll_cq_attr *attr)
+static int refuse_poll_of_dead_cq(struct ibv_cq_ex *cq, struct ibv_poll_cq_attr *attr)
 {
 	(void)cq;
 	(void)attr;
 	return EINVAL;
 }
 
-static int next_poll_of_dead_cq(struct ibv_cq_ex *cq)
+static int refuse_next_poll(struct ibv_cq_ex *cq)
 {
 	(void)cq;
 	return EINVAL;
@@ -161,6 +161,6 @@ static int next_poll_of_dead_cq(struct ibv_cq_ex *cq)
 
 void abi_cq_disable_polling(struct abi_cq *cq)
 {
-	cq->ibv.start_poll = start_poll_of_dead_cq;
-	cq->ibv.next_poll = next_poll_of_dead_cq;
+	cq->ibv.start_poll = refuse_poll_of_dead_cq;
+	cq->ibv.next_poll = refuse_next_poll;
 }

@@ -50,7 +50,7 @@ static bool mr_mw_ah_has_pd(void *handle, const void *wanted)
 }
 
 /* Returns whether a QP or SRQ, whose third member is pd, belongs to the protection domain. */
-static bool qp_srq_has_pd(void *handle, const void *wanted)
+static bool qp_or_srq_has_pd(void *handle, const void *wanted)
 {
 	return ((struct ibv_srq *)handle)->pd == wanted;
 }
@@ -68,8 +68,8 @@ static bool parent_domain_in_use(const struct abi_pd *parent)
 	return abi_find_object(ABI_MR, mr_mw_ah_has_pd, parent) ||
 	       abi_find_object(ABI_MW, mr_mw_ah_has_pd, parent) ||
 	       abi_find_object(ABI_AH, mr_mw_ah_has_pd, parent) ||
-	       abi_find_object(ABI_QP, qp_srq_has_pd, parent) ||
-	       abi_find_object(ABI_SRQ, qp_srq_has_pd, parent);
+	       abi_find_object(ABI_QP, qp_or_srq_has_pd, parent) ||
+	       abi_find_object(ABI_SRQ, qp_or_srq_has_pd, parent);
 }
 
 int ibv_dealloc_pd(struct ibv_pd *ibv)
@@ -195,7 +195,7 @@ static void mr_copy_public_members(struct abi_mr *mr, struct ibv_pd *pd)
 	mr->ibv.rkey = mr->siw->rkey;
 }
 
-static int mr_check_access(unsigned int access)
+static int mr_check_access_flags(unsigned int access)
 {
 	access &= ~(ENGINE | ABI_ACCESS_IGNORED);
 	return access ? abi_refuse(EINVAL,
@@ -213,7 +213,7 @@ static struct abi_mr *mr_register(struct ibv_pd *pd, void *addr, size_t length, 
 
 	if (!abi_is_live_object(ABI_PD, pd))
 		return abi_fail_null(EINVAL);
-	why = mr_check_access(access);
+	why = mr_check_access_flags(access);
 	if (why)
 		return abi_fail_null(why);
 	if (access & IBV_ACCESS_ZERO_BASED)
@@ -279,7 +279,7 @@ int ibv_rereg_mr(struct ibv_mr *ibv, int flags, struct ibv_pd *pd, void *addr, s
 		return IBV_REREG_MR_ERR_INPUT;
 	}
 	now = flags & IBV_REREG_MR_CHANGE_ACCESS ? (unsigned int)access : mr->access;
-	if (mr_check_access(now)) {
+	if (mr_check_access_flags(now)) {
 		abi_fail(EINVAL);
 		return IBV_REREG_MR_ERR_INPUT;
 	}
@@ -313,7 +313,7 @@ int ibv_dereg_mr(struct ibv_mr *ibv)
 	return 0;
 }
 
-static bool has_mr_handle_number(void *handle, const void *wanted)
+static bool is_mr_with_handle(void *handle, const void *wanted)
 {
 	const struct ibv_mr *mr = handle, *looked_for = wanted;
 
@@ -327,7 +327,7 @@ struct ibv_mr *ibv_import_mr(struct ibv_pd *pd, uint32_t mr_handle)
 	if (!abi_is_live_object(ABI_PD, pd))
 		return abi_fail_null(EINVAL);
 	wanted.context = pd->context;
-	mr = abi_find_object(ABI_MR, has_mr_handle_number, &wanted);
+	mr = abi_find_object(ABI_MR, is_mr_with_handle, &wanted);
 	return mr ? mr
 		  : abi_fail_null(
 			    abi_refuse(EINVAL, "no MR of the context has handle %u", mr_handle));
@@ -352,7 +352,7 @@ static bool mr_has_lkey(void *handle, const void *wanted)
 }
 
 /* Checks one element of ibv_advise_mr. Returns 0 or an errno value. */
-static int check_sge_of_advise_mr(const struct ibv_pd *pd, bool writes, const struct ibv_sge *sge)
+static int advise_mr_validate_sge(const struct ibv_pd *pd, bool writes, const struct ibv_sge *sge)
 {
 	const struct abi_mr *mr =
 		abi_find_object(ABI_MR, mr_has_lkey, &(struct advice){ pd, sge->lkey });
@@ -388,11 +388,11 @@ int abi_advise_mr(struct ibv_pd *pd, enum ibv_advise_mr_advice advice, uint32_t 
 	if ((unsigned int)advice > IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT)
 		return abi_fail(abi_refuse(EOPNOTSUPP, "siwarp knows no advice %d", (int)advice));
 	for (uint32_t i = 0; i < num_sge && !r; i++)
-		r = check_sge_of_advise_mr(pd, writes, &sg_list[i]);
+		r = advise_mr_validate_sge(pd, writes, &sg_list[i]);
 	return r ? abi_fail(r) : 0;
 }
 
-struct ibv_mr *abi_alloc_null_mr(struct ibv_pd *pd)
+struct ibv_mr *abi_refuse_null_mr(struct ibv_pd *pd)
 {
 	if (!abi_is_live_object(ABI_PD, pd))
 		return abi_fail_null(EINVAL);

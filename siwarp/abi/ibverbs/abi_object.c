@@ -68,21 +68,21 @@ static void registry_unlock(void)
 	pthread_mutex_unlock(&lock);
 }
 
-static void registry_reset_in_fork_child(void)
+static void registry_unlock_in_fork_child(void)
 {
 	abi_forks++;
 	registry_unlock();
 }
 
 /* Registers fork handlers, so that the lock is free in the child of fork(). */
-static void registry_init(void)
+static void registry_register_fork_handlers(void)
 {
-	pthread_atfork(registry_lock_without_init, registry_unlock, registry_reset_in_fork_child);
+	pthread_atfork(registry_lock_without_init, registry_unlock, registry_unlock_in_fork_child);
 }
 
 void abi_fork_init(void)
 {
-	pthread_once(&once, registry_init);
+	pthread_once(&once, registry_register_fork_handlers);
 }
 
 static void registry_lock(void)

@@ -24,7 +24,7 @@ _Static_assert((int)IBV_QP_SQ_PSN == (int)SIW_QP_SQ_PSN, "masks");
 _Static_assert((int)IBV_QPS_ERR == (int)SIW_QPS_ERR, "states");
 
 /* Rounds a non-zero queue size up to ABI_MIN_WR, as adapters do. */
-static uint32_t round_up_queue_size(uint32_t wr)
+static uint32_t raise_to_minimum_queue_size(uint32_t wr)
 {
 	return wr > 0 && wr < ABI_MIN_WR ? ABI_MIN_WR : wr;
 }
@@ -47,8 +47,8 @@ static int qp_init_attr_to_engine(const struct ibv_pd *pd, const struct ibv_qp_i
 		.recv_cq = abi_cq_of(init->recv_cq)->siw,
 		.srq = init->srq ? ((struct abi_srq *)init->srq)->siw : NULL,
 		.cap = {
-			.max_send_wr = round_up_queue_size(init->cap.max_send_wr),
-			.max_recv_wr = round_up_queue_size(init->cap.max_recv_wr),
+			.max_send_wr = raise_to_minimum_queue_size(init->cap.max_send_wr),
+			.max_recv_wr = raise_to_minimum_queue_size(init->cap.max_recv_wr),
 			.max_send_sge = init->cap.max_send_sge,
 			.max_recv_sge = init->cap.max_recv_sge,
 			.max_inline_data = init->cap.max_inline_data > ABI_INLINE
@@ -345,8 +345,8 @@ static int qp_attr_to_engine(struct ibv_qp *qp, const struct ibv_qp_attr *attr, 
 		.rate_limit = attr->rate_limit,
 	};
 	if (mask & IBV_QP_AV)
-		return abi_resolve_ah_attr(abi_context_of(qp->context), &attr->ah_attr,
-					   &out->ah_addr, &out->ah_source);
+		return abi_ah_attr_to_addrs(abi_context_of(qp->context), &attr->ah_attr,
+					    &out->ah_addr, &out->ah_source);
 	return 0;
 }
 

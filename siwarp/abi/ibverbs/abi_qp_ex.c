@@ -157,7 +157,7 @@ static void wr_bind_mw(struct ibv_qp_ex *qp, struct ibv_mw *mw, uint32_t rkey,
 	wr->bind_mw.rkey = rkey;
 }
 
-static void wr_send_op(struct ibv_qp_ex *qp, enum ibv_wr_opcode opcode, uint32_t imm_or_key)
+static void wr_begin_send(struct ibv_qp_ex *qp, enum ibv_wr_opcode opcode, uint32_t imm_or_key)
 {
 	struct siw_send_wr *wr = builder_begin_wr(qp, opcode);
 
@@ -167,22 +167,22 @@ static void wr_send_op(struct ibv_qp_ex *qp, enum ibv_wr_opcode opcode, uint32_t
 
 static void wr_local_inv(struct ibv_qp_ex *qp, uint32_t invalidate_rkey)
 {
-	wr_send_op(qp, IBV_WR_LOCAL_INV, invalidate_rkey);
+	wr_begin_send(qp, IBV_WR_LOCAL_INV, invalidate_rkey);
 }
 
 static void wr_send(struct ibv_qp_ex *qp)
 {
-	wr_send_op(qp, IBV_WR_SEND, 0);
+	wr_begin_send(qp, IBV_WR_SEND, 0);
 }
 
 static void wr_send_imm(struct ibv_qp_ex *qp, __be32 imm_data)
 {
-	wr_send_op(qp, IBV_WR_SEND_WITH_IMM, imm_data);
+	wr_begin_send(qp, IBV_WR_SEND_WITH_IMM, imm_data);
 }
 
 static void wr_send_inv(struct ibv_qp_ex *qp, uint32_t invalidate_rkey)
 {
-	wr_send_op(qp, IBV_WR_SEND_WITH_INV, invalidate_rkey);
+	wr_begin_send(qp, IBV_WR_SEND_WITH_INV, invalidate_rkey);
 }
 
 static void wr_send_tso(struct ibv_qp_ex *qp, void *hdr, uint16_t hdr_sz, uint16_t mss)

@@ -24,8 +24,8 @@ void *abi_fail_unsupported_null(void)
 	return abi_fail_null(refuse_unsupported());
 }
 
-ABI_EXPORT int abi_fail_unsupported_fd(void);
-int abi_fail_unsupported_fd(void)
+ABI_EXPORT int abi_fail_call_returning_fd(void);
+int abi_fail_call_returning_fd(void)
 {
 	abi_fail(refuse_unsupported());
 	return -1;
@@ -37,7 +37,7 @@ int abi_fail_unsupported_fd(void)
 
 REFUSED(ibv_alloc_dmah, 1.15, abi_fail_unsupported_null);
 REFUSED(ibv_dealloc_dmah, 1.15, abi_fail_unsupported);
-REFUSED(ibv_dm_export_dmabuf_fd, 1.16, abi_fail_unsupported_fd);
+REFUSED(ibv_dm_export_dmabuf_fd, 1.16, abi_fail_call_returning_fd);
 REFUSED(_ibv_query_comp_cntr_caps, 1.18, abi_fail_unsupported);
 REFUSED(ibv_create_comp_cntr, 1.18, abi_fail_unsupported_null);
 REFUSED(ibv_destroy_comp_cntr, 1.18, abi_fail_unsupported);

@@ -50,8 +50,8 @@ static int conn_param_to_engine(const struct cm_id *id, const struct rdma_conn_p
  * limits how long such a Send waits at this end. Applies to queue pairs whose states the id
  * manages.
  */
-static int set_rnr_retries_allowed_to_peer(struct cm_id *id, const struct rdma_conn_param *from,
-					   struct siw_cm_param *to)
+static int set_rnr_retries_of_peer(struct cm_id *id, const struct rdma_conn_param *from,
+				   struct siw_cm_param *to)
 {
 	struct siw_qp_attr attr = { .min_rnr_timer = CM_RNR_TIMER };
 	int retries = CM_RETRIES;
@@ -132,7 +132,7 @@ int rdma_listen(struct rdma_cm_id *rdma_id, int backlog)
  * only for its number, and sends its peer the numbers of the queue pairs to connect in private
  * data.
  */
-static int bind_qp_by_number(struct cm_id *id, const struct rdma_conn_param *param)
+static int cm_attach_qp_by_number(struct cm_id *id, const struct rdma_conn_param *param)
 {
 	struct ibv_qp *qp = param ? siw_ibv_find_qp(id->id.verbs, param->qp_num) : NULL;
 
@@ -189,9 +189,9 @@ int rdma_connect(struct rdma_cm_id *rdma_id, struct rdma_conn_param *conn_param)
 	if (r == 0 && id->id.qp)
 		r = -bind_qp_stored_by_program(id);
 	if (r == 0)
-		r = set_rnr_retries_allowed_to_peer(id, conn_param, &param);
+		r = set_rnr_retries_of_peer(id, conn_param, &param);
 	if (r == 0 && !id->id.qp)
-		r = -bind_qp_by_number(id, conn_param);
+		r = -cm_attach_qp_by_number(id, conn_param);
 	if (r < 0)
 		return cm_fail(-r);
 	id->completes = !id->id.qp;
@@ -212,7 +212,7 @@ int rdma_accept(struct rdma_cm_id *rdma_id, struct rdma_conn_param *conn_param)
 		return cm_fail(EINVAL);
 	if (!id->unanswered)
 		return cm_fail(abi_refuse(EINVAL, NO_REQUEST));
-	r = id->id.qp ? bind_qp_stored_by_program(id) : bind_qp_by_number(id, conn_param);
+	r = id->id.qp ? bind_qp_stored_by_program(id) : cm_attach_qp_by_number(id, conn_param);
 	if (r)
 		return cm_fail(r);
 	if (cm_is_ud(id))
@@ -227,7 +227,7 @@ int rdma_accept(struct rdma_cm_id *rdma_id, struct rdma_conn_param *conn_param)
 	}
 	r = conn_param_to_engine(id, conn_param, &param);
 	if (r == 0)
-		r = set_rnr_retries_allowed_to_peer(id, conn_param, &param);
+		r = set_rnr_retries_of_peer(id, conn_param, &param);
 	if (r < 0)
 		return cm_fail(-r);
 	id->accepted = true; /* before siw_cm_accept: another thread may then get an event */

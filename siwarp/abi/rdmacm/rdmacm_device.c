@@ -28,14 +28,14 @@ static void devices_reset_in_fork_child(void)
 	all = NULL;
 }
 
-static void devices_init(void)
+static void devices_register_fork_handler(void)
 {
 	pthread_atfork(NULL, NULL, devices_reset_in_fork_child);
 }
 
 static void devices_lock(void)
 {
-	pthread_once(&once, devices_init);
+	pthread_once(&once, devices_register_fork_handler);
 	pthread_mutex_lock(&lock);
 }
 

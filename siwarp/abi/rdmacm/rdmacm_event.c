@@ -25,7 +25,7 @@ enum {
 static const void *gone[GONE]; /* addresses of destroyed channels; protected by cm_lock */
 static unsigned int n_gone;
 
-static bool channel_was_destroyed(const void *channel)
+static bool is_destroyed_event_channel(const void *channel)
 {
 	bool found = false;
 
@@ -159,8 +159,7 @@ static void id_update_state_by_event(struct cm_id *id, int event, const struct s
  * Returns whether an accepted connection ended before it was established, without a local
  * rdma_disconnect. The program gets no DISCONNECTED event of such a connection.
  */
-static bool connection_ended_before_established(const struct cm_id *id,
-						const struct siw_cm_event *from)
+static bool has_ended_before_established(const struct cm_id *id, const struct siw_cm_event *from)
 {
 	return from->event == SIW_CM_DISCONNECTED && id->accepted && !id->established && !id->ends;
 }
@@ -198,7 +197,7 @@ static bool event_fill(struct cm_event *event, const struct siw_cm_event *from)
 	}
 	event->ev.event = (enum rdma_cm_event_type)from->event;
 	event->ev.status = event_status(id, from);
-	if (connection_ended_before_established(id, from)) {
+	if (has_ended_before_established(id, from)) {
 		event->ev.event = RDMA_CM_EVENT_CONNECT_ERROR;
 		event->ev.status = from->status ? from->status : -ECONNRESET;
 	}
@@ -299,7 +298,7 @@ int rdma_get_cm_event(struct rdma_event_channel *ev, struct rdma_cm_event **out)
 	r = channel_get_event(channel, event);
 	pthread_cleanup_pop(0);
 	/* A live channel may have the address of a destroyed channel. */
-	if (r && !cm_is_live_object(CM_CHANNEL, ev) && channel_was_destroyed(ev)) {
+	if (r && !cm_is_live_object(CM_CHANNEL, ev) && is_destroyed_event_channel(ev)) {
 		r = -EINVAL;
 		sleep(LAST_WAIT_S);
 	}

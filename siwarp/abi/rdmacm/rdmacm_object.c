@@ -28,7 +28,7 @@ void cm_unlock(void)
  * fork run in the reverse order of their registration. The handlers of libibverbs must be
  * registered first, because the lock of libibverbs is acquired while the lock of librdmacm is held.
  */
-static void cm_registry_init(void)
+static void cm_register_fork_handlers(void)
 {
 	ibv_fork_init();
 	pthread_atfork(cm_lock_without_init, cm_unlock, cm_unlock);
@@ -36,7 +36,7 @@ static void cm_registry_init(void)
 
 void cm_lock(void)
 {
-	pthread_once(&once, cm_registry_init);
+	pthread_once(&once, cm_register_fork_handlers);
 	cm_lock_without_init();
 }
 

@@ -58,7 +58,7 @@ struct forwarded {
  * Looks up a function in the system's library; NULL with errno EOPNOTSUPP. Concurrent lookups give
  * the same result.
  */
-static void *rsocket_find_function(const char *name, struct forwarded *of)
+static void *rsocket_find_in_system_librdmacm(const char *name, struct forwarded *of)
 {
 	int cancel = abi_cancel_disable();
 	void *function;
@@ -87,7 +87,7 @@ static void *rsocket_get_cached_function(const char *name, struct forwarded *of)
 {
 	void *function = atomic_load_explicit(&of->function, memory_order_acquire);
 
-	return function ? function : rsocket_find_function(name, of);
+	return function ? function : rsocket_find_in_system_librdmacm(name, of);
 }
 
 /*

@@ -121,7 +121,7 @@ static int rc_begin_request(struct siw_base_qp *base, struct siw_flow *flow, str
 	if (err)
 		return err;
 	if (siw_qp_awaits_response(wqe)) {
-		wqe->msn = siw_rdmap_sent_request_count(flow->stream);
+		wqe->msn = siw_rdmap_begun_read_count(flow->stream);
 		rc_note_requests_to_be_confirmed(rc, wqe);
 	} else {
 		rc_assign_request_numbers(rc, wqe);
@@ -225,7 +225,7 @@ static enum siw_run rc_run_send_queue(struct siw_base_qp *base)
 	 */
 	if (r == 1 && rc->confirm.on && rc_send_confirming_read(rc))
 		r = rc_transmit_requests(base, flow);
-	siw_qp_flow_reap_finished_requests(base, flow);
+	siw_qp_reap_finished_requests(base, flow);
 	if (__builtin_expect(r == -EFAULT, 0) && !siw_is_closing(base))
 		rc_fail_at_position(base, flow->memory_released);
 	/* This end found an error in data that it sends; the QP's receive path reports it. */
@@ -237,8 +237,7 @@ static enum siw_run rc_run_send_queue(struct siw_base_qp *base)
 	 */
 	if (__builtin_expect(r == -ENOMEM, 0) && !siw_is_closing(base))
 		siw_advance_teardown(base, SIW_BROKEN);
-	return siw_qp_flow_get_sending_turn_result(base, r,
-						   r == 0 && siw_mpa_is_tx_blocked(rc->mpa));
+	return siw_qp_flow_finish_sending_turn(base, r, r == 0 && siw_mpa_is_tx_blocked(rc->mpa));
 }
 
 /* ==== delivery counts ========================================================================= */
@@ -372,7 +371,7 @@ static void rc_send_delivery_count_if_due(struct siw_rc_qp *rc)
 	if (!rc_delivery_count_is_due(rc))
 		return;
 	siw_lock(&rc->base.qp.send_lock);
-	siw_rdmap_send_delivery_count(rc->base.flow.stream);
+	siw_rdmap_transmit_delivery_count(rc->base.flow.stream);
 	left = rc_run_send_queue(&rc->base);
 	siw_unlock(&rc->base.qp.send_lock);
 	rc->counts.octets = 0;
@@ -384,7 +383,7 @@ static void rc_send_delivery_count_if_due(struct siw_rc_qp *rc)
  * Whether the program may still answer the received data, because the program has not polled all
  * resulting completions.
  */
-static bool rc_program_can_still_answer(struct siw_rc_qp *rc)
+static bool rc_may_program_answer_data(struct siw_rc_qp *rc)
 {
 	const struct siw_qp *qp = &rc->base.qp;
 	uint64_t round = qp->lane->rounds;
@@ -404,7 +403,7 @@ static void rc_send_delivery_count_alone(struct siw_rc_qp *rc)
 {
 	uint64_t now;
 
-	if (rc_program_can_still_answer(rc))
+	if (rc_may_program_answer_data(rc))
 		return;
 	now = siw_now_ns();
 	if (now - rc->counts.last_alone_ns < DISTANCE_NS)
@@ -466,7 +465,7 @@ static int rnr_retry_limit(const struct siw_rc_qp *rc)
 	return rc->counts.rnr_retry >= 0 ? rc->counts.rnr_retry : rc->base.rnr_retry;
 }
 
-static uint64_t rnr_timeout_ns(const struct siw_rc_qp *rc)
+static uint64_t rnr_give_up_time_ns(const struct siw_rc_qp *rc)
 {
 	return siw_rnr_timeout_ns((uint32_t)rnr_retry_limit(rc), (uint32_t)rc->base.min_rnr_timer);
 }
@@ -483,7 +482,7 @@ static void rnr_begin_wait(struct siw_rc_qp *rc)
 {
 	siw_qp_set_messages_waiting(&rc->base, true);
 	if (siw_rdmap_received_send_awaits_buffer(rc->base.flow.stream, &rc->rnr_msn))
-		rc->rnr_deadline_ns = siw_now_ns() + rnr_timeout_ns(rc);
+		rc->rnr_deadline_ns = siw_now_ns() + rnr_give_up_time_ns(rc);
 	rnr_set_timer(rc);
 	siw_llp_sock_resume(siw_mpa_sock(rc->mpa));
 }
@@ -515,7 +514,7 @@ static bool rnr_has_expired(struct siw_rc_qp *rc, uint64_t now_ns)
 			 * Another QP may use the receive of the SRQ first; then the Send of the QP
 			 * still waits.
 			 */
-			rc->rnr_deadline_ns = now_ns + rnr_timeout_ns(rc);
+			rc->rnr_deadline_ns = now_ns + rnr_give_up_time_ns(rc);
 			rnr_set_timer(rc);
 		}
 		return false;
@@ -523,7 +522,7 @@ static bool rnr_has_expired(struct siw_rc_qp *rc, uint64_t now_ns)
 	/* another Send is the oldest waiting Send now, and gets a new deadline */
 	if (msn != rc->rnr_msn) {
 		rc->rnr_msn = msn;
-		rc->rnr_deadline_ns = now_ns + rnr_timeout_ns(rc);
+		rc->rnr_deadline_ns = now_ns + rnr_give_up_time_ns(rc);
 	}
 	rnr_set_timer(rc);
 	if (rnr_retry_limit(rc) == SIW_RNR_NO_LIMIT || now_ns < rc->rnr_deadline_ns)
@@ -549,7 +548,7 @@ static uint64_t linger_deadline_ns(void)
 
 /* ---- after the QP: a stream that waits for the peer's end of stream -------------------------- */
 
-static void linger_close_stream(struct siw_linger *linger)
+static void linger_end_and_free(struct siw_linger *linger)
 {
 	siw_device_timer_cancel(linger->lane, &linger->timed);
 	atomic_fetch_sub(&linger->lane->ctx->n_linger, 1);
@@ -562,7 +561,7 @@ static int linger_handle_socket_event(struct siw_io_handler *self)
 	struct siw_linger *linger = siw_container(self, struct siw_linger, handler);
 
 	if (siw_mpa_read_and_discard(linger->mpa))
-		linger_close_stream(linger);
+		linger_end_and_free(linger);
 	return 0;
 }
 
@@ -571,7 +570,7 @@ static void linger_handle_timer(struct siw_timed *timed, uint64_t now_ns)
 	struct siw_linger *linger = siw_container(timed, struct siw_linger, timed);
 
 	if (siw_mpa_read_and_discard(linger->mpa) || now_ns >= linger->deadline_ns)
-		linger_close_stream(linger);
+		linger_end_and_free(linger);
 }
 
 /* Closes the RDMAP and DDP streams of the QP, and returns the MPA stream, which stays open. */
@@ -849,7 +848,7 @@ static void rc_release_stream_for_reset(struct siw_base_qp *base)
  */
 static struct siw_wqe *rc_reap_and_get_oldest_request(struct siw_rc_qp *rc)
 {
-	siw_qp_flow_reap_finished_requests(&rc->base, &rc->base.flow);
+	siw_qp_reap_finished_requests(&rc->base, &rc->base.flow);
 	return rc->base.flow.first;
 }
 
@@ -1098,7 +1097,7 @@ static void rc_handle_read_done(struct siw_rc_qp *rc, const struct siw_rdmap_eve
 		rc->base.reads_answered = flow->reads_out;
 	wait = rc_may_delay_reads_until_next_response(rc);
 	if (wait)
-		siw_qp_flow_reap_finished_requests(&rc->base, flow);
+		siw_qp_reap_finished_requests(&rc->base, flow);
 	siw_unlock(&rc->base.qp.send_lock);
 	if (wait)
 		rc->answered_ns = siw_now_ns();
@@ -1106,7 +1105,7 @@ static void rc_handle_read_done(struct siw_rc_qp *rc, const struct siw_rdmap_eve
 		siw_qp_run_sq_and_mark_unsent(&rc->base);
 }
 
-static void rc_handle_delivery_count(struct siw_rc_qp *rc, const struct siw_rdmap_event *ev)
+static void rc_handle_peer_delivery_count(struct siw_rc_qp *rc, const struct siw_rdmap_event *ev)
 {
 	bool can_be;
 
@@ -1159,8 +1158,8 @@ static void rc_handle_confirming_read_response(struct siw_rc_qp *rc,
  * peer has not processed any later request. With persona iwarp, this end does not know what the
  * peer has received.
  */
-static struct siw_wqe *rc_request_failed_by_unquoted_terminate(struct siw_rc_qp *rc,
-							       const struct siw_rdmap_event *ev)
+static struct siw_wqe *rc_find_request_of_unquoted_terminate(struct siw_rc_qp *rc,
+							     const struct siw_rdmap_event *ev)
 {
 	struct siw_wqe *wqe = rc->base.flow.first;
 	bool own_memory = ev->err.type == 0 &&
@@ -1186,7 +1185,7 @@ static void rc_mark_terminated_request(struct siw_rc_qp *rc, const struct siw_rd
 	siw_lock(&rc->base.qp.send_lock);
 	culprit = siw_qp_flow_find_quoted_request(&rc->base.flow, ev);
 	if (!culprit)
-		culprit = rc_request_failed_by_unquoted_terminate(rc, ev);
+		culprit = rc_find_request_of_unquoted_terminate(rc, ev);
 	if (culprit) {
 		rc_mark_requests_delivered(rc, culprit, !rc->counts.on);
 		culprit->state = SIW_WQE_DONE;
@@ -1280,7 +1279,7 @@ rc_reset_if_inv_region_sent(struct siw_rc_qp *rc, const struct siw_rdmap_event *
  */
 static void rc_send_responses(struct siw_rc_qp *rc)
 {
-	rc->responses_framed = siw_rdmap_is_next_message_read_request(rc->base.flow.stream);
+	rc->responses_framed = siw_rdmap_is_next_received_read_request(rc->base.flow.stream);
 	if (!rc->responses_framed) {
 		siw_qp_run_sq_and_mark_unsent(&rc->base);
 		return;
@@ -1319,7 +1318,7 @@ static bool rc_handle_event(struct siw_rc_qp *rc, const struct siw_rdmap_event *
 		rc_handle_confirming_read_response(rc, ev);
 		return true;
 	case SIW_RDMAP_DELIVERED:
-		rc_handle_delivery_count(rc, ev);
+		rc_handle_peer_delivery_count(rc, ev);
 		return true;
 	case SIW_RDMAP_RNR_RETRY:
 		rc_handle_rnr_retry_announcement(rc, ev);
@@ -1373,7 +1372,7 @@ static __attribute__((noinline)) bool rc_answer_confirm_read(struct siw_rc_qp *r
 	struct siw_rdmap_event ev;
 
 	return !siw_mpa_has_unconsumed_octets(rc->mpa) ||
-	       siw_rdmap_recv(rc->base.flow.stream, &ev) != 1 || rc_handle_event(rc, &ev);
+	       siw_rdmap_next_event(rc->base.flow.stream, &ev) != 1 || rc_handle_event(rc, &ev);
 }
 
 /*
@@ -1410,7 +1409,7 @@ static int rc_handle_socket_event(struct siw_io_handler *self)
 	if (!rc->base.flow.stream)
 		return 0;
 	while (rc_may_continue_receiving_turn(rc, n, octets) &&
-	       siw_rdmap_recv(rc->base.flow.stream, &ev) == 1) {
+	       siw_rdmap_next_event(rc->base.flow.stream, &ev) == 1) {
 		/*
 		 * A delivery count that precedes a message is not counted as a message of the turn.
 		 */
@@ -1437,7 +1436,7 @@ static int rc_handle_socket_event(struct siw_io_handler *self)
  * Processes the Sends that wait for receives, because receives may have been posted, and checks
  * their deadline.
  */
-static void rc_process_sends_awaiting_receives(struct siw_rc_qp *rc, uint64_t now_ns)
+static void rc_process_received_waiting_sends(struct siw_rc_qp *rc, uint64_t now_ns)
 {
 	if (siw_is_closing(&rc->base) || !rc->base.flow.stream)
 		return;
@@ -1455,7 +1454,7 @@ static void rc_handle_timer(struct siw_timed *timed, uint64_t now_ns)
 	if (siw_is_closing(&rc->base))
 		rc_handle_close_timer(rc, now_ns);
 	else
-		rc_process_sends_awaiting_receives(rc, now_ns);
+		rc_process_received_waiting_sends(rc, now_ns);
 }
 
 /* ---- ops ------------------------------------------------------------------------------------- */
@@ -1533,7 +1532,7 @@ static enum siw_turn rc_make_sending_turn(struct siw_qp *qp, uint64_t round)
 	if (broken)
 		rc_end_stream_after_send_error(rc);
 	if (qp->has_unexpected)
-		rc_process_sends_awaiting_receives(rc, siw_now_ns());
+		rc_process_received_waiting_sends(rc, siw_now_ns());
 	if (broken)
 		return SIW_TURN_DONE;
 	return rc_send_delivery_count_in_sending_turn(rc) && left == SIW_TURN_DONE ? SIW_TURN_MORE

@@ -88,7 +88,7 @@ static void rd_linger_start(struct siw_lane *lane, struct siw_rd *endpoint)
  * Immediately closes the lingering endpoint (one without a queue pair) that uses the port of addr.
  * Returns whether there was such an endpoint.
  */
-static bool rd_close_lingering_at_port(struct siw_lane *lane, const struct siw_addr *addr)
+static bool rd_close_lingering_endpoint(struct siw_lane *lane, const struct siw_addr *addr)
 {
 	struct siw_addr bound;
 
@@ -194,8 +194,8 @@ rd_flush_posted_request(struct siw_rd_qp *rd, const struct siw_send_wr *wr, uint
 
 	if (flow) {
 		siw_qp_sq_append(&rd->base, flow, wr, length);
-		siw_qp_flow_advance_to_next_request(&rd->base, flow, SIW_WQE_DONE,
-						    SIW_WC_WR_FLUSH_ERR);
+		siw_qp_flow_finish_current_request(&rd->base, flow, SIW_WQE_DONE,
+						   SIW_WC_WR_FLUSH_ERR);
 		rd_mark_flow_ready(rd, flow);
 	} else {
 		siw_qp_sq_complete_without_slot(&rd->base, wr, 0, SIW_WC_WR_FLUSH_ERR, &dest);
@@ -247,7 +247,7 @@ static int rd_begin_request(struct siw_base_qp *base, struct siw_flow *flow, str
 	if (err)
 		return err == -EPIPE ? -EAGAIN : err;
 	if (siw_qp_awaits_response(wqe))
-		wqe->msn = siw_rdmap_sent_request_count(flow->stream);
+		wqe->msn = siw_rdmap_begun_read_count(flow->stream);
 	else if (siw_qp_flags_of_opcode(wqe->opcode) & SIW_OP_SENDS)
 		wqe->msn = siw_rdmap_rd_last_send_msn(flow->stream);
 	return 0;
@@ -264,8 +264,8 @@ static __attribute__((cold, noinline)) void rd_handle_local_send_failure(struct 
 		struct siw_flow *flow = siw_container(l, struct siw_flow, busy);
 
 		while (flow->next)
-			siw_qp_flow_advance_to_next_request(base, flow, SIW_WQE_DONE,
-							    SIW_WC_WR_FLUSH_ERR);
+			siw_qp_flow_finish_current_request(base, flow, SIW_WQE_DONE,
+							   SIW_WC_WR_FLUSH_ERR);
 	}
 	rd_mark_all_flows_ready(base);
 }
@@ -289,7 +289,7 @@ static int rd_transmit_requests(struct siw_base_qp *base, struct siw_flow *flow)
 static void rd_reap_accepted_requests(struct siw_rd_qp *rd, struct siw_flow *flow)
 {
 	flow->accepted = siw_ddp_tx_accepted_position(flow->ddp);
-	siw_qp_flow_reap_finished_requests(&rd->base, flow);
+	siw_qp_reap_finished_requests(&rd->base, flow);
 }
 
 /*
@@ -319,7 +319,7 @@ static bool rd_send_flow_requests(struct siw_base_qp *base, struct siw_flow *flo
 {
 	int r = siw_qp_flow_send_requests(base, flow);
 
-	siw_qp_flow_reap_finished_requests(base, flow);
+	siw_qp_reap_finished_requests(base, flow);
 	if (__builtin_expect(r == -EACCES, 0)) {
 		rd_tear_stream(base, flow);
 		return true;
@@ -486,7 +486,7 @@ static void rd_handle_invalid_message(struct siw_rd_qp *rd, const struct siw_rdm
 	siw_qp_err_handle_invalid_message(&rd->base, ev);
 }
 
-static void rd_run_sq_and_mark_unsent(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream)
+static void rd_resume_flow_and_run_sq(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream)
 {
 	enum siw_run run;
 
@@ -800,7 +800,7 @@ static void rd_qp_handle_event(struct siw_rd_qp *rd, struct siw_rdmap_stream *st
 		break;
 	}
 	if (run)
-		rd_run_sq_and_mark_unsent(rd, stream);
+		rd_resume_flow_and_run_sq(rd, stream);
 	if (__builtin_expect(found, 0)) /* rd_handle_invalid_message() may end all streams */
 		rd_handle_invalid_message(rd, ev);
 }
@@ -863,7 +863,7 @@ static void rd_qp_configure_receiving(struct siw_base_qp *base)
 	rd->base.granted_ord = rd->base.reads_max = rd_read_depth_or_default(rd->base.ord);
 	rd->base.granted_ird = rd_read_depth_or_default(rd->base.ird);
 	siw_rd_set_qkey(rd->endpoint, rd->base.qkey);
-	siw_rd_set_ignore_datagrams(rd->endpoint, rd->base.qp.state == SIW_QPS_RESET);
+	siw_rd_set_unreachable(rd->endpoint, rd->base.qp.state == SIW_QPS_RESET);
 	siw_rd_set_ird(rd->endpoint, (uint8_t)start.ird);
 	siw_rd_set_rnr_retry_and_timer(rd->endpoint, (uint8_t)rd->base.rnr_retry,
 				       (uint8_t)rd->base.min_rnr_timer);
@@ -965,7 +965,7 @@ static int rd_qp_open_socket(struct siw_base_qp *base, const struct siw_addr *ad
 	if (addr)
 		attr.local = *addr;
 	err = siw_rd_open(base->qp.lane->poller, &attr, &endpoint);
-	if (err == -EADDRINUSE && addr && rd_close_lingering_at_port(base->qp.lane, addr))
+	if (err == -EADDRINUSE && addr && rd_close_lingering_endpoint(base->qp.lane, addr))
 		err = siw_rd_open(base->qp.lane->poller, &attr, &endpoint);
 	if (err)
 		return err;
@@ -999,7 +999,7 @@ static bool rd_qp_close_lingering_endpoint_at_port(struct siw_base_qp *base,
 	SIW_EACH_LANE(lane, base->qp.ctx)
 	{
 		siw_lock(&lane->lock);
-		found |= rd_close_lingering_at_port(lane, &init->addr);
+		found |= rd_close_lingering_endpoint(lane, &init->addr);
 		siw_unlock(&lane->lock);
 	}
 	return found;

@@ -272,7 +272,8 @@ static int uc_open_socket(struct siw_base_qp *base, const struct siw_addr *addr,
 static int uc_open_sockets_at_every_addr(struct siw_base_qp *base, uint16_t port)
 {
 	struct siw_addr_socks *ends;
-	int err = siw_addr_socks_open(base->qp.lane, port, base, uc_handle_addr_sock_event, &ends);
+	int err = siw_per_addr_sockets_open(base->qp.lane, port, base, uc_handle_addr_sock_event,
+					    &ends);
 
 	if (err)
 		return err;
@@ -482,7 +483,7 @@ static int uc_transmit_requests(struct siw_base_qp *base, struct siw_flow *flow)
 		uc_mark_requests_failed(base, last, last, siw_qp_wc_status_of_send_error(base, r));
 		r = 0;
 	}
-	if (__builtin_expect(siw_rdmap_uc_pop_refused_range(uc->end, &first, &last), 0)) {
+	if (__builtin_expect(siw_rdmap_uc_pop_refused_message_range(uc->end, &first, &last), 0)) {
 		uc_mark_requests_failed(base, first, last, SIW_WC_GENERAL_ERR);
 		r = siw_rdmap_uc_flush_tx(uc->end);
 	}
@@ -497,9 +498,9 @@ static enum siw_run uc_run_send_queue(struct siw_base_qp *base)
 	if (!base->flow.first)
 		return SIW_RUN_DONE;
 	r = siw_qp_flow_send_requests(base, &base->flow);
-	siw_qp_flow_reap_finished_requests(base, &base->flow);
-	return siw_qp_flow_get_sending_turn_result(
-		base, r, siw_ddp_uc_is_tx_blocked(siw_uc_qp_of(base)->ddp));
+	siw_qp_reap_finished_requests(base, &base->flow);
+	return siw_qp_flow_finish_sending_turn(base, r,
+					       siw_ddp_uc_is_tx_blocked(siw_uc_qp_of(base)->ddp));
 }
 
 static void uc_discard_send_state(struct siw_base_qp *base)

@@ -33,7 +33,7 @@ static struct siw_err_limit *error_message_limit_alloc(void)
 	struct siw_err_limit *limit = calloc(1, sizeof(*limit));
 
 	if (limit)
-		limit->key = siw_source_make_key();
+		limit->key = siw_source_make_hash_key();
 	return limit;
 }
 
@@ -41,7 +41,7 @@ static struct siw_err_limit *error_message_limit_alloc(void)
  * Whether the rate limits allow another error message to the address; if so, the message is
  * counted. The queue pairs of all lanes share the limits.
  */
-static bool error_message_limit_admits(struct siw_context *ctx, const struct siw_addr *to)
+static bool take_error_message_allowance(struct siw_context *ctx, const struct siw_addr *to)
 {
 	const struct siw_settings *set = siw_settings();
 	uint64_t all = (uint64_t)set->err_rate, one = (uint64_t)set->err_source_rate;
@@ -68,7 +68,7 @@ static bool error_message_limit_admits(struct siw_context *ctx, const struct siw
  * Selects the socket at the address at which an invalid message arrived as the source of the error
  * message, since the sender knows this end by that address.
  */
-static void ud_choose_socket_for_error_message(struct siw_ud_qp *ud, const struct siw_addr *dest)
+static void ud_choose_error_send_socket(struct siw_ud_qp *ud, const struct siw_addr *dest)
 {
 	struct siw_addr_sock *end = ud->socks ? siw_addr_socks_find(ud->socks, dest, dest) : NULL;
 
@@ -80,12 +80,12 @@ static void ud_send_error_message(struct siw_ud_qp *ud, const struct siw_rdmap_e
 {
 	int err;
 
-	if (!error_message_limit_admits(ud->base.qp.ctx, &event->source)) {
+	if (!take_error_message_allowance(ud->base.qp.ctx, &event->source)) {
 		siw_count(SIW_COUNTER_err_limited, 1);
 		return;
 	}
 	siw_lock(&ud->base.qp.send_lock);
-	ud_choose_socket_for_error_message(ud, event->dest);
+	ud_choose_error_send_socket(ud, event->dest);
 	err = siw_rdmap_dgram_send_error(ud->dgram, event);
 	siw_unlock(&ud->base.qp.send_lock);
 	siw_count(err ? SIW_COUNTER_err_unsent : SIW_COUNTER_err_sent, 1);
@@ -109,7 +109,7 @@ static void ud_handle_invalid_message(struct siw_ud_qp *ud, const struct siw_rdm
  * Handles an error message of a peer: queues an entry of the QP's error queue if the error message
  * quotes a message that the QP has sent.
  */
-static void ud_handle_error_message(struct siw_ud_qp *ud, const struct siw_rdmap_event *event)
+static void ud_queue_peer_error_message(struct siw_ud_qp *ud, const struct siw_rdmap_event *event)
 {
 	uint64_t wr_id;
 	bool ours;
@@ -251,7 +251,8 @@ static uint32_t ud_dest_qkey(const struct siw_ud_qp *ud, const struct siw_send_w
 	return wr->wr.ud.remote_qkey & OWN_QKEY ? ud->base.qkey : wr->wr.ud.remote_qkey;
 }
 
-static int64_t ud_check_write_record(const struct siw_ud_qp *ud, const struct siw_send_wr *wr)
+static int64_t ud_check_write_record_request(const struct siw_ud_qp *ud,
+					     const struct siw_send_wr *wr)
 {
 	const struct siw_ah *ah = wr->rd.ah;
 	uint64_t length;
@@ -273,7 +274,7 @@ static __attribute__((cold, noinline)) int ud_post_write_record(struct siw_ud_qp
 								const struct siw_send_wr *wr)
 {
 	const struct siw_ah *ah = wr->rd.ah;
-	int64_t length = ud_check_write_record(ud, wr);
+	int64_t length = ud_check_write_record_request(ud, wr);
 	struct siw_llp_sock *sock;
 	struct siw_wqe *wqe;
 
@@ -344,11 +345,11 @@ ud_prepare_group_sending(struct siw_ud_qp *ud, const struct siw_ah *ah, struct s
 	return err;
 }
 
-static int64_t ud_check_request(struct siw_base_qp *base, const struct siw_send_wr *wr)
+static int64_t ud_check_send_wr(struct siw_base_qp *base, const struct siw_send_wr *wr)
 {
 	const struct siw_ah *ah = is_write_record(wr) ? wr->rd.ah : wr->wr.ud.ah;
 	struct siw_ud_qp *ud = siw_ud_qp_of(base);
-	int64_t length = is_write_record(wr) ? ud_check_write_record(ud, wr)
+	int64_t length = is_write_record(wr) ? ud_check_write_record_request(ud, wr)
 					     : ud_check_send(ud, wr);
 	struct siw_llp_sock *sock;
 	int err;
@@ -456,7 +457,7 @@ static __attribute__((cold, noinline)) int ud_send_write_record(struct siw_ud_qp
 
 	/* A Write-Record, unlike a single datagram, can be partially sent. */
 	if (wqe->record.sent && flow->next == wqe)
-		siw_qp_flow_advance_to_next_request(&ud->base, flow, SIW_WQE_BEGUN, SIW_WC_SUCCESS);
+		siw_qp_flow_finish_current_request(&ud->base, flow, SIW_WQE_BEGUN, SIW_WC_SUCCESS);
 	if (r == -EAGAIN)
 		return r;
 	if (!r)
@@ -496,7 +497,7 @@ static enum siw_run ud_send_queued_requests(struct siw_ud_qp *ud, int max)
 				return n == -EAGAIN ? SIW_RUN_BLOCKED : SIW_RUN_MORE;
 			continue;
 		}
-		taken = siw_rdmap_dgram_send_some(ud->dgram, ops, n);
+		taken = siw_rdmap_dgram_send_batch(ud->dgram, ops, n);
 
 		if (taken == -EAGAIN)
 			return SIW_RUN_BLOCKED;
@@ -531,7 +532,7 @@ static enum siw_turn ud_make_sending_turn(struct siw_qp *qp, uint64_t round)
 
 	if (!ud->dgram || !siw_rdmap_dgram_shares_socket(ud->dgram))
 		return siw_qp_make_sending_turn(qp, round);
-	if (siw_rdmap_dgram_socket_full_time(ud->dgram) == round)
+	if (siw_rdmap_dgram_last_full_round(ud->dgram) == round)
 		return SIW_TURN_STARVED;
 	siw_lock(&qp->send_lock);
 	head = ud->base.sq_head;
@@ -659,7 +660,8 @@ static int ud_open_socket(struct siw_base_qp *base, const struct siw_addr *addr,
 static int ud_open_sockets_at_every_addr(struct siw_ud_qp *ud, uint16_t port)
 {
 	struct siw_addr_socks *ends;
-	int err = siw_addr_socks_open(ud->base.qp.lane, port, ud, ud_handle_addr_sock_event, &ends);
+	int err = siw_per_addr_sockets_open(ud->base.qp.lane, port, ud, ud_handle_addr_sock_event,
+					    &ends);
 
 	if (err)
 		return err;
@@ -677,7 +679,7 @@ static void ud_share_sockets(struct siw_ud_qp *ud, const struct siw_ud_qp *with)
 	ud->socks = with->socks;
 	ud->base.every_addr = ud->socks != NULL;
 	if (ud->socks)
-		siw_addr_socks_allow_concurrent_sends(ud->socks);
+		siw_addr_socks_enable_concurrent_sends(ud->socks);
 	else
 		siw_llp_allow_concurrent_sends(ud->sock);
 }
@@ -727,14 +729,15 @@ static int ud_create(struct siw_base_qp *base, const struct siw_qp_init_attr *in
 	return err ? err : ud_open_socket(base, &addr, -1);
 }
 
-static int ud_get_addr(const struct siw_base_qp *base, struct siw_addr *own, struct siw_addr *peer)
+static int ud_get_local_addr(const struct siw_base_qp *base, struct siw_addr *own,
+			     struct siw_addr *peer)
 {
 	(void)peer;
 	return siw_ud_qp_of(base)->sock ? siw_llp_local_addr(siw_ud_qp_of(base)->sock, own)
 					: -ENOTCONN;
 }
 
-static int ud_may_destroy(const struct siw_base_qp *base)
+static int ud_check_destroyable(const struct siw_base_qp *base)
 {
 	uint64_t groups = siw_ud_qp_of(base)->n_groups;
 
@@ -801,12 +804,12 @@ static __attribute__((cold, noinline)) void ud_handle_event(struct siw_ud_qp *ud
 	if (ev->kind == SIW_RDMAP_BAD_RECV)
 		siw_qp_ud_add_recv_completion(ud, ev);
 	if (ev->kind == SIW_RDMAP_PEER_ERR)
-		ud_handle_error_message(ud, ev);
+		ud_queue_peer_error_message(ud, ev);
 	else if (ev->status != -EACCES) /* an invalid local key is not the peer's fault */
 		ud_handle_invalid_message(ud, ev);
 }
 
-static inline int ud_make_receiving_turn(struct siw_ud_qp *ud)
+static inline int ud_process_received_batch(struct siw_ud_qp *ud)
 {
 	struct siw_rdmap_event ev;
 	uint32_t octets = 0;
@@ -834,7 +837,7 @@ static inline int ud_make_receiving_turn(struct siw_ud_qp *ud)
 
 static int ud_handle_socket_event(struct siw_io_handler *self)
 {
-	return ud_make_receiving_turn(siw_container(self, struct siw_ud_qp, base.qp.handler));
+	return ud_process_received_batch(siw_container(self, struct siw_ud_qp, base.qp.handler));
 }
 
 static int ud_handle_addr_sock_event(struct siw_addr_sock *end)
@@ -842,7 +845,7 @@ static int ud_handle_addr_sock_event(struct siw_addr_sock *end)
 	struct siw_ud_qp *ud = end->socks->server;
 
 	siw_ddp_dgram_set_rx_sock(ud->ddp, end->sock, &end->addr);
-	return ud_make_receiving_turn(ud);
+	return ud_process_received_batch(ud);
 }
 
 /* ---- the type -------------------------------------------------------------------------------- */
@@ -887,14 +890,14 @@ const struct siw_qp_class siw_qp_ud_class = {
 	.failure = SIW_WC_GENERAL_ERR,
 	.create = ud_create,
 	.open = ud_open_socket,
-	.may_destroy = ud_may_destroy,
+	.may_destroy = ud_check_destroyable,
 	.close = ud_close_socket,
-	.addr = ud_get_addr,
+	.addr = ud_get_local_addr,
 	.receive = ud_configure_receiving,
 	.modified = ud_apply_modified_attrs,
 	.end = siw_qp_flush,
 	.post = ud_post_request,
-	.check = ud_check_request,
+	.check = ud_check_send_wr,
 	.run = ud_run_send_queue,
 	.discard_state = ud_discard_protocol_state,
 	.find_record = ud_find_write_record,

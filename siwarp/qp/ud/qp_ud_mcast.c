@@ -43,7 +43,7 @@ static int mcast_group_handle_socket_event(struct siw_io_handler *self)
 
 	for (n = 0; ((n < group->burst && octets < SIW_TURN_OCTETS) ||
 		     siw_llp_poller_has_more_datagrams(group->poller)) &&
-		    siw_rdmap_mcast_group_recv_next(group->rdmap);
+		    siw_rdmap_mcast_group_rx_datagram(group->rdmap);
 	     n++) {
 		/*
 		 * A message is delivered to all members before the next message is received into
@@ -70,7 +70,7 @@ static struct siw_group *mcast_group_find(struct siw_lane *lane, const struct si
 }
 
 /* Opens the DDP and RDMAP endpoint that receives on the group's socket. */
-static int mcast_group_open_endpoint(struct siw_lane *lane, struct siw_group *group)
+static int mcast_group_open_rdmap_endpoint(struct siw_lane *lane, struct siw_group *group)
 {
 	struct siw_ddp_dgram *ddp;
 	int err;
@@ -99,11 +99,11 @@ static int mcast_group_create(struct siw_lane *lane, const struct siw_addr *addr
 	group->addr = *addr;
 	group->burst = 1;
 	bound.port_be = htons((uint16_t)siw_settings()->mcast_port);
-	err = siw_llp_udp_join(lane->poller, &bound, lane->ctx->info.netdev, &group->handler,
-			       &group->sock);
+	err = siw_llp_udp_open_group_member(lane->poller, &bound, lane->ctx->info.netdev,
+					    &group->handler, &group->sock);
 	if (err)
 		goto free_group;
-	err = mcast_group_open_endpoint(lane, group);
+	err = mcast_group_open_rdmap_endpoint(lane, group);
 	if (err)
 		goto close_sock;
 	siw_link_add(&lane->groups, &group->link);

@@ -32,7 +32,7 @@ def run_program_twice(
     first = run(program, operations, capture)
     if first.failure or once:
         return first
-    second, grown = _run_and_count_blocks(program, operations)
+    second, grown = _run_and_count_leaked_blocks(program, operations)
     failure = second.failure
     if not failure and second != first:
         failure = f"the second run had a different trace: {second.hash:016x}, not {first.hash:016x}"
@@ -41,7 +41,7 @@ def run_program_twice(
     permitted = second.stale * 5 // 4 + SPARE
     if not failure and grown > permitted:
         # After some programs a pool grows in this run only once. A leak also occurs in another run.
-        _, grown = _run_and_count_blocks(program, operations)
+        _, grown = _run_and_count_leaked_blocks(program, operations)
         if grown > permitted:
             failure = (
                 f"the third run leaked {grown} blocks of memory, {second.stale} of them explained "
@@ -50,7 +50,7 @@ def run_program_twice(
     return dataclasses.replace(second, failure=failure, failed_at=second.operations * bool(failure))
 
 
-def _run_and_count_blocks(program: Program, operations: int | None) -> tuple[Outcome, int]:
+def _run_and_count_leaked_blocks(program: Program, operations: int | None) -> tuple[Outcome, int]:
     """Run a program; return the outcome and the number of blocks that remain allocated."""
     before = lib.siw_sim_allocated_blocks()
     outcome = run(program, operations)

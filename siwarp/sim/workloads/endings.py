@@ -90,7 +90,7 @@ class FinalChecks:
         # The partitions of the following checks may also end RC connections.
         self.check_datagrams_from_before_a_reset()
         self.check_destroyed_rd_receiver()
-        self.check_destroyed_rd_sender()
+        self.check_retransmission_after_destroy()
         self.check_drain_after_loss_of_peer()
 
     # ---- selection of queue pairs
@@ -152,7 +152,7 @@ class FinalChecks:
                     run.world.partition(source.host.address, dest.host.address, one_way=True)
                     posted = [
                         run.post_plain_send(end, dest=peer.address),
-                        self.post_read(end, peer),
+                        self.post_rdma_read(end, peer),
                     ]
                     run.world.run_for(self.rng.random() * OUTAGE_S)
                     run.world.heal()
@@ -160,7 +160,7 @@ class FinalChecks:
                         if request is not None:
                             self._require_success(request, "the path was interrupted briefly")
 
-    def post_read(self, end: End, peer: End, length: int = 4096) -> Request | None:
+    def post_rdma_read(self, end: End, peer: End, length: int = 4096) -> Request | None:
         """Post a Read of a peer's target region; return the request, or None if posting failed."""
         run = self.run
         if peer.host.target.memory.mr is None:
@@ -169,13 +169,13 @@ class FinalChecks:
         if request is None:
             return None
         request.dest = peer.address
-        return request if run.post_read(request, peer.host.target, length, 0) else None
+        return request if run.post_rdma_read(request, peer.host.target, length, 0) else None
 
     def _require_success(self, request: Request, why: str) -> None:
         """Raise a Violation unless a request completes with success and its message arrives."""
         what = f"{request.verb} {request.wr_id} of {request.end!r} to {request.dest}"
         require(
-            self.poll_until_done(request, 60) and request.status == WCStatus.SUCCESS,
+            self.poll_until_request_done(request, 60) and request.status == WCStatus.SUCCESS,
             f"{what} did not complete, although nothing happened except: {why}",
         )
         message = request.message
@@ -250,10 +250,10 @@ class FinalChecks:
             cell.expected[:] = make_message_content(1 << 40 | cell.number, cell.length)
             run.world.link(end.host.address, peer.host.address, "loss=40%,seed=7")
             for _ in range(4):
-                self._check_reported_write_records(end, peer, cell.at)
+                self._check_arrived_write_records_reported(end, peer, cell.at)
             run.world.link(end.host.address, peer.host.address, None)
 
-    def _check_reported_write_records(self, end: End, peer: End, at: int) -> None:
+    def _check_arrived_write_records_reported(self, end: End, peer: End, at: int) -> None:
         run, target = self.run, peer.host.target
         cell = next(c for c in target.cells.values() if c.at == at)
         target.memory.view[at : at + cell.length] = bytes(cell.length)
@@ -298,7 +298,7 @@ class FinalChecks:
         run = self.run
         while peer.waiting:
             sent = run.post_plain_send(end)
-            if sent is None or not self.poll_until_done(sent, 60):
+            if sent is None or not self.poll_until_request_done(sent, 60):
                 return
         first, second = run.post_plain_send(end), run.post_plain_send(end)
         if first is None or second is None:
@@ -307,10 +307,10 @@ class FinalChecks:
         run.post_receive(peer)
         timer = RNR_NS[peer.min_rnr_timer or 0] / 1e9
         # The second Send starts to wait for a receive when the first Send gets one.
-        # poll_until_done() polls every 5 ms.
+        # poll_until_request_done() polls every 5 ms.
         limit = retry * timer + 0.02
         require(
-            self.poll_until_done(second, limit, end.host),
+            self.poll_until_request_done(second, limit, end.host),
             f"{second.verb} {second.wr_id} of {end!r} may wait {retry} times {timer} s for its "
             f"receive, but has not ended after {limit} s",
         )
@@ -332,7 +332,7 @@ class FinalChecks:
             if not host.srq_posted:
                 break
             sent = run.post_plain_send(end, dest=peer.address)
-            if sent is None or not self.poll_until_done(sent, 60):
+            if sent is None or not self.poll_until_request_done(sent, 60):
                 return  # another check reports the missing completion
         sends = [run.post_plain_send(end, dest=peer.address) for end, peer in pairs]
         waiting = [request for request in sends if request is not None]
@@ -340,7 +340,7 @@ class FinalChecks:
         run.post_shared_receives(host, len(waiting))
         for request in waiting:
             require(
-                self.poll_until_done(request, 1),
+                self.poll_until_request_done(request, 1),
                 f"{request.verb} {request.wr_id} of {request.end!r} has a receive in the shared "
                 f"queue of {host.address}, but did not complete",
             )
@@ -381,7 +381,7 @@ class FinalChecks:
         ]
         for request in sent:
             if request is not None:
-                self.poll_until_done(request, 60)
+                self.poll_until_request_done(request, 60)
         run.world.faults("")
 
     # ---- RD: the end of an incarnation
@@ -395,10 +395,10 @@ class FinalChecks:
         end, peer = pair
         for _ in range(3):
             self._require_success_of_first_send(end, peer)
-        with self._partition(end, peer):
+        with self._network_partition(end, peer):
             lost = run.post_plain_send(end, dest=peer.address)
             end.qp.modify(QPAttr(qp_state=QPState.SQD, en_sqd_async_notify=True))
-            if lost is None or not self.poll_until_done(lost, 60):
+            if lost is None or not self.poll_until_request_done(lost, 60):
                 return  # another check reports the missing completion
             require(
                 EventType.SQ_DRAINED in run.objects.take_events(end.host),
@@ -441,7 +441,7 @@ class FinalChecks:
         if pair is None or not run.program.settings["linger_ms"]:
             return
         end, peer = pair
-        with self._partition(peer, end, one_way=True):
+        with self._network_partition(peer, end, one_way=True):
             sent = run.post_plain_send(end, dest=peer.address)
             if sent is None or sent.message is None:
                 return
@@ -450,19 +450,19 @@ class FinalChecks:
                 return
             run.destroy_queue_pair(peer)
         require(
-            self.poll_until_done(sent, 60) and sent.status == WCStatus.SUCCESS,
+            self.poll_until_request_done(sent, 60) and sent.status == WCStatus.SUCCESS,
             f"{sent.verb} {sent.wr_id} of {end!r} arrived before its receiver was destroyed, but "
             "did not succeed",
         )
 
-    def check_destroyed_rd_sender(self) -> None:
+    def check_retransmission_after_destroy(self) -> None:
         """Check that a lost RD message is retransmitted after its queue pair was destroyed."""
         run = self.run
         pair = self._create_pair(QPType.RD)
         if pair is None or not run.program.settings["linger_ms"]:
             return
         end, peer = pair
-        with self._partition(end, peer, one_way=True):
+        with self._network_partition(end, peer, one_way=True):
             sent = run.post_plain_send(end, dest=peer.address)
             run.world.run_for(0.001)
             run.destroy_queue_pair(end)
@@ -492,7 +492,7 @@ class FinalChecks:
         for request in sent:
             if request is not None:
                 self._require_success(request, "deregistering its memory was refused")
-        read = self.post_read(end, peer)
+        read = self.post_rdma_read(end, peer)
         if read is not None:
             assert read.slots is not None
             self._require_region_in_use(read.slots.memory, f"an unfinished Read of {end!r}")
@@ -527,18 +527,20 @@ class FinalChecks:
         return end, peer
 
     @contextlib.contextmanager
-    def _partition(self, source: End, dest: End, *, one_way: bool = False) -> Iterator[None]:
+    def _network_partition(
+        self, source: End, dest: End, *, one_way: bool = False
+    ) -> Iterator[None]:
         """Lose all packets between two hosts, or from one to the other, while a block runs."""
         hosts = source.host, dest.host
         for host in hosts:
-            host.disturbance.begin_fault("partition")
+            host.disturbance.record_fault_begin("partition")
         self.run.world.partition(*(host.address for host in hosts), one_way=one_way)
         try:
             yield
         finally:
             self.run.world.heal()
             for host in hosts:
-                host.disturbance.end_fault("partition", self.run.world.now_ns)
+                host.disturbance.record_fault_end("partition", self.run.world.now_ns)
 
     # ---- orderly close of a connection
 
@@ -556,7 +558,7 @@ class FinalChecks:
         end, peer = pair
         run.post_receives_everywhere()
         run.world.faults("delay=2ms")
-        with self._partition(end, peer, one_way=True):
+        with self._network_partition(end, peer, one_way=True):
             sent = [run.post_plain_send(end, LONG_SEND) for _ in range(4)]
             run.poll_completions(end.host, end.host.completions[0], 64)
             for _ in sent:  # these messages arrive after the close
@@ -618,7 +620,7 @@ class FinalChecks:
             # After the region is closed, all later segments of a response fail, so that only the
             # last segment sent can contain wrong octets.
             for length in [Target.STATIC - 100] * 2 if self.rng.random() < 0.3 else [8000] * 12:
-                self.post_read(end, peer, length)
+                self.post_rdma_read(end, peer, length)
         run.world.run_for(0.01 + self.rng.random() * 0.02)
         run.objects.close_target_region(host)
         began = run.world.now
@@ -633,7 +635,9 @@ class FinalChecks:
             self.run.post_receives_everywhere()
             self._require_success(sent, "it was the first message")
 
-    def poll_until_done(self, request: Request, within: float, only: Host | None = None) -> bool:
+    def poll_until_request_done(
+        self, request: Request, within: float, only: Host | None = None
+    ) -> bool:
         """Poll all hosts, or only ``only``, until a request completes; return whether it did."""
         run = self.run
         began = run.world.now

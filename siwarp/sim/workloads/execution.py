@@ -229,7 +229,7 @@ class Execution:
         self.objects = Objects(self, REMOTE_ACCESS)
         self.endings = FinalChecks(self, REMOTE_ACCESS)
 
-    def next_number(self) -> int:
+    def next_serial_number(self) -> int:
         self._numbers += 1
         return self._numbers
 
@@ -359,7 +359,7 @@ class Execution:
             shares: use the host's shared receive queue; None: the queue pair's number decides.
 
         """
-        number = self.next_number()
+        number = self.next_serial_number()
         end = End(number, host, kind)
         end.by_qpn, end.private = by_qpn, private
         if persona is None:
@@ -369,10 +369,10 @@ class Execution:
         end.send = end.recv = completions
         end.may_be_in_error = small or bool(self.program.liars)
         if end.may_be_in_error:
-            end.disturbance.begin_fault("unreliable")
+            end.disturbance.record_fault_begin("unreliable")
         if self.program.memory:
             end.may_be_in_error = True
-            end.disturbance.begin_fault("memory")
+            end.disturbance.record_fault_begin("memory")
         end.shares = host.srq is not None and number % 4 == 0 and not small and not plain
         if shares is not None:
             end.shares = shares
@@ -417,7 +417,7 @@ class Execution:
         return end
 
     def _create_connected_pair(self, kind: QPType, a: Host, b: Host, *, small: bool) -> None:
-        rng = random.Random(self.next_number() << 32 | self.program.seed)
+        rng = random.Random(self.next_serial_number() << 32 | self.program.seed)
         by_qpn = kind == QPType.RC and rng.random() < 0.5
         private = kind == QPType.RC and (by_qpn or rng.random() < 0.5)
         ends = (
@@ -517,7 +517,7 @@ class Execution:
         if not end.sends.free:
             return None
         signaled = op is None or not op.draw_boolean(4, 10)
-        request = Request(self.next_number(), end, verb, self._numbers, signaled=signaled)
+        request = Request(self.next_serial_number(), end, verb, self._numbers, signaled=signaled)
         request.slots, request.slot = end.sends, end.sends.free.pop()
         self.requests[request.wr_id] = request
         return request
@@ -679,7 +679,7 @@ class Execution:
         _, wr = prepared
         wr.sg[0].lkey ^= 0x00FFFF00
         end.may_be_in_error = True
-        end.disturbance.begin_fault("error")
+        end.disturbance.record_fault_begin("error")
         if end.pair is not None:
             end.pair.causes.add("local")
         self.post_sends(end, [prepared])
@@ -794,9 +794,9 @@ class Execution:
         aimed = self._new_request_to_target(op, "read", *READ_TYPES)
         if aimed is not None:
             length = (0, 1, 64, 1000, 4096, Target.STATIC - 100)[op.draw_below(2, 6)]
-            self.post_read(*aimed, length, op.numbers[3])
+            self.post_rdma_read(*aimed, length, op.numbers[3])
 
-    def post_read(self, request: Request, target: Target, length: int, at: int) -> bool:
+    def post_rdma_read(self, request: Request, target: Target, length: int, at: int) -> bool:
         """Post a Read of ``length`` octets of a target region; ``at`` determines the offset.
 
         Return whether the request was accepted.
@@ -917,7 +917,7 @@ class Execution:
         self, slots: MessageSlots, end: End | None, length: int
     ) -> tuple[Request, RecvWR]:
         """Return a new receive of a length; it is for a shared receive queue if ``end`` is None."""
-        request = Request(self.next_number(), end, "receive", self._numbers)
+        request = Request(self.next_serial_number(), end, "receive", self._numbers)
         request.slots, request.slot, request.length = slots, slots.free.pop(), length
         slots.write(request.slot, bytes([BLANK]) * length)
         assert slots.memory.mr is not None
@@ -1028,7 +1028,7 @@ class Execution:
         for end in host.ends:
             if end.send is completions:
                 end.lost = end.may_be_in_error = True
-                end.disturbance.begin_fault("overflow")
+                end.disturbance.record_fault_begin("overflow")
 
     def do_poll(self, op: Operation) -> None:
         """Poll a completion queue for up to 16 completions."""
@@ -1334,7 +1334,7 @@ class Execution:
         )
         to_group = message.dest[0] in end.groups
         require(message.dest == end.address or to_group, lambda: f"{what} was for {message.dest}")
-        self.objects.check_invalidated_key(end, message, wc, what)
+        self.objects.check_invalidated_rkey_in_completion(end, message, wc, what)
         if wc.source is not None:
             require(wc.source == message.source.address, lambda: f"{what} came from {wc.source}")
         if end.kind == QPType.UD:
@@ -1427,7 +1427,7 @@ class Execution:
         end.lost = True
         if end.gone:
             end.disturbance.faults.clear()
-        end.disturbance.end_fault("error", self.world.now_ns)
+        end.disturbance.record_fault_end("error", self.world.now_ns)
         end.disturbance.note_instant_fault(self.world.now_ns)
         end.life += 1
 
@@ -1439,7 +1439,7 @@ class Execution:
 
     def move_queue_pair_to_err(self, end: End) -> None:
         end.may_be_in_error = end.lost = True
-        end.disturbance.begin_fault("error")
+        end.disturbance.record_fault_begin("error")
         end.qp.modify(QPAttr(qp_state=QPState.ERR))
 
     def do_reset_qp(self, op: Operation) -> None:
@@ -1573,7 +1573,7 @@ class Execution:
             groups[op.numbers[0] >> i & 1].append(host.address)
         if all(groups):
             for host in self.hosts:
-                host.disturbance.begin_fault("partition")
+                host.disturbance.record_fault_begin("partition")
             self.world.partition(*groups, one_way=op.draw_boolean(1, 20))
 
     def do_end_partitions(self, op: Operation | None) -> None:
@@ -1581,12 +1581,12 @@ class Execution:
         del op
         self.world.heal()
         for host in self.hosts:
-            host.disturbance.end_fault("partition", self.world.now_ns)
+            host.disturbance.record_fault_end("partition", self.world.now_ns)
 
     def do_set_link_down(self, op: Operation) -> None:
         """Set an interface down."""
         host = self.hosts[op.draw_below(0, len(self.hosts))]
-        host.disturbance.begin_fault("link")
+        host.disturbance.record_fault_begin("link")
         self.world.link_up(host.address, False)
 
     def do_set_links_up(self, op: Operation | None) -> None:
@@ -1594,7 +1594,7 @@ class Execution:
         del op
         for host in self.hosts:
             self.world.link_up(host.address, True)
-            host.disturbance.end_fault("link", self.world.now_ns)
+            host.disturbance.record_fault_end("link", self.world.now_ns)
 
     def do_change_path_mtu(self, op: Operation) -> None:
         """Change the MTU of the path between two hosts, with or without ICMP messages."""
@@ -1609,9 +1609,9 @@ class Execution:
     def _set_path_mtu(self, a: Host, b: Host, mtu: int, *, told: bool) -> None:
         for here, there in ((a, b), (b, a)):
             if mtu:
-                here.disturbance.begin_fault(f"path to {there.address}")
+                here.disturbance.record_fault_begin(f"path to {there.address}")
             else:
-                here.disturbance.end_fault(f"path to {there.address}", self.world.now_ns)
+                here.disturbance.record_fault_end(f"path to {there.address}", self.world.now_ns)
         self.world.path_mtu(a.address, b.address, mtu, told=told)
 
     def do_stop_polling(self, op: Operation) -> None:
@@ -1670,7 +1670,7 @@ class Execution:
         world.fail_memory(0)
         self.ending = True
         for end in self.ends:
-            end.disturbance.end_fault("memory", world.now_ns)
+            end.disturbance.record_fault_end("memory", world.now_ns)
         self.do_end_partitions(None)
         self.do_set_links_up(None)
         world.faults("")
@@ -1692,7 +1692,7 @@ class Execution:
                 any(r.signaled for r in end.posted.values()) and self.rc.must_requests_complete(end)
             ),
         )
-        self._check_rd_credit()
+        self._send_beyond_rd_credit()
         self._check_rd_arrivals()
         self.rc.check_message_arrivals(self._poll_and_post_receives)
         self.endings.run_all_checks()
@@ -1745,7 +1745,7 @@ class Execution:
                     ):
                         pass
 
-    def _check_rd_credit(self) -> None:
+    def _send_beyond_rd_credit(self) -> None:
         """Send more than one credit window between all RD queue pairs: no credit must be lost."""
         for end in self.list_open_queue_pairs():
             if end.kind != QPType.RD or end.send.small or end.qp.qp_state != QPState.RTS:
@@ -1763,7 +1763,7 @@ class Execution:
 
     def _send_burst(self, end: End, other: End) -> None:
         for _ in range(BURST_MESSAGES):
-            request = Request(self.next_number(), end, "send", self._numbers)
+            request = Request(self.next_serial_number(), end, "send", self._numbers)
             # unsignaled requests whose completion is never reported may still hold all slots
             if not end.sends.free:
                 break
@@ -1814,7 +1814,7 @@ class Execution:
         for end in self.list_open_queue_pairs():
             if end.qp.qp_state != QPState.RESET:
                 end.may_be_in_error = end.lost = True
-                end.disturbance.begin_fault("error")
+                end.disturbance.record_fault_begin("error")
                 end.qp.modify(QPAttr(qp_state=QPState.ERR))
         began = self.world.now
         while self.world.now - began < 1:

@@ -327,7 +327,7 @@ class Target:
             self._seen[first] += self.content_of_write_area(self.cells[key])
         return self.cells[key]
 
-    def overwrite_constant_part(self) -> None:
+    def poison_constant_memory(self) -> None:
         """Overwrite a deregistered target's constant part with octets that no Read may return."""
         self._present = b"\xdd" * self.STATIC
         self.memory.view[: self.STATIC] = self._present
@@ -366,7 +366,7 @@ class Target:
             now = self.content_of_write_area(cell)
             if cell.steady and now != cell.expected:
                 require(
-                    _is_partial_copy(now, cell.expected),
+                    _is_partly_placed_message(now, cell.expected),
                     f"{self.memory.name}: cell {cell.number} contains octets that were not written",
                 )
 
@@ -375,7 +375,7 @@ class Target:
 _NOT_ZERO = b"\0" + b"\xff" * 255
 
 
-def _is_partial_copy(octets: bytes, whole: bytearray) -> bool:
+def _is_partly_placed_message(octets: bytes, whole: bytearray) -> bool:
     """Return whether each octet is either 0 or equals the octet at its place in ``whole``."""
     mask = int.from_bytes(octets.translate(_NOT_ZERO), "big")
     return mask & int.from_bytes(whole, "big") == int.from_bytes(octets, "big")
@@ -396,11 +396,11 @@ class HostFaults:
         """Record a fault that began and ended at the same instant."""
         self.ended_ns = now_ns
 
-    def begin_fault(self, fault: str) -> None:
+    def record_fault_begin(self, fault: str) -> None:
         """Record the beginning of a fault."""
         self.faults.add(fault)
 
-    def end_fault(self, fault: str, now_ns: int) -> None:
+    def record_fault_end(self, fault: str, now_ns: int) -> None:
         """Record the end of a fault."""
         if fault in self.faults:
             self.faults.remove(fault)

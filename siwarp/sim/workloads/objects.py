@@ -153,7 +153,7 @@ class Objects:
         memory.mr.close()
         memory.mr = None
         self._note_target_key_change(host.target, host)
-        host.target.overwrite_constant_part()
+        host.target.poison_constant_memory()
         memory.take_snapshot()
         self.run.frozen.append(memory)
 
@@ -171,12 +171,12 @@ class Objects:
             request = run.new_send_request(end, "read") if end.large.free else None
             if request is not None:
                 request.dest = dest.address
-                run.post_read(request, host.target, Target.STATIC - 100, op.numbers[5])
+                run.post_rdma_read(request, host.target, Target.STATIC - 100, op.numbers[5])
         run.world.run_for(op.draw_below(4, 2000) / 1e6)
 
     def _note_target_key_change(self, target: Target, host: Host) -> None:
         """Record that a target's keys have become invalid and later accesses are refused."""
-        target.closed_at = self.run.next_number()
+        target.closed_at = self.run.next_serial_number()
         for cell in target.cells.values():
             cell.tainted = True
         for taker in host.ends:
@@ -232,7 +232,7 @@ class Objects:
 
     def _new_memory_window_request(self, end: End, verb: str) -> Request:
         """Return a new bind or invalidation request, and record the request as posted."""
-        number = self.run.next_number()
+        number = self.run.next_serial_number()
         request = Request(number, end, verb, number)
         request.posted_ns = self.run.world.now_ns
         self.run.requests[number] = end.posted[number] = request
@@ -334,7 +334,9 @@ class Objects:
         if self.run.post_sends(end, [(request, wr)]):
             window.key = None
 
-    def check_invalidated_key(self, end: End, message: Message, wc: WC, what: LazyText) -> None:
+    def check_invalidated_rkey_in_completion(
+        self, end: End, message: Message, wc: WC, what: LazyText
+    ) -> None:
         """Check that a receive completion has the invalidated rkey that its message requested."""
         require(
             wc.invalidated_rkey == message.inv_key,

@@ -382,7 +382,7 @@ class Connections:
             return False
         return not pair.by_qpn or pair.timeout > 0
 
-    def required_messages(self) -> Iterator[tuple[Message, bool]]:
+    def required_messages_with_arrival(self) -> Iterator[tuple[Message, bool]]:
         """Yield each message that must arrive, and whether the message has arrived."""
         for message in self.run.messages.values():
             source, taker = message.source, message.source.peer
@@ -398,10 +398,10 @@ class Connections:
     def check_message_arrivals(self, settle: Callable[[], None]) -> None:
         """Raise a Violation if a required message has not arrived after 200 ``settle`` calls."""
         for _ in range(200):
-            if all(there for _, there in self.required_messages()):
+            if all(there for _, there in self.required_messages_with_arrival()):
                 return
             settle()
-        for message, there in self.required_messages():
+        for message, there in self.required_messages_with_arrival():
             if not there:
                 raise Violation(
                     f"message {message.number} of {message.source!r} completed, and did not arrive"

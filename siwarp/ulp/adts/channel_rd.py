@@ -41,7 +41,7 @@ from siwarp.verbs import (
     SendWR,
 )
 
-__all__ = ["RDChannel", "RDPort", "connect_rd", "random_qkey"]
+__all__ = ["RDChannel", "RDPort", "connect_rd_channel", "random_qkey"]
 
 #: Capacity of the send queue that all sessions share, in requests.
 QUEUE_DEPTH = 8192
@@ -106,7 +106,7 @@ class RDPort:
 
     def _admit_or_drop_stranger(self, view: memoryview, wc: WC) -> None:
         """Handle a unit from an unknown source: open a channel if it has a JOIN, or drop it."""
-        token = _token_in_join(view)
+        token = _parse_join_token(view)
         channel = None
         if token is not None and self._admit is not None:
             channel = self._admit(token, self, wc)
@@ -150,7 +150,7 @@ class RDChannel(RDMAChannel):
         #: Only at an acceptor: called when the first unit with a JOIN has arrived from the peer.
         self.on_joined: Callable[[], None] | None = None
 
-    def register_source(self, source: _Source) -> None:
+    def register_for_source_units(self, source: _Source) -> None:
         """Register this channel as the one that receives the units of a source."""
         self._source = source
         self._port.channels[source] = self
@@ -164,7 +164,7 @@ class RDChannel(RDMAChannel):
         """The numeric address of the peer's queue pair."""
         return self._handle.dest
 
-    def _set_destination(self, wr: SendWR) -> None:
+    def _address_send_request(self, wr: SendWR) -> None:
         wr.set_wr_rd(self._handle)
 
     def _describe_lost_connection(self) -> str:
@@ -204,7 +204,7 @@ class RDChannel(RDMAChannel):
             self.device.close_nowait()
 
 
-def _token_in_join(view: memoryview) -> bytes | None:
+def _parse_join_token(view: memoryview) -> bytes | None:
     try:
         return Join.unpack(next(parse_records(view))).token
     except (WireError, StopIteration):
@@ -218,7 +218,7 @@ def random_qkey() -> int:
     return int.from_bytes(system.random_bytes(4), "big") & 0x7FFF_FFFF or 1
 
 
-async def connect_rd(
+async def connect_rd_channel(
     port: RDPort,
     address: Address,
     token: bytes,
@@ -243,7 +243,7 @@ async def connect_rd(
         """Assign the first unit from the peer's address, and its source, to the channel."""
         if wc.source != channel.destination:
             return None
-        channel.register_source((wc.source_octets, wc.source_instance))
+        channel.register_for_source_units((wc.source_octets, wc.source_instance))
         port.receives.find = port._find_channel
         if not answered.done():
             answered.set_result(None)

@@ -90,7 +90,7 @@ class RDMAChannel(Channel):
     def _qp(self) -> QP:
         """The queue pair that sends to the peer."""
 
-    def _set_destination(self, wr: SendWR) -> None:
+    def _address_send_request(self, wr: SendWR) -> None:
         """Set the destination of a send request, if the queue pair has none."""
 
     @abstractmethod
@@ -138,10 +138,10 @@ class RDMAChannel(Channel):
 
     def _begin_filling_unit(self, unit: Unit) -> Unit:
         self._filling += 1
-        unit.on_release = self._end_filling_unit
+        unit.on_release = self._decrement_filling_count
         return unit
 
-    def _end_filling_unit(self) -> None:
+    def _decrement_filling_count(self) -> None:
         self._filling -= 1
         self._wake_writers()
 
@@ -198,7 +198,7 @@ class RDMAChannel(Channel):
             return None
 
     def _post_send(self, wr: SendWR, on_completion: Callable[[WC], None]) -> None:
-        self._set_destination(wr)
+        self._address_send_request(wr)
         self._posted.add(self.device.post_send(self._qp, wr, on_completion))
 
     def _on_unit_sent(

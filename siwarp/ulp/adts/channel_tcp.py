@@ -27,7 +27,7 @@ from siwarp.ulp.adts.wire import (
 )
 from siwarp.verbs import Address
 
-__all__ = ["TCPChannel", "TCPListener", "connect_tcp", "listen_tcp"]
+__all__ = ["TCPChannel", "TCPListener", "connect_tcp_channel", "listen_tcp"]
 
 #: Number of units that a channel receives before its user asks for them, and number of units that
 #: its user may fill before they are sent.
@@ -399,7 +399,7 @@ async def listen_tcp(address: Address, accepted: Callable[[TCPChannel], None]) -
         raise
 
 
-async def connect_tcp(address: Address, timeout: float) -> TCPChannel:
+async def connect_tcp_channel(address: Address, timeout: float) -> TCPChannel:
     """Connect to a listener at (host, port): to the first of the host's addresses that answers.
 
     Raises:

@@ -36,7 +36,7 @@ from siwarp.verbs import (
     StateError,
 )
 
-__all__ = ["UD_UNIT_SIZE", "UDChannel", "UDPort", "connect_ud"]
+__all__ = ["UD_UNIT_SIZE", "UDChannel", "UDPort", "open_ud_channel"]
 
 #: Octets of a unit. With the trailer (24), the headers of UD (22) and those of UDP and IPv6 (48), a
 #: packet has at most 1,280 octets, which every path for IPv6 carries, and in practice every path.
@@ -148,7 +148,7 @@ class _ReceivedUnit(Received):
     def release(self) -> None:
         """See ``Received``."""
         self.view.release()
-        self._channel._on_release()
+        self._channel._on_unit_release()
 
 
 class UDChannel(Channel):
@@ -330,7 +330,7 @@ class UDChannel(Channel):
         self._send_due_units()
         self._wake_writers()
 
-    def _on_release(self) -> None:
+    def _on_unit_release(self) -> None:
         if self._inbound.count_released_unit(grant=not self._is_paused) and self.ended is None:
             self._schedule_report()
 
@@ -377,7 +377,7 @@ class UDChannel(Channel):
             await self._port.device.wait_closed()
 
 
-async def connect_ud(
+async def open_ud_channel(
     port: UDPort, address: Address, token: bytes, window: int, timeout: float
 ) -> UDChannel:
     """Open a channel, which owns the port's device, to the UD queue pair at ``address``.

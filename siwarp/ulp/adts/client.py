@@ -19,8 +19,8 @@ from siwarp.ulp.adts.auth import Key
 from siwarp.ulp.adts.channel import Cause, ChannelEnded, Limits
 from siwarp.ulp.adts.disk import Disk
 from siwarp.ulp.adts.handshake import Agreement, initiate_session, parse_channels
-from siwarp.ulp.adts.local import ObjectDestination, TreeDestination, open_origin
-from siwarp.ulp.adts.server import entries_below
+from siwarp.ulp.adts.local import ObjectDestination, TreeDestination, origin_of_memory_or_file
+from siwarp.ulp.adts.server import entry_and_entries_below
 from siwarp.ulp.adts.session import ADTSError, Exchange
 from siwarp.ulp.adts.transfer import Failure, FilePlan, Outcome
 from siwarp.ulp.adts.tree import Entry, SystemCalls, Tree
@@ -254,7 +254,7 @@ class Session:
         self._check_open()
         options = _request_options(update=update, sync=sync)
         async with AsyncExitStack() as stack:
-            origin = open_origin(source)
+            origin = origin_of_memory_or_file(source)
             total: int | None = None
             if origin is not None:
                 options &= ~Option.UPDATE
@@ -274,7 +274,7 @@ class Session:
                     )
                 plan = FilePlan(
                     tree,
-                    entries_below(tree, name, True),
+                    entry_and_entries_below(tree, name, True),
                     base=name,
                     prefix=path,
                     options=options,
@@ -500,7 +500,9 @@ def _relative_path(path: str, base: str) -> str:
 
 
 def _local_entries(tree: Tree, path: str) -> list[Entry]:
-    return [entry for entry in entries_below(tree, path, True) if isinstance(entry, Entry)]
+    return [
+        entry for entry in entry_and_entries_below(tree, path, True) if isinstance(entry, Entry)
+    ]
 
 
 async def connect(

@@ -115,7 +115,7 @@ class Device:
         """Whether the device is lost, closed, or being closed."""
         return self._lost or self._gone is not None
 
-    def units_of_size(self, size: int) -> Units:
+    def unit_pool_of_size(self, size: int) -> Units:
         """Return the object that provides units of one size: the pool, or a part of the pool."""
         if size == self.pool.unit:
             return self.pool

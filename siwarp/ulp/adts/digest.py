@@ -14,7 +14,7 @@ import crc32c
 
 from siwarp.ulp.adts.wire import DigestKind
 
-__all__ = ["Digest", "make_digest"]
+__all__ = ["Digest", "create_empty_digest"]
 
 #: CRC32C's polynomial, reflected.
 _POLYNOMIAL = 0x82F63B78
@@ -34,7 +34,7 @@ class Digest(Protocol):
         """Return the digest of the octets so far."""
 
 
-def make_digest(kind: DigestKind) -> Digest:
+def create_empty_digest(kind: DigestKind) -> Digest:
     """Return the digest of no octets."""
     return _CRC32C() if kind == DigestKind.CRC32C else _SHA256()
 

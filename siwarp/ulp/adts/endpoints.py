@@ -31,9 +31,9 @@ from siwarp.ulp.adts.channel import (
     Limits,
 )
 from siwarp.ulp.adts.channel_rc import RCListener, RCReceives, accept_rc, connect_rc
-from siwarp.ulp.adts.channel_rd import RDChannel, RDPort, connect_rd
-from siwarp.ulp.adts.channel_tcp import TCPChannel, TCPListener, connect_tcp, listen_tcp
-from siwarp.ulp.adts.channel_ud import UD_UNIT_SIZE, WINDOW, UDChannel, UDPort, connect_ud
+from siwarp.ulp.adts.channel_rd import RDChannel, RDPort, connect_rd_channel
+from siwarp.ulp.adts.channel_tcp import TCPChannel, TCPListener, connect_tcp_channel, listen_tcp
+from siwarp.ulp.adts.channel_ud import UD_UNIT_SIZE, WINDOW, UDChannel, UDPort, open_ud_channel
 from siwarp.ulp.adts.credit import Credits, Role
 from siwarp.ulp.adts.device import Device
 from siwarp.ulp.adts.receives import IDLE_S, Receives
@@ -88,7 +88,7 @@ class _Memory:
         self.limits = limits
         #: Number of sessions over RC and RD, and number of those with units of the largest size.
         self.sessions = self.large = 0
-        self._set_memory_aside()
+        self._update_reserve_for_sessions()
 
     def unit_sizes(self, peer_unit: int) -> list[int]:
         """Return the unit sizes in octets that a new session may use, preferred sizes first."""
@@ -107,9 +107,9 @@ class _Memory:
         self.sessions += by
         if size == self.limits.unit:
             self.large += by
-        self._set_memory_aside()
+        self._update_reserve_for_sessions()
 
-    def _set_memory_aside(self) -> None:
+    def _update_reserve_for_sessions(self) -> None:
         pool = self.device.pool
         octets = max(0, SESSIONS - self.sessions) * LEAST_UNIT
         pool.set_aside = min(pool.size // SET_ASIDE, -(-octets // pool.unit))
@@ -254,7 +254,7 @@ class _RCAcceptor(_RDMAAcceptor):
         if size not in self._receives:
             self._receives[size] = RCReceives(
                 self._memory.device,
-                self._memory.device.units_of_size(size),
+                self._memory.device.unit_pool_of_size(size),
                 self._memory.receive_limit(size),
                 self._scarce,
             )
@@ -280,7 +280,7 @@ class _RCAcceptor(_RDMAAcceptor):
                 event,
                 self._memory.device,
                 receives,
-                self._memory.device.units_of_size(receives.unit_size),
+                self._memory.device.unit_pool_of_size(receives.unit_size),
                 credits,
                 self._memory.limits.window,
                 expected.accepted,
@@ -315,7 +315,7 @@ class _RDAcceptor(_RDMAAcceptor):
         if port is None:
             receives = Receives(
                 self._memory.device,
-                self._memory.device.units_of_size(size),
+                self._memory.device.unit_pool_of_size(size),
                 self._memory.receive_limit(size),
                 self._scarce,
             )
@@ -349,7 +349,7 @@ class _RDAcceptor(_RDMAAcceptor):
         try:
             channel = RDChannel(
                 port,
-                self._memory.device.units_of_size(receives.unit_size),
+                self._memory.device.unit_pool_of_size(receives.unit_size),
                 credits,
                 Role.ACCEPTOR,
                 self._memory.limits.window,
@@ -360,7 +360,7 @@ class _RDAcceptor(_RDMAAcceptor):
             return None
         channel.on_released = lambda: self._count_ended_session(receives)
         channel.on_joined = lambda: expected.accepted(channel)
-        channel.register_source((wc.source_octets, wc.source_instance))
+        channel.register_for_source_units((wc.source_octets, wc.source_instance))
         return channel
 
 
@@ -502,14 +502,14 @@ async def open_channel(kind: Kind, host: str, invitation: Invitation, limits: Li
             )
         elif kind == "ud":
             ud = UDPort(device, (source, 0), qkey=invitation.qkey)
-            opening = connect_ud(
+            opening = open_ud_channel(
                 ud, address, invitation.token, min(WINDOW, invitation.window), limits.timeout
             )
         else:
             shared = Receives(device, device.pool, window)
             shared.post_until_available(window)
             port = RDPort(device, shared, (source, 0), qkey=invitation.qkey)
-            opening = connect_rd(
+            opening = connect_rd_channel(
                 port, address, invitation.token, window, invitation.window, limits.timeout
             )
         return await opening
@@ -613,7 +613,7 @@ async def connect_rendezvous(
 
     """
     if transport == "tcp":
-        return await connect_tcp(address, timeout)
+        return await connect_tcp_channel(address, timeout)
     memory = 2 * RENDEZVOUS_WINDOW * HANDSHAKE_UNIT_SIZE
     device, _ = _open_client_device(address, None, memory, HANDSHAKE_UNIT_SIZE)
     try:

@@ -19,7 +19,7 @@ from siwarp.ulp.adts.registrations import ProgramMemory
 from siwarp.ulp.adts.tree import Entry, Extent, Incoming, Tree
 from siwarp.ulp.adts.wire import FileKind
 
-__all__ = ["MemoryOrigin", "ObjectDestination", "TreeDestination", "open_origin"]
+__all__ = ["MemoryOrigin", "ObjectDestination", "TreeDestination", "origin_of_memory_or_file"]
 
 #: Maximum number of zeros that are written to an open file of the program for the holes of a
 #: received file: a sender could announce a hole that takes hours to write in 32 octets.
@@ -246,7 +246,7 @@ class _FileOrigin:
         pass
 
 
-def open_origin(source: Any) -> MemoryOrigin | _FileOrigin | None:
+def origin_of_memory_or_file(source: Any) -> MemoryOrigin | _FileOrigin | None:
     """Return the origin for memory or an open binary file; None for a path.
 
     Raises:

@@ -93,7 +93,7 @@ class Units(ABC):
         """
 
     @abstractmethod
-    def _push_free_unit(self, unit: Unit) -> None:
+    def _note_unit_freed(self, unit: Unit) -> None:
         """Store a unit as free, because no task waits for one."""
 
     @property
@@ -147,7 +147,7 @@ class Units(ABC):
             raise
 
     def _put_back_unit(self, unit: Unit) -> None:
-        self._push_free_unit(unit)
+        self._note_unit_freed(unit)
         self._serve_waiting_tasks()
 
     def _serve_waiting_tasks(self) -> None:
@@ -265,7 +265,7 @@ class Pool(Units):
                     del self._idle[oldest]
                     self._regions.remove(oldest)
 
-    def _push_free_unit(self, unit: Unit) -> None:
+    def _note_unit_freed(self, unit: Unit) -> None:
         self._used -= 1
 
     def _serve_waiting_tasks(self) -> None:
@@ -324,7 +324,7 @@ class SplitPool(Units):
             del self._free_parts[whole]
         return part
 
-    def _push_free_unit(self, part: Unit) -> None:
+    def _note_unit_freed(self, part: Unit) -> None:
         whole = self._whole[part]
         parts = self._free_parts.setdefault(whole, [])
         parts.append(part)

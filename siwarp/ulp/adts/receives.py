@@ -74,7 +74,7 @@ class Receive(Received):
 
     def _on_completion(self, wc: WC) -> None:
         self._receives.posted -= 1
-        self._receives.pass_receive_to_channel(self, wc)
+        self._receives.pass_completed_receive_to_channel(self, wc)
 
     def release(self) -> None:
         """See ``Received``."""
@@ -137,7 +137,7 @@ class Receives:
 
     # ---- receives
 
-    def pass_receive_to_channel(self, receive: Receive, wc: WC) -> None:
+    def pass_completed_receive_to_channel(self, receive: Receive, wc: WC) -> None:
         """Pass a completed receive to its channel; post the receive again if it has no channel."""
         holder = self.find(wc)
         if holder is not None:

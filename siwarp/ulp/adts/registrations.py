@@ -126,7 +126,7 @@ class Registrations:
         """End one use of a registration."""
         registration.users -= 1
         registration.close_if_unused()
-        self._drop_oldest()
+        self._drop_unused_above_limits()
 
     def _register(self, memory: ProgramMemory, key: tuple[int, int]) -> Registration:
         # Register an array of ctypes at the address, because a region of the object itself would
@@ -135,7 +135,7 @@ class Registrations:
         watch = weakref.ref(memory.owner, partial(self._on_owner_gone, key))
         registration = Registration(MR(self._pd, octets, AccessFlag(0)), watch)
         self._kept[key] = registration
-        self._drop_oldest()
+        self._drop_unused_above_limits()
         return registration
 
     def _on_owner_gone(self, key: tuple[int, int], watch: weakref.ref[Any]) -> None:
@@ -147,7 +147,7 @@ class Registrations:
             with contextlib.suppress(RuntimeError):  # the loop was closed
                 self._loop.call_soon_threadsafe(registration.close_if_unused)
 
-    def _drop_oldest(self) -> None:
+    def _drop_unused_above_limits(self) -> None:
         """Drop unused registrations, those used longest ago first, until the limits are met."""
         for key, registration in list(self._kept.items())[:-1]:
             if len(self._kept) <= MAX_KEPT and self._kept_octets() <= MAX_OCTETS:

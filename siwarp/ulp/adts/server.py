@@ -44,7 +44,7 @@ from siwarp.ulp.adts.wire import (
 )
 from siwarp.verbs import Address
 
-__all__ = ["SESSIONS", "Server", "entries_below", "serve"]
+__all__ = ["SESSIONS", "Server", "entry_and_entries_below", "serve"]
 
 #: Maximum number of peers that have not yet proved that they know the key. One more displaces the
 #: one that has been waiting longest, so that peers that send nothing never keep others out.
@@ -53,7 +53,7 @@ STRANGERS = 256
 REQUESTS = 256
 
 
-def entries_below(tree: Tree, path: str, recursive: bool) -> Iterator[Entry | Failure]:
+def entry_and_entries_below(tree: Tree, path: str, recursive: bool) -> Iterator[Entry | Failure]:
     """Yield an entry, with ``recursive`` also those below it; a Failure if one cannot be read."""
     try:
         walk = tree.walk(path)
@@ -304,7 +304,7 @@ class _Served:
         path = os.fsdecode(message.path)
         recursive = bool(message.options & Option.RECURSIVE)
         first = self._tree.entry(path)
-        entries = entries_below(self._tree, path, recursive)
+        entries = entry_and_entries_below(self._tree, path, recursive)
         if isinstance(message, wire.List):
             return ListPlan(entries, request)
         if first.kind == FileKind.DIRECTORY and not recursive:
@@ -336,7 +336,7 @@ class _Served:
     def _delete_path(self, path: str, options: Option) -> int:
         deleted = 0
         if options & Option.RECURSIVE:
-            for entry in reversed(list(entries_below(self._tree, path, True))):
+            for entry in reversed(list(entry_and_entries_below(self._tree, path, True))):
                 if isinstance(entry, Entry):
                     self._tree.delete(entry.path)
                     deleted += 1

@@ -227,7 +227,7 @@ class Exchange:
             for part in (
                 self._read_units(),
                 self._post_replies_in_order(),
-                self._write_units(),
+                self._fill_and_send_units(),
                 self._watch_time_limits(),
                 *([self._watch_rendezvous()] if self._rendezvous else []),
             )
@@ -407,7 +407,7 @@ class Exchange:
 
     # ---- sending
 
-    async def _write_units(self) -> None:
+    async def _fill_and_send_units(self) -> None:
         filled: tuple[Unit, asyncio.Future[Filled]] | None = None
         try:
             while True:
@@ -447,15 +447,15 @@ class Exchange:
 
     def _fill_unit(self, unit: Unit) -> tuple[Unit, asyncio.Future[Filled]]:
         """Begin to fill a unit; return the unit and a future of the length of its octets."""
-        at = self._put_control_messages(unit.view)
+        at = self._write_control_messages_to_unit(unit.view)
         if self._is_sending_files():
-            fill = partial(self.sender.write_records, gathers=self.channel.gathers)
+            fill = partial(self.sender.fill_unit_with_records, gathers=self.channel.gathers)
             return unit, self._disk.queue_call(fill, unit.view, at)
         filled: asyncio.Future[Filled] = asyncio.get_running_loop().create_future()
         filled.set_result(Filled(at))
         return unit, filled
 
-    def _put_control_messages(self, view: memoryview) -> int:
+    def _write_control_messages_to_unit(self, view: memoryview) -> int:
         at = UNIT_HEADER_SIZE
         while self._control and self._control[0][1].record_length() <= len(view) - at:
             transfer, message = self._control.popleft()

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
 from siwarp.ulp.adts import wire
-from siwarp.ulp.adts.digest import Digest, make_digest
+from siwarp.ulp.adts.digest import Digest, create_empty_digest
 from siwarp.ulp.adts.registrations import Payload, ProgramMemory
 from siwarp.ulp.adts.tree import Entry, Extent
 from siwarp.ulp.adts.wire import (
@@ -321,16 +321,16 @@ class Sender:
         outcome, self.outcome = self.outcome, Outcome()
         return outcome
 
-    def write_records(self, view: memoryview, at: int, *, gathers: bool = False) -> Filled:
+    def fill_unit_with_records(self, view: memoryview, at: int, *, gathers: bool = False) -> Filled:
         """Write records into a unit, from a position on; return the length of the unit's octets.
 
         The length is ``at`` if there is nothing to send until the peer has replied. ``gathers``:
         the octets of the last record may be a payload outside of the unit.
         """
         self._gathers, self._payload = gathers, None
-        return Filled(self._put_records(view, at), self._payload)
+        return Filled(self._write_records_into_unit(view, at), self._payload)
 
-    def _put_records(self, view: memoryview, at: int) -> int:
+    def _write_records_into_unit(self, view: memoryview, at: int) -> int:
         while self._replies:
             self._handle_reply(self._replies.popleft())
         while True:
@@ -345,9 +345,9 @@ class Sender:
                     return at
                 self._begin_plan(self._plans.popleft())
             if isinstance(self._plan, ListPlan):
-                at = self._put_entries(self._plan, view, at)
+                at = self._encode_entries(self._plan, view, at)
             else:
-                at = self._put_files(view, at)
+                at = self._fill_unit_with_files(view, at)
             if self._payload is not None:
                 return at  # the payload is the end of the unit, so no record may follow
             if at == before and not self._unsent and (self._plan is not None or not self._plans):
@@ -379,7 +379,7 @@ class Sender:
         if transfer:
             self._unsent.append((transfer, wire.Error(failure.code, clip_error_text(failure.text))))
 
-    def _put_entries(self, plan: ListPlan, view: memoryview, at: int) -> int:
+    def _encode_entries(self, plan: ListPlan, view: memoryview, at: int) -> int:
         while True:
             if self._peeked is None:
                 self._peeked = next(plan.entries, None)
@@ -407,7 +407,7 @@ class Sender:
                     plan.files += 1
             self._peeked = None
 
-    def _put_files(self, view: memoryview, at: int) -> int:
+    def _fill_unit_with_files(self, view: memoryview, at: int) -> int:
         plan = self._plan
         assert isinstance(plan, FilePlan)
         while True:
@@ -448,7 +448,7 @@ class Sender:
                     self._ready.append(_Sending(found, plan, at_once=True))
                 elif plan.remote_path(found.path):
                     sending = _Sending(
-                        _entry_writable_while_filled(found),
+                        _entry_with_owner_write_permission(found),
                         plan,
                         at_once=found.kind != FileKind.FILE,
                     )
@@ -576,7 +576,7 @@ class Sender:
         path = sending.entry.path
         source = sending.plan.origin.open_for_send(path)
         sending.source = source
-        sending.digest = make_digest(sending.plan.digest)
+        sending.digest = create_empty_digest(sending.plan.digest)
         if sending.at_once:
             # The OPEN message is not written yet, so it gets the attributes of the file as opened.
             sending.entry = source.entry
@@ -589,11 +589,11 @@ class Sender:
             )
         prefix = sending.position
         if prefix:
-            add_file_prefix_to_digest(
+            add_first_octets_to_digest(
                 sending.digest, source, prefix, memoryview(bytearray(_PREFIX_STEP))
             )
             if sending.digest.value() != sending.prefix:
-                sending.digest = make_digest(sending.plan.digest)
+                sending.digest = create_empty_digest(sending.plan.digest)
                 sending.position = 0
             else:
                 self.outcome.octets += prefix
@@ -819,11 +819,11 @@ class Receiver:
             return
         resume = bool(message.options & Option.RESUME)
         file = destination.begin_file(entry, resume)
-        digest = make_digest(message.digest)
+        digest = create_empty_digest(message.digest)
         try:
             if (prefix := file.find_stored_prefix()) is not None:
                 scratch = memoryview(bytearray(_PREFIX_STEP))
-                add_file_prefix_to_digest(digest, prefix, file.position, scratch)
+                add_first_octets_to_digest(digest, prefix, file.position, scratch)
         except BaseException:
             file.abandon(keep=False)
             raise
@@ -841,7 +841,7 @@ class Receiver:
                 if record.offset == 0 and file.position:
                     file.abandon(keep=False)
                     file = receiving.file = receiving.destination.begin_file(receiving.entry, False)
-                    digest = receiving.digest = make_digest(receiving.kind)
+                    digest = receiving.digest = create_empty_digest(receiving.kind)
                 else:
                     self.outcome.octets += file.position
             if record.type == Type.DATA:
@@ -885,7 +885,7 @@ class Receiver:
         self.outcome.replies.append((transfer, wire.Done()))
 
 
-def add_file_prefix_to_digest(
+def add_first_octets_to_digest(
     digest: Digest, file: Readable, length: int, scratch: memoryview
 ) -> None:
     """Add the first ``length`` octets of a file to a digest, holes without reading them."""
@@ -903,7 +903,7 @@ def add_file_prefix_to_digest(
             at += len(part)
 
 
-def _entry_writable_while_filled(entry: Entry) -> Entry:
+def _entry_with_owner_write_permission(entry: Entry) -> Entry:
     """Return an entry; a directory's with the mode that it has while files are created in it."""
     if entry.kind == FileKind.DIRECTORY:
         return replace(entry, mode=entry.mode | 0o700)

@@ -300,7 +300,7 @@ class Tree:
                 if stat.S_ISDIR(status.st_mode):
                     raise OSError(errno.EISDIR, "is a directory at the receiver: use another name")
             if resume:
-                _remove_other_versions(directory, name, temporary)
+                _remove_stale_incomplete_files(directory, name, temporary)
             fd = _open_temporary(directory, temporary)
             try:
                 place = os.open(".", os.O_PATH | _DIRECTORY, dir_fd=directory)
@@ -650,7 +650,7 @@ def _open_temporary(directory: int, name: str) -> int:
     return fd
 
 
-def _remove_other_versions(directory: int, name: str, temporary: str) -> None:
+def _remove_stale_incomplete_files(directory: int, name: str, temporary: str) -> None:
     """Delete incomplete files of other versions of a file that no transfer writes."""
     start, _, _ = temporary.rpartition(".adts-")
     if start != f".{name}":

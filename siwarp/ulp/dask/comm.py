@@ -317,7 +317,7 @@ class _SIWComm(Comm):  # type: ignore[misc]
         self.abort()
 
 
-def _refuse_encryption(address: str, options: dict[str, Any]) -> None:
+def _refuse_required_encryption(address: str, options: dict[str, Any]) -> None:
     """Raise RuntimeError if the options of a Security object require encryption."""
     if options.get("require_encryption"):
         raise RuntimeError(
@@ -340,7 +340,7 @@ class _SIWConnector(Connector):  # type: ignore[misc]
             OSError: there is no listener at the address, or it does not answer.
 
         """
-        _refuse_encryption(self.comm_class.prefix + address, options)
+        _refuse_required_encryption(self.comm_class.prefix + address, options)
         conn = await aio.connect(
             parse_host_port(address), recv_size=RECV_SIZE, recv_depth=RECV_DEPTH
         )
@@ -364,7 +364,7 @@ class _SIWListener(Listener):  # type: ignore[misc]
         **options: Any,
     ) -> None:
         super().__init__()
-        _refuse_encryption(self.comm_class.prefix + address, options)
+        _refuse_required_encryption(self.comm_class.prefix + address, options)
         self._wanted = parse_host_port(address, default_port)
         self._handle_comm = handle_comm
         self.deserialize = deserialize

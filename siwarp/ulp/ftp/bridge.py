@@ -149,7 +149,7 @@ class ChannelThread:
         """Call a function in the thread of the asyncio loop."""
         self._loop.call_soon_threadsafe(function, *arguments)
 
-    def run_in_loop_thread(self, work: Coroutine[Any, Any, T]) -> T:
+    def run_coroutine_in_loop_thread(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine that ends soon in the asyncio loop, and return its result.
 
         Raises:
@@ -174,17 +174,17 @@ class ChannelThread:
         while self._calls:
             self._calls.popleft()()
 
-    def run_in_background(
+    def run_work_in_thread(
         self, work: Callable[[], T], done: Callable[[Exception | None], None]
     ) -> None:
         """Run ``work`` in a thread, then ``done`` with its exception in the thread of pyftpdlib."""
 
-        def post_completion(future: asyncio.Future[T]) -> None:
+        def report_outcome_to_pyftpdlib(future: asyncio.Future[T]) -> None:
             error = future.exception()
             self.post_to_pyftpdlib(lambda: done(cast("Exception | None", error)))
 
         def start_in_executor() -> None:
-            self._loop.run_in_executor(None, work).add_done_callback(post_completion)
+            self._loop.run_in_executor(None, work).add_done_callback(report_outcome_to_pyftpdlib)
 
         self.call_in_loop_thread(start_in_executor)
 
@@ -200,17 +200,17 @@ class ChannelThread:
             OSError: no device can be opened, or there is no memory for one more channel.
 
         """
-        return self.run_in_loop_thread(
+        return self.run_coroutine_in_loop_thread(
             self._channels.expect_channel(
                 kind,
                 host,
                 client,
-                lambda channel: self._post_new_relay(channel, opened),
+                lambda channel: self._hand_relay_to_pyftpdlib(channel, opened),
                 lambda stranger: self.post_to_pyftpdlib(lambda: rejected(stranger)),
             )
         )
 
-    def _post_new_relay(self, channel: Channel, opened: Opened) -> None:
+    def _hand_relay_to_pyftpdlib(self, channel: Channel, opened: Opened) -> None:
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         relay = Relay(channel, ours)
@@ -241,13 +241,13 @@ class ChannelThread:
                 reason = e.reason if isinstance(e, ChannelEnded) else e.strerror or str(e)
                 self.post_to_pyftpdlib(lambda: failed(reason))
             else:
-                self._post_new_relay(channel, opened)
+                self._hand_relay_to_pyftpdlib(channel, opened)
 
         return asyncio.run_coroutine_threadsafe(open_and_relay_channel(), self._loop).cancel
 
     def close(self) -> None:
         """End all channels, and the thread of the asyncio loop."""
         with contextlib.suppress(TimeoutError):
-            self.run_in_loop_thread(self._channels.close())
+            self.run_coroutine_in_loop_thread(self._channels.close())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_OPENING)

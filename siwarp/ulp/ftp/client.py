@@ -74,7 +74,7 @@ class _EventLoopThread:
                     raise TimeoutError("the server made no progress in time: try again")
                 if said:
                     raise ConnectionError("the server has ended the transfer: read its reply")
-                said = control is not None and _is_readable(control)
+                said = control is not None and _socket_has_input(control)
         except ChannelEnded as e:
             kind = TimeoutError if e.cause == Cause.TIMEOUT else ConnectionError
             raise kind(e.reason) from None
@@ -88,7 +88,7 @@ class _EventLoopThread:
         self._loop.close()
 
 
-def _is_readable(sock: socket.socket) -> bool:
+def _socket_has_input(sock: socket.socket) -> bool:
     poll = select.poll()
     poll.register(sock, select.POLLIN)
     return bool(poll.poll(0))
@@ -227,7 +227,7 @@ class Connection:
             await self._sender.close()
         if orderly:
             await stream.close_after_transfer(self._channel, sent=self._sender is not None)
-        elif _is_readable(self._control):
+        elif _socket_has_input(self._control):
             # The server has ended the transfer, or its process has ended.
             self._channel.abort("the transfer was aborted")
             await self._channel.close()

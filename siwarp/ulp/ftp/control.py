@@ -207,7 +207,7 @@ class _ChannelOffer:
             self._kind,
             self._host,
             self._session.remote_ip,
-            tprt.active_invitation(self._kind, self.invitation, port),
+            tprt.make_active_mode_invitation(self._kind, self.invitation, port),
             self._on_channel_opened,
             self._on_channel_not_opened,
         )
@@ -428,28 +428,28 @@ class _ControlConnection:
         partial = tprt.partial_path(file)
         continues = mode == "a" or self._restart_position
         if not continues or self.fs.lexists(partial) or not self.fs.lexists(file):
-            kept: str | None = self._store_incomplete_upload(file, partial, mode)
+            kept: str | None = self._start_upload_to_partial_file(file, partial, mode)
             return kept
         # The upload continues a copy of the file's first octets, so that the file itself does not
         # change until the upload is complete. No command is read while they are copied.
         octets = None if mode == "a" else self._restart_position
         self.del_channel()
 
-        def store_after_copy(error: Exception | None) -> None:
+        def store_upload_after_copy(error: Exception | None) -> None:
             if self._closed:
                 return
             self.add_channel()
             if error is None:
-                self._store_incomplete_upload(file, partial, mode)
+                self._start_upload_to_partial_file(file, partial, mode)
             else:
                 self._restart_position = 0
                 self.respond(f"550 {getattr(error, 'strerror', None) or error}.")
 
         copy = functools.partial(self.fs.copy, file, partial, octets)
-        self.server.channel_thread.run_in_background(copy, store_after_copy)
+        self.server.channel_thread.run_work_in_thread(copy, store_upload_after_copy)
         return None
 
-    def _store_incomplete_upload(self: Any, file: str, partial: str, mode: str) -> str | None:
+    def _start_upload_to_partial_file(self: Any, file: str, partial: str, mode: str) -> str | None:
         rest = self._restart_position
         if super().ftp_STOR(partial, mode) is None:  # type: ignore[misc]
             return None

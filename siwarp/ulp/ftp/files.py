@@ -289,7 +289,7 @@ class FileSystem(AbstractedFS):  # type: ignore[misc]  # pyftpdlib has no types
             os.rename(name, wanted, src_dir_fd=old, dst_dir_fd=new)
 
     @contextlib.contextmanager
-    def _changeable_path(self, path: str) -> Iterator[str]:
+    def _open_for_attribute_change(self, path: str) -> Iterator[str]:
         """Yield a path in /proc by which the attributes of a file or directory can be changed."""
         with self.open_parent(path) as (directory, name):
             fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
@@ -302,12 +302,12 @@ class FileSystem(AbstractedFS):  # type: ignore[misc]  # pyftpdlib has no types
 
     def chmod(self, path: str, mode: int) -> None:
         """Set the nine permission bits; the others of ``mode`` (setuid) are ignored."""
-        with self._changeable_path(path) as file:
+        with self._open_for_attribute_change(path) as file:
             Path(file).chmod(mode & 0o777)
 
     def utime(self, path: str, timeval: float) -> None:
         """Set the modification time, in seconds since 1970."""
-        with self._changeable_path(path) as file:
+        with self._open_for_attribute_change(path) as file:
             os.utime(file, (timeval, timeval))
 
 

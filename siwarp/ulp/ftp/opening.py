@@ -162,7 +162,11 @@ async def listen_for_channel(
 
     """
     # On UD the unit only determines the size of the memory, and with it the window.
-    unit = tprt.ACTIVE_UNIT if kind == "ud" else tprt.active_invitation(kind, invitation, 0).unit
+    unit = (
+        tprt.ACTIVE_UNIT
+        if kind == "ud"
+        else tprt.make_active_mode_invitation(kind, invitation, 0).unit
+    )
     # An acceptor posts half of the units as receives, and keeps some of these for other channels,
     # so a window of tprt.WINDOW needs twice as many.
     limits = Limits(unit=unit, window=tprt.WINDOW, memory=4 * tprt.WINDOW * unit)

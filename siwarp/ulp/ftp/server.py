@@ -92,11 +92,11 @@ class Server:
     def run(self, stop: StopRequest) -> None:
         """Serve until ``stop``, then end all sessions; see ``workers.run_workers``."""
         try:
-            run_workers(self._workers, self._serve_in_worker, stop)
+            run_workers(self._workers, self._run_worker_process, stop)
         finally:
             self._socket.close()
 
-    def _serve_in_worker(self, parent: socket.socket) -> None:
+    def _run_worker_process(self, parent: socket.socket) -> None:
         """Serve in a worker until the parent ends it."""
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

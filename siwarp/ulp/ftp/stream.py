@@ -65,7 +65,7 @@ class Sender:
         if self._answer is None:
             self._answer = asyncio.ensure_future(self._channel.receive())
         if self._answer.done():
-            await self._check_answer([])
+            await self._await_expected_answer([])
         unit = self._channel.take_empty_unit_nowait()
         if unit is not None:
             return unit
@@ -77,10 +77,10 @@ class Sender:
             raise
         if not turn.done():
             _cancel_unit_wait(turn)
-            await self._check_answer([])
+            await self._await_expected_answer([])
         return turn.result()
 
-    async def _check_answer(self, expected: list[Type]) -> None:
+    async def _await_expected_answer(self, expected: list[Type]) -> None:
         """Wait for the receiver's answer, which has to consist of the expected records."""
         assert self._answer is not None
         received = await self._answer
@@ -118,7 +118,7 @@ class Sender:
         assert unit is not None
         end = End(size=self._offset, digest=self._crc.to_bytes(4, "big"))
         await self._channel.send(unit, end.put(unit.view, UNIT_HEADER_SIZE, _TRANSFER))
-        await self._check_answer([Type.BYE])
+        await self._await_expected_answer([Type.BYE])
 
     async def close(self) -> None:
         """Release the unit and the task that the sender holds, whether ``finish`` was called or

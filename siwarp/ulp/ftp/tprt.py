@@ -41,8 +41,8 @@ __all__ = [
     "LIFETIME",
     "UNIT",
     "WINDOW",
-    "active_invitation",
     "format_reply",
+    "make_active_mode_invitation",
     "parse_reply",
     "partial_path",
 ]
@@ -93,7 +93,7 @@ def parse_reply(reply: str, kind: str, port: int) -> Invitation:
     return Invitation(bytes.fromhex(match[2]), port, unit, window, qkey)
 
 
-def active_invitation(kind: str, offered: Invitation, port: int) -> Invitation:
+def make_active_mode_invitation(kind: str, offered: Invitation, port: int) -> Invitation:
     """Return the invitation to the client's port in active mode, from that of the reply to TPRT.
 
     ``kind`` is one of the values of ``KINDS``.

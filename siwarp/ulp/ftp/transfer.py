@@ -104,7 +104,7 @@ def list_directory(ftp: ftplib.FTP, path: str, has_mlsd: bool) -> list[Remote]:
 
     Without MLSD (vsftpd), each name costs up to three commands.
     """
-    found = _list_by_mlsd(ftp, path) if has_mlsd else _list_by_names(ftp, path)
+    found = _list_by_mlsd(ftp, path) if has_mlsd else _list_folder_by_nlst(ftp, path)
     return sorted(found, key=lambda remote: remote.name)
 
 
@@ -124,7 +124,7 @@ def _list_by_mlsd(ftp: ftplib.FTP, path: str) -> Iterator[Remote]:
         yield Remote(name, _KINDS.get(kind), int(size) if kind == "file" else 0, mtime_ns)
 
 
-def _list_by_names(ftp: ftplib.FTP, path: str) -> Iterator[Remote]:
+def _list_folder_by_nlst(ftp: ftplib.FTP, path: str) -> Iterator[Remote]:
     before = ftp.pwd()
     ftp.cwd(path)
     try:

@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 from siwarp.ulp.ftp.client import FTP, FTPS, Kind
 
-__all__ = ["Location", "connect", "is_url", "parse_url"]
+__all__ = ["Location", "connect", "is_ftp_url", "parse_url"]
 
 #: Seconds without an answer after which a connection is given up.
 TIMEOUT = 60.0
@@ -30,7 +30,7 @@ class Location:
     path: str
 
 
-def is_url(text: str) -> bool:
+def is_ftp_url(text: str) -> bool:
     """Return whether the text begins like an FTP URL."""
     return text.lower().startswith("ftp://")
 

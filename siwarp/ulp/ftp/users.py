@@ -33,7 +33,7 @@ class Users:
     def validate_authentication(self, name: str, password: str, _handler: Any) -> None:
         """Raise AuthenticationFailed unless a user has this name and password."""
         expected = self._passwords.get(name, "")
-        same = hmac.compare_digest(_encode_octets(expected), _encode_octets(password))
+        same = hmac.compare_digest(_encode_text(expected), _encode_text(password))
         if not same or name not in self._passwords:
             raise AuthenticationFailed("Authentication failed.")
 
@@ -64,7 +64,7 @@ class Users:
         """Do nothing."""
 
 
-def _encode_octets(text: str) -> bytes:
+def _encode_text(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 

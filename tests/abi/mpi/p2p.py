@@ -8,28 +8,32 @@ RANK, SIZE = COMM.rank, COMM.size
 NEXT, BEFORE = (RANK + 1) % SIZE, (RANK - 1) % SIZE
 
 
-def rank_pattern(rank, count, seed):
+def make_numbers_of_rank(rank, count, seed):
     """Return numbers that identify their rank and their position."""
     return numpy.arange(count, dtype="i8") * 7919 + rank * 104729 + seed
 
 
 def check_received_pattern(came, count, seed):
     """Compare the received data with the pattern of the previous rank."""
-    assert numpy.array_equal(came[:count], rank_pattern(BEFORE, count, seed)), (RANK, count, seed)
+    assert numpy.array_equal(came[:count], make_numbers_of_rank(BEFORE, count, seed)), (
+        RANK,
+        count,
+        seed,
+    )
 
 
 for size in (1, 100, 1024, 8192, 100_000, 500_000):
     came = numpy.zeros(size, dtype="i8")
-    COMM.Sendrecv(rank_pattern(RANK, size, 1), NEXT, 1, came, BEFORE, 1)
+    COMM.Sendrecv(make_numbers_of_rank(RANK, size, 1), NEXT, 1, came, BEFORE, 1)
     check_received_pattern(came, size, 1)
     # A synchronous send completes when the receive has started.
-    sent = COMM.Issend(rank_pattern(RANK, size, 2), NEXT, 2)
+    sent = COMM.Issend(make_numbers_of_rank(RANK, size, 2), NEXT, 2)
     COMM.Recv(came, BEFORE, 2)
     sent.Wait()
     check_received_pattern(came, size, 2)
 
 # Many messages are in flight at the same time and received in a different order.
-out = [rank_pattern(RANK, 2000, tag) for tag in range(50)]
+out = [make_numbers_of_rank(RANK, 2000, tag) for tag in range(50)]
 into = [numpy.zeros(2000, dtype="i8") for _ in range(50)]
 requests = [COMM.Irecv(into[tag], BEFORE, 100 + tag) for tag in reversed(range(50))]
 requests += [COMM.Isend(out[tag], NEXT, 100 + tag) for tag in range(50)]
@@ -38,7 +42,7 @@ for tag in range(50):
     check_received_pattern(into[tag], 2000, tag)
 
 # Persistent requests, and a message whose length its receiver probes before receiving it.
-mine, came = rank_pattern(RANK, 5000, 3), numpy.zeros(5000, dtype="i8")
+mine, came = make_numbers_of_rank(RANK, 5000, 3), numpy.zeros(5000, dtype="i8")
 pair = [COMM.Recv_init(came, BEFORE, 3), COMM.Send_init(mine, NEXT, 3)]
 for _ in range(20):
     came[:] = 0
@@ -47,7 +51,7 @@ for _ in range(20):
     check_received_pattern(came, 5000, 3)
 for request in pair:
     request.Free()
-sent = COMM.Isend(rank_pattern(RANK, RANK + 1, 4), NEXT, 4)
+sent = COMM.Isend(make_numbers_of_rank(RANK, RANK + 1, 4), NEXT, 4)
 status = MPI.Status()
 COMM.Probe(BEFORE, 4, status)
 assert status.Get_count(MPI.INT64_T) == BEFORE + 1

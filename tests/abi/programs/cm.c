@@ -404,7 +404,7 @@ static void check_private_data_without_qp(void)
 
 /* ---- forked child ---------------------------------------------------------------------------- */
 
-static void check_id_inherited_by_fork(struct rdma_cm_id *inherited)
+static void check_inherited_id_is_refused(struct rdma_cm_id *inherited)
 {
 	struct rdma_event_channel *own = rdma_create_event_channel();
 	struct rdma_cm_event *event;
@@ -425,7 +425,7 @@ static void check_forked_child(void)
 
 	CHECK(pid >= 0);
 	if (pid == 0)
-		check_id_inherited_by_fork(id);
+		check_inherited_id_is_refused(id);
 	CHECK(waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0);
 	destroy_id_and_qp(id);
 }

@@ -222,7 +222,7 @@ static void check_option_after_bind(struct rdma_cm_id *bound)
 }
 
 /* Checks that no vendor options (ECE) are sent or received. */
-static void check_no_ece_is_exchanged(struct rdma_cm_id *id)
+static void check_no_vendor_options_are_exchanged(struct rdma_cm_id *id)
 {
 	struct ibv_ece ece = { 0 };
 
@@ -237,10 +237,10 @@ static void check_rejection_with_ece(struct rdma_cm_id *listener)
 	struct rdma_cm_id *client = create_resolved_id(other, rdma_get_src_port(listener)), *server;
 	struct rdma_cm_event *event;
 
-	check_no_ece_is_exchanged(client);
+	check_no_vendor_options_are_exchanged(client);
 	CHECK(rdma_connect(client, NULL) == 0);
 	server = wait_connection_request();
-	check_no_ece_is_exchanged(server);
+	check_no_vendor_options_are_exchanged(server);
 	CHECK(rdma_reject_ece(server, "no", 3) == 0);
 	CHECK(rdma_reject_ece(server, "no", 3) == -1 && errno == EINVAL);
 	event = wait_cm_event(other, RDMA_CM_EVENT_REJECTED, client);

@@ -373,7 +373,7 @@ int rdma_resolve_addrinfo(struct rdma_cm_id *id, const char *node, const char *s
 			  const struct rdma_addrinfo *hints);
 int rdma_query_addrinfo(struct rdma_cm_id *id, struct rdma_addrinfo **info);
 
-static void check_rdma_write_cm_event(void)
+static void check_call_rdma_write_cm_event(void)
 {
 	const uint64_t base = 0x5566778899aabb00;
 	struct rdma_cm_event *event;
@@ -431,7 +431,7 @@ static void check_addrinfo_resolution(void)
 
 static void check_newer_rdma_cm_functions(void)
 {
-	check_rdma_write_cm_event();
+	check_call_rdma_write_cm_event();
 	check_addrinfo_resolution();
 	CHECK(strcmp(rdma_event_str(EVENT_USER), "RDMA_CM_EVENT_USER") == 0);
 }
@@ -448,7 +448,7 @@ static struct rdma_addrinfo *get_addrinfo(const char *node, const char *service,
 }
 
 /* Checks rdma_getaddrinfo for both address families, and without node and service. */
-static void check_getaddrinfo(void)
+static void check_rdma_getaddrinfo(void)
 {
 	struct rdma_addrinfo hints = { .ai_flags = RAI_NUMERICHOST }, *info;
 	struct sockaddr_in own = loopback_sockaddr(htons(7471));
@@ -495,7 +495,7 @@ static void check_device_of_loopback(struct ibv_context *first, struct sockaddr 
  * Checks that the devices of a list stay open after rdma_free_devices(): objects on the devices
  * remain valid, and the next list has the same contexts.
  */
-static void check_device_list(void)
+static void check_devices_outlive_list(void)
 {
 	struct sockaddr_in6 v6 = { .sin6_family = AF_INET6,
 				   .sin6_port = htons(9),
@@ -521,10 +521,10 @@ static void check_device_list(void)
 	rdma_free_devices(again);
 }
 
-static void check_addresses_and_devices(void)
+static void check_getaddrinfo_and_device_list(void)
 {
-	check_getaddrinfo();
-	check_device_list();
+	check_rdma_getaddrinfo();
+	check_devices_outlive_list();
 }
 
 /* ---- migration of an id waits for acknowledgements ------------------------------------------- */
@@ -716,7 +716,7 @@ int main(int argc, char **argv)
 		{ "immediate", check_immediate_data },
 		{ "options", check_rdma_set_option },
 		{ "newer", check_newer_rdma_cm_functions },
-		{ "infos", check_addresses_and_devices },
+		{ "infos", check_getaddrinfo_and_device_list },
 		{ "moves", check_migration_waits_for_ack },
 		{ "impatient", check_waits_with_signals },
 		{ "given", check_qp_created_by_other_id },

@@ -10,7 +10,7 @@
 /* Ways in which the client gets its source port */
 enum way { NO_SOURCE, BY_RESOLVE, BY_BIND, WAYS };
 
-static struct rdma_cm_id *create_client_id(enum way way, uint16_t own_be, uint16_t port_be)
+static struct rdma_cm_id *create_client_cm_id(enum way way, uint16_t own_be, uint16_t port_be)
 {
 	struct sockaddr_in source = loopback_sockaddr(own_be), dest = loopback_sockaddr(port_be);
 	struct sockaddr *from = (struct sockaddr *)&source;
@@ -56,7 +56,7 @@ static void check_reported_port(void)
 
 	for (enum way way = NO_SOURCE; way < WAYS; way++)
 		connect_and_disconnect(listener,
-				       create_client_id(way, 0, rdma_get_src_port(listener)));
+				       create_client_cm_id(way, 0, rdma_get_src_port(listener)));
 	CHECK(rdma_destroy_id(listener) == 0);
 }
 
@@ -76,8 +76,8 @@ static void check_port_reuse(void)
 	uint16_t own = find_free_port();
 
 	for (int i = 0; i < 6; i++) {
-		struct rdma_cm_id *client = create_client_id(i % 2 ? BY_BIND : BY_RESOLVE, own,
-							     rdma_get_src_port(listener));
+		struct rdma_cm_id *client = create_client_cm_id(i % 2 ? BY_BIND : BY_RESOLVE, own,
+								rdma_get_src_port(listener));
 
 		CHECK(rdma_get_src_port(client) == own);
 		connect_and_disconnect(listener, client);

@@ -66,7 +66,7 @@ static void check_device_list(void)
 	CHECK(strcmp(ibv_get_device_name(lo.ctx->device), "siw_lo") == 0);
 }
 
-static union ibv_gid gid_of(const struct device *device, int index)
+static union ibv_gid query_gid_at_index(const struct device *device, int index)
 {
 	union ibv_gid one;
 
@@ -115,7 +115,8 @@ static void send_and_check_message(struct side *from, struct side *to, struct ib
 static void check_exchange_between_devices(const struct device *first, const struct device *second,
 					   enum ibv_qp_type type, int index)
 {
-	union ibv_gid gids[2] = { gid_of(first, index), gid_of(second, index) };
+	union ibv_gid gids[2] = { query_gid_at_index(first, index),
+				  query_gid_at_index(second, index) };
 	struct ibv_ah *ahs[2] = { NULL, NULL };
 	struct side a, b;
 
@@ -155,7 +156,8 @@ static void check_exchange_between_devices(const struct device *first, const str
  */
 static void check_ipv6_group(void)
 {
-	union ibv_gid own = gid_of(&near, 1), mgid = { .raw = { 0xff, 0x05, [15] = 0x42 } };
+	union ibv_gid own = query_gid_at_index(&near, 1),
+		      mgid = { .raw = { 0xff, 0x05, [15] = 0x42 } };
 	struct ibv_ah_attr attr, back;
 	struct ibv_wc wc;
 	struct ibv_grh *grh;
@@ -196,7 +198,7 @@ static void check_ipv6_group(void)
 	CHECK(memcmp(b.buf + GRH, "group", 5) == 0);
 	CHECK(ibv_init_ah_from_wc(ctx, PORT, &wc, grh, &back) == 0);
 	CHECK(memcmp(&back.grh.dgid, &own, 16) == 0);
-	CHECK(gid_of(&near, back.grh.sgid_index).raw[0] != 0);
+	CHECK(query_gid_at_index(&near, back.grh.sgid_index).raw[0] != 0);
 	/* A message to a group arrives once, although the queue pair was attached twice. */
 	CHECK(ibv_poll_cq(b.cq, 1, &wc) == 0);
 	CHECK(ibv_detach_mcast(b.qp, &mgid, 0) == 0 && ibv_destroy_ah(ah) == 0);
@@ -284,7 +286,7 @@ static void check_address_changes(void)
 	run_ip_command("addr add 192.0.2.77/24 dev near");
 	wait_async_event(IBV_EVENT_GID_CHANGE);
 	CHECK(find_gid_index("::ffff:192.0.2.77") > 0);
-	gid = gid_of(&near, find_gid_index("::ffff:192.0.2.77"));
+	gid = query_gid_at_index(&near, find_gid_index("::ffff:192.0.2.77"));
 	source_index = (uint8_t)find_gid_index("::ffff:192.0.2.77");
 	attr = loopback_ah_attr();
 	ah = ibv_create_ah(pd, &attr);
@@ -320,7 +322,7 @@ static void check_interface_removal(void)
 	CHECK(list && strcmp(list[0]->name, "siw_near") == 0);
 	select_device(&near);
 	create_side(&a, IBV_QPT_UD, NULL);
-	gid = gid_of(&near, 0);
+	gid = query_gid_at_index(&near, 0);
 	move_qp_to_rts(a.qp, 0);
 	run_ip_command("link del near");
 	wait_async_event(IBV_EVENT_PORT_ERR);

@@ -149,7 +149,7 @@ static void check_access_error_event(void)
  * Checks that a message longer than its receive moves both queue pairs to the error state, and that
  * the requester gets a completion with an error, but no asynchronous event.
  */
-static void check_request_error_event(void)
+static void check_request_error_async_event(void)
 {
 	struct side a, b;
 
@@ -391,7 +391,7 @@ int main(void)
 	check_comm_established_event();
 	check_sq_drained_event();
 	check_access_error_event();
-	check_request_error_event();
+	check_request_error_async_event();
 	check_last_wqe_event();
 	check_cq_overflow();
 	check_solicited_events();

@@ -246,7 +246,7 @@ static void disconnect_all(void)
 	}
 }
 
-static void connect_and_exchange_in_process(void)
+static void connect_group_and_exchange(void)
 {
 	int first = rank / group * group, last = first + group - 1;
 
@@ -312,7 +312,7 @@ int main(int argc, char **argv)
 		CHECK(pid >= 0);
 		if (pid == 0) {
 			CHECK(prctl(PR_SET_PDEATHSIG, SIGKILL) == 0);
-			connect_and_exchange_in_process();
+			connect_group_and_exchange();
 			return 0;
 		}
 	}

@@ -4,7 +4,7 @@
  */
 #include "common.h"
 
-static void check_enum_names(void)
+static void check_enum_str_functions(void)
 {
 	for (int i = -3; i < 60; i++) {
 		const char *all[] = {
@@ -53,7 +53,7 @@ static void check_rkey_increment(void)
 
 int main(void)
 {
-	check_enum_names();
+	check_enum_str_functions();
 	check_rate_conversions();
 	check_rkey_increment();
 	return 0;

@@ -343,7 +343,7 @@ static void check_async_events(void)
  * Acquires the library's locks repeatedly, so that the locks may be held when another thread forks.
  *
  */
-static void *take_library_locks_until_fork(void *unused)
+static void *call_library_until_fork(void *unused)
 {
 	struct ibv_ah_attr path = loopback_ah_attr();
 
@@ -396,7 +396,7 @@ static void check_forked_children(void)
 	init.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
 	init.pd = pd;
 	qp = ibv_create_qp_ex(ctx, &init);
-	CHECK(cqx && qp && pthread_create(&thread, NULL, take_library_locks_until_fork, NULL) == 0);
+	CHECK(cqx && qp && pthread_create(&thread, NULL, call_library_until_fork, NULL) == 0);
 	ibv_wr_start(ibv_qp_to_qp_ex(qp));
 	for (int i = 0; i < 10; i++) {
 		pid_t child = fork();
@@ -414,7 +414,7 @@ static void check_forked_children(void)
 }
 
 /* Checks that a device can be closed while objects of the device are still open. */
-static void check_close_with_open_objects(void)
+static void check_close_succeeds_despite_objects(void)
 {
 	struct ibv_device **list = ibv_get_device_list(NULL);
 	struct ibv_context *mine = ibv_open_device(list[0]);
@@ -445,7 +445,7 @@ int main(void)
 	check_srq_resize();
 	check_async_events();
 	check_forked_children();
-	check_close_with_open_objects();
+	check_close_succeeds_despite_objects();
 	close_loopback_device();
 	return 0;
 }

@@ -83,7 +83,8 @@ static enum ibv_qp_state query_qp_state(struct ibv_qp *qp)
 }
 
 /* Checks that all invalid variants of a state transition fail, then makes the transition. */
-static void check_qp_transition(struct ibv_qp *qp, enum ibv_qp_state to, int required, int foreign)
+static void check_and_make_qp_transition(struct ibv_qp *qp, enum ibv_qp_state to, int required,
+					 int foreign)
 {
 	enum ibv_qp_state from = query_qp_state(qp);
 	struct ibv_qp_attr attr = attr_values_for_state(to);
@@ -152,9 +153,12 @@ static void check_all_transitions(size_t row)
 	qp = ibv_create_qp(pd, &init);
 	CHECK(cq && qp && query_qp_state(qp) == IBV_QPS_RESET);
 	for (int round = 0; round < 2; round++) {
-		check_qp_transition(qp, IBV_QPS_INIT, tables[row].to_init, tables[row].foreign);
-		check_qp_transition(qp, IBV_QPS_RTR, tables[row].to_rtr, tables[row].foreign);
-		check_qp_transition(qp, IBV_QPS_RTS, tables[row].to_rts, tables[row].foreign);
+		check_and_make_qp_transition(qp, IBV_QPS_INIT, tables[row].to_init,
+					     tables[row].foreign);
+		check_and_make_qp_transition(qp, IBV_QPS_RTR, tables[row].to_rtr,
+					     tables[row].foreign);
+		check_and_make_qp_transition(qp, IBV_QPS_RTS, tables[row].to_rts,
+					     tables[row].foreign);
 		check_queried_qp_values(qp, &init);
 		/*
 		 * Transitions to ERR and RESET accept only IBV_QP_STATE in the mask.

@@ -76,7 +76,7 @@ static void check_non_rdma_servers(void)
  * Checks that an rdma_cm event holds the first 255 octets of longer private data, which MPA limits
  * to 512 octets. The MPA Request is of revision 1, which has no depths.
  */
-static void check_long_private_data(struct rdma_cm_id *listener, uint16_t len)
+static void check_long_private_data_truncated(struct rdma_cm_id *listener, uint16_t len)
 {
 	static const uint8_t frame[] = "MPA ID Req Frame\x40\x01";
 	struct sockaddr_in addr = loopback_sockaddr(rdma_get_src_port(listener));
@@ -126,8 +126,8 @@ static void check_non_mpa_clients(void)
 			;
 		CHECK(close(fd) == 0);
 	}
-	check_long_private_data(listener, 256);
-	check_long_private_data(listener, 512);
+	check_long_private_data_truncated(listener, 256);
+	check_long_private_data_truncated(listener, 512);
 	connect_ids(listener, &client, &server);
 	disconnect_ids(client, server);
 	CHECK(rdma_destroy_id(listener) == 0);

@@ -143,7 +143,7 @@ static void sleep_until_cq_event(int epoll)
  * Polls the completions of 16 Writes after every 16th Write, so that the send queue does not fill.
  *
  */
-static void drain_send_completions(int i)
+static void wait_after_every_16_writes(int i)
 {
 	if (i % 16 == 0)
 		for (int n = 0; n < 16; n++)
@@ -164,7 +164,7 @@ static void run_answering_child(bool by_write)
 			poll_receive((char)i);
 		send_message_filled_with((char)i, by_write);
 		if (by_write)
-			drain_send_completions(i);
+			wait_after_every_16_writes(i);
 	}
 	/* The child must not exit before the last message is sent. */
 	CHECK(read(ends[1], &peer, 1) == 1);
@@ -216,7 +216,7 @@ static void send_and_wait(const char *way, bool by_write)
 		if (looks)
 			busy_poll_memory_for_message((char)i, by_write);
 		if (by_write)
-			drain_send_completions(i);
+			wait_after_every_16_writes(i);
 		else
 			poll_receive((char)i);
 	}

@@ -94,7 +94,7 @@ def killed_endpoint_test_rows() -> Iterator[Row]:
             )
 
 
-def killed_during_connect_test_rows() -> Iterator[Row]:
+def killed_during_connect_test_cases() -> Iterator[Row]:
     """Yield rows of short programs, one of which gdb kills at a connection call."""
     for name, run, client, quiet, port in (
         ("rdma_server", "", "rdma_client -s {addr}", "end 0", RDMA_CM),

@@ -45,7 +45,7 @@ def gloo_test_rows() -> Iterator[Row]:
     )
 
 
-def rpma_test_rows() -> Iterator[Row]:
+def rpma_test_definitions() -> Iterator[Row]:
     """Yield rows of librpma with Writes, flushes, Reads, atomic Writes and messages."""
     both = "{work}/libs-rpma", f"{{addr}} {RPMA}"
     for env in ({}, {"SIWARP_PERSONA": "iwarp"}):
@@ -141,7 +141,7 @@ def qperf_test_rows() -> Iterator[Row]:
         )
 
 
-def fio_test_rows() -> Iterator[Row]:
+def fio_test_cases() -> Iterator[Row]:
     """Yield rows of fio's engine rdma; --rw=write selects the initiator, --rw=read the target."""
     # fio uses threads here, because a hanging program is killed with its session, but each process
     # of fio has a separate session.

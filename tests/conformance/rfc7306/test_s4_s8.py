@@ -23,11 +23,11 @@ from unit.rdmap.rdmap_harness import (
 from siwarp.inspect import AtomicRequest, ImmediateData, Opcode, Queue
 
 ADD = 0
-#: The kinds of message that `send_and_read_header` can have siwarp send on a stream.
+#: The kinds of message that `header_of_message_sent` can have siwarp send on a stream.
 MESSAGE_KINDS = ["request", "response", "immediate", "immediate with event"]
 
 
-def send_and_read_header(layer_poller: RdmapPoller, stream: Stream, which: str) -> Any:
+def header_of_message_sent(layer_poller: RdmapPoller, stream: Stream, which: str) -> Any:
     """Have siwarp send one message of this kind, and return its header."""
     m = layer_poller.register_new_memory(8)
     if which == "request":
@@ -59,7 +59,7 @@ OPCODE_OF = dict(
 def test_each_rfc_7306_message_is_sent_with_its_opcode_version_one_and_no_stag(
     layer_poller: RdmapPoller, which: str
 ) -> None:
-    head = send_and_read_header(layer_poller, layer_poller.create_initiator(), which)
+    head = header_of_message_sent(layer_poller, layer_poller.create_initiator(), which)
     assert (head.rv, head.opcode, head.inv_stag) == (1, OPCODE_OF[which], 0)
     assert (head.t, head.dv, head.ddp_rsvd, head.rdmap_rsvd) == (0, 1, 0, 0)
 

@@ -68,7 +68,7 @@ def test_an_atomic_request_is_untagged_on_the_queue_of_read_requests(
 ) -> None:
     stream = layer_poller.create_initiator()
     m = layer_poller.register_new_memory(16)
-    stream.send_operation(Opcode.RDMA_READ_REQUEST, [m.sge(0, 8)], rkey=3, remote_to=4)
+    stream.begin_and_flush_operation(Opcode.RDMA_READ_REQUEST, [m.sge(0, 8)], rkey=3, remote_to=4)
     stream.request_atomic(m.sge(8, 8), 0x1234, 0x5678, kind=ADD, data=7)
     assert stream.read_sent_read_request()[0].msn == 1
     head, request = stream.read_sent_atomic_request()
@@ -167,7 +167,7 @@ def test_an_invalid_atomic_response_is_an_error_and_places_nothing(
     m = layer_poller.register_new_memory(8)
     number = 1
     if asked == Opcode.RDMA_READ_REQUEST:
-        stream.send_operation(asked, [m.sge()], rkey=1)
+        stream.begin_and_flush_operation(asked, [m.sge()], rkey=1)
         stream.read_sent_read_request()
     elif asked:
         stream.request_atomic(m.sge(), kind=ADD)

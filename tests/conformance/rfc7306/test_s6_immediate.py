@@ -35,7 +35,7 @@ def post_write_with_imm(
     data = ffi.new("uint8_t[]", octet_pattern(size) or b"\0")
     stream._kept.append(data)
     source = [(int(ffi.cast("uintptr_t", data)), size, 0)] if size else []
-    stream.send_operation(Opcode.RDMA_WRITE, source, rkey=7, remote_to=0x100, **how)
+    stream.begin_and_flush_operation(Opcode.RDMA_WRITE, source, rkey=7, remote_to=0x100, **how)
 
 
 @pytest.mark.parametrize("opcode", OPCODES)
@@ -66,7 +66,7 @@ def test_immediate_data_follow_their_write_and_use_the_msns_of_sends(
     said = [int.from_bytes(octets[:4], sys.byteorder) for _, octets in untagged_ones[1:]]
     assert said == [0, 1, 2]
     assert [len(octets) for head, octets in seen if head.t] == [0, 200_000, 400_000]
-    assert (stream.begun_operation_count, stream.tcp_accepted_operation_count) == (4, 4)
+    assert (stream.begun_operation_count, stream.count_operations_accepted_by_tcp) == (4, 4)
 
 
 @pytest.mark.parametrize("opcode", OPCODES)
@@ -86,7 +86,7 @@ def test_each_immediate_data_message_consumes_a_receive_and_is_delivered_in_orde
     )
     seen = []
     while len(seen) < 3:
-        if lib.siw_rdmap_recv(stream.handle, event) == 1 and event.kind == lib.SIW_RDMAP_RECV:
+        if lib.siw_rdmap_next_event(stream.handle, event) == 1 and event.kind == lib.SIW_RDMAP_RECV:
             imm = int.from_bytes(bytes(ffi.buffer(ffi.addressof(event, "imm"))), "big")
             seen.append((event.user_data, event.with_imm, event.solicited, imm * event.with_imm))
     se = opcode == Opcode.IMMEDIATE_SE
@@ -116,7 +116,9 @@ def test_immediate_data_may_arrive_in_two_segments(layer_poller: RdmapPoller) ->
         build_immediate(body=b"\1\2\3", l=0), build_immediate(body=b"\4\0\0\0\0", mo=3)
     )
     event = ffi.new("struct siw_rdmap_event *")
-    while not (lib.siw_rdmap_recv(stream.handle, event) == 1 and event.kind == lib.SIW_RDMAP_RECV):
+    while not (
+        lib.siw_rdmap_next_event(stream.handle, event) == 1 and event.kind == lib.SIW_RDMAP_RECV
+    ):
         pass
     assert bytes(ffi.buffer(ffi.addressof(event, "imm"))) == b"\1\2\3\4"
 
@@ -132,7 +134,7 @@ def test_nine_octets_of_immediate_data_in_two_segments_are_an_error(
     )
     stream.assert_terminates_with(UNSPECIFIED)
     assert m.is_untouched()
-    assert stream.take_next_posted_receive() == 1
+    assert stream.pop_partial_receive() == 1
 
 
 def test_immediate_data_without_a_posted_receive_are_refused(layer_poller: RdmapPoller) -> None:

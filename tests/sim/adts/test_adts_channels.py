@@ -256,7 +256,7 @@ def test_credits_granted_never_exceed_units_received_given_back_and_receives_pos
             returned[channel] = header.returned
         on_receive(channel, receive, wc)
 
-    def count_unit_of_join_and_process_it(channel: RDChannel, *counts: int) -> None:
+    def process_join_and_count_unit(channel: RDChannel, *counts: int) -> None:
         used[channel] = 1
         process_join(channel, *counts)
 
@@ -264,10 +264,10 @@ def test_credits_granted_never_exceed_units_received_given_back_and_receives_pos
         monkeypatch.setattr(module, "put_unit_header", save_granted_count_and_put_header)
     monkeypatch.setattr(RDMAChannel, "_post_send", check_open_credits_and_post_send)
     monkeypatch.setattr(RDMAChannel, "on_receive", count_received_unit_and_process_it)
-    monkeypatch.setattr(RDChannel, "process_join", count_unit_of_join_and_process_it)
+    monkeypatch.setattr(RDChannel, "process_join", process_join_and_count_unit)
     limits = Limits(unit=UNIT, memory=24 * UNIT, window=8)
 
-    async def exchange_and_run_out_of_memory() -> None:
+    async def open_channels_until_limit() -> None:
         async with run_acceptors(kind, limits) as server:
             pairs = [await server.open_channel_pair()]
             with contextlib.suppress(LimitError):
@@ -282,7 +282,7 @@ def test_credits_granted_never_exceed_units_received_given_back_and_receives_pos
             assert any(returned.values())
             await asyncio.gather(*(a.close() for a, _ in pairs))
 
-    run_in_world(world, exchange_and_run_out_of_memory())
+    run_in_world(world, open_channels_until_limit())
     assert checks > 100
 
 
@@ -520,7 +520,7 @@ def test_peers_that_take_no_data_lose_their_memory_to_sessions_of_another_transp
 
 @KINDS
 def test_1000_sessions_over_two_transports_fit_into_64_mib(world: World, kind: str) -> None:
-    async def invite_1000_peers() -> None:
+    async def check_units_of_1000_expected_peers() -> None:
         async with run_acceptors(kind, Limits(unit=1 << 20, memory=64 << 20)) as server:
             tokens = (number.to_bytes(16, "big") for number in range(10_000))
 
@@ -539,7 +539,7 @@ def test_1000_sessions_over_two_transports_fit_into_64_mib(world: World, kind: s
                 for _ in range(1000):
                     invite_peer_and_get_unit_size(other)
 
-    run_in_world(world, invite_1000_peers())
+    run_in_world(world, check_units_of_1000_expected_peers())
 
 
 def test_1000_sessions_at_a_time_exchange_units(world: World) -> None:
@@ -704,7 +704,7 @@ def test_a_server_that_holds_its_receives_is_told_that_they_are_scarce(
 ) -> None:
     told: list[bool] = []
 
-    async def hold_units() -> None:
+    async def receive_without_releasing_units() -> None:
         async with run_acceptors(kind, LIMITS, told.append) as server:
             held = []
             channels = []
@@ -732,7 +732,7 @@ def test_a_server_that_holds_its_receives_is_told_that_they_are_scarce(
             await asyncio.gather(*sending, return_exceptions=True)
             await asyncio.gather(*(channel.close() for channel in channels))
 
-    run_in_world(world, hold_units())
+    run_in_world(world, receive_without_releasing_units())
 
 
 @KINDS

@@ -102,7 +102,7 @@ def test_a_peer_that_sends_nothing_or_half_a_handshake_is_closed_after_10_s(host
         assert 9 <= hosts.world.now - began <= 12
         rendezvous.abort("the end of the test")
 
-    async def send_nothing(rendezvous: Channel) -> None:
+    async def stay_silent(rendezvous: Channel) -> None:
         pass
 
     async def send_hello(rendezvous: Channel) -> None:
@@ -111,7 +111,7 @@ def test_a_peer_that_sends_nothing_or_half_a_handshake_is_closed_after_10_s(host
     async def stop_before_authentication_proof() -> None:
         async with await hosts.start_server() as server:
             await asyncio.gather(
-                send_part_and_wait_for_end(send_nothing), send_part_and_wait_for_end(send_hello)
+                send_part_and_wait_for_end(stay_silent), send_part_and_wait_for_end(send_hello)
             )
             assert server.sessions == 0
 
@@ -139,13 +139,13 @@ def test_if_a_channel_does_not_open_the_next_one_is_used(
     other = {"rd": "rc", "rc": "rd"}[hosts.kind]
     open_channel = handshake.open_channel
 
-    async def open_channel_of_other_kind_only(kind: Any, *rest: Any) -> Channel:
+    async def open_channel_unless_blocked_kind(kind: Any, *rest: Any) -> Channel:
         if kind == hosts.kind:
             await asyncio.sleep(3)
             raise ChannelEnded("the network drops its packets", Cause.TIMEOUT)
         return await open_channel(kind, *rest)
 
-    monkeypatch.setattr(handshake, "open_channel", open_channel_of_other_kind_only)
+    monkeypatch.setattr(handshake, "open_channel", open_channel_unless_blocked_kind)
 
     async def connect_over_other_channel_kind() -> None:
         both = [hosts.kind, other]

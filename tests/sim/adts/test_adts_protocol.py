@@ -51,7 +51,7 @@ def two_simulated_hosts(world: World, tmp_path: Path, request: pytest.FixtureReq
 
 
 @asynccontextmanager
-async def open_rendezvous(hosts: Hosts) -> AsyncIterator[Channel]:
+async def connect_silent_rendezvous(hosts: Hosts) -> AsyncIterator[Channel]:
     """Yield a connection to a server (a rendezvous) on which nothing has been sent yet."""
     async with await hosts.start_server():
         rendezvous = await endpoints.connect_rendezvous("rc", (B, 18517))
@@ -64,7 +64,7 @@ async def open_rendezvous(hosts: Hosts) -> AsyncIterator[Channel]:
 @asynccontextmanager
 async def open_session_as_initiator(hosts: Hosts, **limits: Any) -> AsyncIterator[Agreement]:
     """Yield a session with a server, in which the test sends the initiator's records itself."""
-    async with open_rendezvous(hosts) as rendezvous:
+    async with connect_silent_rendezvous(hosts) as rendezvous:
         kinds = handshake.parse_channels([hosts.kind])
         joined = await handshake.initiate_session(
             rendezvous, B, KEY, kinds, replace(LIMITS, **limits)
@@ -113,7 +113,7 @@ def test_a_hello_is_answered_with_a_hello_and_a_new_nonce(hosts: Hosts) -> None:
     nonces = set()
 
     async def send_hello_and_save_nonce() -> None:
-        async with open_rendezvous(hosts) as rendezvous:
+        async with connect_silent_rendezvous(hosts) as rendezvous:
             assert await is_silent(rendezvous, 5)
             await send_messages(rendezvous, HELLO)
             ((_, answer),) = await receive_messages(rendezvous)
@@ -131,7 +131,7 @@ def test_a_hello_is_answered_with_a_hello_and_a_new_nonce(hosts: Hosts) -> None:
 @pytest.mark.parametrize("first", [wire.Auth(bytes(32)), wire.Get(b""), wire.Bye()])
 def test_a_session_that_does_not_begin_with_hello_is_refused(hosts: Hosts, first: Message) -> None:
     async def send_other_message_first() -> None:
-        async with open_rendezvous(hosts) as rendezvous:
+        async with connect_silent_rendezvous(hosts) as rendezvous:
             await send_messages(rendezvous, first)
             assert (await receive_until_error_message(rendezvous)).code == ErrorCode.PROTOCOL
 
@@ -141,7 +141,7 @@ def test_a_session_that_does_not_begin_with_hello_is_refused(hosts: Hosts, first
 @pytest.mark.clause("ADTS-HELLO-2")
 def test_a_peer_without_a_common_version_is_told_so(hosts: Hosts) -> None:
     async def send_versions_and_get_error(lowest: int, highest: int) -> Message:
-        async with open_rendezvous(hosts) as rendezvous:
+        async with connect_silent_rendezvous(hosts) as rendezvous:
             await send_messages(rendezvous, replace(HELLO, min_version=lowest, max_version=highest))
             assert isinstance((await receive_messages(rendezvous))[0][1], wire.Hello)
             if lowest > 1:
@@ -261,7 +261,7 @@ def test_the_smaller_numbers_of_both_hellos_apply(
 @pytest.mark.clause("ADTS-CRED-4")
 def test_an_initiator_with_too_small_a_window_is_refused(hosts: Hosts) -> None:
     async def send_hello_with_small_window() -> None:
-        async with open_rendezvous(hosts) as rendezvous:
+        async with connect_silent_rendezvous(hosts) as rendezvous:
             kind = handshake.parse_channels([hosts.kind])
             own = replace(HELLO, channels=kind, window=3)
             await send_messages(rendezvous, own)
@@ -340,7 +340,7 @@ def test_a_receiver_can_cancel_a_transfer(hosts: Hosts) -> None:
 def test_an_end_that_was_asked_to_pause_sends_no_files_until_it_may(hosts: Hosts) -> None:
     (hosts.root / "small").write_bytes(b"x")
 
-    async def pause_server_and_resume_it() -> None:
+    async def send_pause_then_resume() -> None:
         async with open_session_as_initiator(hosts) as joined:
             channel = joined.channel
             await send_messages(channel, wire.Pause())
@@ -350,7 +350,7 @@ def test_an_end_that_was_asked_to_pause_sends_no_files_until_it_may(hosts: Hosts
             types = [type(message) for _, message in await receive_messages(channel)]
             assert types == [wire.Open, wire.End]  # DATA records are no messages
 
-    hosts.run_coroutine(pause_server_and_resume_it())
+    hosts.run_coroutine(send_pause_then_resume())
 
 
 @pytest.mark.clause("ADTS-END-3", "ADTS-END-4")

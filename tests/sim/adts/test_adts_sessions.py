@@ -183,7 +183,7 @@ def test_after_a_crash_of_either_end_the_same_call_completes_the_file(
     with World(seed=step + 1, faults="rate=4Mbit,delay=10ms") as world:
         hosts = Hosts(world, tmp_path / "root", kind)
 
-        async def put_and_crash() -> None:
+        async def crash_host_during_put() -> None:
             server = await hosts.start_server()
             putting = asyncio.ensure_future(
                 put_directory_in_new_session(hosts, tmp_path / "source")
@@ -198,7 +198,7 @@ def test_after_a_crash_of_either_end_the_same_call_completes_the_file(
                 result = await put_directory_in_new_session(hosts, tmp_path / "source")
                 assert result.files == 1
 
-        hosts.run_coroutine(put_and_crash())
+        hosts.run_coroutine(crash_host_during_put())
     assert read_files_below(hosts.root) == read_files_below(tmp_path / "source")
 
 
@@ -476,7 +476,7 @@ def test_memory_and_open_files_are_transferred(hosts: Hosts, tmp_path: Path) -> 
 
     octets = bytes(range(256)) * 2000
 
-    async def transfer_memory_and_open_files() -> None:
+    async def put_and_get_file_objects() -> None:
         async with await hosts.start_server(), await hosts.connect_client() as session:
             await session.put(octets, "bytes")
             await session.put(io.BytesIO(octets), "file")
@@ -497,7 +497,7 @@ def test_memory_and_open_files_are_transferred(hosts: Hosts, tmp_path: Path) -> 
             result = await session.get("file", bytearray(9))
             assert [f.code for f in result.failures] == [ErrorCode.NO_SPACE]
 
-    hosts.run_coroutine(transfer_memory_and_open_files())
+    hosts.run_coroutine(put_and_get_file_objects())
 
 
 @pytest.mark.parametrize("hosts", ["rd", "rc"], indirect=True)
@@ -513,7 +513,7 @@ def test_an_array_is_sent_from_its_own_memory_which_is_registered_while_it_exist
 
     monkeypatch.setattr(MemoryOrigin, "read", count_and_read)
 
-    async def put_arrays_at_one_address() -> None:
+    async def send_arrays_from_same_address() -> None:
         async with await hosts.start_server(), await hosts.connect_client() as session:
             channel = session._exchange.channel
             assert isinstance(channel, RDMAChannel)
@@ -532,7 +532,7 @@ def test_an_array_is_sent_from_its_own_memory_which_is_registered_while_it_exist
             assert len(copied) == 4
             assert max(copied) < LIMITS.unit
 
-    hosts.run_coroutine(put_arrays_at_one_address())
+    hosts.run_coroutine(send_arrays_from_same_address())
 
 
 @pytest.mark.parametrize("hosts", ["rd", "rc"], indirect=True)
@@ -545,12 +545,12 @@ def test_memory_that_cannot_be_registered_is_copied(
     monkeypatch.setattr(Registrations, "take", refuse_registration)
     array = np.arange(100_000)
 
-    async def put_array() -> None:
+    async def put_array_as_file() -> None:
         async with await hosts.start_server(), await hosts.connect_client() as session:
             assert (await session.put(array, "array")).failures == []
             assert (hosts.root / "array").read_bytes() == array.tobytes()
 
-    hosts.run_coroutine(put_array())
+    hosts.run_coroutine(put_array_as_file())
 
 
 @pytest.mark.clause("ADTS-FILE-11")

@@ -8,7 +8,14 @@ import sys
 import net
 import pytest
 from peer.link import BAD, CLEAN, Faults, open_udp_socket, receive_waiting_datagrams, run_until
-from peer.ours import LIMIT_S, SEED, TIMEOUT_S, seeded_octets, siwarp_queue_pair, stress_round_count
+from peer.ours import (
+    LIMIT_S,
+    SEED,
+    TIMEOUT_S,
+    open_siwarp_queue_pair,
+    seeded_octets,
+    stress_round_count,
+)
 from peer.rd import RdPeer
 from peer.rd_ends import (
     BASE,
@@ -31,7 +38,7 @@ from peer.rd_wire import (
     unused_fields_are_zero,
 )
 from peer.rdmap import CMP_SWAP, FETCH_ADD, Arrival
-from peer.wire import append_crc, strip_crc
+from peer.wire import append_crc, verify_and_strip_crc
 
 from siwarp.verbs import QPAttr, QPType, RemoteBuffer, WCOpcode, WCStatus, WROpcode
 
@@ -261,7 +268,7 @@ def test_a_restarted_siwarp_ends_the_incarnation_of_its_former_instance() -> Non
         both.peer.conversation_with(both.link.near).send(b"before")
         both.run_until(lambda: both.peer.is_idle() and len(both.ours.got) == 1)
         old = both.peer.get_or_create_rd_pair(both.link.near)
-        with siwarp_queue_pair(QPType.RD, attr=QPAttr(qkey=QKEY)) as again:
+        with open_siwarp_queue_pair(QPType.RD, attr=QPAttr(qkey=QKEY)) as again:
             both.ours, before = again, both.ours
             both.link.siwarp = again.qp.addr
             lost = old.talk.send(b"to nobody")
@@ -320,7 +327,7 @@ def test_write_records_arrive_whole() -> None:
 
 def build_hello(body: bytes, version: int = 1) -> bytes:
     """Build a HELLO datagram that states the given version in octet 0 only."""
-    made = bytearray(strip_crc(Datagram(HELLO, QKEY, 77, 0, body=body).octets()))
+    made = bytearray(verify_and_strip_crc(Datagram(HELLO, QKEY, 77, 0, body=body).octets()))
     made[0] = HELLO << 4 | version << 2 | 2
     return append_crc(bytes(made))
 

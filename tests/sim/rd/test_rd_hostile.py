@@ -10,7 +10,7 @@ from _siwarp_layers import ffi, lib
 from unit.llp.llp_harness import Counters, temporary_setting
 from unit.rd.rd_kit import HELLO, OFFER, Endpoint, ScapyRdPeer, poll_until, send_all_segments
 
-from siwarp.inspect.rd import RDDatagram, RDType, handshake_cookie
+from siwarp.inspect.rd import RDDatagram, RDType, cookie_in_handshake_body
 
 # ---- cookies
 
@@ -24,7 +24,7 @@ def test_a_handshake_cookie_is_valid_for_its_time_and_no_longer(make_endpoint, m
     s.other = old.source_epoch
     net.sleep(0.31)
     counters = Counters()
-    s.send_datagram(RDType.ECHO, body=OFFER + handshake_cookie(old.body))
+    s.send_datagram(RDType.ECHO, body=OFFER + cookie_in_handshake_body(old.body))
     assert s.receives_nothing() and counters["drop_rd_cookie"] == 1
     assert lib.siw_rd_peer_count(e.c) == 0
     s.connect()
@@ -38,7 +38,7 @@ def test_replayed_datagrams_do_not_revive_an_ended_incarnation(make_endpoint, ma
     victim, other = make_scapy_rd_peers(e, 2)
     c = victim.request_challenge()
     victim.other = c.source_epoch
-    overheard = [victim.send_datagram(RDType.ECHO, body=OFFER + handshake_cookie(c.body))]
+    overheard = [victim.send_datagram(RDType.ECHO, body=OFFER + cookie_in_handshake_body(c.body))]
     assert victim.receive_datagram(RDType.ACK)
     overheard.append(victim.send_datagram(RDType.DATA, body=b"pay me once"))
     poll_until(lambda: e.received_data() == [b"pay me once"], e)
@@ -49,7 +49,7 @@ def test_replayed_datagrams_do_not_revive_an_ended_incarnation(make_endpoint, ma
     counters = Counters()
     c = other.request_challenge()
     other.other = c.source_epoch
-    other.send_datagram(RDType.ECHO, body=OFFER + handshake_cookie(c.body))
+    other.send_datagram(RDType.ECHO, body=OFFER + cookie_in_handshake_body(c.body))
     for octets in overheard:
         victim.sock.sendto(octets, victim.dest)
     victim.discard_datagrams_until_silent()
@@ -71,7 +71,7 @@ def test_replayed_datagrams_of_a_former_incarnation_have_no_effect(
     said = [bytes(s.build_datagram(RDType.HELLO, dest_epoch=0, body=HELLO))]
     c = s.request_challenge()
     s.other = c.source_epoch
-    said.append(s.send_datagram(RDType.ECHO, body=OFFER + handshake_cookie(c.body)))
+    said.append(s.send_datagram(RDType.ECHO, body=OFFER + cookie_in_handshake_body(c.body)))
     assert s.receive_datagram(RDType.ACK)
     said += [s.send_datagram(RDType.DATA, psn=s.epoch + i, body=b"old %d" % i) for i in range(5)]
     poll_until(lambda: len(e.received_data()) == 5, e)
@@ -145,7 +145,7 @@ def test_idle_peer_records_are_evicted_although_most_records_are_in_use(
         def connect_and_check_peer_eviction(s: ScapyRdPeer = s, goal: int = i + 1) -> bool:
             c = s.request_challenge()
             s.other = c.source_epoch
-            s.send_datagram(RDType.ECHO, body=OFFER + handshake_cookie(c.body))
+            s.send_datagram(RDType.ECHO, body=OFFER + cookie_in_handshake_body(c.body))
             s.discard_datagrams_until_silent()
             return counters["rd_evicted"] == goal
 
@@ -358,7 +358,7 @@ def test_a_restarted_peer_receives_none_of_the_messages_for_its_former_incarnati
     s.epoch, s.other = 0x5555, 0
     s.connect()
     e.news.clear()
-    assert lib.siw_rd_total_queued_segments(peer, lib.SIW_RD_REQUESTS) == 0
+    assert lib.siw_rd_segments_ever_queued(peer, lib.SIW_RD_REQUESTS) == 0
     assert e.send(peer, b"new") == 1
     first = s.receive_datagram(RDType.DATA)
     assert (first.body, first.psn, first.dest_epoch) == (b"new", s.other, s.epoch)

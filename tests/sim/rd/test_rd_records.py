@@ -8,7 +8,7 @@ from harness.rd_harness import QKEY, RDEnd
 from harness.verbs_harness import Rig, counter_value
 from unit.rd.rd_kit import HELLO, OFFER
 
-from siwarp.inspect.rd import RDDatagram, RDType, handshake_cookie
+from siwarp.inspect.rd import RDDatagram, RDType, cookie_in_handshake_body
 
 PEER_RECORDS, EXCESS_PEERS = 64, 200
 
@@ -34,7 +34,7 @@ class PeerRecordOccupier:
         challenge = RDDatagram(self.sock.recv(2048))
         assert challenge.type == RDType.CHALLENGE
         self.other = challenge.source_epoch
-        self.send_datagram(RDType.ECHO, OFFER + handshake_cookie(challenge.body))
+        self.send_datagram(RDType.ECHO, OFFER + cookie_in_handshake_body(challenge.body))
         assert RDDatagram(self.sock.recv(2048)).type == RDType.ACK
 
 

@@ -53,7 +53,7 @@ class Attacker(ScriptedRDPeer):
             self.send_datagram(RDType.PROBE, credit=self.credit)
 
 
-def shared_attacker_address(i: int) -> str:
+def same_address_for_attackers(i: int) -> str:
     return "10.0.0.9"
 
 
@@ -67,7 +67,11 @@ def separate_attacker_address(i: int) -> str:
 
 with_each_crowd_size = pytest.mark.parametrize(
     ("n", "where"),
-    [(200, shared_attacker_address), (200, good_client_address), (300, separate_attacker_address)],
+    [
+        (200, same_address_for_attackers),
+        (200, good_client_address),
+        (300, separate_attacker_address),
+    ],
 )
 with_each_attack = pytest.mark.parametrize(
     "how", ["grants no credit", "is not ready", "acknowledges nothing"]

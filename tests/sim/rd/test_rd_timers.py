@@ -24,7 +24,7 @@ def test_each_of_many_peers_has_its_own_timers_and_a_reset_peer_has_none(make_en
     for s in strangers:
         s.receive_datagram(RDType.HELLO)
     for i in given_up:
-        lib.siw_rd_reset_peer(peers[i], lib.SIW_RD_CLOSED_END)
+        lib.siw_rd_end_peer_incarnation(peers[i], lib.SIW_RD_CLOSED_END)
         strangers[i].discard_datagrams_until_silent()
     others = [s for i, s in enumerate(strangers) if i not in given_up]
     for _ in range(3):

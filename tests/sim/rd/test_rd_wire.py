@@ -15,7 +15,7 @@ from siwarp.inspect.rd import (
     RDDatagram,
     RDReason,
     RDType,
-    handshake_cookie,
+    cookie_in_handshake_body,
 )
 
 # ---- start of an incarnation
@@ -33,7 +33,7 @@ def test_only_an_echo_creates_a_peer_record_and_a_challenge_is_no_longer_than_it
     assert challenge.dest_epoch == s.epoch and challenge.source_epoch != 0
     assert lib.siw_rd_peer_count(e.c) == 0 and not e.news
     s.other = challenge.source_epoch
-    s.send_datagram(RDType.ECHO, body=OFFER + handshake_cookie(challenge.body))
+    s.send_datagram(RDType.ECHO, body=OFFER + cookie_in_handshake_body(challenge.body))
     ack = s.receive_datagram()
     assert (ack.type, ack.source_epoch, ack.dest_epoch) == (RDType.ACK, s.other, s.epoch)
     assert ack.acknowledged == s.epoch and ack.credit >= 64 and ack.ird == 7
@@ -54,7 +54,7 @@ def test_an_echo_with_a_changed_octet_in_its_cookie_creates_no_peer_record(uncon
     c = s.request_challenge()
     s.other = c.source_epoch
     # Octets 4 to 11 of a cookie are not checked.
-    cookie = handshake_cookie(c.body)
+    cookie = cookie_in_handshake_body(c.body)
     for i in [*range(4), *range(12, 20)]:
         s.send_datagram(
             RDType.ECHO, body=OFFER + cookie[:i] + bytes([cookie[i] ^ 1]) + cookie[i + 1 :]
@@ -69,11 +69,15 @@ def test_a_cookie_is_valid_only_for_its_address_and_epochs(unconnected_endpoint)
     s.other = c.source_epoch
     other = ScapyRdPeer(e, epoch=s.epoch)
     other.other = s.other
-    other.send_datagram(RDType.ECHO, body=OFFER + handshake_cookie(c.body))
+    other.send_datagram(RDType.ECHO, body=OFFER + cookie_in_handshake_body(c.body))
     assert other.receives_nothing()
     other.close()
-    s.send_datagram(RDType.ECHO, body=OFFER + handshake_cookie(c.body), source_epoch=s.epoch + 1)
-    s.send_datagram(RDType.ECHO, body=OFFER + handshake_cookie(c.body), dest_epoch=s.other + 1)
+    s.send_datagram(
+        RDType.ECHO, body=OFFER + cookie_in_handshake_body(c.body), source_epoch=s.epoch + 1
+    )
+    s.send_datagram(
+        RDType.ECHO, body=OFFER + cookie_in_handshake_body(c.body), dest_epoch=s.other + 1
+    )
     assert s.receives_nothing() and lib.siw_rd_peer_count(e.c) == 0
 
 
@@ -84,7 +88,7 @@ def test_a_repeated_echo_is_acknowledged_again_and_resets_nothing(connected_endp
     assert s.receive_datagram(RDType.ACK).acknowledged == s.epoch + 1
     fresh = s.request_challenge()
     assert fresh.source_epoch == s.other
-    s.send_datagram(RDType.ECHO, body=OFFER + handshake_cookie(fresh.body))
+    s.send_datagram(RDType.ECHO, body=OFFER + cookie_in_handshake_body(fresh.body))
     assert s.receive_datagram(RDType.ACK).acknowledged == s.epoch + 1
     assert not e.event_count("restarted") and e.received_data() == [b"one"]
 
@@ -94,7 +98,7 @@ def test_an_old_echo_does_not_revive_the_former_incarnation(unconnected_endpoint
     e, s = unconnected_endpoint
     old = s.request_challenge()
     old_echo = s.build_datagram(
-        RDType.ECHO, dest_epoch=old.source_epoch, body=OFFER + handshake_cookie(old.body)
+        RDType.ECHO, dest_epoch=old.source_epoch, body=OFFER + cookie_in_handshake_body(old.body)
     )
     s.sock.sendto(bytes(old_echo), s.dest)
     assert s.receive_datagram(RDType.ACK)
@@ -159,12 +163,12 @@ def test_of_two_simultaneous_connection_attempts_the_one_with_the_greater_epoch_
     assert (c.source_epoch, c.dest_epoch) == (own, s.epoch)
     s.other = own
     counters = Counters()
-    s.send_datagram(RDType.ECHO, body=OFFER + handshake_cookie(c.body))
+    s.send_datagram(RDType.ECHO, body=OFFER + cookie_in_handshake_body(c.body))
     if by < 0:
         poll_until(lambda: counters["drop_rd_epoch"] == 1, e)
         s.discard_datagrams_until_silent()
         s.send_datagram(RDType.CHALLENGE, body=OFFER + b"c" * COOKIE_LEN)
-        assert handshake_cookie(s.receive_datagram(RDType.ECHO).body) == b"c" * COOKIE_LEN
+        assert cookie_in_handshake_body(s.receive_datagram(RDType.ECHO).body) == b"c" * COOKIE_LEN
         s.send_datagram(RDType.ACK)
     data = s.receive_datagram(RDType.DATA)
     assert (data.body, data.psn) == (b"begun here", own)
@@ -225,7 +229,7 @@ def test_another_challenge_replaces_a_challenge_whose_echoes_were_not_answered(
     echo = s.receive_datagram(RDType.ECHO)
     while echo.dest_epoch == old:
         echo = s.receive_datagram(RDType.ECHO)
-    assert (echo.dest_epoch, handshake_cookie(echo.body)) == (s.epoch, b"2" * COOKIE_LEN)
+    assert (echo.dest_epoch, cookie_in_handshake_body(echo.body)) == (s.epoch, b"2" * COOKIE_LEN)
     s.send_datagram(RDType.ACK, source_epoch=old)
     assert s.receive_datagram(RDType.BYE).dest_epoch == old
     s.send_datagram(RDType.ACK)
@@ -299,14 +303,14 @@ def test_an_endpoint_without_crc_sends_a_crc_of_zero_and_does_not_check_the_fiel
     found: list[RDDatagram] = []
 
     def receive_datagram_of_type(kind: RDType) -> RDDatagram:
-        def try_receive() -> bool:
+        def receive_and_check_kind() -> bool:
             try:
                 found.append(RDDatagram(s.sock.recv(65536)))
             except BlockingIOError:
                 return False
             return bool(found[-1].type == kind)
 
-        poll_until(try_receive, e)
+        poll_until(receive_and_check_kind, e)
         return found[-1]
 
     counters = Counters()
@@ -316,8 +320,8 @@ def test_an_endpoint_without_crc_sends_a_crc_of_zero_and_does_not_check_the_fiel
     c = receive_datagram_of_type(RDType.CHALLENGE)
     assert c.crc == c.crc_expected() and counters["drop_crc"] == 1
     s.other = c.source_epoch
-    s.send_datagram(RDType.ECHO, body=OFFER + handshake_cookie(c.body), crc=1)
-    s.send_datagram(RDType.ECHO, body=OFFER + handshake_cookie(c.body))
+    s.send_datagram(RDType.ECHO, body=OFFER + cookie_in_handshake_body(c.body), crc=1)
+    s.send_datagram(RDType.ECHO, body=OFFER + cookie_in_handshake_body(c.body))
     receive_datagram_of_type(RDType.ACK)
     assert counters["drop_crc"] == 2
     found.clear()

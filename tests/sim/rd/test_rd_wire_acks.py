@@ -20,7 +20,7 @@ from siwarp.inspect.rd import (
     CRC_LEN,
     RDDatagram,
     RDType,
-    handshake_cookie,
+    cookie_in_handshake_body,
     make_ack_body,
 )
 
@@ -211,7 +211,7 @@ def test_the_longest_idle_peer_is_evicted_and_a_peer_in_use_is_not(make_endpoint
     c = strangers[2].request_challenge()
     strangers[2].other = c.source_epoch
     counters = Counters()
-    strangers[2].send_datagram(RDType.ECHO, body=OFFER + handshake_cookie(c.body))
+    strangers[2].send_datagram(RDType.ECHO, body=OFFER + cookie_in_handshake_body(c.body))
     poll_until(lambda: counters["drop_rd_peers"] == 1, e)
     with pytest.raises(OSError) as full:
         e.get_or_create_peer(strangers[2].address)

@@ -165,14 +165,14 @@ def test_rd_read_and_atomic_requests_do_not_exceed_the_limit_that_the_peer_state
             a.qp.post_send(SendWR(i, kinds[i], sg=sg, ah=ah, remote=remote))
         asked = [s.receive_segment() for _ in range(most)]
         assert [head.opcode for head, _ in asked] == opcodes[:most]
-        assert not s.has_segment()
+        assert not s.receives_segment_within()
         for i in range(2):  # each response permits one more request
             s.answer_request(*asked[i], b"%08d" % i)
             assert a.poll_sends()[0].wr_id == i
             asked.append(s.receive_segment())
             assert asked[-1][0].opcode == opcodes[most + i]
             assert asked[-1][0].msn == most + i + 1
-            assert not s.has_segment(0.02)
+            assert not s.receives_segment_within(0.02)
         assert a.out.read(8) == b"00000000"
         assert int.from_bytes(a.out.read(8, 64), sys.byteorder) == int.from_bytes(
             b"00000001", "big"

@@ -39,7 +39,7 @@ def plain_uc_peer(rig: Rig, enable_uc_loss_reports_on_loopback: None) -> Iterato
     made.close()
 
 
-def has_minimum_rate(told: LossReporter) -> bool:
+def is_throttled_to_minimum_rate(told: LossReporter) -> bool:
     """Return whether the queue pair sends at the minimum rate, at which a round takes 13 s."""
     told.peer.qp.post_send([SendWR(1, sg=[told.out.sge()])] * ROUND)
     began = net.now()
@@ -124,7 +124,7 @@ def test_lasting_loss_reduces_the_uc_sending_rate_and_raises_the_event_congested
         wait_until_datagrams_processed(peer)
     with rig.next_async_event() as event:
         assert (event.event_type, event.element) == (EventType.CONGESTED, peer.qp)
-    assert has_minimum_rate(told)
+    assert is_throttled_to_minimum_rate(told)
 
 
 @pytest.mark.clause("DGRAM-CB-5")
@@ -205,7 +205,7 @@ def test_a_uc_peer_that_stops_reporting_receives_at_the_minimum_rate(peer: Plain
     told.send_loss_report(ROUND)
     wait_until_datagrams_processed(peer)
     assert send_until_breaker_event(told, 10.0, until_event=True)
-    assert has_minimum_rate(told)
+    assert is_throttled_to_minimum_rate(told)
 
 
 @pytest.mark.clause("DGRAM-CB-8")

@@ -33,7 +33,7 @@ def uc_peer(rig: Rig) -> Iterator[PlainUCPeer]:
     made.close()
 
 
-def arrival_order(datagrams: list[bytes], seed: int, trouble: float) -> list[int]:
+def draw_arrival_order(datagrams: list[bytes], seed: int, trouble: float) -> list[int]:
     """Return the indices of the datagrams that arrive, in the order of arrival."""
     rng = random.Random(seed)
     arriving: list[tuple[float, int]] = []
@@ -76,7 +76,7 @@ def test_a_uc_message_is_delivered_exactly_if_all_its_datagrams_arrive_in_order(
         parts.append(range(start, len(said)))
     taken: set[int] = set()
     newest = -1
-    arriving = arrival_order(said, seed, trouble)
+    arriving = draw_arrival_order(said, seed, trouble)
     for i in arriving:
         if i > newest:
             taken.add(i)

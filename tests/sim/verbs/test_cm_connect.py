@@ -14,7 +14,7 @@ from harness.rc_harness import (
     read_to_end,
 )
 from harness.verbs_harness import errno_raised_by
-from unit.cm.cm_harness import GARBAGE, exchange_data
+from unit.cm.cm_harness import GARBAGE, assert_transfers_work_both_ways
 
 from siwarp.cm import CMEventType
 from siwarp.inspect import MPARequest
@@ -55,7 +55,7 @@ def test_accepting_with_a_queue_pair_in_err_fails_without_a_message_to_the_clien
     b.qp.modify(QPAttr(qp_state=QPState.INIT))
     b.id.accept()
     assert a.next_cm_event().type == b.next_cm_event().type == CMEventType.ESTABLISHED
-    exchange_data(a, b)
+    assert_transfers_work_both_ways(a, b)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_clients_that_send_garbage_or_close_do_not_disturb_the_listener(
         read_to_end(s)
     assert two_device_connector.p_channel.get_event(0.02) is None
     a, b = two_device_connector.connect()
-    exchange_data(a, b)
+    assert_transfers_work_both_ways(a, b)
 
 
 def test_a_connection_identifier_may_be_closed_at_any_stage_of_its_connection(

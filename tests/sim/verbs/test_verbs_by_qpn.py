@@ -46,7 +46,7 @@ def unconnected_ends(request: pytest.FixtureRequest, rig: Rig) -> tuple[End, End
 
 def test_a_queue_pair_in_rtr_receives_messages(unconnected_ends: tuple[End, End]) -> None:
     a, b = unconnected_ends
-    b.init_with_receives()
+    b.to_init_with_receives()
     b.qp.to_rtr(QPAttr(ah_attr=AHAttr(HOST), dest_qp_num=a.qp.qp_num))
     a.to_rts(b.host_and_qpn)
     a.send(b"to RTR")
@@ -65,7 +65,7 @@ def test_reads_writes_and_atomics_work_on_a_connection_by_gid_and_qpn(
     unconnected_ends: tuple[End, End],
 ) -> None:
     a, b = unconnected_ends
-    a.init_with_receives(), b.init_with_receives()
+    a.to_init_with_receives(), b.to_init_with_receives()
     connect_pair_by_qpn(a, b, max_rd_atomic=4, max_dest_rd_atomic=4)
     data = octet_pattern(20_000)
     b.mr.write(data, len(data), 30_000)
@@ -93,7 +93,7 @@ def test_send_with_immediate_needs_no_setting_on_a_connection_by_gid_and_qpn(
     unconnected_ends: tuple[End, End],
 ) -> None:
     a, b = unconnected_ends
-    a.init_with_receives(), b.init_with_receives()
+    a.to_init_with_receives(), b.to_init_with_receives()
     connect_pair_by_qpn(a, b)
     wr = SendWR(3, WROpcode.SEND_WITH_IMM, sg=[a.mr.sge(20_000, 5)], imm_data=0x01020304)
     a.qp.post_send(wr)  # the request may be posted before the connection is established
@@ -107,7 +107,7 @@ def test_reads_beyond_the_responder_resources_of_the_peer_wait_without_error(
 ) -> None:
     """Check that a query returns the limits that the program requested, connected or not."""
     a, b = unconnected_ends
-    a.init_with_receives(), b.init_with_receives()
+    a.to_init_with_receives(), b.to_init_with_receives()
     b.to_rts(a.host_and_qpn, max_rd_atomic=3, max_dest_rd_atomic=1)
     where = AHAttr(HOST)
     a.qp.to_rtr(QPAttr(ah_attr=where, dest_qp_num=b.qp.qp_num, max_dest_rd_atomic=2))
@@ -132,7 +132,7 @@ def test_reads_beyond_the_responder_resources_of_the_peer_wait_without_error(
 @pytest.mark.parametrize("persona", PERSONAS)
 def test_a_queue_pair_can_connect_to_itself_by_gid_and_qpn(rig: Rig, persona: Persona) -> None:
     a = End(rig, persona=persona)
-    a.init_with_receives()
+    a.to_init_with_receives()
     a.to_rts(a.host_and_qpn)
     for turn in range(18):  # 18 Sends use every receive, and some receives twice
         a.send(octet_pattern(900, turn), turn)
@@ -156,7 +156,7 @@ def test_queue_pairs_connect_by_gid_and_qpn_over_ipv6(rig: Rig) -> None:
     if host not in rig.ctx.query_info().addresses:
         pytest.skip("this machine's loopback has no IPv6")
     a, b = End(rig, host), End(rig, host)
-    a.init_with_receives(), b.init_with_receives()
+    a.to_init_with_receives(), b.to_init_with_receives()
     connect_pair_by_qpn(a, b)
     exchange_sends(a, b)
     attr, init = a.qp.query()
@@ -166,13 +166,13 @@ def test_queue_pairs_connect_by_gid_and_qpn_over_ipv6(rig: Rig) -> None:
 def test_a_queue_pair_can_connect_to_another_peer_after_reset(rig: Rig) -> None:
     a, b, c = End(rig), End(rig), End(rig)
     for end in (a, b, c):
-        end.init_with_receives()
+        end.to_init_with_receives()
     connect_pair_by_qpn(a, b)
     exchange_sends(a, b)
     number = a.qp.qp_num
     a.qp.modify(QPAttr(qp_state=QPState.RESET))
     assert a.qp.qp_num == number
-    a.init_with_receives()
+    a.to_init_with_receives()
     a.to_rts(c.host_and_qpn)
     c.to_rts(a.host_and_qpn)
     exchange_sends(a, c)
@@ -214,7 +214,7 @@ def test_settings_bound_the_tcp_ports_of_queue_pairs_by_gid_and_qpn(rig: Rig) ->
 )
 def test_an_invalid_peer_gid_or_qpn_is_refused(rig: Rig, attr: dict[str, Any], words: str) -> None:
     a = End(rig)
-    a.init_with_receives()
+    a.to_init_with_receives()
     with pytest.raises(OSError, match=re.escape(words)):
         a.qp.modify(QPAttr(qp_state=QPState.RTR, **attr))
     assert is_in_state(a, QPState.INIT)
@@ -223,7 +223,7 @@ def test_an_invalid_peer_gid_or_qpn_is_refused(rig: Rig, attr: dict[str, Any], w
 @pytest.mark.parametrize("attr", [{"timeout": 32}, {"timeout": -1}, {"retry_cnt": 8}])
 def test_timeout_and_retry_cnt_are_bounded(rig: Rig, attr: dict[str, int]) -> None:
     a, b = End(rig), End(rig)
-    a.init_with_receives()
+    a.to_init_with_receives()
     a.qp.to_rtr(QPAttr(ah_attr=AHAttr(HOST), dest_qp_num=b.qp.qp_num))
     assert errno_raised_by(a.qp.to_rts, QPAttr(**attr)) == errno.EINVAL
     a.qp.to_rts(QPAttr(timeout=31, retry_cnt=7))
@@ -236,7 +236,7 @@ def test_pairing_by_gid_and_qpn_excludes_connection_managers_and_other_queue_pai
     rig: Rig,
 ) -> None:
     a = End(rig)
-    a.init_with_receives()
+    a.to_init_with_receives()
     a.qp.modify(QPAttr(qp_state=QPState.RTR, ah_attr=AHAttr(HOST), dest_qp_num=a.qp.qp_num))
     channel = CMEventChannel(rig.ctx)
     with CMID(channel) as cm_id, pytest.raises(OSError, match="in RESET or INIT"):

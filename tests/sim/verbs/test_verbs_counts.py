@@ -46,7 +46,7 @@ def build_delivery_count_message(sends: int, writes: int) -> bytes:
     return bytes(DeliveryCount(sends=sends, writes=writes))
 
 
-def build_delivery_count_request(rnr_retry: int = 7, **fields: Any) -> bytes:
+def build_requester_with_delivery_counts(rnr_retry: int = 7, **fields: Any) -> bytes:
     return bytes(Requester(rnr_retry=rnr_retry, **fields))
 
 
@@ -310,7 +310,7 @@ def test_unrequested_delivery_counts_end_the_connection(connector: ListenerAndCo
 @pytest.mark.parametrize("persona", [Persona.IWARP, Persona.ROCE])
 @pytest.mark.parametrize(
     "said",
-    [build_delivery_count_message(1, 0), build_delivery_count_request()],
+    [build_delivery_count_message(1, 0), build_requester_with_delivery_counts()],
     ids=["count", "wants"],
 )
 def test_delivery_count_messages_of_a_peer_that_is_not_known_as_siwarp_are_refused(
@@ -319,7 +319,7 @@ def test_delivery_count_messages_of_a_peer_that_is_not_known_as_siwarp_are_refus
     with connected_plain_peer(connector, gone=True, persona=persona) as (a, peer):
         # A request for counts is refused even after a Send, which with persona roce requests counts
         # by a Read. Counts after such a Read are tested in test_verbs_counts_asked.
-        if said == build_delivery_count_request():
+        if said == build_requester_with_delivery_counts():
             a.post(SEND, 1, length=8)
             peer.receive_until_silent()
         peer.send_segments(said)
@@ -346,9 +346,9 @@ def test_an_end_with_delivery_counts_disabled_refuses_a_count(
         (build_delivery_count_message(1, 0) + b"x", UNSPECIFIED),
         (build_delivery_count_message(1, 0) + bytes(1000), UNSPECIFIED),
         (bytes(DeliveryCount(sends=1, l=0)), UNSPECIFIED),
-        (build_delivery_count_request() + b"x", UNSPECIFIED),
-        (build_delivery_count_request(8), UNSPECIFIED),
-        (build_delivery_count_request(255), UNSPECIFIED),
+        (build_requester_with_delivery_counts() + b"x", UNSPECIFIED),
+        (build_requester_with_delivery_counts(8), UNSPECIFIED),
+        (build_requester_with_delivery_counts(255), UNSPECIFIED),
         (bytes(DDPTagged(opcode=Opcode.PRIVATE, stag=0)), UNEXPECTED),
         (bytes(DDPTagged(opcode=Opcode.PRIVATE, stag=1 << 24)), UNEXPECTED),
         (bytes(DDPTagged(opcode=Opcode.PRIVATE, stag=3 << 24)) + bytes(20), UNEXPECTED),
@@ -428,7 +428,7 @@ def test_a_receiver_sends_delivery_counts_while_they_are_requested(
         assert poll(a.rcq)[0].wr_id == 0
         assert_no_completion(a.rcq)
         assert peer.is_silent()
-        peer.send_segments(build_delivery_count_request())
+        peer.send_segments(build_requester_with_delivery_counts())
         wait_until(lambda: a.rcq.poll(1) == [] and counter_value("delivery_counts_tx"))
         assert receive_delivery_count(peer) == (1, 1)
         peer.send_segments(peer.build_write(b"two", a.mem.rkey, a.mem.addr))
@@ -438,7 +438,7 @@ def test_a_receiver_sends_delivery_counts_while_they_are_requested(
         assert poll(a.rcq)[0].wr_id == 1
         assert_no_completion(a.rcq)
         assert receive_delivery_count(peer) == (2, 2)
-        peer.send_segments(build_delivery_count_request(flags=0))
+        peer.send_segments(build_requester_with_delivery_counts(flags=0))
         peer.send_segments(peer.build_send(b"four"))
         assert poll(a.rcq)[0].wr_id == 2
         assert_no_completion(a.rcq)
@@ -453,7 +453,7 @@ def test_a_delivery_count_precedes_a_reply_and_a_read_response(
         assert_counter_grows("delivery_counts_tx", 2),
     ):
         a.post_receive(0, length=100)
-        peer.send_segments(build_delivery_count_request(), peer.build_send(b"ask"))
+        peer.send_segments(build_requester_with_delivery_counts(), peer.build_send(b"ask"))
         assert poll(a.rcq)[0].ok
         a.post(SEND, 1, length=8)
         octets = peer.sock.recv(65536)
@@ -483,7 +483,7 @@ def endpoint_with_unpolled_send_completion() -> Iterator[tuple[End, PlainPeer]]:
         a.post_receive(0, length=100)
         a.post(SEND, 1, length=8)
         peer.send_segments(
-            build_delivery_count_request(),
+            build_requester_with_delivery_counts(),
             build_delivery_count_message(1, 0),
             peer.build_send(b"answer"),
         )
@@ -516,7 +516,7 @@ def test_a_send_without_a_receive_is_not_counted_but_a_later_write_is(
 ) -> None:
     with connected_plain_peer(connector, **ROCE) as (a, peer):
         write = peer.build_write(b"there", a.mem.rkey, a.mem.addr)
-        peer.send_segments(build_delivery_count_request(), peer.build_send(b"early"), write)
+        peer.send_segments(build_requester_with_delivery_counts(), peer.build_send(b"early"), write)
         assert_no_completion(a.rcq)
         assert receive_delivery_count(peer) == (0, 1)
         assert_no_completion(a.rcq)
@@ -532,7 +532,9 @@ def test_a_refused_send_is_never_counted(connector: ListenerAndConnector) -> Non
         a.post_receive(1, length=4)
         a.post_receive(2, length=4)
         peer.send_segments(
-            build_delivery_count_request(), peer.build_send(b"good"), peer.build_send(b"too long")
+            build_requester_with_delivery_counts(),
+            peer.build_send(b"good"),
+            peer.build_send(b"too long"),
         )
         poll(a.rcq, 2)
         segments = [peer.receive_segment_octets()]
@@ -549,7 +551,7 @@ def test_a_one_way_flow_is_counted_every_64_kib_and_at_pauses(
         octets, total = bytes(1024), 512
         one = peer.build_write(octets, a.mem.rkey, a.mem.addr)
         before = counter_value("delivery_counts_tx")
-        peer.send_segments(build_delivery_count_request())
+        peer.send_segments(build_requester_with_delivery_counts())
         for _ in range(8):
             peer.send_segments(*[one] * (total // 8))
             assert_no_completion(a.rcq)
@@ -568,7 +570,7 @@ def test_a_flow_without_a_pause_is_counted_every_64_kib() -> None:
         rig = Rig()
     with connected_plain_peer(ListenerAndConnector(rig), gone=True, **IWARP) as (a, peer):
         one = peer.build_write(bytes(octets), a.mem.rkey, a.mem.addr)
-        peer.send_segments(build_delivery_count_request(), *[one] * total)
+        peer.send_segments(build_requester_with_delivery_counts(), *[one] * total)
         assert_no_completion(a.rcq)
         counts = [struct.unpack(">II", s[6:14])[1] for s in peer.receive_until_silent()]
     rig.close()
@@ -665,7 +667,7 @@ def test_the_sender_determines_how_long_its_send_waits_for_a_receive(
         assert_counter_grows("rnr_expired", 1),
     ):
         a.qp.modify(QPAttr(rnr_retry=own, min_rnr_timer=29))  # the RNR timer 29 is 245.76 ms
-        peer.send_segments(build_delivery_count_request(2), peer.build_send(b"early"))
+        peer.send_segments(build_requester_with_delivery_counts(2), peer.build_send(b"early"))
         assert peer.is_silent(0.1)
         wait_until(lambda: a.rcq.poll(1) or not peer.is_silent(0))
         assert receive_terminate_codes(peer) == (1, 2, 2)
@@ -676,7 +678,7 @@ def test_the_rnr_retry_of_a_receiver_does_not_limit_a_sender_without_limit(
 ) -> None:
     with connected_plain_peer(connector, **ROCE) as (a, peer):
         a.qp.modify(QPAttr(rnr_retry=1, min_rnr_timer=1))
-        peer.send_segments(build_delivery_count_request(7), peer.build_send(b"early"))
+        peer.send_segments(build_requester_with_delivery_counts(7), peer.build_send(b"early"))
         assert_no_completion(a.rcq)
         assert peer.is_silent(0.2)
         a.post_receive(5, length=64)
@@ -688,10 +690,10 @@ def test_a_sender_can_change_its_rnr_retry_while_its_send_waits(
 ) -> None:
     with connected_plain_peer(connector, gone=True, **ROCE) as (a, peer):
         a.qp.modify(QPAttr(min_rnr_timer=1))
-        peer.send_segments(build_delivery_count_request(7), peer.build_send(b"early"))
+        peer.send_segments(build_requester_with_delivery_counts(7), peer.build_send(b"early"))
         assert_no_completion(a.rcq)
         assert peer.is_silent(0.1)
-        peer.send_segments(build_delivery_count_request(0))
+        peer.send_segments(build_requester_with_delivery_counts(0))
         wait_until(lambda: a.rcq.poll(1) or not peer.is_silent(0))
         assert receive_terminate_codes(peer) == (1, 2, 2)
 

@@ -14,7 +14,7 @@ from harness.errq_harness import (
     TOO_LONG,
     PlainUDPSocket,
     build_datagram,
-    build_error_message,
+    build_wire_error_message,
     parse_error_message,
 )
 from harness.verbs_harness import Rig, assert_counter_grows, assert_no_completion, poll, wait_until
@@ -78,7 +78,7 @@ ROW_D = {
     "a Send on queue 2": InvalidDatagram(build_datagram(BODY, qn=2, q_key=QKEY ^ 1), "drop_qn"),
 }
 ROW_E = {
-    "about nothing that was sent": InvalidDatagram(build_error_message(1), "err_stale"),
+    "about nothing that was sent": InvalidDatagram(build_wire_error_message(1), "err_stale"),
     "that is none": InvalidDatagram(build_datagram(BODY, opcode=7, qn=2), "err_malformed"),
 }
 ROW_H = {

@@ -20,7 +20,7 @@ ENDING_ACTIONS: dict[str, Callable[[End], None]] = {
 }
 
 
-def post_waiting_requests(a: End, b: End) -> None:
+def post_requests_that_cannot_complete(a: End, b: End) -> None:
     """Post requests that cannot complete: receives, and Sends that are delayed at both ends."""
     a.qp.modify(QPAttr(qp_state=QPState.SQD))  # in SQD the active end starts no request
     for i in range(4):
@@ -38,7 +38,7 @@ def test_both_queue_pairs_flush_their_requests_when_one_end_ends_the_connection(
     two_device_connector: ListenerAndConnector, how: str, who: str, persona: Persona
 ) -> None:
     a, b = two_device_connector.connect(persona=persona)
-    post_waiting_requests(a, b)
+    post_requests_that_cannot_complete(a, b)
     ENDING_ACTIONS[how](a if who == "active" else b)
     assert_all_flushed(a)
     assert_all_flushed(b)
@@ -58,7 +58,7 @@ def test_a_reset_queue_pair_completes_no_request_and_its_peer_flushes(
     two_device_connector: ListenerAndConnector,
 ) -> None:
     a, b = two_device_connector.connect()
-    post_waiting_requests(a, b)
+    post_requests_that_cannot_complete(a, b)
     a.qp.modify(QPAttr(qp_state=QPState.RESET))
     assert_all_flushed(b)
     assert_no_completion(a.scq)

@@ -58,7 +58,10 @@ def test_a_multicast_sender_that_is_a_member_receives_its_own_message(
     ah = rig.create_ah((group_address, 0))
     a.post_receive(), b.post_receive()
     a.send(ah, b"to all of us")
-    assert (a.receive_octets(), b.receive_octets()) == (b"to all of us", b"to all of us")
+    assert (a.receive_octets(), b.receive_octets()) == (
+        b"to all of us",
+        b"to all of us",
+    )
     a.qp.detach_mcast(group_address)
     a.post_receive(), b.post_receive()
     a.send(ah, b"to you")
@@ -124,10 +127,16 @@ def test_multicast_groups_are_separate_from_each_other_and_from_unicast(
     for m in (a, b, both):
         m.post_receive(), m.post_receive(2)
     sender.send(rig.create_ah((group_address, 0)), b"first")
-    assert (a.receive_octets(), both.receive_octets()) == (b"first", b"first")
+    assert (a.receive_octets(), both.receive_octets()) == (
+        b"first",
+        b"first",
+    )
     assert_no_completion(b.cq)
     sender.send(rig.create_ah(("239.192.7.92", 0)), b"second")
-    assert (b.receive_octets(), both.receive_octets()) == (b"second", b"second")
+    assert (b.receive_octets(), both.receive_octets()) == (
+        b"second",
+        b"second",
+    )
     assert_no_completion(a.cq)
     sender.send(rig.create_ah(a.qp), b"alone")
     assert a.receive_octets() == b"alone"

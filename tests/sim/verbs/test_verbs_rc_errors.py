@@ -63,7 +63,7 @@ def buffer_beyond_region_end(b: End) -> RemoteBuffer:
     return RemoteBuffer(b.mem.addr + b.mem.length - 63, 64, b.mem.rkey)
 
 
-def buffer_before_region_start(b: End) -> RemoteBuffer:
+def remote_buffer_before_region_start(b: End) -> RemoteBuffer:
     return RemoteBuffer(b.mem.addr - 1, 64, b.mem.rkey)
 
 
@@ -88,7 +88,7 @@ INVALID_BUFFERS = {  # each value contains a function, the code for a Write, and
     "no such key": (buffer_with_unknown_key, (DDP, 1, 0), (RDMAP, 1, 0)),
     "deregistered": (deregistered_buffer, (DDP, 1, 0), (RDMAP, 1, 0)),
     "past the end": (buffer_beyond_region_end, (DDP, 1, 1), (RDMAP, 1, 1)),
-    "before the start": (buffer_before_region_start, (DDP, 1, 1), (RDMAP, 1, 1)),
+    "before the start": (remote_buffer_before_region_start, (DDP, 1, 1), (RDMAP, 1, 1)),
     "no right": (buffer_without_remote_access, (RDMAP, 1, 2), (RDMAP, 1, 2)),
     "only the other right": (buffer_with_access_for_other_operation, (RDMAP, 1, 2), (RDMAP, 1, 2)),
     "another PD": (buffer_of_another_pd, (DDP, 1, 2), (RDMAP, 1, 3)),

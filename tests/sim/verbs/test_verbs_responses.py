@@ -108,7 +108,7 @@ class ReadRequester:
         self.answer_a_read()
         self.post()
 
-    def has_request(self) -> bool:
+    def has_request_arrived(self) -> bool:
         """Return whether a request that was sent has arrived at the peer."""
         self.peer.sock.settimeout(0)
         try:
@@ -127,7 +127,7 @@ def test_long_reads_that_replace_completed_ones_are_requested_together(
     for _ in range(READS // 2):
         reader.answer_a_read()
     for _ in range(READS // 2):
-        assert not reader.has_request()
+        assert not reader.has_request_arrived()
         reader.post()
     reader.end.scq.poll()
     for _ in range(READS // 2):
@@ -140,7 +140,7 @@ def test_a_read_that_waits_is_requested_when_no_response_arrives(
 ) -> None:
     reader = ReadRequester(connector, LONG_READ)
     reader.answer_read_and_post_another()
-    assert not reader.has_request()
+    assert not reader.has_request_arrived()
     net.sleep(0.001)
     reader.end.scq.poll()
     reader.receive_request()
@@ -152,16 +152,16 @@ def test_a_read_that_waits_is_requested_when_the_program_arms_its_queue(
 ) -> None:
     reader = ReadRequester(connector, LONG_READ)
     reader.answer_read_and_post_another()
-    assert not reader.has_request()
+    assert not reader.has_request_arrived()
     reader.end.scq.req_notify()
-    assert reader.has_request()
+    assert reader.has_request_arrived()
     reader.peer.close()
 
 
 def test_a_send_behind_a_read_that_waits_sends_both(connector: ListenerAndConnector) -> None:
     reader = ReadRequester(connector, LONG_READ)
     reader.answer_read_and_post_another()
-    assert not reader.has_request()
+    assert not reader.has_request_arrived()
     reader.end.post(SEND, 9)
     reader.receive_request()
     assert reader.peer.receive_fpdu().ulpdu.opcode == Opcode.SEND
@@ -173,13 +173,13 @@ def test_a_short_read_and_a_lone_read_are_requested_when_they_are_posted(
 ) -> None:
     reader = ReadRequester(connector, LONG_READ - 1)
     reader.answer_read_and_post_another()
-    assert reader.has_request()
+    assert reader.has_request_arrived()
     reader.peer.close()
     lone = ReadRequester(connector, LONG_READ)
     for _ in range(READS - 1):
         lone.answer_a_read()
     lone.answer_read_and_post_another()
-    assert lone.has_request()
+    assert lone.has_request_arrived()
     lone.peer.close()
 
 
@@ -188,7 +188,7 @@ def test_a_read_that_waits_is_requested_before_the_connection_is_closed(
 ) -> None:
     reader = ReadRequester(connector, LONG_READ)
     reader.answer_read_and_post_another()
-    assert not reader.has_request()
+    assert not reader.has_request_arrived()
     reader.end.id.disconnect()
     reader.receive_request()
     assert reader.peer.receive_to_end().rest == b""

@@ -251,11 +251,11 @@ def test_asynchronous_events_can_be_awaited() -> None:
 def test_waiting_on_a_cq_without_a_channel_raises() -> None:
     rig = Rig()
 
-    async def await_completion_without_channel() -> None:
+    async def check_wait_without_channel_refused() -> None:
         with pytest.raises(StateError, match="channel"):
             await aio.wait(rig.create_cq())
 
-    run_in_event_loop(await_completion_without_channel)
+    run_in_event_loop(check_wait_without_channel_refused)
     rig.close()
 
 

@@ -11,7 +11,7 @@ import pytest
 from _siwarp_layers import ffi, lib
 from hypothesis import example, given
 from hypothesis import strategies as st
-from table import check_each_row
+from table import run_test_for_each_row
 
 PORTS = st.integers(0, 65535)
 
@@ -64,7 +64,7 @@ def test_an_ipv6_scope_without_an_interface_is_formatted_as_a_number() -> None:
     assert format_addr(a) == "[fe80::1%4000000000]:7"
 
 
-@check_each_row(
+@run_test_for_each_row(
     "text",
     [
         "",

@@ -106,13 +106,13 @@ ENTRY_FUNCTIONS = {
 #: The functions that sleep in waits, and are intentionally cancellation points.
 WAITS = {
     ("siwarp/llp/llp_wait.c", "sleep_until_descriptor_ready"),
-    ("siwarp/device/device_wait.c", "begin_wait"),
+    ("siwarp/device/device_wait.c", "check_ready_before_wait"),
     ("siwarp/device/device_wait.c", "wait_loop"),
     ("siwarp/connect/connect_events.c", "evq_wait_on_fd_without_progress"),
     ("siwarp/abi/rdmacm/rdmacm_event.c", "event_channel_wait_until_readable"),
     ("siwarp/abi/rdmacm/rdmacm_event.c", "rdma_get_cm_event"),
-    # watchdog_thread runs in a thread of the device, which the program does not cancel.
-    ("siwarp/device/device_watchdog.c", "watchdog_thread"),
+    # progress_backup_thread runs in a thread of the device, which the program does not cancel.
+    ("siwarp/device/device_watchdog.c", "progress_backup_thread"),
 }
 COMMENT = re.compile(r"/\*.*?\*/|\"(?:[^\"\\\n]|\\.)*\"", re.DOTALL)
 FUNCTION = re.compile(r"^[a-z][^\n;={}]*?(\w+)\([^;{}]*\)\n\{\n(.*?)^\}", re.DOTALL | re.MULTILINE)

@@ -411,4 +411,4 @@ def test_the_reader_of_counter_pages_ignores_directories_that_others_can_write(
 ) -> None:
     own_counter_page_path.write_bytes(build_counter_page())
     own_counter_page_path.parent.chmod(0o770)
-    assert own_counter_page_path.parent not in counters.counter_folders()
+    assert own_counter_page_path.parent not in counters.folders_of_counters_pages()

@@ -27,7 +27,7 @@ OCTETS = random.Random(5044).randbytes(1 << 20)
 
 
 @pytest.fixture(params=NAMES)
-def selected_crc32c_implementation(request: pytest.FixtureRequest) -> Iterator[str]:
+def select_crc32c_implementation(request: pytest.FixtureRequest) -> Iterator[str]:
     rv = lib.siw_crc32c_select_impl_for_tests(request.param.encode())
     if rv == -ENOSYS:
         pytest.skip(f"this CPU cannot run {request.param}")
@@ -51,7 +51,7 @@ def test_selecting_an_unknown_crc32c_implementation_is_refused() -> None:
     assert lib.siw_crc32c_impl_name_for_tests(-1) == ffi.NULL
 
 
-def test_crc32c_of_published_test_vectors_is_correct(selected_crc32c_implementation: str) -> None:
+def test_crc32c_of_published_test_vectors_is_correct(select_crc32c_implementation: str) -> None:
     # The values are the check value of CRC catalogues and the iSCSI test vectors of RFC 3720
     # appendix B.4.
     assert lib.siw_crc32c(0, b"123456789", 9) == 0xE3069283
@@ -62,14 +62,14 @@ def test_crc32c_of_published_test_vectors_is_correct(selected_crc32c_implementat
 
 
 def test_crc32c_of_every_length_up_to_600_octets_agrees_with_crcmod(
-    selected_crc32c_implementation: str,
+    select_crc32c_implementation: str,
 ) -> None:
     buf = ffi.from_buffer(OCTETS)
     for n in range(601):
         assert lib.siw_crc32c(0, buf, n) == reference_crc32c(OCTETS[:n]), n
 
 
-def test_crc32c_at_every_alignment_agrees_with_crcmod(selected_crc32c_implementation: str) -> None:
+def test_crc32c_at_every_alignment_agrees_with_crcmod(select_crc32c_implementation: str) -> None:
     raw = ffi.new("uint8_t[]", 4096 + 64)
     base = raw + -int(ffi.cast("uintptr_t", raw)) % 64
     for off in range(64):
@@ -79,7 +79,7 @@ def test_crc32c_at_every_alignment_agrees_with_crcmod(selected_crc32c_implementa
 
 
 def test_crc32c_of_large_random_data_agrees_with_crcmod(
-    selected_crc32c_implementation: str,
+    select_crc32c_implementation: str,
 ) -> None:
     rng = random.Random(1)
     buf = ffi.from_buffer(OCTETS)
@@ -91,7 +91,7 @@ def test_crc32c_of_large_random_data_agrees_with_crcmod(
 
 
 def test_crc32c_at_the_lengths_of_mixed_blocks_agrees_with_crcmod(
-    selected_crc32c_implementation: str,
+    select_crc32c_implementation: str,
 ) -> None:
     """The implementations with VPCLMULQDQ divide long input into blocks of 12,032 and 3,008
     octets.
@@ -102,18 +102,18 @@ def test_crc32c_at_the_lengths_of_mixed_blocks_agrees_with_crcmod(
             assert lib.siw_crc32c(7, buf + 18, n) == reference_crc32c(OCTETS[18 : 18 + n], 7), n
 
 
-def test_combined_crcs_are_the_crc_of_the_joined_data(selected_crc32c_implementation: str) -> None:
+def test_combined_crcs_are_the_crc_of_the_joined_data(select_crc32c_implementation: str) -> None:
     buf = ffi.from_buffer(OCTETS)
     for cut in (0, 1, 36, 4096):
         for n in (0, 1, 2, 3, 4, 5, 17, 1024, 4114, 65_536, 1 << 19):
             first = lib.siw_crc32c(0, buf, cut)
             second = lib.siw_crc32c(0, buf + cut, n)
-            combined = lib.siw_crc32c_combine(first, second, lib.siw_crc32c_shift_by(n))
+            combined = lib.siw_crc32c_combine(first, second, lib.siw_crc32c_shift_factor(n))
             assert combined == reference_crc32c(OCTETS[: cut + n]), (cut, n)
 
 
 def test_crc32c_can_be_continued_after_any_split_of_the_data(
-    selected_crc32c_implementation: str,
+    select_crc32c_implementation: str,
 ) -> None:
     data = OCTETS[:700]
     whole = reference_crc32c(data)
@@ -124,7 +124,7 @@ def test_crc32c_can_be_continued_after_any_split_of_the_data(
 
 
 def test_crc32c_copy_returns_the_crc_and_copies_exactly_the_octets(
-    selected_crc32c_implementation: str,
+    select_crc32c_implementation: str,
 ) -> None:
     src = ffi.from_buffer(OCTETS)
     dst = ffi.new("uint8_t[]", 1 << 17)
@@ -142,7 +142,7 @@ def test_crc32c_copy_returns_the_crc_and_copies_exactly_the_octets(
 
 
 def test_crc32c_of_an_iovec_equals_the_crc_of_the_joined_pieces(
-    selected_crc32c_implementation: str,
+    select_crc32c_implementation: str,
 ) -> None:
     rng = random.Random(3)
     for _ in range(100):
@@ -156,7 +156,7 @@ def test_crc32c_of_an_iovec_equals_the_crc_of_the_joined_pieces(
     assert lib.siw_crc32c_iov(0x1234, ffi.NULL, 0) == 0x1234
 
 
-def test_crc32c_of_zero_octets_accepts_a_null_pointer(selected_crc32c_implementation: str) -> None:
+def test_crc32c_of_zero_octets_accepts_a_null_pointer(select_crc32c_implementation: str) -> None:
     assert lib.siw_crc32c(0x1234, ffi.NULL, 0) == 0x1234
     assert lib.siw_crc32c_copy(0x1234, ffi.NULL, ffi.NULL, 0) == 0x1234
 

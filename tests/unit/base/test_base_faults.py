@@ -9,7 +9,7 @@ import pytest
 from _siwarp_layers import ffi, lib
 from hypothesis import given
 from hypothesis import strategies as st
-from table import check_each_row
+from table import run_test_for_each_row
 
 TX, RX = 0, 1
 PACKET_COUNT = 20000
@@ -84,7 +84,7 @@ def test_every_fault_of_a_fault_plan_is_parsed_with_its_unit() -> None:
     assert (c.has_reset_at, c.reset_at, c.prefix, c.peer.family) == (True, 5 * 10**9, 8, 10)
 
 
-@check_each_row(
+@run_test_for_each_row(
     ("text", "clause", "character", "words"),
     [
         ("loss=1", 1, 6, "a percentage such as 1%"),
@@ -145,8 +145,8 @@ VALUES = {
 }
 
 
-@check_each_row("place", list(RULES))
-@check_each_row("rule", list(VALUES))
+@run_test_for_each_row("place", list(RULES))
+@run_test_for_each_row("rule", list(VALUES))
 def test_a_fault_that_a_place_does_not_support_is_refused_by_name(place: str, rule: str) -> None:
     rv, _, why = parse_fault_plan(f"delay=1ms; {rule}={VALUES[rule]}", getattr(lib, place))
     if rule in RULES[place]:
@@ -312,7 +312,7 @@ def test_a_fault_clause_applies_only_to_its_direction() -> None:
     assert all(FaultPath("rx:loss=100%", RX).decide_drops(10))
 
 
-@check_each_row(
+@run_test_for_each_row(
     ("peer", "host", "port", "fits"),
     [
         ("10.1.2.3", "10.1.2.3", 5, True),

@@ -333,9 +333,9 @@ def test_a_log_line_is_written_only_at_or_below_the_level_of_its_layer(run_in_ch
 lib.siw_settings_count(); lib.siw_setting_value(0)
 for layer in (b'llp', b'mpa'):
     for level in (1, 2, 3, 4):
-        assert lib.siw_trace_log_for_tests(layer, level, b'word %d') == 0
-assert lib.siw_trace_log_for_tests(b'tcp', 1, b'x') == -22
-assert lib.siw_trace_log_for_tests(b'mpa', 0, b'x') == -22
+        assert lib.siw_trace_log_text_for_tests(layer, level, b'word %d') == 0
+assert lib.siw_trace_log_text_for_tests(b'tcp', 1, b'x') == -22
+assert lib.siw_trace_log_text_for_tests(b'mpa', 0, b'x') == -22
 assert lib.siw_trace_level_of_layer(b'tcp') == -22
 """
     done = run_in_child(code, SIWARP_LOG="error,mpa=info")
@@ -349,12 +349,14 @@ assert lib.siw_trace_level_of_layer(b'tcp') == -22
 
 
 def test_a_long_log_line_is_truncated_and_ends_with_a_newline(run_in_child: Child) -> None:
-    code = "lib.siw_trace_set_all_levels(4); lib.siw_trace_log_for_tests(b'cm', 4, b'y' * 2000)"
+    code = (
+        "lib.siw_trace_set_all_levels(4); lib.siw_trace_log_text_for_tests(b'cm', 4, b'y' * 2000)"
+    )
     done = run_in_child(code)
     assert done.stderr.endswith("y\n")
     assert len(done.stderr) < 512 and done.stderr.count("\n") == 1
 
 
 def test_no_log_line_is_written_by_default(run_in_child: Child) -> None:
-    code = "lib.siw_setting_value(0); assert lib.siw_trace_log_for_tests(b'cm', 1, b'x') == 0"
+    code = "lib.siw_setting_value(0); assert lib.siw_trace_log_text_for_tests(b'cm', 1, b'x') == 0"
     assert run_in_child(code).stderr == ""

@@ -11,7 +11,7 @@ from harness.rc_harness import (
 from harness.verbs_harness import octet_pattern, poll
 
 
-def exchange_data(a: End, b: End, size: int = 300) -> None:
+def assert_transfers_work_both_ways(a: End, b: End, size: int = 300) -> None:
     """Assert that Sends, Writes and Reads work in both directions, first those of ``a``."""
     for one, other in ((a, b), (b, a)):
         one.mem.write(octet_pattern(size, 9))

@@ -28,7 +28,7 @@ from harness.verbs_harness import (
     poll,
     wait_until,
 )
-from unit.cm.cm_harness import GARBAGE, exchange_data
+from unit.cm.cm_harness import GARBAGE, assert_transfers_work_both_ways
 
 from siwarp import cm
 from siwarp._siwarp import ffi, lib
@@ -56,7 +56,7 @@ def test_a_listener_at_port_zero_reports_its_port_and_both_ends_agree_on_address
     assert (a.id.local_addr, a.id.peer_addr) == (b.id.peer_addr, b.id.local_addr)
     assert b.id.local_addr == connector.address
     assert a.qp.qp_state == b.qp.qp_state == QPState.RTS
-    exchange_data(a, b)
+    assert_transfers_work_both_ways(a, b)
 
 
 @pytest.mark.parametrize("rev", [1, 2])
@@ -74,7 +74,7 @@ def test_connections_of_each_mpa_revision_and_crc_choice_transfer_data(
         event = end.next_cm_event()
         assert event.type == CMEventType.ESTABLISHED
         assert (event.rev, event.crc) == (rev, ask_crc or answer_crc)
-    exchange_data(a, b)
+    assert_transfers_work_both_ways(a, b)
 
 
 @pytest.mark.parametrize("rtr", [RTR.FPDU, RTR.WRITE, RTR.READ])
@@ -96,7 +96,7 @@ def test_after_the_rtr_of_a_peer_to_peer_connection_the_responder_may_send_first
     a.post(SEND, 2, length=3)
     assert poll(b.rcq)[0].wr_id == 5
     assert poll(a.scq)[0].wr_id == 2
-    exchange_data(a, b)
+    assert_transfers_work_both_ways(a, b)
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_both_ends_choose_the_same_one_of_several_offered_rtrs(
     assert len(chosen) == 1
     (one,) = chosen
     assert one in (RTR.FPDU, RTR.WRITE, RTR.READ) and one & offered
-    exchange_data(a, b)
+    assert_transfers_work_both_ways(a, b)
 
 
 @pytest.mark.parametrize("rev", [1, 2])
@@ -179,7 +179,7 @@ def test_a_rejection_carries_private_data_and_the_queue_pair_can_connect_again(
     )
     b.id.accept()
     assert a.next_cm_event().type == CMEventType.ESTABLISHED
-    exchange_data(a, b)
+    assert_transfers_work_both_ways(a, b)
 
 
 @pytest.mark.clause("RFC5044-7.1.2-05#a", "RFC5044-7.1.2-05#b")
@@ -251,7 +251,7 @@ def test_two_queue_pairs_of_one_process_connect_with_one_cm_channel(rig: Rig) ->
             b = End(rig, event.id, channel, size=1 << 16)
             b.id.accept()
     assert b is not None and seen.count(CMEventType.ESTABLISHED) == 2
-    exchange_data(a, b)
+    assert_transfers_work_both_ways(a, b)
 
 
 def test_the_cm_channel_descriptor_is_readable_while_an_event_is_unread(
@@ -470,7 +470,7 @@ def test_closing_a_listener_does_not_affect_its_established_connections(
     wait_until(lambda: select.select([two_device_connector.p_channel], [], [], 0)[0])
     two_device_connector.listener.close()
     assert waiting.next_cm_event().type == CMEventType.CONNECT_ERROR
-    exchange_data(a, b)
+    assert_transfers_work_both_ways(a, b)
     late = End(
         two_device_connector.active,
         CMID(two_device_connector.a_channel),

@@ -21,7 +21,7 @@ from harness.verbs_harness import LIMIT, poll, temporary_settings, wait_until
 from harness.wire_peer import build_send, recv_startup_frame
 from pace import scale_limit
 from scapy.packet import Raw
-from unit.cm.cm_harness import exchange_data
+from unit.cm.cm_harness import assert_transfers_work_both_ways
 from unit.cm.test_cm_destroy_qp import destroy_qp_in_c
 
 from siwarp._siwarp import lib
@@ -58,7 +58,7 @@ def test_queue_pairs_of_all_lanes_connect_transfer_data_and_disconnect(
         choose_lanes_of_next_qps(lanes_wire, *lanes)
         a, b = lanes_wire.connect()
         assert a.id.local_addr == b.id.peer_addr
-        exchange_data(a, b)
+        assert_transfers_work_both_ways(a, b)
         for one, other in ((a, b), (b, a)):
             other.post_receive(7, length=10)
             one.post(SEND, 8, length=10)
@@ -83,7 +83,7 @@ def test_connections_of_all_lanes_exist_at_the_same_time_on_one_device() -> None
         assert a.next_cm_event().type == b.next_cm_event().type == CMEventType.ESTABLISHED
         ends.append((a, b))
     for a, b in ends:
-        exchange_data(a, b)
+        assert_transfers_work_both_ways(a, b)
     for a, b in ends:
         destroy_qp_in_c(a)
         expect_disconnect_event(b)
@@ -97,7 +97,7 @@ def test_the_responder_of_any_lane_may_send_after_the_rtr(
     for lane in range(LANES):
         choose_lanes_of_next_qps(lanes_wire, LANES - 1 - lane, lane)
         a, b = lanes_wire.connect(ConnParam(peer_to_peer=rtr))
-        exchange_data(b, a)
+        assert_transfers_work_both_ways(b, a)
         a.close()
         b.close()
 
@@ -250,7 +250,7 @@ def test_threads_connect_and_disconnect_in_their_lanes_at_the_same_time() -> Non
                     b = End(connector.passive, request.id, connector.p_channel, size=1 << 12)
                 b.id.accept()
                 assert a.next_cm_event().type == b.next_cm_event().type == CMEventType.ESTABLISHED
-                exchange_data(a, b)
+                assert_transfers_work_both_ways(a, b)
                 (a, b)[n % 2].id.disconnect()
                 expect_disconnect_event(a)
                 expect_disconnect_event(b)

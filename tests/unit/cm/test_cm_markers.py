@@ -7,7 +7,7 @@ from harness.rc_harness import READ, SEND, WRITE, End, ListenerAndConnector
 from harness.verbs_harness import octet_pattern, poll
 from harness.wire_peer import CONNECT, ScriptedRCPeer, build_read_request, build_send, build_write
 from scapy.packet import Raw
-from unit.cm.test_cm_connect import exchange_data
+from unit.cm.test_cm_connect import assert_transfers_work_both_ways
 
 from siwarp._siwarp import lib
 from siwarp.cm import CMEventType, ConnParam
@@ -29,8 +29,8 @@ def test_each_end_requests_markers_separately_and_data_is_correct_in_both_direct
     b.id.accept(ConnParam(markers=answer, crc=crc))
     assert a.next_cm_event().markers == answer
     assert b.next_cm_event().markers == ask
-    exchange_data(a, b)
-    exchange_data(a, b, 20_000)
+    assert_transfers_work_both_ways(a, b)
+    assert_transfers_work_both_ways(a, b, 20_000)
 
 
 def test_large_transfers_in_both_directions_at_the_same_time_with_markers(

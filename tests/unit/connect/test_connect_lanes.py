@@ -61,7 +61,7 @@ def test_queue_pairs_of_all_lanes_connect_by_qpn_and_connect_again_after_a_reset
     for _ in range(2):
         for a, b in ends:
             for end in (a, b):
-                end.init_with_receives()
+                end.to_init_with_receives()
             connect_pair_by_qpn(a, b)
         for a, b in ends:
             exchange_sends(a, b)
@@ -74,7 +74,7 @@ def test_queue_pairs_of_all_lanes_connect_by_qpn_and_connect_again_after_a_reset
 @pytest.mark.parametrize("lane", range(LANES))
 def test_a_queue_pair_of_any_lane_connects_to_itself(lane_rig: LaneRig, lane: int) -> None:
     end = create_end_in_lane(lane_rig, lane)
-    end.init_with_receives()
+    end.to_init_with_receives()
     end.to_rts(end.host_and_qpn)
     end.send(b"to myself")
     assert {wc.wr_id for wc in end.wait_for_sends(2)} == {1, 100}
@@ -86,7 +86,7 @@ def test_a_request_is_kept_in_the_lane_of_its_queue_pair_until_rtr(
     lane_rig: LaneRig, lane: int
 ) -> None:
     end = create_end_in_lane(lane_rig, lane)
-    end.init_with_receives()
+    end.to_init_with_receives()
     with tcp_connect_to(end) as peer:
         peer.sendall(build_valid_mpa_request(end))
         end.to_rts((HOST, LOW))
@@ -105,7 +105,7 @@ def test_queue_pairs_of_all_lanes_use_one_port_if_only_one_is_permitted(
         assert len({end.qp.qp_num for end in ends}) == len(ends)
         for a, b in itertools.pairwise(ends):
             for end in (a, b):
-                end.init_with_receives()
+                end.to_init_with_receives()
             connect_pair_by_qpn(a, b)
             exchange_sends(a, b)
             for end in (a, b):

@@ -37,7 +37,7 @@ def test_queue_pairs_of_two_processes_connect_by_qpn_in_both_orders_of_qpns(
     for _ in range(2):
         (theirs,) = other_process.run_command("ids")
         mine = End(rig)
-        mine.init_with_receives()
+        mine.to_init_with_receives()
         other_process.run_command("begin")
         other_process.run_command("to_rts", [mine.host_and_qpn])
         mine.to_rts(tuple(theirs))
@@ -57,7 +57,7 @@ def test_sends_to_a_killed_peer_complete_with_retry_exceeded(
     """The time until a killed peer is detected is tested in tests/sim/test_sim_rc_pairing.py."""
     mine = End(rig, persona=Persona.ROCE)
     (theirs,) = other_process.run_command("ids")
-    mine.init_with_receives()
+    mine.to_init_with_receives()
     other_process.run_command("begin")
     other_process.run_command("to_rts", [mine.host_and_qpn])
     mine.to_rts(tuple(theirs))
@@ -97,7 +97,7 @@ def test_destroying_a_queue_pair_at_any_stage_of_connecting_by_qpn_leaks_nothing
     for stage in ("RESET", "INIT", "connecting", "kept", "paired", "posted", "lost", "ERR"):
         a, b = sorted((End(rig), End(rig)), key=lambda end: end.qp.qp_num)
         if stage != "RESET":
-            a.init_with_receives()
+            a.to_init_with_receives()
         before = count_open_descriptors()
         if stage in ("kept", "connecting", "paired", "posted", "lost", "ERR"):
             a.to_rts(b.host_and_qpn)
@@ -106,7 +106,7 @@ def test_destroying_a_queue_pair_at_any_stage_of_connecting_by_qpn_leaks_nothing
             # Closing the queue pair also closes the MPA Request that it holds.
             b.close()
         if stage in ("paired", "lost", "ERR"):
-            b.init_with_receives()
+            b.to_init_with_receives()
             b.to_rts(a.host_and_qpn)
             exchange_sends(a, b)
         if stage == "posted":

@@ -88,7 +88,7 @@ def test_delivery_counts_are_used_if_both_ends_offer_them_else_confirming_reads(
     rig: Rig, features: int
 ) -> None:
     end = End(rig, persona=ROCE)
-    end.init_with_receives()
+    end.to_init_with_receives()
     with (
         connected_plain_initiator(end, features) as peer,
         assert_counter_grows("confirm_reads", 1 - features % 2),
@@ -106,7 +106,7 @@ def test_delivery_counts_are_used_if_both_ends_offer_them_else_confirming_reads(
 
 def test_the_rtr_is_not_counted_as_a_write_in_the_delivery_counts(rig: Rig) -> None:
     end = End(rig, persona=ROCE)
-    end.init_with_receives()
+    end.to_init_with_receives()
     with connected_plain_initiator(end, 1) as peer:
         peer.send_segments(bytes(Requester()), peer.build_write(b"data", end.mr.rkey, end.mr.addr))
         assert struct.unpack(">II", peer.receive_segment_octets()[6:14]) == (0, 1)
@@ -118,8 +118,8 @@ def test_queue_pairs_of_any_personas_connect_by_qpn_and_exchange_messages(
     rig: Rig, personas: tuple[str, str]
 ) -> None:
     a, b = (End(rig, persona=Persona[name.upper()]) for name in personas)
-    a.init_with_receives()
-    b.init_with_receives()
+    a.to_init_with_receives()
+    b.to_init_with_receives()
     with assert_counter_grows("confirm_reads", 0), assert_counter_grows("confirm_none", 0):
         connect_pair_by_qpn(a, b)
         exchange_sends(a, b)
@@ -129,7 +129,7 @@ def connect_to_process(rig: Rig, other: Process) -> End:
     """Connect a new queue pair with persona roce to that of another process; return its end."""
     end = End(rig, persona=ROCE)
     [there] = other.run_command("ids")
-    end.init_with_receives()
+    end.to_init_with_receives()
     other.run_command("begin")
     end.to_rts((there[0], there[1]))
     other.run_command("to_rts", [end.host_and_qpn])
@@ -163,7 +163,7 @@ def test_delivery_counts_are_used_only_if_both_processes_enable_them(
 
 def test_a_queue_pair_connected_to_itself_uses_delivery_counts(rig: Rig) -> None:
     end = End(rig, persona=ROCE)
-    end.init_with_receives()
+    end.to_init_with_receives()
     with assert_counter_grows("confirm_reads", 0):
         end.to_rts(end.host_and_qpn)
         for i in range(5):
@@ -181,8 +181,8 @@ def test_a_queue_pair_connected_to_itself_uses_delivery_counts(rig: Rig) -> None
 def test_a_send_completes_before_the_receive_of_its_answer_in_a_shared_cq(rig: Rig) -> None:
     other_rig = Rig()
     a, b = End(rig, persona=ROCE), End(other_rig, persona=ROCE)
-    a.init_with_receives()
-    b.init_with_receives()
+    a.to_init_with_receives()
+    b.to_init_with_receives()
     connect_pair_by_qpn(a, b)
     for i in range(8):
         a.send(b"ask", i)
@@ -199,8 +199,8 @@ def test_a_send_completes_before_the_receive_of_its_answer_in_a_shared_cq(rig: R
 
 def test_reads_atomics_fenced_requests_and_writes_complete_in_order(rig: Rig) -> None:
     a, b = End(rig, persona=ROCE), End(rig, persona=ROCE)
-    a.init_with_receives()
-    b.init_with_receives(32)
+    a.to_init_with_receives()
+    b.to_init_with_receives(32)
     connect_pair_by_qpn(a, b, max_rd_atomic=4, max_dest_rd_atomic=4)
     there = RemoteBuffer(b.mr.addr + 32768, 64, b.mr.rkey)
     codes = [
@@ -262,8 +262,8 @@ def test_sends_to_a_stopped_peer_complete_after_the_peer_continues(rig: Rig) -> 
 def test_the_rnr_retry_count_set_at_rts_takes_effect_at_the_peer(rig: Rig) -> None:
     """The MPA start-up usually ends before RTS, so a later message carries the new rnr_retry."""
     a, b = End(rig, persona=ROCE), End(rig, persona=ROCE)
-    a.init_with_receives()
-    b.init_with_receives(0)
+    a.to_init_with_receives()
+    b.to_init_with_receives(0)
     b.to_rts(a.host_and_qpn, min_rnr_timer=1)
     a.to_rts(b.host_and_qpn, rnr_retry=1)
     a.send(b"no receive")

@@ -16,7 +16,7 @@ def test_a_held_mpa_request_is_released_by_the_peer_a_time_out_or_its_queue_pair
     fds = count_open_descriptors()
     with temporary_settings(mpa_timeout_ms=round(1000 * scale_limit(0.15))):
         end = End(rig)
-        end.init_with_receives()
+        end.to_init_with_receives()
         mine = count_open_descriptors()
         callers = [tcp_connect_to(end) for _ in range(20)]
         for i, s in enumerate(callers):

@@ -226,7 +226,7 @@ class Stream(PeerStream):
     def next_segment_header(self) -> Any:
         return wait_until(self.poll_segment_header)
 
-    def place_segment_once(self, seg: Any, right: int) -> tuple[int, int, int] | None:
+    def try_to_place_segment(self, seg: Any, right: int) -> tuple[int, int, int] | None:
         delivery = ffi.new("struct siw_ddp_delivery *")
         rv = check_result(lib.siw_ddp_rx_place(self.handle, seg, right, delivery))
         return (rv, int(delivery.user_data), int(delivery.length)) if rv else None
@@ -235,7 +235,7 @@ class Stream(PeerStream):
         self, seg: Any, right: int = lib.SIW_MEM_REMOTE_WRITE
     ) -> tuple[int, int] | None:
         """Place the segment; return the delivery's (user_data, length), or None in mid-message."""
-        rv, user_data, length = wait_until(lambda: self.place_segment_once(seg, right))
+        rv, user_data, length = wait_until(lambda: self.try_to_place_segment(seg, right))
         return (user_data, length) if rv == 1 else None
 
     def receive_segment(self, right: int = lib.SIW_MEM_REMOTE_WRITE) -> tuple[int, int] | None:
@@ -425,14 +425,14 @@ class DdpStackPoller:
         memory.stag, memory.base = int(stag[0]), to_base
         return memory.stag
 
-    def assign_stag(self, memory: Memory, **how: Any) -> int:
+    def assign_stag_to_memory(self, memory: Memory, **how: Any) -> int:
         """Assign an STag to memory."""
         raise NotImplementedError
 
     def register_new_memory(self, size: int, content: bytes | None = None, **how: Any) -> Memory:
         """Return new memory that has an STag."""
         memory = Memory(size, content)
-        self.assign_stag(memory, **how)
+        self.assign_stag_to_memory(memory, **how)
         # the list keeps the memory alive, because siwarp may write to it until close()
         self._memories.append(memory)
         return memory
@@ -473,7 +473,7 @@ class DdpStackPoller:
 class DdpPoller(DdpStackPoller):
     """A poller, and the objects of the DDP layer opened on the poller."""
 
-    def assign_stag(
+    def assign_stag_to_memory(
         self,
         memory: Memory,
         rights: int = ALL_RIGHTS,

@@ -120,7 +120,7 @@ def test_placing_is_refused_before_a_header_was_reported(layer_poller: DdpPoller
     stream = layer_poller.create_receiver()
     seg = ffi.new("struct siw_ddp_seg *")
     with pytest.raises(StreamError, match="EINVAL"):
-        stream.place_segment_once(seg, WRITE)
+        stream.try_to_place_segment(seg, WRITE)
 
 
 def test_an_fpdu_without_a_ulpdu_is_reported_as_empty(layer_poller: DdpPoller) -> None:
@@ -246,7 +246,7 @@ def test_a_refused_large_segment_is_reported_after_its_crc_check(layer_poller: D
     octets = build_fpdu(build_tagged_segment(octet_pattern(LARGE), stag=1))
     stream.sock.sendall(octets[:-1])
     seg = stream.next_segment_header()
-    assert stream.place_segment_once(seg, WRITE) is None
+    assert stream.try_to_place_segment(seg, WRITE) is None
     assert stream.poll_segment_header() is None
     stream.sock.sendall(octets[-1:])
     assert stream.receive_until_error() == (1, 1, lib.SIW_DDP_INVALID_STAG)
@@ -314,7 +314,8 @@ def test_freeing_an_stag_in_the_middle_of_a_segment_stops_its_placement(
     seg = stream.next_segment_header()
     wait_until(
         lambda: (
-            stream.place_segment_once(seg, WRITE) or m.octets()[9000] == octet_pattern(LARGE)[9000]
+            stream.try_to_place_segment(seg, WRITE)
+            or m.octets()[9000] == octet_pattern(LARGE)[9000]
         )
     )
     assert layer_poller.free_stag(m.stag) == 0  # freeing the STag does not wait for the peer

@@ -146,7 +146,9 @@ def test_an_empty_fpdu_that_does_not_fit_into_the_batch_must_be_retried(
     assert lib.siw_ddp_tx_accepted_position(stream.handle) == 8 * (framed + 1)
 
 
-def start_reading_payloads(stream: Stream, octets: int, into: list[bytes]) -> threading.Thread:
+def start_payload_receiving_thread(
+    stream: Stream, octets: int, into: list[bytes]
+) -> threading.Thread:
     def read_payloads() -> None:
         into.extend(payload for _, payload in stream.read_sent_segments(octets))
 
@@ -164,7 +166,7 @@ def test_a_message_of_20_mib_is_framed_in_several_calls(layer_poller: DdpPoller)
     with pytest.raises(StreamError, match="EBUSY"):
         stream.begin_message(msg)
     got: list[bytes] = []
-    thread = start_reading_payloads(stream, size, got)
+    thread = start_payload_receiving_thread(stream, size, got)
     turns = 1
     while wait_until(lambda: (stream.flush_once(), True)) and stream.continue_message() == 0:
         turns += 1
@@ -185,7 +187,7 @@ def test_messages_beyond_the_in_flight_limit_wait_for_tcp(layer_poller: DdpPolle
         assert sent < 20_000, "neither the batch nor TCP's buffer became full"
     assert stream.begun_message_count == sent + 1
     got: list[bytes] = []
-    thread = start_reading_payloads(stream, 2000 * (sent + 1), got)
+    thread = start_payload_receiving_thread(stream, 2000 * (sent + 1), got)
     wait_until(stream.continue_message)
     wait_until(stream.flush_once)
     thread.join()
@@ -231,7 +233,7 @@ def test_an_abandoned_message_ends_after_its_last_complete_segment(layer_poller:
     assert lib.siw_ddp_tx_abandon(stream.handle) == 0
     assert stream.begin_message(stream.build_message([last.sge()], qn=2)) in (0, 1)
     got: list[bytes] = []
-    thread = start_reading_payloads(stream, framed + 4, got)
+    thread = start_payload_receiving_thread(stream, framed + 4, got)
     wait_until(stream.continue_message)
     wait_until(stream.flush_once)
     thread.join()

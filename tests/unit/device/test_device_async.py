@@ -186,7 +186,7 @@ def raise_qp_event(rig: Rig) -> Handle:
     return qp
 
 
-def raise_cq_event(rig: Rig) -> Handle:
+def raise_cq_overflow_event(rig: Rig) -> Handle:
     cq = rig.create_cq(1)
     qp = rig.create_qp(scq=rig.create_cq(), rcq=cq)
     qp.to_init()
@@ -206,7 +206,7 @@ EACH_KIND_OF_EVENT = pytest.mark.parametrize(
     ("make", "kind"),
     [
         (raise_qp_event, EventType.QP_LAST_WQE_REACHED),
-        (raise_cq_event, EventType.CQ_ERR),
+        (raise_cq_overflow_event, EventType.CQ_ERR),
         (raise_srq_event, EventType.SRQ_LIMIT_REACHED),
     ],
     ids=["QP", "CQ", "SRQ"],

@@ -105,11 +105,11 @@ def test_a_completion_that_another_thread_queues_ends_a_wait() -> None:
     pair = Pair(rig)
     found: list[int] = []
 
-    def wait_for_each_send() -> None:
+    def wait_for_all_send_completions() -> None:
         while sum(found) < MESSAGES:
             found.append(wait_for_completions(pair.scq))
 
-    thread = threading.Thread(target=wait_for_each_send)
+    thread = threading.Thread(target=wait_for_all_send_completions)
     thread.start()
     for _ in range(MESSAGES):
         pair.post_receive()

@@ -121,7 +121,7 @@ def test_every_call_on_an_inherited_object_in_a_forked_child_returns_estale(
         "struct siw_cm_id": a.id._c_object(),
     }
 
-    def calls_without_estale() -> list[str]:
+    def list_calls_lacking_estale() -> list[str]:
         found, tried = [], 0
         for name in dir(lib):
             call = getattr(lib, name)
@@ -139,7 +139,7 @@ def test_every_call_on_an_inherited_object_in_a_forked_child_returns_estale(
                 found.append(f"{name}: {said}, errno {ffi.errno}")
         return found if tried > 35 else [f"tried only {tried} calls"]
 
-    assert run_in_forked_child(calls_without_estale) == []
+    assert run_in_forked_child(list_calls_lacking_estale) == []
     a.post(SEND, length=0)
     assert poll(a.scq)[0].ok
 
@@ -195,7 +195,7 @@ def test_a_forked_child_does_not_inherit_the_descriptors_of_siwarp(
         os.read(go_r, 1)
         return left
 
-    def reuse_port_in_parent() -> None:
+    def rebind_closed_port_in_parent() -> None:
         try:
             os.read(here_r, 1)
             qp.close()
@@ -206,7 +206,7 @@ def test_a_forked_child_does_not_inherit_the_descriptors_of_siwarp(
         finally:
             os.write(go_w, b"x")
 
-    left = run_in_forked_child(count_inherited_descriptors, reuse_port_in_parent)
+    left = run_in_forked_child(count_inherited_descriptors, rebind_closed_port_in_parent)
     # The epoll and wake-up descriptors of three devices alone are six.
     assert before - left >= 8
     for fd in pipes:

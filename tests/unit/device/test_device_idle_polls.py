@@ -39,7 +39,7 @@ def device_rig_without_progress_thread() -> Iterator[Rig]:
 
 
 @pytest.fixture(name="cq")
-def idle_cq(rig: Rig) -> CQ:
+def cq_without_progress_thread(rig: Rig) -> CQ:
     return rig.create_cq()
 
 

@@ -224,7 +224,7 @@ class WindowModelMachine(RuleBasedStateMachine):
 
     # ---- the peers
 
-    def find_binding_or_error(
+    def find_binding_or_failed_check(
         self, rkey: int, b: End, to: int, length: int, right: AccessFlag
     ) -> str | Binding:
         for window in self.windows:
@@ -255,7 +255,9 @@ class WindowModelMachine(RuleBasedStateMachine):
         rkey, start = self.keys[-1 - i % min(len(self.keys), 6)]
         a, b = self.ends[which]
         to = max(0, start + skip)
-        found = self.find_binding_or_error(rkey, b, to, length, READS if op == READ else WRITES)
+        found = self.find_binding_or_failed_check(
+            rkey, b, to, length, READS if op == READ else WRITES
+        )
         a.mem.write(bytes([octet]) * length)
         a.post(op, 7, length=length, remote=RemoteBuffer(to, length, rkey))
         if isinstance(found, str):

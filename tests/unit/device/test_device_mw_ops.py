@@ -45,7 +45,7 @@ MISALIGNED = 0x000207
 W_NO_STAG, W_BEYOND, W_NOT_OF_STREAM = 0x010100, 0x010101, 0x010102
 
 
-def read_uint64(mr: MR, offset: int = 0) -> int:
+def read_mr_uint64(mr: MR, offset: int = 0) -> int:
     return int.from_bytes(mr.read(8, offset), sys.byteorder)
 
 
@@ -102,11 +102,11 @@ def test_atomics_through_a_memory_window_change_the_region(
         (MASKED_ADD, {"compare_add": 1, "compare_add_mask": 0x80}, 0),
         (MASKED_SWAP, {"swap": 0xABCD, "swap_mask": 0xFF00, "compare_add_mask": 1}, 0xAB00),
     ):
-        before = read_uint64(mr, 16)
+        before = read_mr_uint64(mr, 16)
         post_to_remote(a, opcode, remote, **operands)
         (done,) = poll(a.scq)
-        assert (done.status, done.byte_len, read_uint64(a.mem)) == (WCStatus.SUCCESS, 8, before)
-        assert read_uint64(mr, 16) == after
+        assert (done.status, done.byte_len, read_mr_uint64(a.mem)) == (WCStatus.SUCCESS, 8, before)
+        assert read_mr_uint64(mr, 16) == after
     assert mr.read(16) == bytes(16) and mr.read(40, 24) == bytes(40)
     # The region is busy, because a window is bound to it.
     assert errno_raised_by(mr.close) == errno.EBUSY
@@ -172,7 +172,7 @@ def test_an_atomic_must_be_aligned_by_address_and_not_by_offset_in_a_memory_wind
         b, mr, kind, offset=4, length=32, access=ATOMIC | AccessFlag.ZERO_BASED
     )
     post_to_remote(a, ADD, RemoteBuffer(4, 8, remote.rkey), compare_add=1)
-    assert poll(a.scq)[0].ok and read_uint64(mr, 8) == 1
+    assert poll(a.scq)[0].ok and read_mr_uint64(mr, 8) == 1
     post_to_remote(a, ADD, RemoteBuffer(8, 8, remote.rkey), compare_add=1)
     assert_terminated(a, b, MISALIGNED)
     assert mr.read() == bytes(8) + (1).to_bytes(8, sys.byteorder) + bytes(48)
@@ -193,7 +193,7 @@ def test_a_type_2_memory_window_grants_atomics_only_to_its_queue_pair(
     assert_terminated(c, d, NOT_OF_STREAM)
     post_to_remote(a, ADD, by_one.part(8, 8), compare_add=1)
     assert poll(a.scq)[0].ok
-    assert (read_uint64(mr), read_uint64(mr, 8)) == (3, 1)
+    assert (read_mr_uint64(mr), read_mr_uint64(mr, 8)) == (3, 1)
     for mw in (shared, own):
         mw.close()
 
@@ -275,7 +275,7 @@ def test_a_send_with_immediate_carries_the_key_of_a_window_bound_just_before(
         where = RemoteBuffer.unpack(a.mem.read(20, 64))
         post_to_remote(a, ADD, RemoteBuffer(where.addr, 8, wc.imm_data), compare_add=1)
         assert poll(a.scq)[0].ok and poll(b.scq)[0].wr_id == 2
-        assert read_uint64(mr) == turn + 1
+        assert read_mr_uint64(mr) == turn + 1
         mw.invalidate(b.qp)
         assert poll(b.scq)[0].ok
     mw.close()
@@ -327,9 +327,9 @@ def test_rd_writes_reads_and_atomics_work_through_a_memory_window(rig: Rig) -> N
     assert a.poll_sends()[0].ok and a.out.read(16, 100) == b"sixteen octets.."
     write_uint64(w.mr, 5, 16)
     a.post_rdma(b, ADD, 8, remote=w.remote, compare_add=2)
-    assert a.poll_sends()[0].ok and (read_uint64(a.out), read_uint64(w.mr, 16)) == (5, 7)
+    assert a.poll_sends()[0].ok and (read_mr_uint64(a.out), read_mr_uint64(w.mr, 16)) == (5, 7)
     a.post_rdma(b, SWAP, 8, remote=w.remote, compare_add=7, swap=1)
-    assert a.poll_sends()[0].ok and (read_uint64(a.out), read_uint64(w.mr, 16)) == (7, 1)
+    assert a.poll_sends()[0].ok and (read_mr_uint64(a.out), read_mr_uint64(w.mr, 16)) == (7, 1)
     assert w.mr.read(16) == bytes(16) and w.mr.read(32, 32) == bytes(32)
     w.invalidate()
     w.mw.close()

@@ -90,7 +90,7 @@ def test_a_memory_window_and_its_region_are_closed_while_another_thread_binds_th
     current = [(MW(b.rig.pd, MWType.TYPE_1), MR(b.rig.pd, bytearray(64), REGION))]
     odd: list[BaseException] = []
 
-    def bind_repeatedly() -> None:
+    def bind_window_until_stopped() -> None:
         while not stop.is_set():
             mw, mr = current[0]
             try:
@@ -103,7 +103,7 @@ def test_a_memory_window_and_its_region_are_closed_while_another_thread_binds_th
                 return
             b.scq.poll(16)
 
-    thread = threading.Thread(target=bind_repeatedly)
+    thread = threading.Thread(target=bind_window_until_stopped)
     thread.start()
     try:
         for _ in range(30 if SANITIZED else 150):

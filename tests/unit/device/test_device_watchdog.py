@@ -93,7 +93,7 @@ def keep_cpu_busy(cpu: int) -> Iterator[None]:
 
 
 @contextmanager
-def restrict_to_cpu(task: int, cpu: int) -> Iterator[None]:
+def run_thread_at_idle_priority(task: int, cpu: int) -> Iterator[None]:
     """Restrict a thread to one CPU at the lowest scheduling priority."""
     cpus = os.sched_getaffinity(task)
     os.sched_setaffinity(task, {cpu})
@@ -220,6 +220,6 @@ def test_watchdog_threads_handle_writes_while_the_progress_thread_gets_no_cpu(
     with keep_cpu_busy(cpu):
         for _ in range(10):
             watched_connection.write_until_watchdogs_wake(watched_connection.start_watchdogs())
-            with restrict_to_cpu(watched_connection.thread, cpu):
+            with run_thread_at_idle_priority(watched_connection.thread, cpu):
                 took += [watched_connection.write_and_measure_delay() for _ in range(10)]
     assert sorted(took)[50] < scale_limit(0.003)

@@ -7,7 +7,7 @@ import re
 import sys
 from pathlib import Path
 
-from table import check_each_row
+from table import run_test_for_each_row
 
 ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT / "tools/pages"))
@@ -46,7 +46,7 @@ def dotted_python_name_exists(dotted: str) -> bool:
     return True
 
 
-@check_each_row("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+@run_test_for_each_row("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_each_interface_name_that_a_page_quotes_as_code_exists(page: Path) -> None:
     spans = CODE.findall(page.read_text("utf-8"))
     c = {name for span in spans for name in re.findall(r"(?<![\w/-])siw_\w*", span)}

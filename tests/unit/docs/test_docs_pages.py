@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from table import check_each_row
+from table import run_test_for_each_row
 
 ROOT = Path(__file__).resolve().parents[3]
 sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tools/pages")]
@@ -49,7 +49,7 @@ def doc_blocks_run_by_tests() -> set[tuple[str, str]]:
     return found
 
 
-@check_each_row("page", PAGES, ids=path_from_root)
+@run_test_for_each_row("page", PAGES, ids=path_from_root)
 def test_each_code_block_of_a_page_is_run_by_a_test_or_marked_as_untried(page: Path) -> None:
     text = page.read_text("utf-8")
     for fence in FENCE.finditer(text):
@@ -69,7 +69,7 @@ def test_each_code_block_with_a_name_is_run_by_a_test() -> None:
     assert there == doc_blocks_run_by_tests()
 
 
-@check_each_row("page", WITH_LINKS, ids=path_from_root)
+@run_test_for_each_row("page", WITH_LINKS, ids=path_from_root)
 def test_each_link_of_a_page_to_a_file_leads_to_an_existing_file(page: Path) -> None:
     text = re.sub(r"`[^`\n]*`", "", FENCE.sub("", page.read_text("utf-8")))
     links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text)

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from table import check_each_row
+from table import run_test_for_each_row
 
 ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT / "tools/pages"))
@@ -57,7 +57,7 @@ def test_an_unparsable_declaration_in_a_header_is_an_error(tmp_path: Path) -> No
         headers.parse_header(header)
 
 
-@check_each_row("package", [p for p in stage.PACKAGES if p != "siwarp"])
+@run_test_for_each_row("package", [p for p in stage.PACKAGES if p != "siwarp"])
 def test_each_public_python_name_is_on_the_page_of_its_package(package: str) -> None:
     text = stage.generated_doc_pages()[f"reference/python/{package}.md"]
     names = set(importlib.import_module(package).__all__) - set(tables.EXCEPTIONS)

@@ -54,14 +54,14 @@ def troubleshooting_table_keys() -> list[str]:
 
 
 @functools.cache
-def _pattern_of_key(key: str) -> re.Pattern[str]:
+def _regex_of_key(key: str) -> re.Pattern[str]:
     # The cache of re is smaller than the number of keys.
     return re.compile(".*".join(map(re.escape, key.split(VARIES))), re.DOTALL)
 
 
 def key_matches_text(key: str, text: str) -> bool:
     """Return whether a key is part of a text; "…" in the key stands for any text."""
-    return _pattern_of_key(key).search(text.replace("`", "'")) is not None
+    return _regex_of_key(key).search(text.replace("`", "'")) is not None
 
 
 #: A pattern for the beginning of a remedy, after punctuation or at the start of the message.

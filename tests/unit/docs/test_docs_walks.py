@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lint.layers import MAY_USE
-from table import check_each_row
+from table import run_test_for_each_row
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = ROOT / "ARCHITECTURE.md"
@@ -27,7 +27,7 @@ class Step(NamedTuple):
     via: str
 
 
-def call_tables() -> list[str]:
+def find_tables_of_calls() -> list[str]:
     """Return the tables of calls in ARCHITECTURE.md, each between a begin and an end marker."""
     text = PAGE.read_text("utf-8")
     found = re.findall(f"{BEGIN}\n(.*?){END}", text, re.DOTALL)
@@ -35,10 +35,10 @@ def call_tables() -> list[str]:
     return found
 
 
-def call_paths_by_title() -> dict[str, list[Step]]:
+def parse_documented_call_paths() -> dict[str, list[Step]]:
     """Return the steps of each call path in ARCHITECTURE.md by the title of the path."""
     found: dict[str, list[Step]] = {}
-    for table in call_tables():
+    for table in find_tables_of_calls():
         title = None
         for line in table.splitlines():
             if begin := re.fullmatch(r"(\S.*):", line):
@@ -82,9 +82,9 @@ def step_calls_next_step(before: Step, step: Step) -> bool:
     return called is not None and filled is not None
 
 
-@check_each_row("title", call_paths_by_title())
+@run_test_for_each_row("title", parse_documented_call_paths())
 def test_each_step_of_a_call_path_calls_the_next_step(title: str) -> None:
-    steps = call_paths_by_title()[title]
+    steps = parse_documented_call_paths()[title]
     assert len(steps) > 2
     for before, step in itertools.pairwise(steps):
         assert step_calls_next_step(before, step), (
@@ -100,12 +100,12 @@ def test_each_queue_pair_type_has_call_paths_for_sending_and_receiving() -> None
     of_rd = {"post", "flush", "HELLO", "CHALLENGE", "check", "acknowledgement"}
     others = {f"{stage}, RC" for stage in of_rc | {"connect by QPN"}}
     others |= {f"{stage}, RD" for stage in of_rd} | {"send a batch, UD"}
-    assert set(call_paths_by_title()) == each_way | others
+    assert set(parse_documented_call_paths()) == each_way | others
 
 
 def test_every_step_in_the_architecture_page_is_in_a_checked_table() -> None:
     text = PAGE.read_text("utf-8")
-    for table in call_tables():
+    for table in find_tables_of_calls():
         text = text.replace(table, "")
     assert not [line for line in text.splitlines() if STEP.fullmatch(line)]
 
@@ -121,5 +121,5 @@ def test_the_permitted_calls_in_the_architecture_page_equal_those_of_the_lint() 
 
 
 def test_a_step_that_does_not_call_the_next_step_is_detected() -> None:
-    steps = call_paths_by_title()["send, RC"]
+    steps = parse_documented_call_paths()["send, RC"]
     assert not step_calls_next_step(steps[0], steps[-1])

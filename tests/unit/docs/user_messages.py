@@ -14,7 +14,7 @@ VARIES = "…"
 WORDS_OF = re.compile(r"_(invalid|busy|why|advice|reason)|process_exit_reason")
 #: A pattern for a call of a C function that prints to users, and for the printed text.
 C_CALL = re.compile(
-    r"\b(?:siw_trace_warn_user\(|capture_end_after_error\(|\w*fail\(|siw_log\(\w+,\s*(?:error|warn),)\s*"
+    r"\b(?:siw_log_warn_user\(|capture_end_after_error\(|\w*fail\(|siw_log\(\w+,\s*(?:error|warn),)\s*"
     r'(?P<text>(?:"(?:[^"\\]|\\.)*"\s*)+)'
 )
 C_VARIES = re.compile(r"%[-+ #0-9.*]*(?:ll|l|z|h)?[a-zA-Z]")
@@ -41,10 +41,10 @@ def _literal_text(node: ast.AST) -> str | None:
     return None
 
 
-def _conditional_branches(node: ast.AST) -> Iterator[ast.AST]:
+def _results_of_conditional_expression(node: ast.AST) -> Iterator[ast.AST]:
     if isinstance(node, ast.IfExp):
-        yield from _conditional_branches(node.body)
-        yield from _conditional_branches(node.orelse)
+        yield from _results_of_conditional_expression(node.body)
+        yield from _results_of_conditional_expression(node.orelse)
     else:
         yield node
 
@@ -91,7 +91,7 @@ def _advice_texts(table: ast.Dict) -> Iterator[ast.AST]:
             yield from value.elts if isinstance(value, ast.Tuple) else [value]
 
 
-def _message_nodes(tree: ast.Module) -> Iterator[ast.AST]:
+def _user_message_ast_nodes(tree: ast.Module) -> Iterator[ast.AST]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             yield from _error_arguments(node)
@@ -107,8 +107,8 @@ def python_error_messages(package: Path) -> set[ErrorText]:
     """Return the messages of all Python files of the package."""
     found = set()
     for file in package.rglob("*.py"):
-        for shown in _message_nodes(ast.parse(file.read_text("utf-8"))):
-            for node in _conditional_branches(shown):
+        for shown in _user_message_ast_nodes(ast.parse(file.read_text("utf-8"))):
+            for node in _results_of_conditional_expression(shown):
                 text = _literal_text(node)
                 # A string of only a name or a placeholder is no message: it contains another text.
                 if text is not None and len(re.sub(f"[{VARIES}\\W]", "", text)) > 6 and " " in text:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import reach
 from lint.layers import MAY_USE
-from table import check_each_row
+from table import run_test_for_each_row
 
 KINDS = ("asan", "tsan")
 
@@ -20,8 +20,8 @@ def test_each_sanitized_test_of_the_gate_exists(root: Path, kind: str) -> None:
         assert path in reach.GATE[kind]
 
 
-@check_each_row("kind", KINDS)
-@check_each_row(
+@run_test_for_each_row("kind", KINDS)
+@run_test_for_each_row(
     "path",
     [
         "siwarp/base/lock.h",
@@ -76,8 +76,8 @@ def test_a_changed_test_is_selected_alone_if_the_gate_contains_it() -> None:
     ]
 
 
-@check_each_row("kind", KINDS)
-@check_each_row("layer", sorted(MAY_USE))
+@run_test_for_each_row("kind", KINDS)
+@run_test_for_each_row("layer", sorted(MAY_USE))
 def test_selected_sanitized_tests_are_in_the_gate_and_none_is_selected_twice(
     kind: str, layer: str
 ) -> None:

@@ -117,7 +117,7 @@ def mutated_octets(octets: bytes, changes: list[tuple[int, int, int]]) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def capture_corpus(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
+def corpus_of_capture_files(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
     folder = tmp_path_factory.mktemp("corpus")
     made = [write_sample_capture(folder / f"x{suffix}") for suffix in (".pcap", ".pcapng")]
     return [file.read_bytes() for file in [*made, *RECORDED]]
@@ -140,10 +140,13 @@ def capture_corpus(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
     ),
 )
 def test_no_mutation_of_a_capture_file_raises_more_than_a_value_error(
-    capture_corpus: list[bytes], tmp_path: Path, which: int, changes: list[tuple[int, int, int]]
+    corpus_of_capture_files: list[bytes],
+    tmp_path: Path,
+    which: int,
+    changes: list[tuple[int, int, int]],
 ) -> None:
     file = tmp_path / "hostile"
-    file.write_bytes(mutated_octets(capture_corpus[which], changes))
+    file.write_bytes(mutated_octets(corpus_of_capture_files[which], changes))
     try:
         found = examine(file)
     except ValueError as e:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from scapy.layers.inet import IP, UDP
 from scapy.packet import Packet, Raw
-from table import check_each_row
+from table import run_test_for_each_row
 
 from siwarp.inspect import (
     DDPTagged,
@@ -72,7 +72,7 @@ def test_dissect_reports_the_sequence_numbers_and_epochs_of_an_rd_segment() -> N
     assert told == {"psn": 9, "q_key": 4, "msn": 7, "last": 1, **EPOCHS}
 
 
-@check_each_row("kind", [t for t in RDType if t != RDType.DATA])
+@run_test_for_each_row("kind", [t for t in RDType if t != RDType.DATA])
 def test_dissect_reports_the_fields_of_rd_control_datagrams(kind: RDType) -> None:
     body = make_ack_body(5, [7, 8, 300]) if kind == RDType.ACK else bytes(20)
     (found,) = dissect_datagram(RDDatagram(type=kind, psn=3, rd_flags=2, body=body, **EPOCHS))
@@ -89,7 +89,7 @@ def test_an_rd_datagram_is_recognized_by_its_crc(spoil: bool) -> None:
     )
 
 
-@check_each_row("cut", range(41))
+@run_test_for_each_row("cut", range(41))
 def test_a_truncated_rd_datagram_is_dissected_without_an_exception(cut: int) -> None:
     octets = bytes(RDDatagram(body=bytes(DDPUntagged()), **EPOCHS))[:cut]
     whole = octets + crc32c(octets).to_bytes(4, "little")
@@ -107,7 +107,7 @@ def test_rd_datagrams_captured_before_segmentation_are_reported_one_by_one() -> 
     assert {m.kind for m in found} == {"SEND"}
 
 
-@check_each_row(
+@run_test_for_each_row(
     "built",
     [
         UCDatagram(psn=9, segment=bytes(DDPUntagged(opcode=3)) + b"uc"),
@@ -132,7 +132,7 @@ def test_an_llp_datagram_that_is_too_short_for_its_type_is_raw(length: int) -> N
     assert type(LLPDatagram(octets)) is Raw
 
 
-def dissect_stream(*datagrams: Packet) -> Dissection:
+def dissect_udp_datagrams(*datagrams: Packet) -> Dissection:
     packets = [
         IP(bytes(IP(src="10.0.0.1", dst="10.0.0.2") / UDP(sport=1, dport=2) / Raw(bytes(d))))
         for d in datagrams
@@ -142,7 +142,7 @@ def dissect_stream(*datagrams: Packet) -> Dissection:
 
 def test_rd_segments_with_a_psn_seen_before_are_retransmissions_and_not_counted_again() -> None:
     segment = bytes(DDPUntagged(opcode=3, msn=1)) + bytes(50)
-    found = dissect_stream(
+    found = dissect_udp_datagrams(
         RDDatagram(psn=1, body=segment, **EPOCHS),
         RDDatagram(psn=2, body=segment, **EPOCHS),
         RDDatagram(psn=1, body=segment, **EPOCHS),

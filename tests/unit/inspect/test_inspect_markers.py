@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scapy.layers.inet import IP, TCP
 from scapy.layers.l2 import Ether
 from scapy.packet import Raw
-from table import check_each_row
+from table import run_test_for_each_row
 
 from siwarp.inspect import (
     FPDU,
@@ -54,7 +54,7 @@ def test_markers_are_inserted_as_in_figures_5_and_6_of_rfc_5044() -> None:
     assert mark_stream([make_send_fpdu(1, 464), make_send_fpdu(2, 24)])[0x1EC:] == second
 
 
-@check_each_row(
+@run_test_for_each_row(
     ("at", "size", "where"),
     [
         (0, 24, [(0, 0)]),  # the Marker is before the first FPDU

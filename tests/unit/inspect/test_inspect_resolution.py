@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from cli.cli_harness import dissect_to_json, run_siwarp_in_process
 from harness.verbs_harness import Rig
-from table import check_each_row
+from table import run_test_for_each_row
 from unit.cm.ud_harness import SidrEndpoints
 from unit.inspect.inspect_harness import make_udp_packet, write_capture
 
@@ -82,7 +82,7 @@ def test_each_sidr_answer_is_attributed_to_the_last_query_with_its_id() -> None:
     assert stray.answers is None and answer.latency is not None
 
 
-@check_each_row(
+@run_test_for_each_row(
     ("octets", "why"),
     [
         (build_sidr_frame(id=7)[:-1], "231 octets instead of 232"),

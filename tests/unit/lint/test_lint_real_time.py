@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import real_time
 from history import FirstVersion
-from table import check_each_row
+from table import run_test_for_each_row
 
 
-@check_each_row(
+@run_test_for_each_row(
     ("text", "found"),
     [
         ("import time\ntime.sleep(1)\n", [(2, "time.sleep")]),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import c_symbols
 import py_system
-from table import check_each_row
+from table import run_test_for_each_row
 
 
-@check_each_row(
+@run_test_for_each_row(
     "symbol",
     [
         "sched_yield",
@@ -38,7 +38,7 @@ def test_a_system_call_outside_base_and_llp_is_refused(symbol: str) -> None:
     assert c_symbols.forbidden_system_call_error("llp", "llp_wait.c", symbol) is None
 
 
-@check_each_row(
+@run_test_for_each_row(
     "symbol",
     ["siw_sleep_ns", "siw_rd_pause_delivery", "strerror_r", "pthread_join", "getpid", "qsort"],
 )
@@ -55,7 +55,7 @@ def test_direct_uses_of_a_clock_in_c_are_found() -> None:
     assert c_symbols.clock_use_errors("base", "clock.h", text) == []
 
 
-@check_each_row(
+@run_test_for_each_row(
     "line",
     [
         "import time",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from table import check_each_row
+from table import run_test_for_each_row
 from tolls import Function, find_forwarding_functions, parse_functions
 
 LOW_LAYER = """
@@ -220,12 +220,12 @@ def forwarding_functions_in(text: str) -> list[str]:
     return find_forwarding_functions(everything)
 
 
-@check_each_row("text", PASS_THROUGH_FUNCTIONS.values(), ids=PASS_THROUGH_FUNCTIONS.keys())
+@run_test_for_each_row("text", PASS_THROUGH_FUNCTIONS.values(), ids=PASS_THROUGH_FUNCTIONS.keys())
 def test_disguised_pass_through_functions_are_found(text: str) -> None:
     assert forwarding_functions_in(text) == ["siw_up_do"]
 
 
-@check_each_row("text", WORKING_FUNCTIONS.values(), ids=WORKING_FUNCTIONS.keys())
+@run_test_for_each_row("text", WORKING_FUNCTIONS.values(), ids=WORKING_FUNCTIONS.keys())
 def test_functions_that_do_work_are_accepted(text: str) -> None:
     assert forwarding_functions_in(text) == []
 

@@ -68,7 +68,7 @@ class LlpSocket:
         """Add the socket, which is in no poller, to a poller; return the C function's result."""
         number = poller.next_socket_number()
         lib.siw_llp_set_handler(self.c, ffi.cast("void *", number))
-        rv = lib.siw_llp_join_poller(self.c, poller.c)
+        rv = lib.siw_llp_add_to_poller(self.c, poller.c)
         if rv == 0:
             self.poller, self.number = poller, number
             poller.socks[number] = self
@@ -231,7 +231,7 @@ class Poller:
         # The lookup raises KeyError for the handler of a closed socket.
         return [self.socks[int(ffi.cast("intptr_t", handlers[i]))] for i in range(rv)]
 
-    def wait_until_ready(self, sock: LlpSocket) -> None:
+    def wait_until_socket_ready(self, sock: LlpSocket) -> None:
         """Poll and wait until the socket is reported as ready."""
         while sock not in self.poll():
             assert self.wait(10_000_000) == 1, "the wait lasted 10 s"

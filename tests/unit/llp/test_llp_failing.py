@@ -52,11 +52,11 @@ CALLS = [
     ("lib.siw_llp_udp_enable_ecn(u4.c)", "getsockopt setsockopt setsockopt#2"),
     ("lib.siw_llp_udp_enable_ecn(u6.c)", "getsockopt setsockopt setsockopt#2"),
     (
-        "lib.siw_llp_udp_join(p.c, group, b'lo', ffi.NULL, out)",
+        "lib.siw_llp_udp_open_group_member(p.c, group, b'lo', ffi.NULL, out)",
         "socket ioctl setsockopt+1 setsockopt+2 setsockopt+3 bind epoll_ctl",
     ),
     (
-        "lib.siw_llp_udp_join(p.c, group6, b'lo', ffi.NULL, out)",
+        "lib.siw_llp_udp_open_group_member(p.c, group6, b'lo', ffi.NULL, out)",
         "socket setsockopt+1 setsockopt+2 setsockopt+3 setsockopt+4 bind",
     ),
     (
@@ -171,7 +171,7 @@ def test_an_ipv6_group_is_joined_without_the_privilege_to_bind_to_an_interface(
 p = Poller()
 out = ffi.new("struct siw_llp_sock **")
 with failing("setsockopt", errno.EPERM, nth=nth):
-    rv = lib.siw_llp_udp_join(p.c, siw_addr("ff02::1:2", 40001), b"lo", ffi.NULL, out)
+    rv = lib.siw_llp_udp_open_group_member(p.c, siw_addr("ff02::1:2", 40001), b"lo", ffi.NULL, out)
 assert rv == 0
 lib.siw_llp_close(out[0])
 p.close()

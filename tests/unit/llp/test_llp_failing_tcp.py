@@ -193,7 +193,7 @@ def move_b_without_memory():
 
 move_b_without_memory()
 assert b.join_poller(p) == 0
-p.wait_until_ready(b)
+p.wait_until_socket_ready(b)
 assert b.recv()[1] == b"unread"
 move_b_without_memory()
 b.close()

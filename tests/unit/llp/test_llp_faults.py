@@ -366,7 +366,7 @@ def test_octets_that_a_fault_plan_has_left_out_of_a_read_are_reported(poller, ll
     with temporarily_install_fault_plan(llp_helpers, "rx:short=100%"):
         assert a.send(b"x" * 1000) == 1000
         while got < 1000:
-            poller.wait_until_ready(b)
+            poller.wait_until_socket_ready(b)
             got += max(b.recv(1000)[0], 0)
             b.note_all_handled()
     loop.close()

@@ -32,7 +32,7 @@ def test_data_of_a_cold_socket_makes_the_descriptor_readable_until_a_poll(
     assert not loop.readable()
     send_one(poller, sock)
     assert loop.wait_until_readable()
-    poller.wait_until_ready(sock)
+    poller.wait_until_socket_ready(sock)
     assert sock.receive_all() == 1
     poller.drain_ready_sockets()
     assert not loop.readable()
@@ -43,7 +43,7 @@ def test_data_of_a_hot_socket_makes_the_descriptor_readable_if_the_poller_is_arm
 ) -> None:
     sock = poller.open_udp()
     send_one(poller, sock)
-    poller.wait_until_ready(sock)
+    poller.wait_until_socket_ready(sock)
     assert sock.receive_all() == 1
     poller.drain_ready_sockets()
     assert poller.hot_fds() == [sock.fd]
@@ -59,12 +59,12 @@ def test_sockets_become_hot_only_while_no_event_loop_waits_on_the_poller(poller:
     sock = poller.open_udp()
     loop = LoopDescriptor(poller)
     send_one(poller, sock)
-    poller.wait_until_ready(sock)
+    poller.wait_until_socket_ready(sock)
     assert sock.receive_all() == 1
     assert poller.hot_fds() == []
     loop.close()
     send_one(poller, sock)
-    poller.wait_until_ready(sock)
+    poller.wait_until_socket_ready(sock)
     assert poller.hot_fds() == [sock.fd]
 
 
@@ -79,8 +79,8 @@ def test_the_descriptor_is_readable_from_the_wake_of_the_poller_to_the_next_poll
 
 def test_the_descriptor_is_readable_between_set_and_clear(loop: LoopDescriptor) -> None:
     for _ in range(3):
-        lib.siw_llp_event_loop_fd_set(loop.c)
-        lib.siw_llp_event_loop_fd_set(loop.c)
+        lib.siw_llp_event_loop_fd_signal(loop.c)
+        lib.siw_llp_event_loop_fd_signal(loop.c)
         assert loop.readable()
         lib.siw_llp_event_loop_fd_clear(loop.c)
         assert not loop.readable()
@@ -142,7 +142,7 @@ def connected_pair(poller: Poller, loop: LoopDescriptor) -> tuple[LlpSocket, Llp
     del loop  # with a descriptor for an event loop, a poller has no hot sockets
     a, b = poller.connected_pair()
     assert a.send(b"x") == 1
-    poller.wait_until_ready(b)
+    poller.wait_until_socket_ready(b)
     return a, b
 
 
@@ -159,7 +159,7 @@ def test_a_stream_whose_reader_has_handled_all_octets_is_not_reported_until_more
         b.note_all_handled()
         assert b not in poller.poll()
         assert a.send(b"x") == 1
-        poller.wait_until_ready(b)
+        poller.wait_until_socket_ready(b)
 
 
 def test_octets_reported_after_the_last_read_are_not_lost(poller: Poller, pair: Pair) -> None:
@@ -168,7 +168,7 @@ def test_octets_reported_after_the_last_read_are_not_lost(poller: Poller, pair: 
     assert a.send(b"y") == 1
     poller.poll()  # the poll consumes the epoll event of `b`
     b.note_all_handled()
-    poller.wait_until_ready(b)
+    poller.wait_until_socket_ready(b)
     assert b.recv() == (1, b"y")
 
 
@@ -180,7 +180,7 @@ def test_the_end_of_a_stream_reported_before_the_last_read_is_not_lost(
     poller.poll()  # the poll consumes the epoll event of `b`
     assert b.recv() == (1, b"x")
     b.note_all_handled()
-    poller.wait_until_ready(b)
+    poller.wait_until_socket_ready(b)
     assert b.recv() == (0, b"")
 
 
@@ -193,5 +193,5 @@ def test_octets_after_urgent_data_are_not_lost(poller: Poller, pair: Pair) -> No
     poller.poll()  # the poll consumes the epoll events of `b`
     assert b.recv() == (1, b"x")
     b.note_all_handled()
-    poller.wait_until_ready(b)
+    poller.wait_until_socket_ready(b)
     assert b.recv() == (1, b"y")

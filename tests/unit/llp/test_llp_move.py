@@ -41,7 +41,7 @@ def bring_stream_to_poll_state(poller: Poller, a: LlpSocket, b: LlpSocket, state
     poller.drain_ready_sockets()
     if state in {"hot", "armed"}:
         assert a.send(b"x") == 1
-        poller.wait_until_ready(b)
+        poller.wait_until_socket_ready(b)
         assert b.receive_all() == 1
         assert b.fd in poller.hot_fds()
     if state == "armed":
@@ -58,7 +58,7 @@ def test_octets_that_arrived_before_a_move_are_reported_by_the_new_poller(
     bring_stream_to_poll_state(poller, a, b, state)
     assert a.send(b"unread") == 6
     b.move_to(other_poller)
-    other_poller.wait_until_ready(b)
+    other_poller.wait_until_socket_ready(b)
     assert b.recv()[1] == b"unread"
     assert b.recv()[0] == -errno.EAGAIN
     poller.drain_ready_sockets()  # fails if the former poller still reports the socket
@@ -74,7 +74,7 @@ def test_octets_that_arrive_after_a_move_end_a_wait_on_the_new_poller(
     b.move_to(other_poller)
     assert a.send(b"later") == 5
     assert other_poller.lib.siw_llp_wait(asleep, -1, 10_000_000) == 1
-    other_poller.wait_until_ready(b)
+    other_poller.wait_until_socket_ready(b)
     assert b.recv()[1] == b"later"
 
 
@@ -87,7 +87,7 @@ def test_octets_that_arrive_while_a_socket_is_in_no_poller_are_reported_afterwar
     b.leave_poller()
     assert a.send(b"between") == 7
     assert b.join_poller(other_poller) == 0
-    other_poller.wait_until_ready(b)
+    other_poller.wait_until_socket_ready(b)
     assert b.recv()[1] == b"between"
 
 
@@ -121,7 +121,7 @@ def test_a_partly_read_hot_socket_is_ready_after_a_move(
     a, b = poller.connected_pair()
     bring_stream_to_poll_state(poller, a, b, "hot")
     assert a.send(b"12") == 2
-    poller.wait_until_ready(b)
+    poller.wait_until_socket_ready(b)
     assert b.recv(1)[1] == b"1"
     b.move_to(other_poller)
     assert b in other_poller.poll()
@@ -134,7 +134,7 @@ def test_the_end_of_a_stream_is_reported_by_the_new_poller(
     a, b = poller.connected_pair()
     b.move_to(other_poller)
     a.close()
-    other_poller.wait_until_ready(b)
+    other_poller.wait_until_socket_ready(b)
     assert b.recv()[0] == 0
 
 
@@ -147,12 +147,12 @@ def send_until_socket_buffer_is_full(a: LlpSocket) -> int:
     return sent
 
 
-def receive_octets(poller: Poller, b: LlpSocket, octets: int) -> None:
+def receive_and_discard_octets(poller: Poller, b: LlpSocket, octets: int) -> None:
     """Receive exactly this number of octets."""
     while octets:
         rv = b.recv()[0]
         if rv == -errno.EAGAIN:
-            poller.wait_until_ready(b)
+            poller.wait_until_socket_ready(b)
         else:
             assert 0 < rv <= octets
             octets -= rv
@@ -168,14 +168,14 @@ def test_a_full_stream_that_moves_is_reported_when_it_has_space(
     bring_stream_to_poll_state(poller, b, a, state)
     sent = send_until_socket_buffer_is_full(a)
     if emptied == "before":
-        receive_octets(poller, b, sent)
+        receive_and_discard_octets(poller, b, sent)
     a.leave_poller()
     if emptied == "between":
-        receive_octets(poller, b, sent)
+        receive_and_discard_octets(poller, b, sent)
     assert a.join_poller(other_poller) == 0
     if emptied == "after":
-        receive_octets(poller, b, sent)
-    other_poller.wait_until_ready(a)
+        receive_and_discard_octets(poller, b, sent)
+    other_poller.wait_until_socket_ready(a)
     assert a.send(b"x") == 1
     a.want_write(False)
 
@@ -197,7 +197,7 @@ def test_a_paused_socket_that_moves_reports_octets_only_after_it_is_resumed(
     b.pause()
     b.move_to(poller)
     a.close()
-    poller.wait_until_ready(b)
+    poller.wait_until_socket_ready(b)
     assert b.recv()[0] == 0
 
 
@@ -273,7 +273,7 @@ def test_octets_that_are_held_back_are_dropped_if_their_socket_is_closed_in_no_p
         a.leave_poller()
         a.close()
         assert counters["fault_closed"] == 1
-    poller.wait_until_ready(b)
+    poller.wait_until_socket_ready(b)
     assert b.recv()[0] == 0
 
 
@@ -356,7 +356,7 @@ def test_a_poller_whose_cold_sockets_have_left_calls_epoll_wait_rarely(
     a, b = poller.connected_pair()
     hot, sender = poller.open_udp(), other_poller.open_udp()
     assert sender.sendto(hot.local_addr(), b"x") == 0
-    poller.wait_until_ready(hot)
+    poller.wait_until_socket_ready(hot)
     assert hot.receive_all() == 1
     poller.drain_ready_sockets()
     for s in (a, b):
@@ -373,9 +373,9 @@ def test_a_connecting_socket_can_move(poller: Poller, other_poller: Poller) -> N
     a.move_to(other_poller)
     while (rv := a.connect_result()) != 0:
         assert rv == -errno.EAGAIN
-        other_poller.wait_until_ready(a)
-    poller.wait_until_ready(listener)
+        other_poller.wait_until_socket_ready(a)
+    poller.wait_until_socket_ready(listener)
     b = poller.accept(listener)
     assert b.send(b"hello") == 5
-    other_poller.wait_until_ready(a)
+    other_poller.wait_until_socket_ready(a)
     assert a.recv()[1] == b"hello"

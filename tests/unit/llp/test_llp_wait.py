@@ -386,14 +386,14 @@ class PollerThreads:
         self.done = threading.Event()
 
     def make_thread(self, what, *args):
-        def run_and_save_failure():
+        def run_and_keep_exception():
             try:
                 what(*args)
             except BaseException as e:
                 self.failed.append(e)
                 raise
 
-        return threading.Thread(target=run_and_save_failure)
+        return threading.Thread(target=run_and_keep_exception)
 
     def receive_from_ready_sockets(self, most):
         for s in self.poller.poll(16):

@@ -35,7 +35,7 @@ def sending_socket(llp_helpers: SimpleNamespace) -> Iterator[LlpSocket]:
 def open_hot_socket(poller: Poller, sender: LlpSocket) -> LlpSocket:
     sock = poller.open_udp()
     assert sender.sendto(sock.local_addr(), b"x") == 0
-    poller.wait_until_ready(sock)
+    poller.wait_until_socket_ready(sock)
     assert sock.receive_all() == 1
     return sock
 
@@ -155,7 +155,7 @@ def test_a_wait_covers_all_hot_sockets_of_the_maximum_number_of_pollers(
     for p, sock in zip(pollers, last, strict=True):
         assert sender.sendto(sock.local_addr(), b"x") == 0
         assert wait_any(pollers, LONG, fd) == 1
-        p.wait_until_ready(sock)
+        p.wait_until_socket_ready(sock)
         assert sock.receive_all() == 1
         p.drain_ready_sockets()
     assert wait_any(pollers, SHORT, fd) == 0

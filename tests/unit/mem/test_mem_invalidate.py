@@ -63,7 +63,7 @@ def test_an_invalidated_stag_is_not_reused_before_it_is_freed(layer_poller: DdpP
     assert invalidate_stag(layer_poller, m.stag, stream) == 0
     dead = m.stag
     for _ in range(3 * MIN_WAITING_INDEXES):  # far more STags than there are waiting indexes
-        layer_poller.free_stag(layer_poller.assign_stag(m))
+        layer_poller.free_stag(layer_poller.assign_stag_to_memory(m))
     assert layer_poller.look_up_stag(dead, WRITE, 0, 1, stream=stream) == INVALID
     assert layer_poller.free_stag(dead) == 0
 
@@ -123,7 +123,7 @@ def test_an_stag_may_be_invalidated_and_freed_at_the_same_time(layer_poller: Ddp
     thread = threading.Thread(target=invalidate_each_stag)
     thread.start()
     for i in range(rounds):
-        stags[i] = layer_poller.assign_stag(m, ALL, stream=stream)
+        stags[i] = layer_poller.assign_stag_to_memory(m, ALL, stream=stream)
         given[i].set()
         if i % 3:
             time.sleep(0)

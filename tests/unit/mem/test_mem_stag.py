@@ -54,7 +54,7 @@ def test_the_first_failed_check_of_an_stag_lookup_determines_the_error(
     assert layer_poller.look_up_stag(m.stag ^ 1, WRITE, 999, 9, pd=PD + 1) == INVALID
     assert layer_poller.look_up_stag(m.stag, WRITE, 999, 9, pd=PD + 1) == NOT_OF_STREAM
     assert layer_poller.look_up_stag(m.stag, WRITE, 999, 9) == ACCESS
-    layer_poller.assign_stag(m)
+    layer_poller.assign_stag_to_memory(m)
     assert layer_poller.look_up_stag(m.stag, WRITE, 999, 9) == BOUNDS
 
 

@@ -211,7 +211,7 @@ class Stream:
     def flush_once(self) -> int:
         accepted = ffi.new("uint64_t *")
         rv = lib.siw_mpa_tx_flush(self.handle, accepted)
-        assert accepted[0] == lib.siw_mpa_tx_accepted_octets(self.handle)
+        assert accepted[0] == lib.siw_mpa_octets_accepted_by_tcp(self.handle)
         return check_result(rv)
 
     def flush(self) -> None:
@@ -225,7 +225,7 @@ class Stream:
     @property
     def tcp_accepted_fpdu_count(self) -> int:
         """Return the number of FPDUs that have been written to TCP completely."""
-        return bisect.bisect_right(self.ends, lib.siw_mpa_tx_accepted_octets(self.handle))
+        return bisect.bisect_right(self.ends, lib.siw_mpa_octets_accepted_by_tcp(self.handle))
 
     # Receive path.
 
@@ -247,13 +247,13 @@ class Stream:
             return None
         return bytes(ffi.buffer(self._head[0], self._ulpdu_len[0]))
 
-    def place_payload_once(self, skip: int, dest: Iov | None) -> int:
+    def try_to_place_payload(self, skip: int, dest: Iov | None) -> int:
         array, n = (dest.array, len(dest)) if dest else (ffi.NULL, 0)
         return check_result(lib.siw_mpa_rx_payload(self.handle, skip, array, n))
 
     def place_payload(self, skip: int, *buffers: Any) -> None:
         dest = Iov(buffers) if buffers else None
-        wait_until(lambda: self.place_payload_once(skip, dest))
+        wait_until(lambda: self.try_to_place_payload(skip, dest))
 
     def receive_ulpdu(self, skip: int = 14, pieces: int = 1) -> bytes:
         """Receive the next ULPDU: peek at the first `skip` octets, place the rest in buffers."""

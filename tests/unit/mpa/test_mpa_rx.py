@@ -93,12 +93,12 @@ def test_a_large_fpdu_split_at_any_octet_is_placed_completely(
     assert (early is None) == (at < 66)
     if early is not None:
         assert early[1:] == (LARGE, complete)
-        assert stream.place_payload_once(14, iov) == complete
+        assert stream.try_to_place_payload(14, iov) == complete
     stream.sock.sendall(octets[at:])
     if early is None:
         wait_until(stream.peek_fpdu)
     if not complete:
-        wait_until(lambda: stream.place_payload_once(14, iov))
+        wait_until(lambda: stream.try_to_place_payload(14, iov))
     assert dest == ulpdu[14:]
     assert stream.receive_ulpdu(0) == b"next"
 
@@ -194,7 +194,7 @@ def test_the_next_fpdu_cannot_be_examined_while_one_is_being_placed(
     stream = layer_poller.create_receiver()
     stream.sock.sendall(build_fpdu(octet_pattern(LARGE))[:15_000])
     wait_until(stream.peek_fpdu)
-    assert stream.place_payload_once(14, Iov([bytearray(LARGE - 14)])) == 0
+    assert stream.try_to_place_payload(14, Iov([bytearray(LARGE - 14)])) == 0
     with pytest.raises(StreamError) as e:
         stream.peek_fpdu()
     assert e.value.errno == errno.EBUSY
@@ -256,10 +256,10 @@ def test_a_destination_of_another_length_than_the_payload_is_refused(
     stream.sock.sendall(build_fpdu(octet_pattern(size)))
     wait_until(stream.peek_fpdu)
     with pytest.raises(StreamError) as e:
-        stream.place_payload_once(14, Iov([bytearray(size - 14 + off)]))
+        stream.try_to_place_payload(14, Iov([bytearray(size - 14 + off)]))
     assert e.value.errno == errno.EINVAL
     with pytest.raises(StreamError) as e:
-        stream.place_payload_once(size + 1, None)
+        stream.try_to_place_payload(size + 1, None)
     assert e.value.errno == errno.EINVAL
     assert stream.receive_ulpdu(14) == octet_pattern(size)
 
@@ -300,7 +300,7 @@ def test_with_setting_crc_first_nothing_is_written_before_the_crc_is_checked() -
             wait_until(stream.peek_fpdu)
         assert e.value.errno == errno.EBADMSG
         with pytest.raises(StreamError):
-            stream.place_payload_once(14, Iov([dest]))
+            stream.try_to_place_payload(14, Iov([dest]))
     assert dest == bytes(LARGE - 14)
 
 

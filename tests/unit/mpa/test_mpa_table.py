@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 from _siwarp_layers import ffi, lib
-from table import check_each_row
+from table import run_test_for_each_row
 
 
 def enum_values_by_short_name(enum: str, prefix: str) -> dict[str, int]:
@@ -37,7 +37,7 @@ LEGAL = {
 } | {(state, "LOST"): ("FAIL", "FAILED") for state in STATES if state not in FINAL_STATES}
 
 
-@check_each_row(("state", "event"), list(itertools.product(STATES, EVENTS)))
+@run_test_for_each_row(("state", "event"), list(itertools.product(STATES, EVENTS)))
 def test_each_start_up_state_and_event_has_the_expected_action_and_next_state(
     state: str, event: str
 ) -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from mutants import tree
 from mutants.anchor import CSourceTree, load_work_tree
-from mutants.data import CLAUSE, ROOT, Mutant, load_layers, load_mutants, store_mutants
+from mutants.data import CLAUSE, ROOT, Mutant, load_mutants, read_mutation_layers, store_mutants
 from mutants.run import Results, Worker, print_report
 from mutants.tree import MutantRunError, Run, TreeCopy, _outcome_of_run, _wait_for_pytest
-from table import check_each_row
+from table import run_test_for_each_row
 
 MUTANTS = load_mutants()
 
@@ -51,7 +51,7 @@ def make_source_tree_of_one_file(
 ONE = "int siw_mpa_one(int a, int b)\n{\n\treturn a < b; /* why */\n}\n"
 
 
-@check_each_row("one", MUTANTS, ids=[m.id for m in MUTANTS])
+@run_test_for_each_row("one", MUTANTS, ids=[m.id for m in MUTANTS])
 def test_each_mutant_applies_to_one_place_of_its_layer(one: Mutant) -> None:
     try:
         place = one.find_place_in_code(load_work_tree())
@@ -77,7 +77,7 @@ def test_each_mutant_has_a_unique_id_and_names_the_clause_or_function_it_violate
 
 
 def test_each_layer_with_mutants_has_existing_tests() -> None:
-    for layer in load_layers().values():
+    for layer in read_mutation_layers().values():
         assert any((ROOT / test).exists() for test in layer.tests), layer.name
 
 
@@ -139,7 +139,7 @@ def test_stored_mutants_are_loaded_unchanged(tmp_path: Path) -> None:
 TEST_B = "tests/a.py::test_b"
 
 
-@check_each_row(
+@run_test_for_each_row(
     ("status", "out", "run"),
     [
         (0, f"{TEST_B} PASSED [100%]", Run("passed", None)),
@@ -218,7 +218,7 @@ def test_tests_of_simulated_processes_are_run_separately(
     copy = TreeCopy(tmp_path)
     runs: list[tuple[list[str], str | None]] = []
 
-    def fake_popen(
+    def record_command_and_run_true(
         command: list[str], *, env: dict[str, str], **_: object
     ) -> subprocess.Popen[bytes]:
         names = [word for word in command if word.startswith("tests/")]
@@ -226,7 +226,7 @@ def test_tests_of_simulated_processes_are_run_separately(
         return real(["true"])
 
     real = subprocess.Popen
-    monkeypatch.setattr(subprocess, "Popen", fake_popen)
+    monkeypatch.setattr(subprocess, "Popen", record_command_and_run_true)
     tests = ["tests/unit/rd/test_one.py", "tests/unit/rd", "tests/sim/rd", "tests/unit/ddp"]
     assert copy.run_tests(tests, 900, tmp_path / "log", set()).how == "passed"
     assert runs == [
@@ -250,7 +250,7 @@ def test_a_stopped_run_starts_no_further_tests(
         raise MutantRunError("stopped")
 
     monkeypatch.setattr(copy, "run_tests", fake_run_tests)
-    worker = Worker(copy, Results(tmp_path / "results.jsonl", {}), load_layers())
+    worker = Worker(copy, Results(tmp_path / "results.jsonl", {}), read_mutation_layers())
     with pytest.raises(MutantRunError):
         worker._run_tests(make_mutant(layer="mpa", by="tests/test_one.py::test_it"))
     assert runs == [["tests/test_one.py::test_it"]]

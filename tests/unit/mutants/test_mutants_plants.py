@@ -23,12 +23,12 @@ from mutants.plants import (
     run_seeds_until_failure,
 )
 from mutants.tree import MutantRunError, TreeCopy
-from table import check_each_row
+from table import run_test_for_each_row
 
 PLANTS = load_planted_faults()
 
 
-@check_each_row("plant", PLANTS, ids=[p.id for p in PLANTS])
+@run_test_for_each_row("plant", PLANTS, ids=[p.id for p in PLANTS])
 def test_each_planted_fault_applies_to_one_place(plant: PlantedFault) -> None:
     try:
         path, text = plant.file_with_fault(load_work_tree())

@@ -68,7 +68,7 @@ class VerbsObjects:
         self.other.close()
 
 
-def assert_refused(
+def assert_call_refused(
     call: Callable[[VerbsObjects], object],
     objects: VerbsObjects,
     kind: type[Exception],

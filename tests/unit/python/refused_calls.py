@@ -131,7 +131,7 @@ def connect_uc_from_other_family(w: VerbsObjects) -> None:
     qp.to_rtr(QPAttr(ah_attr=AHAttr("127.0.0.1", 9, "::1")))
 
 
-def pass_socket_to_every_addr_qp(w: VerbsObjects) -> None:
+def set_fd_of_every_addr_qp(w: VerbsObjects) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
         s.bind(("127.0.0.1", 0))
         QP(w.pd, QPInitAttr(scq=w.cq, every_addr=True)).to_init(QPAttr(qkey=1, fd=s))
@@ -177,7 +177,7 @@ def read_with_zero_read_depth(w: VerbsObjects) -> None:
     qp.post_send(SendWR(opcode=WROpcode.RDMA_READ, sg=[w.sge], remote=THERE, ah=w.ah))
 
 
-def exceed_read_depth_in_sqd(w: VerbsObjects) -> None:
+def set_excessive_read_depth_in_sqd(w: VerbsObjects) -> None:
     qp = w.connect_endpoint().qp
     qp.modify(QPAttr(qp_state=QPState.SQD))
     qp.modify(QPAttr(max_rd_atomic=1000))
@@ -329,7 +329,7 @@ def list_misuse_of_devices(tmp: Path) -> list[Call]:
     ]
 
 
-def list_misuse_of_memory() -> list[Call]:
+def list_refused_memory_calls() -> list[Call]:
     """Return refused calls that concern memory regions and windows."""
     return [
         lambda w: lib.siw_reg_mr(w.pd._c_object(), ffi.cast("void *", 4096), (1 << 63) + 4096, 0),
@@ -351,7 +351,7 @@ def list_misuse_of_memory() -> list[Call]:
     ]
 
 
-def list_misuse_of_queues() -> list[Call]:
+def refused_calls_of_queues() -> list[Call]:
     """Return refused calls that concern completion queues and shared receive queues."""
     return [
         lambda w: (
@@ -393,7 +393,7 @@ def list_misuse_of_queue_pairs() -> list[Call]:
         exceed_qps_per_shared_socket,
         send_from_other_address,
         connect_uc_from_other_family,
-        pass_socket_to_every_addr_qp,
+        set_fd_of_every_addr_qp,
         create_qp_without_free_port,
     ]
 
@@ -405,7 +405,7 @@ def list_misuse_of_states() -> list[Call]:
         lambda w: (lambda qp: qp.modify(QPAttr(qp_state=QPState.INIT)))(
             (lambda q: (q.modify(QPAttr(qp_state=QPState.ERR)), q)[1])(w.make_ud_qp())
         ),
-        exceed_read_depth_in_sqd,
+        set_excessive_read_depth_in_sqd,
         lambda w: modify_qp_with_attr_struct(
             create_uc_qp_in_init(w), 1 | 128 | 256, qp_state=2, path_mtu=255
         ),
@@ -420,7 +420,7 @@ def list_misuse_of_states() -> list[Call]:
     ]
 
 
-def list_misuse_of_multicast_and_write_records() -> list[Call]:
+def list_refused_multicast_calls() -> list[Call]:
     """Return refused calls that concern multicast groups, Write-Records and queries of peers."""
     return [
         lambda w: w.make_rc_qp().attach_mcast("239.192.7.77"),
@@ -496,18 +496,18 @@ def list_misuse_of_connections() -> list[Call]:
     ]
 
 
-def list_all_misuse(tmp: Path) -> list[Call]:
+def list_refused_calls(tmp: Path) -> list[Call]:
     """Return refused calls other than those in test_misuse and test_misuse_mw."""
     of_objects = (
-        list_misuse_of_memory()
-        + list_misuse_of_queues()
+        list_refused_memory_calls()
+        + refused_calls_of_queues()
         + list_misuse_of_queue_pairs()
         + list_misuse_of_states()
     )
     return (
         list_misuse_of_devices(tmp)
         + of_objects
-        + list_misuse_of_multicast_and_write_records()
+        + list_refused_multicast_calls()
         + list_misuse_of_requests()
         + list_misuse_of_connections()
     )

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from harness.verbs_harness import poll
-from unit.python.misuse_harness import VerbsObjects, assert_refused
+from unit.python.misuse_harness import VerbsObjects, assert_call_refused
 
 import siwarp
 from siwarp.cm import ConnParam
@@ -461,7 +461,7 @@ def create_qp_waiting_for_connect_by_qpn(w: VerbsObjects) -> QP:
     return qp
 
 
-def pass_tcp_socket(w: VerbsObjects) -> None:
+def pass_tcp_socket_to_ud_qp(w: VerbsObjects) -> None:
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         w.make_ud_qp(QPState.RESET).modify(QPAttr(qp_state=QPState.INIT, fd=s))
@@ -572,7 +572,7 @@ CREATION_MISUSE: list[Row] = [
         errno.EADDRINUSE,
         "port 0",
     ),
-    ("a TCP socket for UD", pass_tcp_socket, Plain, EINVAL, "UDP socket that is bound"),
+    ("a TCP socket for UD", pass_tcp_socket_to_ud_qp, Plain, EINVAL, "UDP socket that is bound"),
     ("a CQ of no entries", lambda w: CQ(w.ctx, 0), Plain, EINVAL, "max_cqe"),
     ("a CQ that is too large", lambda w: CQ(w.ctx, 1 << 24), Plain, EINVAL, "max_cqe"),
     (
@@ -711,7 +711,7 @@ def test_misuse_raises_an_exception_with_errno_and_a_remedy(
     number: int,
     hint: str,
 ) -> None:
-    assert_refused(call, verbs_objects, kind, number, hint)
+    assert_call_refused(call, verbs_objects, kind, number, hint)
 
 
 # ---- invalid memory, which the completion of a request reports

@@ -8,7 +8,14 @@ from collections.abc import Callable
 import pytest
 from harness.rc_harness import End, ListenerAndConnector
 from harness.verbs_harness import poll
-from unit.python.misuse_harness import EBUSY, EINVAL, Plain, State, VerbsObjects, assert_refused
+from unit.python.misuse_harness import (
+    EBUSY,
+    EINVAL,
+    Plain,
+    State,
+    VerbsObjects,
+    assert_call_refused,
+)
 
 from siwarp.verbs import (
     MR,
@@ -244,7 +251,7 @@ def test_misuse_of_memory_windows_raises_an_exception_with_errno_and_a_remedy(
     number: int,
     hint: str,
 ) -> None:
-    assert_refused(call, verbs_objects, kind, number, hint)
+    assert_call_refused(call, verbs_objects, kind, number, hint)
 
 
 def test_the_completion_error_of_a_failed_bind_names_the_remedy(

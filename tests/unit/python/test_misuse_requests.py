@@ -43,12 +43,12 @@ MASKED = WROpcode.MASKED_ATOMIC_CMP_AND_SWP
 THERE = RemoteBuffer(0x1000, 8, 7)
 
 
-def set_opcode(wr: SendWR, opcode: int) -> SendWR:
+def set_send_wr_opcode(wr: SendWR, opcode: int) -> SendWR:
     wr.opcode = opcode
     return wr
 
 
-def apply_setter(wr: SendWR, how: str, *what: Any) -> SendWR:
+def call_send_wr_setter(wr: SendWR, how: str, *what: Any) -> SendWR:
     getattr(wr, how)(*what)
     return wr
 
@@ -56,10 +56,12 @@ def apply_setter(wr: SendWR, how: str, *what: Any) -> SendWR:
 #: Send requests with a remote address that their opcode does not use.
 SENDS_WITH_REMOTE_ADDRESS: dict[str, Callable[[VerbsObjects], SendWR]] = {
     "a remote buffer": lambda w: SendWR(sg=[w.sge], remote=THERE),
-    "set_wr_rdma": lambda w: apply_setter(SendWR(sg=[w.sge]), "set_wr_rdma", 7, 0x1000),
-    "set_wr_atomic": lambda w: apply_setter(SendWR(sg=[w.sge]), "set_wr_atomic", 7, 0x1000, 5, 6),
-    "a Write before": lambda w: set_opcode(SendWR(opcode=WRITE, remote=THERE), SEND),
-    "an atomic before": lambda w: set_opcode(
+    "set_wr_rdma": lambda w: call_send_wr_setter(SendWR(sg=[w.sge]), "set_wr_rdma", 7, 0x1000),
+    "set_wr_atomic": lambda w: call_send_wr_setter(
+        SendWR(sg=[w.sge]), "set_wr_atomic", 7, 0x1000, 5, 6
+    ),
+    "a Write before": lambda w: set_send_wr_opcode(SendWR(opcode=WRITE, remote=THERE), SEND),
+    "an atomic before": lambda w: set_send_wr_opcode(
         SendWR(opcode=MASKED, remote=THERE, swap=1 << 60), SEND
     ),
 }
@@ -87,7 +89,7 @@ def test_atomic_masks_are_never_used_as_a_window_nor_an_address_handle_as_a_regi
     qp = verbs_objects.connect_endpoint().qp
     masks = SendWR(opcode=MASKED, compare_add_mask=0x1000, swap_mask=0x2000)
     with pytest.raises(siwarp.Error, match="allocated window"):
-        qp.post_send(set_opcode(masks, BIND))
+        qp.post_send(set_send_wr_opcode(masks, BIND))
     mw = MW(verbs_objects.pd)
     wr = SendWR(opcode=BIND)
     wr.set_bind_wr(mw, MWBindInfo(None, 0, 8, 0))

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
-from table import check_each_row
+from table import run_test_for_each_row
 
 import siwarp
 from siwarp import aio
@@ -115,8 +115,8 @@ def ud_endpoint():
         yield a
 
 
-@check_each_row("wrong", INVALID_ADDRESSES, ids=repr)
-@check_each_row("call", CALLS_WITH_ADDRESS.values(), ids=CALLS_WITH_ADDRESS)
+@run_test_for_each_row("wrong", INVALID_ADDRESSES, ids=repr)
+@run_test_for_each_row("call", CALLS_WITH_ADDRESS.values(), ids=CALLS_WITH_ADDRESS)
 def test_an_invalid_address_raises_a_type_error_with_an_example_address(
     ud_endpoint: End, call: Callable[[End, object], object], wrong: object
 ) -> None:
@@ -124,7 +124,7 @@ def test_an_invalid_address_raises_a_type_error_with_an_example_address(
         call(ud_endpoint, wrong)
 
 
-@check_each_row(("call", "hint"), CALLS_WITH_WRONG_TYPE.values(), ids=CALLS_WITH_WRONG_TYPE)
+@run_test_for_each_row(("call", "hint"), CALLS_WITH_WRONG_TYPE.values(), ids=CALLS_WITH_WRONG_TYPE)
 def test_an_argument_of_a_wrong_type_raises_a_type_error_that_names_the_right_type(
     ud_endpoint: End, call: Callable[[End], object], hint: str
 ) -> None:

@@ -73,7 +73,7 @@ def poll_n_completions(cq: CQ, n: int) -> Any:
     return wcs
 
 
-def assign_buffers(wrs: Any, mr: MR, at: int = 0, size: int = SIZE) -> Any:
+def set_buffers_of_requests(wrs: Any, mr: MR, at: int = 0, size: int = SIZE) -> Any:
     """Let each request of an array use ``size`` octets of a region, one after another."""
     wrs["wr_id"] = np.arange(len(wrs))
     wrs["addr"] = mr.iova + at + size * np.arange(len(wrs), dtype=np.uint64)
@@ -94,8 +94,8 @@ class Loop:
         self.mr = MR(self.pd, 2 * MANY * SIZE)
         self.ah = AH(self.pd, self.qp.addr)
         self.ahs = arrays.AHList([self.ah])
-        self.sends = assign_buffers(arrays.send_array(MANY), self.mr)
-        self.recvs = assign_buffers(arrays.recv_array(MANY), self.mr, MANY * SIZE)
+        self.sends = set_buffers_of_requests(arrays.send_array(MANY), self.mr)
+        self.recvs = set_buffers_of_requests(arrays.recv_array(MANY), self.mr, MANY * SIZE)
 
 
 @pytest.fixture(name="loop")
@@ -181,11 +181,13 @@ def test_receives_of_an_array_can_be_posted_to_an_srq() -> None:
     cq = rig.create_cq(512)
     qp = rig.create_ud_qp(cq, srq=srq)
     mr = rig.reg_mr(MANY * SIZE)
-    srq.post_recv_array(assign_buffers(arrays.recv_array(MANY), mr))
+    srq.post_recv_array(set_buffers_of_requests(arrays.recv_array(MANY), mr))
     with pytest.raises(siwarp.LimitError, match=r"index 106 to <SRQ.*all 256 receives") as caught:
-        srq.post_recv_array(assign_buffers(arrays.recv_array(MANY), mr))
+        srq.post_recv_array(set_buffers_of_requests(arrays.recv_array(MANY), mr))
     assert caught.value.bad_wr == srq.attr.max_wr - MANY
-    qp.post_send_array(assign_buffers(arrays.send_array(3), mr), arrays.AHList([rig.create_ah(qp)]))
+    qp.post_send_array(
+        set_buffers_of_requests(arrays.send_array(3), mr), arrays.AHList([rig.create_ah(qp)])
+    )
     wcs = poll_n_completions(cq, 6)
     assert not wcs["status"].any()
     assert wcs["wr_id"][wcs["opcode"] == WCOpcode.RECV].tolist() == [0, 1, 2]
@@ -291,7 +293,7 @@ def test_writes_reads_and_atomics_of_an_array_reach_the_peers_memory(rc_pair: Pa
 def test_flags_of_an_array_are_those_of_its_requests(rc_pair: Pair) -> None:
     a, b = rc_pair
     mr = MR(a.pd, 1024)
-    wrs = assign_buffers(arrays.send_array(9), mr)
+    wrs = set_buffers_of_requests(arrays.send_array(9), mr)
     wrs["send_flags"] = 0
     wrs["send_flags"][[3, 8]] = SendFlag.SIGNALED
     a.qp.post_send_array(wrs)
@@ -303,7 +305,7 @@ def test_rd_requests_of_an_array_name_their_peer_by_index() -> None:
     with pair("rd") as (a, b), pair("rd", a.device) as (c, _):
         there = [MR(end.pd, 64, ALL) for end in (b, c)]
         here = MR(a.pd, octet_pattern(64), AccessFlag(0))
-        wrs = assign_buffers(arrays.send_array(4), here)
+        wrs = set_buffers_of_requests(arrays.send_array(4), here)
         wrs["opcode"] = WROpcode.RDMA_WRITE
         wrs["ah"] = [1, 0, 1, 0]
         wrs["remote_addr"] = [there[i].iova + SIZE * k for k, i in enumerate(wrs["ah"])]
@@ -532,7 +534,7 @@ def test_every_request_of_an_array_completes_once_if_the_peer_is_killed(kind: QP
         )
     qp.to_init()
     mr = rig.reg_mr(MANY * SIZE)
-    sends = assign_buffers(arrays.send_array(MANY), mr)
+    sends = set_buffers_of_requests(arrays.send_array(MANY), mr)
     with process_with_peer(rig, qp) as (process, ahs):
         qp.post_send_array(sends[:100], ahs)
         # The peer has posted eight receives. An RC peer also stores Sends without a receive.
@@ -554,9 +556,9 @@ def test_every_request_of_an_array_completes_once_if_the_peer_is_killed(kind: QP
 def test_sends_of_an_array_beyond_the_receives_of_an_rc_peer_wait_or_fail(persona: Persona) -> None:
     with pair("rc", receives=0, persona=persona) as (a, b):
         out, into = MR(a.pd, 60 * SIZE), MR(b.pd, 60 * SIZE)
-        recvs = assign_buffers(arrays.recv_array(60), into)
+        recvs = set_buffers_of_requests(arrays.recv_array(60), into)
         b.qp.post_recv_array(recvs[:4])
-        a.qp.post_send_array(assign_buffers(arrays.send_array(60), out))
+        a.qp.post_send_array(set_buffers_of_requests(arrays.send_array(60), out))
         received = poll_n_completions(b.cq, 4)
         assert (received["wr_id"].tolist(), received["status"].any()) == ([0, 1, 2, 3], False)
         if persona == Persona.ROCE:
@@ -575,10 +577,10 @@ def test_sends_of_an_array_beyond_the_receives_of_an_rc_peer_wait_or_fail(person
 def test_messages_of_an_array_beyond_the_receives_of_a_ud_peer_are_dropped_and_counted() -> None:
     with pair("ud", receives=0) as (a, b):
         out, into = MR(a.pd, 61 * SIZE), MR(b.pd, 5 * SIZE)
-        recvs = assign_buffers(arrays.recv_array(5), into)
+        recvs = set_buffers_of_requests(arrays.recv_array(5), into)
         b.qp.post_recv_array(recvs[:4])
         ahs = arrays.AHList([AH(a.pd, b.qp.addr)])
-        sends = assign_buffers(arrays.send_array(61), out)
+        sends = set_buffers_of_requests(arrays.send_array(61), out)
         sends["opcode"], sends["imm_data"] = WROpcode.SEND_WITH_IMM, np.arange(61)
         with assert_counter_grows("drop_no_buffer", by=56):
             a.qp.post_send_array(sends[:60], ahs)

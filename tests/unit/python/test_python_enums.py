@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import enum
 
-from table import check_each_row
+from table import run_test_for_each_row
 
 from siwarp._siwarp import ffi, lib
 from siwarp.verbs import enums
@@ -43,7 +43,7 @@ C_ENUM_NAMES = {
 }
 
 
-@check_each_row("name", sorted(C_ENUM_NAMES))
+@run_test_for_each_row("name", sorted(C_ENUM_NAMES))
 def test_python_has_each_member_of_the_c_enum_with_its_value(name: str) -> None:
     in_c = ffi.typeof(f"enum {C_ENUM_NAMES[name]}").relements
     in_python = {

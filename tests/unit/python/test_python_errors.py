@@ -5,7 +5,7 @@ import sys
 import traceback
 
 import pytest
-from table import check_each_row
+from table import run_test_for_each_row
 
 import siwarp
 from siwarp.verbs import CQ, Context, ProtocolError, terminate_clause, terminate_reason
@@ -34,7 +34,7 @@ CODES = [
 ]
 
 
-@check_each_row(("layer", "type", "code", "words"), CODES)
+@run_test_for_each_row(("layer", "type", "code", "words"), CODES)
 def test_the_reason_of_a_terminate_is_described_in_words(
     layer: int, type: int, code: int, words: str
 ) -> None:
@@ -62,7 +62,7 @@ def test_a_protocol_error_has_the_layer_type_and_code_of_vendor_err() -> None:
     assert e.clause in str(e)
 
 
-@check_each_row(
+@run_test_for_each_row(
     ("number", "kind"),
     [
         (errno.EBUSY, siwarp.StateError),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import pydoc
 
-from table import check_each_row
+from table import run_test_for_each_row
 
 import siwarp.verbs  # noqa: F401  the process of these tests is real
 
@@ -21,7 +21,7 @@ PACKAGES = (
 )
 
 
-@check_each_row("name", PACKAGES)
+@run_test_for_each_row("name", PACKAGES)
 def test_dir_of_a_package_lists_its_public_names_and_each_name_exists(name: str) -> None:
     package = importlib.import_module(name)
     assert dir(package) == sorted(package.__all__)

@@ -67,7 +67,9 @@ class EditablePackage:
     def write_source_returning(self, value: int) -> None:
         (self.source / "mini.c").write_text(f"int value(void) {{ return {value}; }}\n")
 
-    def start_import(self, *, slow: bool = False, rebuild: bool = True) -> subprocess.Popen[str]:
+    def start_importing_process(
+        self, *, slow: bool = False, rebuild: bool = True
+    ) -> subprocess.Popen[str]:
         """Import the package in a new process; if `slow` is set, the linker of a rebuild blocks."""
         code = (
             "import sys, _siwarp_editable_loader as loader\n"
@@ -90,7 +92,7 @@ class EditablePackage:
         )
 
     def import_and_get_value(self) -> str:
-        out, err = self.start_import().communicate(timeout=LIMIT)
+        out, err = self.start_importing_process().communicate(timeout=LIMIT)
         return out.strip() or err
 
     def slow_linker_start_count(self) -> int:
@@ -98,7 +100,7 @@ class EditablePackage:
         log = self.slow / "links"
         return log.read_text().count("begun") if log.exists() else 0
 
-    def is_waiting_for_build(self) -> bool:
+    def has_blocked_build(self) -> bool:
         """Return whether a build waits for another build to end."""
         lock = self.build / ".ninja-runs"
         if not lock.exists():
@@ -144,7 +146,7 @@ def editable_package(package_of_all_tests: EditablePackage) -> EditablePackage:
 def test_a_rebuild_that_is_killed_midway_does_not_remove_the_old_library(
     editable_package: EditablePackage,
 ) -> None:
-    killed = editable_package.start_import(slow=True)
+    killed = editable_package.start_importing_process(slow=True)
     wait_until(lambda: editable_package.slow_linker_start_count() == 1)
     kill_session_of(killed)
 
@@ -157,15 +159,14 @@ def test_a_rebuild_that_is_killed_midway_does_not_remove_the_old_library(
 def test_an_import_waits_for_the_running_rebuild_of_a_killed_import(
     editable_package: EditablePackage,
 ) -> None:
-    killed = editable_package.start_import(slow=True)
+    killed = editable_package.start_importing_process(slow=True)
     wait_until(lambda: editable_package.slow_linker_start_count() == 1)
     killed.kill()
-    next_one = editable_package.start_import(slow=True)
+    next_one = editable_package.start_importing_process(slow=True)
     # Without the wait, the second import would link as well, and both would write the same files.
     wait_until(
         lambda: (
-            editable_package.is_waiting_for_build()
-            or editable_package.slow_linker_start_count() == 2
+            editable_package.has_blocked_build() or editable_package.slow_linker_start_count() == 2
         )
     )
     (editable_package.slow / "go").touch()
@@ -220,6 +221,6 @@ def test_the_editable_install_adds_no_imports_to_processes_that_do_not_use_siwar
 def test_an_import_with_editable_no_rebuild_set_does_not_rebuild(
     editable_package: EditablePackage,
 ) -> None:
-    with editable_package.start_import(rebuild=False) as stale:
+    with editable_package.start_importing_process(rebuild=False) as stale:
         assert stale.communicate(timeout=LIMIT)[0] == "1\n"
     assert editable_package.import_and_get_value() == "2"

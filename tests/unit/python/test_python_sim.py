@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from table import check_each_row
+from table import run_test_for_each_row
 
 import siwarp.verbs  # noqa: F401  makes the process real, not simulated
 from siwarp.sim import World, nanoseconds
@@ -18,7 +18,7 @@ def test_creating_a_world_in_a_real_process_raises_an_error_with_the_remedy() ->
         World(seed=7)
 
 
-@check_each_row(
+@run_test_for_each_row(
     ("duration", "ns"),
     [
         (0, 0),
@@ -38,7 +38,7 @@ def test_a_duration_is_a_number_of_seconds_or_a_text_with_a_unit(
     assert nanoseconds(duration) == ns
 
 
-@check_each_row("duration", ["", "10", "5 minutes", "-1s", -1, float("inf"), float("nan")])
+@run_test_for_each_row("duration", ["", "10", "5 minutes", "-1s", -1, float("inf"), float("nan")])
 def test_an_invalid_duration_is_refused(duration: float | str) -> None:
     with pytest.raises(ValueError, match="is not a duration"):
         nanoseconds(duration)

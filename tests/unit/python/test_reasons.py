@@ -16,7 +16,7 @@ import pytest
 from harness.siwarp_process import SiwarpProcess
 from unit.python import test_misuse, test_misuse_mw
 from unit.python.misuse_harness import VerbsObjects
-from unit.python.refused_calls import list_all_misuse, make_send_wr_struct, post_send_wr_struct
+from unit.python.refused_calls import list_refused_calls, make_send_wr_struct, post_send_wr_struct
 
 import siwarp
 from siwarp._siwarp import ffi, lib
@@ -31,7 +31,7 @@ TABLE = Path(siwarp.__file__).parent / "base" / "reason.h"
 NULL = ffi.NULL
 
 
-def reason_table() -> dict[str, int]:
+def errno_by_reason_name() -> dict[str, int]:
     """Return the name and the errno value of every reason."""
     found = re.findall(r"\bX\((\w+), (E\w+),", TABLE.read_text("utf-8"))
     return {name: getattr(errno, number) for name, number in found}
@@ -139,7 +139,7 @@ def collect_reasons_of_refused_calls(verbs_objects: VerbsObjects, tmp: Path) -> 
     misuse += [row[1] for row in test_misuse.CONNECTION_MISUSE + test_misuse_mw.WINDOW_MISUSE]
     # The last calls may close some of the objects.
     misuse += [row[1] for row in test_misuse.CREATION_MISUSE]
-    for call in [*list_all_misuse(tmp), *misuse]:
+    for call in [*list_refused_calls(tmp), *misuse]:
         with contextlib.suppress(Exception):
             call(verbs_objects)
         name, text = last_reason()
@@ -155,7 +155,7 @@ def test_every_reason_is_caused_by_a_refused_call_and_has_a_readable_text(
     verbs_objects: VerbsObjects, tmp_path: Path
 ) -> None:
     found = collect_reasons_of_refused_calls(verbs_objects, tmp_path)
-    known = reason_table()
+    known = errno_by_reason_name()
     assert len(known) > 100
     assert set(found) - set(known) == set()
     missing = set(known) - set(found) - set(PROGRAMS_BY_REASON)
@@ -226,7 +226,7 @@ def test_each_thread_has_its_own_reason(cq_pointer: Any) -> None:
 
 
 def test_the_errno_of_a_refusal_equals_the_errno_of_its_reason(verbs_objects: VerbsObjects) -> None:
-    known = reason_table()
+    known = errno_by_reason_name()
     cm_id, ud, rc_qp = (
         verbs_objects.make_cm_id(),
         verbs_objects.make_ud_qp(),

@@ -28,7 +28,7 @@ def expected_name_lines(file: str = "names.txt") -> list[str]:
     return (FOLDER / file).read_text(encoding="utf-8").splitlines()
 
 
-def is_missing_name(line: str) -> bool:
+def pyverbs_lacks_listed_name(line: str) -> bool:
     """Return whether a line of names.txt names something that siwarp.pyverbs lacks."""
     module, _, rest = line.partition(" ")
     name, _, number = rest.partition(" = ")
@@ -42,16 +42,16 @@ def is_missing_name(line: str) -> bool:
 def test_siwarp_pyverbs_has_every_name_and_number_of_pyverbs() -> None:
     lines = expected_name_lines()
     assert len(lines) > 1300
-    assert [line for line in lines if is_missing_name(line)] == []
+    assert [line for line in lines if pyverbs_lacks_listed_name(line)] == []
 
 
 def test_siwarp_pyverbs_has_every_name_that_newer_versions_of_pyverbs_added() -> None:
     lines = expected_name_lines("names_added.txt")
     assert len(lines) > 130
-    assert [line for line in lines if is_missing_name(line)] == []
+    assert [line for line in lines if pyverbs_lacks_listed_name(line)] == []
 
 
-def parameters_of_siwarp_pyverbs(module: str, name: str) -> list[str]:
+def parameter_names_of_call(module: str, name: str) -> list[str]:
     call = attrgetter(name)(importlib.import_module(f"siwarp.pyverbs.{module}"))
     return [one for one in inspect.signature(call).parameters if one != "self"]
 
@@ -61,7 +61,7 @@ def test_calls_have_the_parameters_of_pyverbs_in_the_same_order() -> None:
     assert len(lines) > 200
     for line in lines:
         module, name, parameters = re.fullmatch(r"(\w+) ([\w.]+)\((.*)\)", line).groups()
-        assert parameters_of_siwarp_pyverbs(module, name) == parameters.split(", "), line
+        assert parameter_names_of_call(module, name) == parameters.split(", "), line
 
 
 @pytest.mark.parametrize(

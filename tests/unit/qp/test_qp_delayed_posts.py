@@ -91,7 +91,7 @@ class Sender:
         self.qp.post_send(wrs)
         return self.posted
 
-    def has_sent(self, number: int) -> bool:
+    def has_message_arrived(self, number: int) -> bool:
         """Return whether the message with this number has arrived at the test's socket."""
         with contextlib.suppress(BlockingIOError):
             while octets := self.sock.recv(1 << 16):
@@ -110,7 +110,7 @@ class Sender:
         """Return the number of the message if it is held back. Otherwise return 0, on RD after
         an acknowledgement of the message.
         """
-        if not self.has_sent(number):
+        if not self.has_message_arrived(number):
             return number
         if self.stranger:
             other = self.stranger
@@ -162,7 +162,7 @@ def read_channel_without_event(s: Sender) -> None:
     assert s.channel.get_cq_event(0) is None
 
 
-def read_channel_with_event(s: Sender) -> None:
+def take_pending_cq_event(s: Sender) -> None:
     assert s.channel.get_cq_event(0) is not None
 
 
@@ -204,14 +204,14 @@ def test_a_held_back_post_is_transmitted_when_the_program_makes_another_call(
         sender.cq = sender.rig.create_cq(16, sender.channel)
     last = sender.post_until_held_back()
     act(sender)
-    assert sender.has_sent(last)
+    assert sender.has_message_arrived(last)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_first_post_of_a_queue_pair_is_sent_immediately(kind: QPType) -> None:
     with temporary_settings(nap_us=NAP_US, batching=ALWAYS):
         made = Sender(Rig(), kind)
-        assert made.has_sent(made.post_next_message())
+        assert made.has_message_arrived(made.post_next_message())
         made.close()
         made.rig.close()
 
@@ -221,7 +221,7 @@ def test_a_post_after_a_cq_was_armed_is_sent_immediately(sender: Sender) -> None
     sender.post_until_held_back()
     cq.req_notify()
     for _ in range(3):
-        assert sender.has_sent(sender.post_next_message())
+        assert sender.has_message_arrived(sender.post_next_message())
     cq.close()  # no thread can wait on the closed CQ any more
     sender.post_until_held_back()
 
@@ -233,8 +233,8 @@ def test_reading_a_pending_cq_event_transmits_held_back_posts(sender: Sender) ->
     qp.post_send(SendWR(1, ah=sender.rig.create_ah(qp)))
     wait_until(lambda: select.select([sender.channel], [], [], 0)[0])
     last = sender.post_until_held_back()
-    read_channel_with_event(sender)
-    assert sender.has_sent(last)
+    take_pending_cq_event(sender)
+    assert sender.has_message_arrived(last)
 
 
 def test_posts_are_held_back_again_if_the_program_keeps_polling_after_arming_a_cq(
@@ -248,13 +248,13 @@ def test_posts_are_held_back_again_if_the_program_keeps_polling_after_arming_a_c
     other.req_notify()
     for _ in range(2):
         sender.cq.poll(1)
-    assert all(sender.has_sent(sender.post_next_message()) for _ in range(20))
+    assert all(sender.has_message_arrived(sender.post_next_message()) for _ in range(20))
     # UCX's threads keep a CQ armed while the program polls all the time.
     for _ in range(200):
         sender.cq.poll(1)
     last = sender.post_until_held_back()
     poll_cq(sender)
-    assert sender.has_sent(last)
+    assert sender.has_message_arrived(last)
 
 
 @pytest.fixture(params=KINDS, ids=["ud", "uc", "rd", "rc"])
@@ -293,8 +293,8 @@ def test_posts_are_held_back_in_dense_traffic_and_not_after_a_pause(
     # After a pause, the next two posts are sent immediately, before any poll and before the
     # progress thread wakes.
     time.sleep(1.5 * SILENCE_US / 1e6)
-    assert sender_with_defaults.has_sent(sender_with_defaults.post_next_message())
-    assert sender_with_defaults.has_sent(sender_with_defaults.post_next_message())
+    assert sender_with_defaults.has_message_arrived(sender_with_defaults.post_next_message())
+    assert sender_with_defaults.has_message_arrived(sender_with_defaults.post_next_message())
 
 
 def test_lists_are_held_back_in_dense_traffic_and_sent_by_the_next_poll(
@@ -311,7 +311,7 @@ def test_lists_are_held_back_in_dense_traffic_and_sent_by_the_next_poll(
 
     last = int(wait_until(post_lists_and_check_if_held_back))
     poll_cq(s)
-    assert s.has_sent(last)
+    assert s.has_message_arrived(last)
 
 
 def test_posts_are_not_held_back_for_a_while_after_the_progress_thread_had_to_send_some(
@@ -320,7 +320,7 @@ def test_posts_are_not_held_back_for_a_while_after_the_progress_thread_had_to_se
     s = sender_with_defaults
     last = post_densely_until_held_back(s)
     # the requests are transmitted although the program does not poll
-    wait_until(lambda: s.has_sent(last))
+    wait_until(lambda: s.has_message_arrived(last))
     s.message_number_if_held_back(last)
     # Posts are held back again after a second (multiply_pauses_temporarily), and a thousand posts
     # take a tenth of that on a slow machine.
@@ -343,13 +343,15 @@ def test_posts_are_held_back_also_if_every_poll_finds_a_completion(kind: QPType)
             for _ in range(16):
                 made.post_next_message()
             came = made.cq.pending - before
-            made.has_sent(0)  # reading the socket frees buffer space for the next message
+            made.has_message_arrived(
+                0
+            )  # reading the socket frees buffer space for the next message
             assert made.cq.poll(max(came, 1))
             return came < 16
 
         wait_until(post_and_check_if_some_held_back)
         poll_cq(made)
-        assert made.has_sent(made.posted)
+        assert made.has_message_arrived(made.posted)
         made.close()
         made.rig.close()
 
@@ -360,7 +362,7 @@ def test_a_single_message_is_sent_immediately_after_dense_traffic(
     post_densely_until_held_back(sender_with_defaults)
     for _ in range(20):
         poll_cq(sender_with_defaults)
-        assert sender_with_defaults.has_sent(sender_with_defaults.post_next_message())
+        assert sender_with_defaults.has_message_arrived(sender_with_defaults.post_next_message())
 
 
 def test_three_rounds_of_dense_posts_do_not_start_batching(sender_with_defaults: Sender) -> None:
@@ -368,7 +370,7 @@ def test_three_rounds_of_dense_posts_do_not_start_batching(sender_with_defaults:
     for _ in range(4):  # four rounds, because the first dense round only starts the count
         poll_cq(sender_with_defaults)
         sender_with_defaults.post_next_message()
-        assert sender_with_defaults.has_sent(sender_with_defaults.post_next_message())
+        assert sender_with_defaults.has_message_arrived(sender_with_defaults.post_next_message())
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -378,7 +380,7 @@ def test_with_batching_disabled_every_post_is_sent_immediately(kind: QPType) -> 
         for _ in range(20):
             poll_cq(made)
             for _ in range(3):
-                assert made.has_sent(made.post_next_message())
+                assert made.has_message_arrived(made.post_next_message())
         made.close()
         made.rig.close()
 
@@ -389,7 +391,7 @@ def test_without_a_progress_thread_posts_are_not_batched(kind: QPType) -> None:
     with temporary_settings(progress_thread=0, batching=ALWAYS):
         made = Sender(Rig(), kind)
         for _ in range(3):
-            assert made.has_sent(made.post_next_message())
+            assert made.has_message_arrived(made.post_next_message())
         made.close()
         made.rig.close()
 
@@ -404,7 +406,9 @@ def test_a_full_batch_is_sent_immediately(kind: QPType, size: int, fit: int) -> 
         def post_large_and_count_completions() -> list[int]:
             made.post_until_held_back()
             poll_cq(made)
-            made.has_sent(0)  # reading the socket frees buffer space for the next message
+            made.has_message_arrived(
+                0
+            )  # reading the socket frees buffer space for the next message
             wr = {"sg": [big.sge()], "send_flags": SendFlag.SIGNALED, **made.wr}
             counts = []
             for n in range(fit + 2):
@@ -431,7 +435,7 @@ def test_arming_a_cq_transmits_held_back_posts_of_a_program_that_uses_select() -
             # If the progress thread woke before the arming, the request completed without an event.
             told = select.select([sender.channel], [], [], 0)[0]
             assert told or last in [w.wr_id for w in sender.cq.poll(4096)]
-            assert sender.has_sent(last)
+            assert sender.has_message_arrived(last)
             events += bool(told)
         assert events > 10
         sender.close()

@@ -16,7 +16,7 @@ from harness.errq_harness import (
     WRONG,
     PlainUDPSocket,
     build_datagram,
-    build_error_message,
+    build_wire_error_message,
     create_qp_with_duplicate_socket,
     parse_error_message,
 )
@@ -169,8 +169,8 @@ UNREPORTED_DATAGRAMS = {
     "short": build_datagram()[:21],
     "a Terminate among the Sends": build_datagram(opcode=7),
     "a Terminate among the Sends, in parts": build_datagram(opcode=7, l=0),
-    "an error message": build_error_message(1),
-    "a part of an error message": build_error_message(1, l=0),
+    "an error message": build_wire_error_message(1),
+    "a part of an error message": build_wire_error_message(1, l=0),
     "an error message cut short": build_datagram(b"\0\0", opcode=7, qn=2),
     "a Send among the error messages": build_datagram(qn=2),
 }
@@ -217,7 +217,7 @@ def test_a_peers_error_message_is_queued_and_does_not_change_the_queue_pairs_sta
     with PlainUDPSocket() as who, assert_counter_grows("err_received", 1):
         msn = send_and_return_msn(rig, qp, who, wr_id=0xFEDCBA9876543210)
         assert not select.select([rig.ctx.async_fd()], [], [], 0)[0]
-        message = build_error_message(msn, (1, 2, 5), qn=ud_qn(2, 0, 3))
+        message = build_wire_error_message(msn, (1, 2, 5), qn=ud_qn(2, 0, 3))
         who.sendto(message, qp.addr)
         assert select.select([rig.ctx.async_fd()], [], [], 10)[0]
         with rig.next_async_event() as event:
@@ -253,14 +253,14 @@ def test_an_error_message_about_a_message_never_sent_to_its_source_is_stale(
         msn = send_and_return_msn(rig, qp, who)
         says = who
         stale = {
-            "another MSN": build_error_message(msn + 1),
-            "MSN 0": build_error_message(0),
-            "another source": build_error_message(msn),
-            "another Q_Key": build_error_message(msn, quoted={"inv_stag": 7}, q_key=7),
-            "Q_Keys that differ": build_error_message(msn, q_key=7),
-            "another queue": build_error_message(msn, quoted={"qn": 2}),
-            "twice": build_error_message(msn),
-            "tagged": build_error_message(msn, quoted={"t": 1}),
+            "another MSN": build_wire_error_message(msn + 1),
+            "MSN 0": build_wire_error_message(0),
+            "another source": build_wire_error_message(msn),
+            "another Q_Key": build_wire_error_message(msn, quoted={"inv_stag": 7}, q_key=7),
+            "Q_Keys that differ": build_wire_error_message(msn, q_key=7),
+            "another queue": build_wire_error_message(msn, quoted={"qn": 2}),
+            "twice": build_wire_error_message(msn),
+            "tagged": build_wire_error_message(msn, quoted={"t": 1}),
         }[what]
         if what == "another source":
             says = other
@@ -272,7 +272,7 @@ def test_an_error_message_about_a_message_never_sent_to_its_source_is_stale(
         wait_until(lambda: qp.errors() or counter_value("err_stale") == before + 1)
         assert qp.errors() == []
         if what != "twice":
-            who.sendto(build_error_message(msn), qp.addr)
+            who.sendto(build_wire_error_message(msn), qp.addr)
             assert wait_for_qp_errors(qp)[0].msn == msn, "a stale error message hid a valid one"
 
 
@@ -283,7 +283,7 @@ def test_error_messages_about_older_than_the_last_sent_messages_are_stale(rig: R
             msns = [send_and_return_msn(rig, qp, who, wr_id=i) for i in range(9)]
             before = counter_value("err_stale")
             for msn in msns:
-                who.sendto(build_error_message(msn), qp.addr)
+                who.sendto(build_wire_error_message(msn), qp.addr)
             found = wait_for_qp_errors(qp, 4)
             assert [(e.msn, e.wr_id) for e in found] == [(m, m - 1) for m in msns[-4:]]
             assert counter_value("err_stale") == before + 5
@@ -297,7 +297,7 @@ def test_an_error_message_about_any_message_of_a_batch_is_queued_with_its_wr_id(
         poll(qp.scq, 20)
         msns = [int.from_bytes(who.recv(1 << 16)[10:14], "big") for _ in range(20)]
         for msn in (msns[7], msns[0], msns[19]):
-            who.sendto(build_error_message(msn), qp.addr)
+            who.sendto(build_wire_error_message(msn), qp.addr)
         assert [e.wr_id for e in wait_for_qp_errors(qp, 3)] == [107, 100, 119]
 
 
@@ -322,7 +322,7 @@ def test_errors_are_found_and_reported_over_ipv6(rig: Rig) -> None:
         assert found.source == who.getsockname()[:2]
         assert parse_error_message(who.recv(1 << 16))[1].quoted_ddp.msn == 3
         msn = send_and_return_msn(rig, qp, who, wr_id=8)
-        who.sendto(build_error_message(msn), qp.addr)
+        who.sendto(build_wire_error_message(msn), qp.addr)
         assert [(e.wr_id, e.source) for e in wait_for_qp_errors(qp)] == [(8, who.getsockname()[:2])]
 
 
@@ -341,8 +341,8 @@ def test_two_queue_pairs_do_not_answer_each_others_error_messages(rig: Rig) -> N
         # which is about a message that it never sent.
         assert [e.code for e in wait_for_qp_errors(a) + wait_for_qp_errors(b)] == [6, 6]
         wait_until(lambda: a.errors() or b.errors() or counter_value("err_stale") == before + 2)
-        as_a.sendto(build_error_message(1), b.addr)
-        as_b.sendto(build_error_message(1), a.addr)
+        as_a.sendto(build_wire_error_message(1), b.addr)
+        as_b.sendto(build_wire_error_message(1), a.addr)
         wait_until(lambda: a.errors() or b.errors() or counter_value("err_stale") == before + 4)
         for _ in range(50):
             assert a.errors() == b.errors() == []
@@ -364,7 +364,7 @@ def test_a_full_error_queue_keeps_its_first_errors_and_counts_the_rest(rig: Rig)
             # Found and received errors have separate limits, so a flood of one kind leaves space
             # for the other.
             stale = counter_value("err_received")
-            who.sendto(build_error_message(msn), qp.addr)
+            who.sendto(build_wire_error_message(msn), qp.addr)
             wait_until(lambda: qp.rcq.poll(1) == [] and counter_value("err_received") == stale + 1)
             assert [e.msn for e in qp.errors()] == [100, 101, 102, 103, msn]
 
@@ -383,8 +383,8 @@ def test_an_error_affects_only_the_addressed_queue_pair_of_a_shared_socket(rig: 
         assert_still_receives(first, rig, who)
         # An error message is queued at the queue pair that sent the reported message.
         msn = send_and_return_msn(rig, first, who)
-        who.sendto(build_error_message(msn, qn=ud_qn(2, index, 0)), first.addr)
-        who.sendto(build_error_message(msn), first.addr)
+        who.sendto(build_wire_error_message(msn, qn=ud_qn(2, index, 0)), first.addr)
+        who.sendto(build_wire_error_message(msn), first.addr)
         assert wait_for_qp_errors(first)[0].msn == msn
         assert second.errors() == []
 
@@ -408,7 +408,7 @@ def test_several_threads_may_cause_and_read_errors_while_the_queue_pair_is_reset
                 # a post fails while the queue pair is in RESET, INIT or RTR
                 with contextlib.suppress(OSError):
                     qp.post_send(SendWR(1, ah=ah, send_flags=0, remote_qkey=QKEY))
-                who.sendto(build_error_message(1), qp.addr)
+                who.sendto(build_wire_error_message(1), qp.addr)
                 qp.scq.poll(16)
 
     threads = [
@@ -541,7 +541,7 @@ def test_a_capture_shows_invalid_messages_error_messages_and_reasons_of_drops(
         for octets in (
             build_datagram(b"x", opcode=4, msn=9),
             build_datagram(b"short", opcode=7, qn=2),
-            build_error_message(77),
+            build_wire_error_message(77),
         ):
             who.sendto(octets, qp.addr)
         wait_until(lambda: qp.rcq.poll(1) or counter_value("err_stale") == before + 1)

@@ -125,7 +125,7 @@ def test_each_socket_of_a_queue_pair_is_serviced_however_busy_the_other_one_is(r
     b = UDOnEveryAddress(rig, max_recv_wr=128)
     over, sent, came = threading.Event(), 0, Counter[str]()
 
-    def flood_qp_until_stopped() -> None:
+    def flood_from_plain_socket_until_stopped() -> None:
         nonlocal sent
         octets = build_datagram()
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
@@ -137,7 +137,7 @@ def test_each_socket_of_a_queue_pair_is_serviced_however_busy_the_other_one_is(r
                     time.sleep(0)
 
     b.post_receives(128)
-    thread = threading.Thread(target=flood_qp_until_stopped)
+    thread = threading.Thread(target=flood_from_plain_socket_until_stopped)
     thread.start()
     try:
         with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as s:

@@ -31,7 +31,7 @@ def _queried_qkey(qp: QP) -> int | None:
     return qp.query()[0].qkey
 
 
-def _queried_error_policy(qp: QP) -> int | str:
+def _query_qp_error_policy(qp: QP) -> int | str:
     return qp.query()[1].error_policy
 
 
@@ -83,7 +83,7 @@ def test_error_policy_error_requires_a_q_key_other_than_0(rig: Rig, kind: QPType
         qp.to_rts(QPAttr(qkey=5))
         with pytest.raises(Error, match="ERROR requires a Q_Key other than 0"):
             qp.modify(QPAttr(qkey=0))
-        assert (_queried_qkey(qp), _queried_error_policy(qp), qp.qp_state) == (
+        assert (_queried_qkey(qp), _query_qp_error_policy(qp), qp.qp_state) == (
             5,
             ErrorPolicy.ERROR,
             QPState.RTS,
@@ -94,15 +94,15 @@ def test_error_policy_error_requires_a_q_key_other_than_0(rig: Rig, kind: QPType
 def test_with_q_key_0_the_default_error_policy_is_message(rig: Rig) -> None:
     with QP(rig.pd, QPInitAttr(QPType.UD, scq=rig.create_cq(), qkey=0)) as qp:
         qp.to_rts()
-        assert _queried_error_policy(qp) == ErrorPolicy.MESSAGE
+        assert _query_qp_error_policy(qp) == ErrorPolicy.MESSAGE
         qp.modify(QPAttr(qkey=5))
-        assert _queried_error_policy(qp) == ErrorPolicy.ERROR
+        assert _query_qp_error_policy(qp) == ErrorPolicy.ERROR
 
 
 @pytest.mark.clause("DGRAM-ERR-19")
 def test_by_default_an_invalid_write_leaves_an_rd_queue_pair_in_rts(rig: Rig) -> None:
     a, b = RDEnd(rig, policy=ErrorPolicy.AUTO), RDEnd(rig, policy=ErrorPolicy.AUTO)
-    assert _queried_error_policy(b.qp) == ErrorPolicy.MESSAGE
+    assert _query_qp_error_policy(b.qp) == ErrorPolicy.MESSAGE
     b.post_receive()
     a.post_rdma(b, WROpcode.RDMA_WRITE, 100, 1, remote=RemoteBuffer(b.into.addr, 1, 100))
     a.send(b, b"behind", 2)

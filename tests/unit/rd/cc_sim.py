@@ -84,35 +84,37 @@ class Bottleneck:
         lib.siw_setting_set(b"rd_cc", 0)
         cc.bbr.random = len(self.flows)  # a fixed seed; the default is a random one
         made = Flow(cc, int(rtt_ms * MS))
-        self._schedule(starts + len(self.flows) * _HELLO, "hello", made)
-        self._schedule(starts + _BEGIN, "begin", made)
+        self._schedule_event(starts + len(self.flows) * _HELLO, "hello", made)
+        self._schedule_event(starts + _BEGIN, "begin", made)
         self.flows.append(made)
         return made
 
-    def _schedule(self, when: int, what: str, flow: Flow, datagram: Datagram | None = None) -> None:
+    def _schedule_event(
+        self, when: int, what: str, flow: Flow, datagram: Datagram | None = None
+    ) -> None:
         self.n += 1
         heapq.heappush(self.events, (max(int(when), self.now), self.n, what, flow, datagram))
 
-    def _pacing_delay(self, flow: Flow, octets: int) -> int:
+    def _pacing_delay_of_flow(self, flow: Flow, octets: int) -> int:
         return int(lib.siw_rd_cc_pacing_delay(flow.cc, octets))
 
     def _send_datagram(self, flow: Flow) -> None:
         sent = ffi.new("struct siw_rd_sent *")
         lib.siw_rd_cc_note_sent(flow.cc, self.now, MSS, flow.in_flight, sent)
         flow.in_flight += MSS
-        flow.pace = max(flow.pace, self.now - self._pacing_delay(flow, flow.cc.burst))
-        flow.pace += self._pacing_delay(flow, MSS)
+        flow.pace = max(flow.pace, self.now - self._pacing_delay_of_flow(flow, flow.cc.burst))
+        flow.pace += self._pacing_delay_of_flow(flow, MSS)
         self._queue_or_drop(flow, Datagram(self.now, sent))
 
-    def _send_permitted_datagrams(self, flow: Flow) -> None:
+    def _send_within_cwnd_and_pace(self, flow: Flow) -> None:
         while flow.started:
             if flow.in_flight and flow.in_flight + MSS > flow.cc.cwnd:
                 flow.full = True
                 break
             if flow.pace > self.now:
                 if flow.timer <= self.now:
-                    flow.timer = flow.pace + self._pacing_delay(flow, flow.cc.quantum - MSS)
-                    self._schedule(flow.timer, "send", flow)
+                    flow.timer = flow.pace + self._pacing_delay_of_flow(flow, flow.cc.quantum - MSS)
+                    self._schedule_event(flow.timer, "send", flow)
                 break
             self._send_datagram(flow)
 
@@ -130,7 +132,7 @@ class Bottleneck:
             self.marks += 1
         self.free_at = max(self.free_at, self.now) + MSS * self.ns_per_octet
         leaves = max(self.free_at - self.bucket * self.ns_per_octet, self.now)
-        self._schedule(int(leaves) + flow.rtt, "ack", flow, datagram)
+        self._schedule_event(int(leaves) + flow.rtt, "ack", flow, datagram)
 
     def _process_ack(self, flow: Flow, datagram: Datagram) -> None:
         ack = ffi.new("struct siw_rd_cc_ack *")
@@ -153,17 +155,17 @@ class Bottleneck:
         ack.full = flow.full or flow.in_flight * 4 >= flow.cc.cwnd * 3
         flow.full = False
         lib.siw_rd_cc_handle_ack(flow.cc, ack)
-        self._send_permitted_datagrams(flow)
+        self._send_within_cwnd_and_pace(flow)
 
-    def _check_timeout(self, flow: Flow) -> None:
+    def _declare_losses_after_rto(self, flow: Flow) -> None:
         """Declare all datagrams lost if no ACK has arrived within the retransmission time-out."""
         if flow.flying and flow.heard + flow.cc.rto <= self.now:
             flow.heard = self.now
             flow.flying.clear()
             flow.in_flight = 0
             lib.siw_rd_cc_handle_timeout(flow.cc, self.now)
-            self._send_permitted_datagrams(flow)
-        self._schedule(
+            self._send_within_cwnd_and_pace(flow)
+        self._schedule_event(
             flow.heard + flow.cc.rto if flow.flying else self.now + 20 * MS, "timeout", flow
         )
 
@@ -178,12 +180,12 @@ class Bottleneck:
             elif what == "hello":
                 self._send_datagram(flow)
             elif what == "timeout":
-                self._check_timeout(flow)
+                self._declare_losses_after_rto(flow)
             else:
                 if what == "begin":
                     flow.started, flow.heard = True, self.now
-                    self._check_timeout(flow)
-                self._send_permitted_datagrams(flow)
+                    self._declare_losses_after_rto(flow)
+                self._send_within_cwnd_and_pace(flow)
         self.now = end
 
 

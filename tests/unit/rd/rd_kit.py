@@ -18,7 +18,7 @@ from siwarp.inspect.rd import (
     RDDatagram,
     RDOption,
     RDType,
-    handshake_cookie,
+    cookie_in_handshake_body,
     make_ack_body,
     make_handshake_offer,
 )
@@ -172,7 +172,7 @@ def send_all_segments(
 ) -> None:
     """Send all segments as buffer space permits; wait until the peer has acknowledged them."""
     todo = deque(segments)
-    goal = lib.siw_rd_total_queued_segments(peer, lib.SIW_RD_REQUESTS) + len(segments)
+    goal = lib.siw_rd_segments_ever_queued(peer, lib.SIW_RD_REQUESTS) + len(segments)
 
     def send_while_space_is_left() -> None:
         while todo and (rv := a.send(peer, todo[0])):
@@ -263,7 +263,7 @@ class ScapyRdPeer:
 
     def build_echo_body(self, challenge: RDDatagram) -> bytes:
         """Return the body of the ECHO that answers a CHALLENGE."""
-        return OFFER + handshake_cookie(challenge.body)
+        return OFFER + cookie_in_handshake_body(challenge.body)
 
     def connect(self) -> RDDatagram:
         """Perform the handshake as the active side; return the acknowledgement of the ECHO."""
@@ -277,5 +277,7 @@ class ScapyRdPeer:
         hello = self.receive_datagram(RDType.HELLO)
         self.other = hello.source_epoch
         self.send_datagram(RDType.CHALLENGE, body=OFFER + b"c" * COOKIE_LEN)
-        assert handshake_cookie(self.receive_datagram(RDType.ECHO).body) == b"c" * COOKIE_LEN
+        assert (
+            cookie_in_handshake_body(self.receive_datagram(RDType.ECHO).body) == b"c" * COOKIE_LEN
+        )
         self.send_datagram(RDType.ACK, **fields)

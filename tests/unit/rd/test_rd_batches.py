@@ -19,7 +19,9 @@ DENSE, SPARSE = 32, 64
 
 
 @pytest.fixture
-def observed_endpoint(make_endpoint) -> Iterator[tuple[Endpoint, ScapyRdPeer, socket.socket]]:
+def endpoint_with_duplicated_socket(
+    make_endpoint,
+) -> Iterator[tuple[Endpoint, ScapyRdPeer, socket.socket]]:
     """Provide an endpoint, a connected peer, and a duplicate of the endpoint's socket."""
     sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     sock.bind(("127.0.0.1", 0))
@@ -43,7 +45,7 @@ def connect_peer_that_reads_batches(
     return e, s, e.get_or_create_peer(s.address)
 
 
-def read_batches(sock: socket.socket) -> list[tuple[bytes, int]]:
+def receive_coalesced_batches(sock: socket.socket) -> list[tuple[bytes, int]]:
     """Read all datagrams and coalesced batches of a socket; return octets and datagram lengths."""
     found = []
     while True:
@@ -78,9 +80,9 @@ def test_short_segments_after_a_segment_in_flight_are_sent_as_one_batch(make_end
     sent = [bytes([i]) * 100 for i in range(41)] + [b"the last one may be shorter"]
     for segment in sent:
         assert e.send(peer, segment) == 1
-    assert len(read_batches(s.sock)) == 1
+    assert len(receive_coalesced_batches(s.sock)) == 1
     assert lib.siw_rd_flush(peer, ffi.new("uint64_t *")) == 1
-    ((octets, size),) = read_batches(s.sock)
+    ((octets, size),) = receive_coalesced_batches(s.sock)
     datagrams = split_datagrams(octets, size)
     assert [d.body for d in datagrams] == sent[1:]
     assert all(d.crc == d.crc_expected() for d in datagrams)
@@ -93,9 +95,9 @@ def test_a_short_segment_that_others_follow_is_sent_with_them(make_endpoint):
     sent = [bytes([i]) * 4096 for i in range(15)]
     for segment in sent:
         assert e.send(peer, segment, more=True) == 1
-    assert read_batches(s.sock) == []
+    assert receive_coalesced_batches(s.sock) == []
     assert lib.siw_rd_flush(peer, ffi.new("uint64_t *")) == 1
-    ((octets, size),) = read_batches(s.sock)
+    ((octets, size),) = receive_coalesced_batches(s.sock)
     datagrams = split_datagrams(octets, size)
     assert [d.body for d in datagrams] == sent
     assert all(d.crc == d.crc_expected() for d in datagrams)
@@ -146,7 +148,10 @@ def test_a_longer_segment_begins_another_batch(make_endpoint):
     for n in lengths:
         assert e.send(peer, bytes(n)) == 1
     assert lib.siw_rd_flush(peer, ffi.new("uint64_t *")) == 1
-    found = [[len(d.body) for d in split_datagrams(*piece)] for piece in read_batches(s.sock)]
+    found = [
+        [len(d.body) for d in split_datagrams(*piece)]
+        for piece in receive_coalesced_batches(s.sock)
+    ]
     assert found == [[10], [200, 200], [300, 300, 300]]
     s.close()
 
@@ -162,12 +167,14 @@ def test_a_batch_is_no_longer_than_the_peers_credit(make_endpoint):
     for _ in range(10):
         assert e.send(peer, bytes(100)) == 1
     assert lib.siw_rd_flush(peer, ffi.new("uint64_t *")) == 0
-    assert [len(split_datagrams(*piece)) for piece in read_batches(s.sock)] == [1, 4]
+    assert [len(split_datagrams(*piece)) for piece in receive_coalesced_batches(s.sock)] == [1, 4]
     s.close()
 
 
-def test_dense_short_datagrams_enable_udp_gro_and_received_batches_are_split(observed_endpoint):
-    e, s, sock = observed_endpoint
+def test_dense_short_datagrams_enable_udp_gro_and_received_batches_are_split(
+    endpoint_with_duplicated_socket,
+):
+    e, s, sock = endpoint_with_duplicated_socket
     sent = [b"%d" % i for i in range(DENSE)]
     assert not udp_gro_is_enabled(sock)
     for i, body in enumerate(sent):
@@ -182,8 +189,10 @@ def test_dense_short_datagrams_enable_udp_gro_and_received_batches_are_split(obs
         ack = s.receive_datagram(RDType.ACK)
 
 
-def test_a_corrupted_datagram_in_a_received_batch_does_not_affect_the_others(observed_endpoint):
-    e, s, sock = observed_endpoint
+def test_a_corrupted_datagram_in_a_received_batch_does_not_affect_the_others(
+    endpoint_with_duplicated_socket,
+):
+    e, s, sock = endpoint_with_duplicated_socket
     for i in range(DENSE):
         s.send_datagram(RDType.DATA, psn=s.epoch + i, body=b"%d" % i)
     poll_until(lambda: len(e.received_data()) == DENSE, e)
@@ -201,9 +210,9 @@ def test_a_corrupted_datagram_in_a_received_batch_does_not_affect_the_others(obs
 
 
 def test_a_batch_with_a_long_datagram_received_out_of_order_is_delivered_in_order(
-    observed_endpoint,
+    endpoint_with_duplicated_socket,
 ):
-    e, s, sock = observed_endpoint
+    e, s, sock = endpoint_with_duplicated_socket
     for i in range(DENSE):
         s.send_datagram(RDType.DATA, psn=s.epoch + i, body=b"%d" % i)
     poll_until(lambda: len(e.received_data()) == DENSE, e)
@@ -214,8 +223,8 @@ def test_a_batch_with_a_long_datagram_received_out_of_order_is_delivered_in_orde
     poll_until(lambda: e.received_data()[DENSE:] == [b"late", *more], e)
 
 
-def test_udp_gro_is_disabled_when_few_datagrams_arrive(observed_endpoint):
-    e, s, sock = observed_endpoint
+def test_udp_gro_is_disabled_when_few_datagrams_arrive(endpoint_with_duplicated_socket):
+    e, s, sock = endpoint_with_duplicated_socket
     for i in range(DENSE):
         s.send_datagram(RDType.DATA, psn=s.epoch + i, body=b"x")
     poll_until(lambda: len(e.received_data()) == DENSE, e)

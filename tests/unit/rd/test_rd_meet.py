@@ -13,7 +13,7 @@ from siwarp.inspect.rd import (
     RDDatagram,
     RDOption,
     RDType,
-    handshake_cookie,
+    cookie_in_handshake_body,
     handshake_offer_len,
     make_handshake_offer,
     parse_handshake_options,
@@ -30,7 +30,7 @@ def connect_with_options(s: ScapyRdPeer, offered: bytes) -> RDDatagram:
     send_hello(s, offered)
     c = s.receive_datagram(RDType.CHALLENGE)
     s.other = c.source_epoch
-    s.send_datagram(RDType.ECHO, body=offered + handshake_cookie(c.body))
+    s.send_datagram(RDType.ECHO, body=offered + cookie_in_handshake_body(c.body))
     return s.receive_datagram(RDType.ACK)
 
 
@@ -60,7 +60,9 @@ def test_hello_and_challenge_have_versions_and_options_and_an_echo_repeats_the_h
     assert echo.body == hello.body[: handshake_offer_len(hello.body)] + b"c" * COOKIE_LEN
     other = s.request_challenge()
     assert parse_handshake_options(other.body) == parse_handshake_options(hello.body)
-    assert len(handshake_cookie(other.body)) == COOKIE_LEN and len(other.body) <= HELLO_LEAST
+    assert (
+        len(cookie_in_handshake_body(other.body)) == COOKIE_LEN and len(other.body) <= HELLO_LEAST
+    )
 
 
 @pytest.mark.clause("DGRAM-EXT-1")
@@ -69,11 +71,11 @@ def test_an_echo_that_differs_from_its_hello_creates_no_peer(unconnected_endpoin
     e, s = unconnected_endpoint
     c = s.request_challenge()
     s.other = c.source_epoch
-    other = bytearray(OFFER + handshake_cookie(c.body))
+    other = bytearray(OFFER + cookie_in_handshake_body(c.body))
     other[at] ^= 4
     s.send_datagram(RDType.ECHO, body=bytes(other))
     assert s.receives_nothing() and lib.siw_rd_peer_count(e.c) == 0
-    s.send_datagram(RDType.ECHO, body=OFFER + handshake_cookie(c.body))
+    s.send_datagram(RDType.ECHO, body=OFFER + cookie_in_handshake_body(c.body))
     assert s.receive_datagram().type == RDType.ACK
 
 
@@ -286,7 +288,7 @@ def test_every_rd_header_field_that_a_datagram_type_does_not_use_is_zero(
     check_that_unused_fields_are_zero(other.receive_datagram())
     other.send_datagram(RDType.HELLO, version=2, dest_epoch=0, body=HELLO)
     check_that_unused_fields_are_zero(other.receive_datagram())
-    lib.siw_rd_reset_peer(e.get_or_create_peer(s.address), 0)
+    lib.siw_rd_end_peer_incarnation(e.get_or_create_peer(s.address), 0)
     check_that_unused_fields_are_zero(s.receive_datagram(RDType.BYE))
     assert set(heard) == set(RDType)
 
@@ -304,7 +306,7 @@ def test_only_the_first_challenge_to_a_hello_is_answered_with_an_echo(unconnecte
     s.send_datagram(RDType.CHALLENGE, source_epoch=first + 1, body=OFFER + b"2" * COOKIE_LEN)
     for _ in range(3):
         echo = s.receive_datagram(RDType.ECHO)
-        assert (echo.dest_epoch, handshake_cookie(echo.body)) == (first, b"1" * COOKIE_LEN)
+        assert (echo.dest_epoch, cookie_in_handshake_body(echo.body)) == (first, b"1" * COOKIE_LEN)
     assert counters["drop_rd_epoch"] == 1
 
 

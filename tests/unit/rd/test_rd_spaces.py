@@ -284,6 +284,6 @@ def test_responses_are_delivered_while_requests_are_paused(make_endpoint, octets
     assert lib.siw_rd_total_accepted_segments(peer, REQUESTS) == 0
     b.judge = lambda _who, _data: "take"
     lib.siw_rd_resume_delivery(b.get_or_create_peer(a.local_addr), REQUESTS)
-    framed = lib.siw_rd_total_queued_segments(peer, REQUESTS)
+    framed = lib.siw_rd_segments_ever_queued(peer, REQUESTS)
     poll_until(lambda: lib.siw_rd_total_accepted_segments(peer, REQUESTS) == framed, a, b)
     assert sum(len(d) for d in b.received_data()[20:]) == sent

@@ -316,7 +316,7 @@ class Stream(PeerStream):
         user_data = how.pop("user_data", 0)
         asked = ffi.new("struct siw_rdmap_atomic *", how)
         where = {"rkey": rkey, "remote_to": remote_to, "user_data": user_data}
-        self.send_operation(Opcode.ATOMIC_REQUEST, [sink], atomic=asked, **where)
+        self.begin_and_flush_operation(Opcode.ATOMIC_REQUEST, [sink], atomic=asked, **where)
 
     def flush_once(self) -> int:
         accepted = ffi.new("uint64_t *")
@@ -327,7 +327,9 @@ class Stream(PeerStream):
     def flush(self) -> None:
         wait_until(self.flush_once)
 
-    def send_operation(self, opcode: int, elements: Sequence[Sge] = (), **fields: Any) -> None:
+    def begin_and_flush_operation(
+        self, opcode: int, elements: Sequence[Sge] = (), **fields: Any
+    ) -> None:
         self.begin_operation(opcode, elements, **fields)
         self.flush()
 
@@ -340,7 +342,7 @@ class Stream(PeerStream):
         return len(self.stamps)
 
     @property
-    def tcp_accepted_operation_count(self) -> int:
+    def count_operations_accepted_by_tcp(self) -> int:
         """Return how many operations, in the order of posting, TCP has accepted completely."""
         upto = lib.siw_ddp_tx_accepted_position(self.ddp)
         return sum(1 for _ in itertools.takewhile(lambda stamp: stamp.end <= upto, self.stamps))
@@ -353,16 +355,20 @@ class Stream(PeerStream):
 
     def poll_event(self) -> Event | None:
         event = ffi.new("struct siw_rdmap_event *")
-        return Event.from_c(event) if check_result(lib.siw_rdmap_recv(self.handle, event)) else None
+        return (
+            Event.from_c(event)
+            if check_result(lib.siw_rdmap_next_event(self.handle, event))
+            else None
+        )
 
     def next_event(self, *, progress: bool = False) -> Event:
         """Return the stream's next event; skip PROGRESS events unless progress is true."""
 
-        def poll_event_except_progress() -> Event | None:
+        def poll_event_ignoring_progress_events() -> Event | None:
             e = self.poll_event()
             return None if e and e.kind == "PROGRESS" and not progress else e
 
-        got = wait_until(poll_event_except_progress)
+        got = wait_until(poll_event_ignoring_progress_events)
         assert isinstance(got, Event)
         return got
 
@@ -382,7 +388,7 @@ class Stream(PeerStream):
         assert (t.layer, t.etype, t.code, t.reserved) == (*error, 0)
         return t
 
-    def take_next_posted_receive(self) -> int | None:
+    def pop_partial_receive(self) -> int | None:
         user_data = ffi.new("uint64_t *")
         return (
             int(user_data[0])
@@ -430,7 +436,7 @@ class Dgram(PeerDgram):
 class RdmapPoller(DdpStackPoller):
     """A poller, and the objects of the RDMAP layer opened on the poller."""
 
-    def assign_stag(self, memory: Memory, rights: int = ALL, *, pd: int = PD) -> int:
+    def assign_stag_to_memory(self, memory: Memory, rights: int = ALL, *, pd: int = PD) -> int:
         """Assign an STag whose tagged offsets are the memory's addresses."""
         return self.alloc_stag(memory, rights | lib.SIW_MEM_LOCAL_READ, pd=pd, to_base=memory.addr)
 

@@ -43,12 +43,14 @@ class RdmapEndpoint:
         """Process received messages, as a thread that holds the progress lock does."""
         event = ffi.new("struct siw_rdmap_event *")
         for _ in range(64):
-            if not lib.siw_rdmap_recv(self.handle, event):
+            if not lib.siw_rdmap_next_event(self.handle, event):
                 return
             if event.kind != lib.SIW_RDMAP_PROGRESS:
                 self.events.append(Event.from_c(event))
 
-    def send_operation(self, opcode: int, *elements: tuple[int, int, int], **fields: Any) -> None:
+    def begin_and_flush_operation(
+        self, opcode: int, *elements: tuple[int, int, int], **fields: Any
+    ) -> None:
         """Send one operation as soon as possible, as a thread that holds the send lock does."""
         array, op = build_operation(opcode, elements, **fields)
         kept.append((array, op))
@@ -159,7 +161,7 @@ def test_writes_reads_and_sends_run_concurrently_in_both_directions(
     with temporary_setting("mulpdu", mulpdu):
         a, b = connect_and_start_endpoints(layer_poller, rtr=rtr)
         if not rtr:  # without an RTR the responder must not send first
-            a.send_operation(SEND)
+            a.begin_and_flush_operation(SEND)
             b.recvs.post(FIRST)
         source = {
             end: layer_poller.register_new_memory(size, octet_pattern(size, i))
@@ -179,15 +181,17 @@ def test_writes_reads_and_sends_run_concurrently_in_both_directions(
                 if end is b:
                     wait_until(lambda: b.events_of_kind("STARTED"))
                 for i in range(rounds):
-                    end.send_operation(WRITE, mine.sge(), rkey=written.stag, remote_to=written.addr)
-                    end.send_operation(
+                    end.begin_and_flush_operation(
+                        WRITE, mine.sge(), rkey=written.stag, remote_to=written.addr
+                    )
+                    end.begin_and_flush_operation(
                         READ,
                         read_into.sge(),
                         user_data=i,
                         rkey=theirs.stag,
                         remote_to=theirs.addr,
                     )
-                    end.send_operation(SEND, mine.sge())
+                    end.begin_and_flush_operation(SEND, mine.sge())
 
                 def all_operations_are_complete() -> bool:
                     end.flush()
@@ -220,7 +224,7 @@ def test_a_remote_access_error_is_reported_at_both_ends(layer_poller: RdmapPolle
     )
     with Progress(a, b):
         wait_until(lambda: b.events_of_kind("STARTED"))
-        a.send_operation(WRITE, m.sge(), rkey=n.stag, remote_to=n.addr)
+        a.begin_and_flush_operation(WRITE, m.sge(), rkey=n.stag, remote_to=n.addr)
         wait_until(lambda: b.events_of_kind("ERROR"))
         wait_until(lambda: check_result(lib.siw_rdmap_terminate(b.handle)))
         wait_until(lambda: a.events_of_kind("TERMINATED"))
@@ -229,7 +233,7 @@ def test_a_remote_access_error_is_reported_at_both_ends(layer_poller: RdmapPolle
     assert (e.err, e.quoted, e.quoted_tagged) == ((0, 1, lib.SIW_RDMAP_ACCESS), True, True)
     assert n.is_untouched()
     with pytest.raises(StreamError, match="EPIPE"):
-        a.send_operation(SEND)
+        a.begin_and_flush_operation(SEND)
 
 
 @pytest.mark.parametrize("turn", range(10))
@@ -251,7 +255,9 @@ def test_a_region_may_be_freed_while_the_peer_reads_it(
 
     with Progress(a, b):
         wait_until(lambda: b.events_of_kind("STARTED"))
-        a.send_operation(READ, sink.sge(), user_data=1, rkey=source.stag, remote_to=source.addr)
+        a.begin_and_flush_operation(
+            READ, sink.sge(), user_data=1, rkey=source.stag, remote_to=source.addr
+        )
         wait_until(lambda: b.events_of_kind("REQUESTED"))
         run_in_threads(lambda: wait_until(flush_response), free_stag_of_read_source)
         wait_until(lambda: a.events_of_kind("READ_DONE") or b.events_of_kind("ERROR"))

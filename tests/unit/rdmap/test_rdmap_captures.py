@@ -30,10 +30,12 @@ def client_and_server_segments(name: str) -> tuple[list[bytes], list[bytes]]:
     streams = tcp_streams(rdpcap(str(CAPTURES / name)))
     client = next(d for d in streams if d.dest_port == RPING_PORT)
 
-    def split_segments(octets: bytes) -> list[bytes]:
+    def split_stream_into_segments(octets: bytes) -> list[bytes]:
         return [bytes(f)[2 : 2 + f.ulpdu_length] for f in split_stream(octets).fpdus]
 
-    return split_segments(streams[client]), split_segments(streams[client.reverse()])
+    return split_stream_into_segments(streams[client]), split_stream_into_segments(
+        streams[client.reverse()]
+    )
 
 
 def replace_header_fields(segment: bytes, **fields: Any) -> bytes:
@@ -70,7 +72,7 @@ def test_recorded_segments_of_a_linux_siw_client_are_processed_without_error(
         if packet.opcode == Opcode.RDMA_READ_RESPONSE:
             # the segment is the first one of a Read Response
             if packet.to == DDP(requests[asked]).payload.sink_to:
-                stream.send_operation(
+                stream.begin_and_flush_operation(
                     lib.SIW_RDMAP_READ_REQUEST, [sink.sge()], user_data=asked, rkey=1
                 )
                 _, request = stream.read_sent_read_request()

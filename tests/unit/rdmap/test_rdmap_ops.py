@@ -47,11 +47,11 @@ def test_a_send_of_any_size_arrives_unchanged(
 ) -> None:
     stream = layer_poller.create_initiator(crc=crc)
     m = layer_poller.register_new_memory(size, octet_pattern(size))
-    stream.send_operation(SEND, [m.sge()])
+    stream.begin_and_flush_operation(SEND, [m.sge()])
     head, octets = stream.read_sent_message()
     assert (head.opcode, head.qn, head.msn, head.inv_stag) == (Opcode.SEND, 0, 1, 0)
     assert octets == octet_pattern(size)
-    assert (stream.begun_operation_count, stream.tcp_accepted_operation_count) == (1, 1)
+    assert (stream.begun_operation_count, stream.count_operations_accepted_by_tcp) == (1, 1)
 
 
 @pytest.mark.parametrize("size", [0, 1, 64, 5000, 60_000])
@@ -74,7 +74,7 @@ def test_the_solicited_event_flag_is_sent_and_received(
 ) -> None:
     stream = layer_poller.create_initiator()
     stream.recvs.post(1)
-    stream.send_operation(opcode)
+    stream.begin_and_flush_operation(opcode)
     assert stream.read_sent_segment()[0].opcode == opcode
     stream.inject_segments(build_send(opcode=opcode))
     assert stream.next_event().solicited == solicited
@@ -105,7 +105,7 @@ def test_sends_in_several_segments_from_the_peer_are_received_one_by_one(
 def test_inline_data_needs_no_key(layer_poller: RdmapPoller) -> None:
     stream = layer_poller.create_initiator()
     m = layer_poller.register_new_memory(10, octet_pattern(10))
-    stream.send_operation(SEND, [m.sge(key=0)], internal=True)
+    stream.begin_and_flush_operation(SEND, [m.sge(key=0)], internal=True)
     assert stream.read_sent_segment()[1] == octet_pattern(10)
 
 
@@ -123,7 +123,9 @@ def test_posting_opcodes_that_are_no_operation_is_refused(layer_poller: RdmapPol
 def test_a_write_carries_the_peers_stag_and_offset(layer_poller: RdmapPoller) -> None:
     stream = layer_poller.create_initiator()
     m = layer_poller.register_new_memory(100, octet_pattern(100))
-    stream.send_operation(WRITE, [m.sge(0, 30), m.sge(50, 50)], rkey=0xABCD, remote_to=2**63 + 5)
+    stream.begin_and_flush_operation(
+        WRITE, [m.sge(0, 30), m.sge(50, 50)], rkey=0xABCD, remote_to=2**63 + 5
+    )
     head, octets = stream.read_sent_message()
     assert (head.t, head.opcode, head.stag, head.to) == (1, 0, 0xABCD, 2**63 + 5)
     assert octets == octet_pattern(100)[:30] + octet_pattern(100)[50:]
@@ -153,7 +155,9 @@ def test_a_read_places_the_response_in_its_sink(layer_poller: RdmapPoller, size:
         layer_poller.register_new_memory(size // 3, rights=LOCAL_WRITE),
         layer_poller.register_new_memory(size - size // 3, rights=LOCAL_WRITE),
     )
-    stream.send_operation(READ, [a.sge(), b.sge()], user_data=99, rkey=0x77, remote_to=0x1234)
+    stream.begin_and_flush_operation(
+        READ, [a.sge(), b.sge()], user_data=99, rkey=0x77, remote_to=0x1234
+    )
     _, request = stream.read_sent_read_request()
     assert (request.size, request.src_stag, request.src_to) == (size, 0x77, 0x1234)
     assert request.sink_stag != 0
@@ -177,7 +181,7 @@ def test_a_read_is_refused_if_its_sink_has_no_local_write_access(layer_poller: R
     m = layer_poller.register_new_memory(10, rights=0)
     with pytest.raises(StreamError, match="EACCES"):
         stream.begin_operation(READ, [m.sge()])
-    assert lib.siw_rdmap_sent_request_count(stream.handle) == 0, (
+    assert lib.siw_rdmap_begun_read_count(stream.handle) == 0, (
         "a refused Read counts as outstanding"
     )
 
@@ -187,7 +191,7 @@ def test_the_sink_stag_of_a_read_is_freed_when_the_read_completes(
 ) -> None:
     stream = layer_poller.create_initiator()
     m = layer_poller.register_new_memory(10)
-    stream.send_operation(READ, [m.sge()], user_data=1)
+    stream.begin_and_flush_operation(READ, [m.sge()], user_data=1)
     _, request = stream.read_sent_read_request()
     stream.inject_segments(build_read_response(b"0123456789", stag=request.sink_stag))
     assert stream.next_event().kind == "READ_DONE"
@@ -254,7 +258,7 @@ def test_any_number_of_reads_may_be_posted_with_at_most_ord_outstanding(
     user_data = 0
     for round_ in range(20):
         for i in range(3):
-            stream.send_operation(READ, [m.sge(100 * i, 100)], user_data=user_data + i)
+            stream.begin_and_flush_operation(READ, [m.sge(100 * i, 100)], user_data=user_data + i)
         with pytest.raises(StreamError, match="EAGAIN"):
             stream.begin_operation(READ, [m.sge(0, 1)])
         for i in range(3):
@@ -274,7 +278,7 @@ def test_closing_a_stream_frees_the_sinks_of_outstanding_reads(layer_poller: Rdm
     stream = layer_poller.create_initiator()
     m = layer_poller.register_new_memory(30)
     for user_data in (5, 6, 7):
-        stream.send_operation(READ, [m.sge(0, 10)], user_data=user_data)
+        stream.begin_and_flush_operation(READ, [m.sge(0, 10)], user_data=user_data)
     sinks = [stream.read_sent_read_request()[1].sink_stag for _ in range(3)]
     stream.inject_segments(build_read_response(bytes(10), stag=sinks[0]))
     assert stream.next_event().user_data == 5
@@ -364,13 +368,13 @@ def test_the_accepted_count_does_not_include_read_responses(layer_poller: RdmapP
     stream.inject_segments(build_read_request(size=10, src_stag=m.stag, src_to=m.addr))
     stream.next_event()
     stream.begin_operation(SEND, [m.sge()])
-    assert (stream.begun_operation_count, stream.tcp_accepted_operation_count) == (1, 0)
+    assert (stream.begun_operation_count, stream.count_operations_accepted_by_tcp) == (1, 0)
     stream.flush()
     stream.begin_operation(WRITE, [m.sge()], rkey=1)
     stream.begin_operation(READ, [m.sge()])
-    assert (stream.begun_operation_count, stream.tcp_accepted_operation_count) == (3, 1)
+    assert (stream.begun_operation_count, stream.count_operations_accepted_by_tcp) == (3, 1)
     stream.flush()
-    assert (stream.begun_operation_count, stream.tcp_accepted_operation_count) == (3, 3)
+    assert (stream.begun_operation_count, stream.count_operations_accepted_by_tcp) == (3, 3)
     assert [stream.read_sent_segment()[0].opcode for _ in range(4)] == [3, 2, 0, 1]
 
 
@@ -381,7 +385,7 @@ def test_the_stamp_of_an_operation_identifies_memory_that_tcp_could_not_read(
     stream = layer_poller.create_initiator(crc=crc)
     m = layer_poller.register_new_memory(10)
     gone = RemovableMemory(1 << 16, "unmapped")
-    stream.send_operation(SEND, [m.sge()])
+    stream.begin_and_flush_operation(SEND, [m.sge()])
     stream.begin_operation(WRITE, [(gone.addr, 60_000, 0)], internal=True, rkey=1)
     stream.begin_operation(SEND, [m.sge()])
     gone.remove_pages()
@@ -409,7 +413,7 @@ def test_a_write_and_its_immediate_data_have_one_stamp(
     stream.flush()
     thread.join()
     assert (stamp.begin, stamp.end) == (0, lib.siw_ddp_tx_framed_position(stream.ddp))
-    assert stream.tcp_accepted_operation_count == 1
+    assert stream.count_operations_accepted_by_tcp == 1
     assert got == [(Opcode.RDMA_WRITE, size), (Opcode.IMMEDIATE, 8)]
 
 
@@ -425,7 +429,7 @@ def test_other_operations_are_refused_until_a_long_message_is_framed(
     got: list[tuple[int, int]] = []
     thread = start_reading_messages(stream, 2, got)
     stream.flush()
-    stream.send_operation(SEND, [m.sge(0, 1)])
+    stream.begin_and_flush_operation(SEND, [m.sge(0, 1)])
     thread.join()
     assert got == [(Opcode.SEND, size), (Opcode.SEND, 1)]
 
@@ -449,8 +453,8 @@ def test_the_number_of_operations_in_flight_is_bounded(layer_poller: RdmapPoller
     thread.start()
     stream.flush()
     thread.join()
-    assert stream.tcp_accepted_operation_count == stream.begun_operation_count == sent
-    stream.send_operation(SEND)
+    assert stream.count_operations_accepted_by_tcp == stream.begun_operation_count == sent
+    stream.begin_and_flush_operation(SEND)
 
 
 def test_a_read_response_is_sent_completely_with_a_mulpdu_of_128_octets(
@@ -473,7 +477,7 @@ def test_a_read_response_is_sent_completely_with_a_mulpdu_of_128_octets(
 def test_flushed_messages_are_sent_before_the_end_of_stream(layer_poller: RdmapPoller) -> None:
     stream = layer_poller.create_initiator()
     m = layer_poller.register_new_memory(100, octet_pattern(100))
-    stream.send_operation(SEND, [m.sge()])
+    stream.begin_and_flush_operation(SEND, [m.sge()])
     stream.mpa.shutdown()
     assert stream.read_sent_segment()[1] == octet_pattern(100)
     assert stream.sock.recv(1) == b""
@@ -489,7 +493,7 @@ def test_a_stream_may_send_after_the_peers_end_of_stream(layer_poller: RdmapPoll
     e = stream.next_event()
     assert (e.kind, e.status) == ("CLOSED", 0)
     assert stream.poll_event() is None
-    stream.send_operation(SEND, [m.sge()])
+    stream.begin_and_flush_operation(SEND, [m.sge()])
     assert stream.read_sent_segment()[1] == octet_pattern(10)
 
 
@@ -503,8 +507,8 @@ def test_the_receive_of_an_incomplete_send_can_be_reclaimed(layer_poller: RdmapP
     stream.sock.close()
     stream.next_event()
     assert [
-        stream.take_next_posted_receive(),
-        stream.take_next_posted_receive(),
+        stream.pop_partial_receive(),
+        stream.pop_partial_receive(),
         stream.recvs.take_buffer(),
     ] == [
         1,
@@ -541,7 +545,7 @@ def test_freeing_the_key_of_a_long_send_ends_the_stream_with_a_terminate(
     thread.join()
     assert whole[-1] == bytes(4)  # local catastrophic error, nothing quoted
     assert not any(whole[:-1]), "a segment of the Send had the L bit"
-    assert stream.tcp_accepted_operation_count == 0
+    assert stream.count_operations_accepted_by_tcp == 0
 
 
 def test_sending_from_a_region_of_another_protection_domain_is_refused(
@@ -551,5 +555,5 @@ def test_sending_from_a_region_of_another_protection_domain_is_refused(
     m = layer_poller.register_new_memory(10, pd=PD + 1)
     with pytest.raises(StreamError, match="EACCES"):
         stream.begin_operation(SEND, [m.sge()])
-    stream.send_operation(SEND)
+    stream.begin_and_flush_operation(SEND)
     assert stream.read_sent_segment()[0].msn == 1

@@ -33,7 +33,7 @@ def build_rtr_segment(kind: int) -> bytes:
 def test_an_initiator_sends_an_empty_fpdu_as_the_negotiated_rtr(layer_poller: RdmapPoller) -> None:
     stream = layer_poller.create_initiator(rtr=FPDU)
     assert stream.read_sent_segment() == (None, b"")
-    assert (stream.begun_operation_count, stream.tcp_accepted_operation_count) == (0, 0)
+    assert (stream.begun_operation_count, stream.count_operations_accepted_by_tcp) == (0, 0)
 
 
 def test_an_initiator_sends_an_empty_write_as_the_negotiated_rtr(layer_poller: RdmapPoller) -> None:
@@ -61,7 +61,7 @@ def test_the_response_to_an_rtr_read_completes_no_read_of_the_program(
 ) -> None:
     stream = layer_poller.create_initiator(rtr=READ)
     m = layer_poller.register_new_memory(10)
-    stream.send_operation(lib.SIW_RDMAP_READ_REQUEST, [m.sge()], user_data=4)
+    stream.begin_and_flush_operation(lib.SIW_RDMAP_READ_REQUEST, [m.sge()], user_data=4)
     rtr, read = (stream.read_sent_read_request()[1] for _ in range(2))
     stream.inject_segments(
         build_read_response(stag=rtr.sink_stag),

@@ -263,7 +263,7 @@ def test_an_unexpected_send_longer_than_its_receive_causes_a_terminate_that_quot
     assert (t.quoted_ddp.msn, t.ddp_seg_len) == (2, 18 + 9)
     assert m.octets()[:8] == b"8 octets"
     assert m.octets()[8:] == bytes([CANARY]) * 56
-    assert stream.take_next_posted_receive() == 2
+    assert stream.pop_partial_receive() == 2
 
 
 def test_a_receive_with_a_freed_key_for_an_unexpected_send_is_a_local_error(

@@ -74,72 +74,83 @@ class ReleaseRepository:
 
 
 @pytest.fixture
-def release_repository(tmp_path: Path) -> ReleaseRepository:
+def repository_with_release_tools(tmp_path: Path) -> ReleaseRepository:
     return ReleaseRepository(tmp_path)
 
 
-def test_a_release_is_prepared_built_and_tagged(release_repository: ReleaseRepository) -> None:
-    assert release_repository.run_release("--prepare", "0.2.0").returncode == 0
+def test_a_release_is_prepared_built_and_tagged(
+    repository_with_release_tools: ReleaseRepository,
+) -> None:
+    assert repository_with_release_tools.run_release("--prepare", "0.2.0").returncode == 0
     today = datetime.datetime.now(datetime.timezone.utc).date()
     assert (
         f"\n## [Unreleased]\n\n## [0.2.0] - {today}\n\n- New.\n"
-        in (release_repository.folder / "CHANGELOG.md").read_text()
+        in (repository_with_release_tools.folder / "CHANGELOG.md").read_text()
     )
-    assert "\n  version: '0.2.0',\n" in (release_repository.folder / "meson.build").read_text()
-    assert len(release_repository.run_git("diff", "--numstat").splitlines()) == 2
-    release_repository.commit_all("siwarp 0.2.0")
-    done = release_repository.run_release("0.2.0")
+    assert (
+        "\n  version: '0.2.0',\n"
+        in (repository_with_release_tools.folder / "meson.build").read_text()
+    )
+    assert len(repository_with_release_tools.run_git("diff", "--numstat").splitlines()) == 2
+    repository_with_release_tools.commit_all("siwarp 0.2.0")
+    done = repository_with_release_tools.run_release("0.2.0")
     assert done.returncode == 0, done.stderr
     assert "git push --follow-tags" in done.stderr
-    sums = (release_repository.folder / "dist/release/SHA256SUMS").read_text().split()[1::2]
+    sums = (
+        (repository_with_release_tools.folder / "dist/release/SHA256SUMS").read_text().split()[1::2]
+    )
     assert sums == [
         "siwarp-0.2.0-cp310-abi3-linux_x86_64.whl", "siwarp-0.2.0.tar.gz", "siwarp_0.2.0_amd64.deb"
     ]  # fmt: skip
     assert (
-        release_repository.run_git("tag", "--points-at", "HEAD", "--format=%(subject)")
+        repository_with_release_tools.run_git("tag", "--points-at", "HEAD", "--format=%(subject)")
         == "siwarp 0.2.0\n"
     )
-    assert "the tag v0.2.0 exists already" in release_repository.run_failing_release_and_get_error(
-        "0.2.0"
+    assert (
+        "the tag v0.2.0 exists already"
+        in repository_with_release_tools.run_failing_release_and_get_error("0.2.0")
     )
 
 
 @pytest.mark.parametrize("words", [(), ("0.2",), ("v0.2.0",), ("0.2.0", "0.3.0"), ("01.2.0",)])
 def test_an_invalid_version_is_refused(
-    release_repository: ReleaseRepository, words: tuple[str, ...]
+    repository_with_release_tools: ReleaseRepository, words: tuple[str, ...]
 ) -> None:
-    assert release_repository.run_failing_release_and_get_error(*words).startswith(
+    assert repository_with_release_tools.run_failing_release_and_get_error(*words).startswith(
         "usage: tools/release"
     )
 
 
 def test_a_release_from_a_tree_with_uncommitted_changes_is_refused(
-    release_repository: ReleaseRepository,
+    repository_with_release_tools: ReleaseRepository,
 ) -> None:
-    (release_repository.folder / "new").touch()
+    (repository_with_release_tools.folder / "new").touch()
     for words in (["--prepare", "0.2.0"], ["0.2.0"]):
-        assert release_repository.run_failing_release_and_get_error(*words).startswith(
+        assert repository_with_release_tools.run_failing_release_and_get_error(*words).startswith(
             "the tree has changes"
         )
 
 
-def test_a_release_that_is_not_prepared_is_refused(release_repository: ReleaseRepository) -> None:
+def test_a_release_that_is_not_prepared_is_refused(
+    repository_with_release_tools: ReleaseRepository,
+) -> None:
     advice = "type tools/release --prepare 0.2.0"
-    assert advice in release_repository.run_failing_release_and_get_error("0.2.0")
-    file = release_repository.folder / "meson.build"
+    assert advice in repository_with_release_tools.run_failing_release_and_get_error("0.2.0")
+    file = repository_with_release_tools.folder / "meson.build"
     file.write_text(re.sub(r"(?m)^  version: '.*',$", "  version: '0.2.0',", file.read_text()))
-    release_repository.commit_all("half")
-    why = release_repository.run_failing_release_and_get_error("0.2.0")
+    repository_with_release_tools.commit_all("half")
+    why = repository_with_release_tools.run_failing_release_and_get_error("0.2.0")
     assert why.startswith("CHANGELOG.md has no heading of 0.2.0") and advice in why
-    assert release_repository.run_git("tag") == ""
+    assert repository_with_release_tools.run_git("tag") == ""
 
 
 def test_a_release_with_files_of_another_version_is_not_tagged(
-    release_repository: ReleaseRepository,
+    repository_with_release_tools: ReleaseRepository,
 ) -> None:
-    release_repository.run_release("--prepare", "0.2.0")
-    release_repository.commit_all("siwarp 0.2.0")
-    assert "is not a file of version 0.2.0" in release_repository.run_failing_release_and_get_error(
-        "0.2.0", made="0.1.0"
+    repository_with_release_tools.run_release("--prepare", "0.2.0")
+    repository_with_release_tools.commit_all("siwarp 0.2.0")
+    assert (
+        "is not a file of version 0.2.0"
+        in repository_with_release_tools.run_failing_release_and_get_error("0.2.0", made="0.1.0")
     )
-    assert release_repository.run_git("tag") == ""
+    assert repository_with_release_tools.run_git("tag") == ""

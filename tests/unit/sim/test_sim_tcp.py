@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli.cli_harness import run_siwarp
+from cli.cli_harness import run_siwarp_command
 from namespaces.wan_harness import skip_without_tun_device
 
 MS = 1_000_000
@@ -201,7 +201,7 @@ def run_script_over_simulated_link(
     """Run the script of llp calls in two namespaces; return its output and relay statistics."""
     skip_without_tun_device()
     script = build_dir / "tests/c/siw-test-llp-script"
-    done = run_siwarp("wan", "--json", "--faults", plan, "--", script, what, timeout=100)
+    done = run_siwarp_command("wan", "--json", "--faults", plan, "--", script, what, timeout=100)
     assert done.returncode == 0, done.stderr
     written = done.stdout.splitlines()
     begin = next(i for i, line in enumerate(written) if line.startswith("{"))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pace
 import pytest
-from cli.cli_harness import run_siwarp
+from cli.cli_harness import run_siwarp_command
 from harness.siwarp_process import SiwarpProcess
 
 pytestmark = pytest.mark.scales
@@ -109,7 +109,7 @@ def test_cannot_begin(broken):
     ]
     for file in kept:
         assert f"siwarp dissect '{file}'" in said
-    done = run_siwarp("dissect", kept[1])
+    done = run_siwarp_command("dissect", kept[1])
     # The capture includes the start-up of the connection, although the test's parameters name
     # rc_pair before capture.
     assert re.search(
@@ -190,7 +190,7 @@ def test_fails(rc_pair, capture, world):
     assert "1 failed, 4 passed" in said, said
     assert code == 1
     kept = tmp_path / "siwarp-captures" / "test_it.py-test_fails.pcapng"
-    done = run_siwarp("dissect", kept)
+    done = run_siwarp_command("dissect", kept)
     assert re.search(r"rc MPA_REQUEST .*rc SEND", done.stdout, re.DOTALL)
 
 

@@ -10,7 +10,7 @@ from collections import Counter
 from pathlib import Path
 
 from history import FirstVersion
-from table import check_each_row
+from table import run_test_for_each_row
 from timing import (
     LIST,
     list_entry_covering_test,
@@ -28,7 +28,7 @@ def defined_functions(file: Path) -> set[str]:
     }
 
 
-@check_each_row("name", listed_timing_tests())
+@run_test_for_each_row("name", listed_timing_tests())
 def test_each_entry_of_the_timing_list_is_an_existing_test(root: Path, name: str) -> None:
     file, _, function = name.partition("::")
     assert (root / file).is_file()

@@ -65,7 +65,7 @@ class ExchangeState:
         return cls({I: kind(I, initiator, acceptor), A: kind(A, acceptor, initiator)})
 
     @classmethod
-    def after_join(cls, initiator: int, acceptor: int) -> ExchangeState:
+    def create_joined(cls, initiator: int, acceptor: int) -> ExchangeState:
         """Return the exchange after JOIN, which the acceptor answers with a grant unit."""
         exchange = cls.from_windows(initiator, acceptor)
         receive_unit(exchange.ends[A], send_unit(exchange.ends[I], RECORDS))
@@ -136,9 +136,7 @@ def states_after_steps_of_ends(exchange: ExchangeState) -> Iterator[ExchangeStat
             yield after
 
 
-def states_after_steps_of_program(
-    exchange: ExchangeState, windows: range
-) -> Iterator[ExchangeState]:
+def next_states_by_program_step(exchange: ExchangeState, windows: range) -> Iterator[ExchangeState]:
     """Yield each state that follows from this one by a step that a program may make."""
     for role in Role:
         peer = A if role is I else I
@@ -202,7 +200,7 @@ def search_reachable_states(*starts: ExchangeState, windows: range = range(0)) -
         found.steps.append(
             [get_or_add_state_index(after) for after in states_after_steps_of_ends(exchange)]
         )
-        for after in states_after_steps_of_program(exchange, windows):
+        for after in next_states_by_program_step(exchange, windows):
             get_or_add_state_index(after)
     return found
 
@@ -235,7 +233,7 @@ def test_no_reachable_state_is_stuck_and_the_ends_become_silent(
 ) -> None:
     starts = (
         ExchangeState.from_windows(initiator, acceptor),
-        ExchangeState.after_join(initiator, acceptor),
+        ExchangeState.create_joined(initiator, acceptor),
     )
     found = search_reachable_states(*starts, windows=windows)
     assert len(found.states) > 100
@@ -345,7 +343,7 @@ class RandomPrograms(RuleBasedStateMachine):
             self.send_unit(A, window)
 
     @rule()
-    def deliver_and_release_all_units(self) -> None:
+    def check_credit_after_all_arrived(self) -> None:
         """Deliver and release all units; check that few grant units follow and both ends can
         send."""
         ends, before = self.exchange.ends, self.units[GRANT]
@@ -365,7 +363,7 @@ class RandomPrograms(RuleBasedStateMachine):
             assert end.reserved == max(end.window, end._announced - end._peer_used)
 
     @invariant()
-    def each_unit_has_a_receive(self) -> None:
+    def check_each_unit_has_receive(self) -> None:
         self.exchange.check_receives_suffice()
 
 
@@ -479,7 +477,7 @@ def test_a_window_is_not_resized_below_its_limit() -> None:
     assert initiator.window == 4
 
 
-def acceptor_after_three_units() -> Credits:
+def create_acceptor_with_used_credits() -> Credits:
     """Return an acceptor whose peer has used three of four credits."""
     acceptor = Credits(A, window=4, credit=4)
     for _ in range(3):
@@ -487,7 +485,7 @@ def acceptor_after_three_units() -> Credits:
     return acceptor
 
 
-def initiator_whose_peer_has_one_credit() -> Credits:
+def initiator_granting_peer_one_credit() -> Credits:
     initiator = Credits(I, window=4, credit=4)
     for _ in range(3):
         initiator.count_received_unit(4, 0, grant_unit=False)
@@ -495,7 +493,7 @@ def initiator_whose_peer_has_one_credit() -> Credits:
 
 
 def acceptor_whose_peer_has_no_credit() -> Credits:
-    acceptor = acceptor_after_three_units()
+    acceptor = create_acceptor_with_used_credits()
     acceptor.count_received_unit(4, 0, grant_unit=False)
     return acceptor
 
@@ -512,7 +510,7 @@ def acceptor_whose_peer_has_no_credit() -> Credits:
             marks=pytest.mark.clause("ADTS-CRED-7#a"),
         ),
         pytest.param(
-            initiator_whose_peer_has_one_credit,
+            initiator_granting_peer_one_credit,
             4,
             0,
             False,
@@ -520,7 +518,7 @@ def acceptor_whose_peer_has_no_credit() -> Credits:
             marks=pytest.mark.clause("ADTS-CRED-7#b"),
         ),
         pytest.param(
-            acceptor_after_three_units,
+            create_acceptor_with_used_credits,
             3,
             0,
             False,
@@ -528,7 +526,7 @@ def acceptor_whose_peer_has_no_credit() -> Credits:
             marks=pytest.mark.clause("ADTS-CRED-7#c"),
         ),
         pytest.param(
-            acceptor_after_three_units,
+            create_acceptor_with_used_credits,
             4097,
             0,
             False,
@@ -536,7 +534,7 @@ def acceptor_whose_peer_has_no_credit() -> Credits:
             marks=pytest.mark.clause("ADTS-CRED-7#c"),
         ),
         pytest.param(
-            acceptor_after_three_units,
+            create_acceptor_with_used_credits,
             4,
             1,
             False,
@@ -544,7 +542,7 @@ def acceptor_whose_peer_has_no_credit() -> Credits:
             marks=pytest.mark.clause("ADTS-CRED-7#d"),
         ),
         pytest.param(
-            initiator_whose_peer_has_one_credit,
+            initiator_granting_peer_one_credit,
             4,
             1,
             True,

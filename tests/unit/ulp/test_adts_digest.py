@@ -7,7 +7,7 @@ import hashlib
 import crcmod.predefined
 import pytest
 
-from siwarp.ulp.adts.digest import make_digest
+from siwarp.ulp.adts.digest import create_empty_digest
 from siwarp.ulp.adts.wire import DigestKind
 
 
@@ -21,7 +21,7 @@ def test_a_hole_has_the_digest_of_zeros(zeros: int) -> None:
         DigestKind.SHA256: hashlib.sha256(octets).digest(),
     }
     for kind, value in expected.items():
-        digest = make_digest(kind)
+        digest = create_empty_digest(kind)
         digest.update(memoryview(b"before"))
         digest.add_zeros(zeros)
         digest.update(memoryview(b"after"))
@@ -29,7 +29,7 @@ def test_a_hole_has_the_digest_of_zeros(zeros: int) -> None:
 
 
 def test_crc32c_of_a_hole_of_many_tebibytes_is_immediate() -> None:
-    whole, parts = make_digest(DigestKind.CRC32C), make_digest(DigestKind.CRC32C)
+    whole, parts = create_empty_digest(DigestKind.CRC32C), create_empty_digest(DigestKind.CRC32C)
     for digest in (whole, parts):
         digest.update(memoryview(b"x"))
     whole.add_zeros(1 << 45)

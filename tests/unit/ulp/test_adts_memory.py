@@ -61,7 +61,7 @@ def test_a_pool_has_at_least_one_unit() -> None:
 
 
 def test_waiting_tasks_get_units_in_order_and_cancelled_ones_lose_none() -> None:
-    async def wait_for_units() -> None:
+    async def take_units_of_full_pool() -> None:
         pool = Pool(None, 8192, 4096)
         held = [await pool.take(), await pool.take()]
         order: list[int] = []
@@ -87,7 +87,7 @@ def test_waiting_tasks_get_units_in_order_and_cancelled_ones_lose_none() -> None
         assert order == [2, 3, 4]
         assert (pool.free_count, pool.waiting_count) == (2, 0)
 
-    asyncio.run(wait_for_units())
+    asyncio.run(take_units_of_full_pool())
 
 
 def test_an_exception_in_a_request_ends_its_wait() -> None:
@@ -123,7 +123,7 @@ def test_a_unit_whose_parts_are_all_free_returns_to_its_pool(pd: PD) -> None:
 
 
 def test_a_unit_that_becomes_free_serves_tasks_that_wait_for_parts() -> None:
-    async def wait_for_parts_of_unit() -> None:
+    async def take_parts_of_freed_unit() -> None:
         pool = Pool(None, 65536, 65536)
         parts = SplitPool(pool, 16384)
         whole = await pool.take()
@@ -137,11 +137,11 @@ def test_a_unit_that_becomes_free_serves_tasks_that_wait_for_parts() -> None:
             (await task).release()
         assert (pool.free_count, parts.free_count, pool.waiting_count) == (1, 4, 0)
 
-    asyncio.run(wait_for_parts_of_unit())
+    asyncio.run(take_parts_of_freed_unit())
 
 
 @pytest.fixture
-def small_regions(monkeypatch: pytest.MonkeyPatch) -> None:
+def shrink_pool_regions(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let each region of a pool have two units of 4,096 octets."""
     monkeypatch.setattr("siwarp.ulp.adts.memory.REGION_SIZE", 8192)
 
@@ -152,7 +152,7 @@ def take_units(pool: Pool, count: int) -> list[Unit]:
 
 
 def test_a_pool_is_registered_by_regions_on_demand_and_freed_after_use(
-    pd: PD, small_regions: None
+    pd: PD, shrink_pool_regions: None
 ) -> None:
     pool = Pool(pd, 5 * 4096, 4096)
     assert (pool.registered_count, pool.free_count) == (2, 5)
@@ -168,7 +168,7 @@ def test_a_pool_is_registered_by_regions_on_demand_and_freed_after_use(
     assert len(take_units(pool, 6)) == 5
 
 
-def test_the_region_that_was_used_last_stays_registered(pd: PD, small_regions: None) -> None:
+def test_the_region_that_was_used_last_stays_registered(pd: PD, shrink_pool_regions: None) -> None:
     pool = Pool(pd, 6 * 4096, 4096)
     units = take_units(pool, 6)
     for unit in reversed(units):
@@ -178,7 +178,7 @@ def test_the_region_that_was_used_last_stays_registered(pd: PD, small_regions: N
     assert units[5].mr is not None and units[5].mr.closed
 
 
-def test_free_units_of_regions_in_use_are_taken_first(pd: PD, small_regions: None) -> None:
+def test_free_units_of_regions_in_use_are_taken_first(pd: PD, shrink_pool_regions: None) -> None:
     pool = Pool(pd, 6 * 4096, 4096)
     units = take_units(pool, 5)
     units[1].release()
@@ -189,7 +189,7 @@ def test_free_units_of_regions_in_use_are_taken_first(pd: PD, small_regions: Non
 
 
 def test_memory_that_cannot_be_registered_is_as_if_the_pool_were_smaller(
-    pd: PD, small_regions: None, monkeypatch: pytest.MonkeyPatch
+    pd: PD, shrink_pool_regions: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pool = Pool(pd, 6 * 4096, 4096)
 
@@ -204,7 +204,7 @@ def test_memory_that_cannot_be_registered_is_as_if_the_pool_were_smaller(
 
 
 def test_a_region_that_the_transport_still_uses_is_kept_and_freed_later(
-    pd: PD, small_regions: None, monkeypatch: pytest.MonkeyPatch
+    pd: PD, shrink_pool_regions: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pool = Pool(pd, 6 * 4096, 4096)
     units = take_units(pool, 6)

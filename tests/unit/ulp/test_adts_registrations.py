@@ -22,21 +22,21 @@ def protection_domain() -> Iterator[PD]:
         yield PD(context)
 
 
-def find_memory(owner: Any) -> ProgramMemory:
+def find_program_memory(owner: Any) -> ProgramMemory:
     memory = ProgramMemory.find(owner, octets(owner))
     assert memory is not None
     return memory
 
 
-def run_with_cache(pd: PD, test: Callable[[Registrations], None]) -> None:
+def run_test_with_registration_cache(pd: PD, test: Callable[[Registrations], None]) -> None:
     async def call_with_new_cache() -> None:
         test(Registrations(pd))
 
     asyncio.run(call_with_new_cache())
 
 
-def use_registration(cache: Registrations, owner: Any) -> MR:
-    registration = cache.take(find_memory(owner))
+def take_and_release_registration(cache: Registrations, owner: Any) -> MR:
+    registration = cache.take(find_program_memory(owner))
     cache.release(registration)
     return registration.mr
 
@@ -45,20 +45,20 @@ def test_a_second_transfer_of_the_same_memory_finds_its_registration(pd: PD) -> 
     array = np.zeros(70_000, np.uint8)
 
     def register_same_memory_twice(cache: Registrations) -> None:
-        mr = use_registration(cache, array)
+        mr = take_and_release_registration(cache, array)
         assert (mr.addr, mr.length, mr.access) == (array.ctypes.data, 70_000, 0)
-        assert use_registration(cache, array) is mr
-        assert use_registration(cache, memoryview(array)) is mr
-        assert use_registration(cache, array[1:]) is not mr
+        assert take_and_release_registration(cache, array) is mr
+        assert take_and_release_registration(cache, memoryview(array)) is mr
+        assert take_and_release_registration(cache, array[1:]) is not mr
 
-    run_with_cache(pd, register_same_memory_twice)
+    run_test_with_registration_cache(pd, register_same_memory_twice)
 
 
 def test_a_registration_does_not_keep_memory_and_ends_with_it(pd: PD) -> None:
     async def register_and_free_memory() -> None:
         cache = Registrations(pd)
         array = np.zeros(70_000, np.uint8)
-        mr = use_registration(cache, array)
+        mr = take_and_release_registration(cache, array)
         assert (len(cache), mr.closed) == (1, False)
         del array
         assert len(cache) == 0
@@ -74,14 +74,14 @@ def test_other_memory_at_the_same_address_has_a_registration_of_its_own(pd: PD) 
 
     def register_other_memory_at_same_address(cache: Registrations) -> None:
         first = np.frombuffer(pages, np.uint8)
-        mr = use_registration(cache, first)
+        mr = take_and_release_registration(cache, first)
         del first
         second = np.frombuffer(pages, np.uint8)
-        other = use_registration(cache, second)
+        other = take_and_release_registration(cache, second)
         assert other is not mr
         assert (other.addr, other.length) == (mr.addr, mr.length)
 
-    run_with_cache(pd, register_other_memory_at_same_address)
+    run_test_with_registration_cache(pd, register_other_memory_at_same_address)
 
 
 def test_a_registration_in_use_ends_with_its_last_user(pd: PD) -> None:
@@ -89,8 +89,8 @@ def test_a_registration_in_use_ends_with_its_last_user(pd: PD) -> None:
         cache = Registrations(pd)
         array = np.zeros(70_000, np.uint8)
         part = array[:]
-        registration = cache.take(find_memory(part))
-        assert cache.take(find_memory(array)) is registration
+        registration = cache.take(find_program_memory(part))
+        assert cache.take(find_program_memory(array)) is registration
         del part
         assert len(cache) == 0
         await asyncio.sleep(0)
@@ -110,18 +110,18 @@ def test_registrations_that_were_used_longest_ago_are_dropped_first(
     arrays = [np.zeros(10_000, np.uint8) for _ in range(5)]
 
     def register_more_arrays_than_are_kept(cache: Registrations) -> None:
-        mrs = [use_registration(cache, array) for array in arrays[:3]]
-        use_registration(cache, arrays[0])
-        use_registration(cache, arrays[3])
+        mrs = [take_and_release_registration(cache, array) for array in arrays[:3]]
+        take_and_release_registration(cache, arrays[0])
+        take_and_release_registration(cache, arrays[3])
         assert [mr.closed for mr in mrs] == [False, True, False]
-        held = cache.take(find_memory(arrays[2]))
+        held = cache.take(find_program_memory(arrays[2]))
         for array in (arrays[0], arrays[1], arrays[4], arrays[3]):
-            use_registration(cache, array)
+            take_and_release_registration(cache, array)
         assert not held.mr.closed  # in use
         assert len(cache) == 3
         cache.release(held)
 
-    run_with_cache(pd, register_more_arrays_than_are_kept)
+    run_test_with_registration_cache(pd, register_more_arrays_than_are_kept)
 
 
 def test_the_octets_of_kept_registrations_are_limited_but_for_the_last_one(
@@ -131,13 +131,16 @@ def test_the_octets_of_kept_registrations_are_limited_but_for_the_last_one(
     small, large = np.zeros(50_000, np.uint8), np.zeros(200_000, np.uint8)
 
     def register_more_octets_than_are_kept(cache: Registrations) -> None:
-        mrs = use_registration(cache, small), use_registration(cache, large)
+        mrs = (
+            take_and_release_registration(cache, small),
+            take_and_release_registration(cache, large),
+        )
         assert [mr.closed for mr in mrs] == [True, False]
-        use_registration(cache, small)
+        take_and_release_registration(cache, small)
         assert mrs[1].closed
         assert len(cache) == 1
 
-    run_with_cache(pd, register_more_octets_than_are_kept)
+    run_test_with_registration_cache(pd, register_more_octets_than_are_kept)
 
 
 @pytest.mark.parametrize(

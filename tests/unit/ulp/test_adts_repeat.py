@@ -6,7 +6,7 @@ import itertools
 import random
 
 import pytest
-from table import check_each_row
+from table import run_test_for_each_row
 
 from siwarp.ulp.adts.repeat import LEAST_RATE, MOST_RANGES, REPORT_S, Inbound, Outbound, Report
 from siwarp.ulp.adts.wire import WireError
@@ -204,7 +204,7 @@ def test_old_reports_change_nothing() -> None:
 
 
 @pytest.mark.clause("ADTS-UD-7#c")
-@check_each_row(
+@run_test_for_each_row(
     "octets",
     [
         b"",

@@ -18,7 +18,7 @@ from siwarp.ulp.adts.channel_tcp import (
     SILENCE_S,
     UNITS,
     TCPChannel,
-    connect_tcp,
+    connect_tcp_channel,
     listen_tcp,
 )
 from siwarp.ulp.adts.endpoints import use_rendezvous_as_channel
@@ -38,7 +38,7 @@ START = UNIT_HEADER_SIZE + RECORD_HEADER_SIZE
 async def open_channel_pair(unit: int = UNIT) -> AsyncIterator[tuple[TCPChannel, TCPChannel]]:
     accepted: asyncio.Queue[TCPChannel] = asyncio.Queue()
     listener = await listen_tcp(("127.0.0.1", 0), accepted.put_nowait)
-    a = await connect_tcp(listener.address, 10)
+    a = await connect_tcp_channel(listener.address, 10)
     b = await accepted.get()
     await listener.close()
     for channel in (a, b):
@@ -255,10 +255,10 @@ def test_connecting_without_a_listener_says_so() -> None:
             unused.bind(("127.0.0.1", 0))
             address = unused.getsockname()
             with pytest.raises(ChannelEnded, match="start the server") as error:
-                await connect_tcp(address, 10)
+                await connect_tcp_channel(address, 10)
             assert error.value.cause is Cause.REFUSED
         with pytest.raises(ChannelEnded, match="correct the name") as error:
-            await connect_tcp(("name.invalid", 1), 10)
+            await connect_tcp_channel(("name.invalid", 1), 10)
         assert error.value.cause is Cause.REFUSED
 
     run_in_event_loop(connect_without_listener)

@@ -216,16 +216,16 @@ class Failing(SystemCalls):
         self.size = size
         self.error = error
 
-    def _fail_at_size(self, fd: int, end: int) -> None:
+    def _raise_if_end_at_size(self, fd: int, end: int) -> None:
         if end == self.size:
             raise OSError(self.error, os.strerror(self.error))
 
     def pread(self, fd: int, into: memoryview, offset: int) -> int:
-        self._fail_at_size(fd, offset + len(into))
+        self._raise_if_end_at_size(fd, offset + len(into))
         return super().pread(fd, into, offset)
 
     def pwrite(self, fd: int, data: memoryview, offset: int) -> int:
-        self._fail_at_size(fd, offset + len(data))
+        self._raise_if_end_at_size(fd, offset + len(data))
         return super().pwrite(fd, data, offset)
 
 
@@ -298,7 +298,7 @@ def process_messages(receiver: Receiver, *messages: tuple[int, wire.Message]) ->
     return [message for _, message in outcome.replies]
 
 
-def error_codes(replies: list[wire.Message]) -> list[ErrorCode]:
+def error_codes_in_replies(replies: list[wire.Message]) -> list[ErrorCode]:
     return [message.code for message in replies if isinstance(message, wire.Error)]
 
 
@@ -315,7 +315,7 @@ def test_hostile_paths_are_refused_and_nothing_is_created(
 ) -> None:
     for i, kind in enumerate(FileKind):
         message = make_open_message(path, 0, kind=kind, target=b"x", options=Option.AT_ONCE)
-        codes = error_codes(process_messages(receiver, (2 * i + 1, message)))
+        codes = error_codes_in_replies(process_messages(receiver, (2 * i + 1, message)))
         assert codes == [ErrorCode.NAME]
     assert list(target.parent.rglob("out*")) == [] and list(target.iterdir()) == []
 
@@ -325,7 +325,7 @@ def test_a_wrong_digest_or_size_leaves_no_file(receiver: Receiver, target: Path)
     at_once = Option.AT_ONCE
     zeros = wire.Hole(0, 8)
     assert (
-        error_codes(
+        error_codes_in_replies(
             process_messages(
                 receiver,
                 (1, make_open_message("a", 8, options=at_once)),
@@ -362,7 +362,7 @@ def test_records_of_an_unknown_transfer_violate_the_protocol(receiver: Receiver)
 @pytest.mark.clause("ADTS-REQ-5")
 def test_an_open_for_a_request_that_was_not_made_is_refused(receiver: Receiver) -> None:
     replies = process_messages(receiver, (1, make_open_message("a", 1, request=5)))
-    assert error_codes(replies) == [ErrorCode.CANCELLED]
+    assert error_codes_in_replies(replies) == [ErrorCode.CANCELLED]
 
 
 # ---- a receiver that lies
@@ -458,7 +458,7 @@ def test_only_the_octets_that_fill_the_end_of_a_unit_are_not_copied_into_it() ->
     filled = []
     for _ in range(3):
         view = memoryview(bytearray(1 << 15))
-        filled.append(sender.write_records(view, UNIT_HEADER_SIZE, gathers=True))
+        filled.append(sender.fill_unit_with_records(view, UNIT_HEADER_SIZE, gathers=True))
     payloads = [payload for _, payload in filled if payload is not None]
     assert [payload.memory for payload in payloads] == [origin.memory] * 3
     assert payloads[0].offset == 0
@@ -467,6 +467,6 @@ def test_only_the_octets_that_fill_the_end_of_a_unit_are_not_copied_into_it() ->
         assert payload is not None
         assert length + payload.length == 1 << 15
     view = memoryview(bytearray(1 << 15))
-    length, payload = sender.write_records(view, UNIT_HEADER_SIZE, gathers=True)
+    length, payload = sender.fill_unit_with_records(view, UNIT_HEADER_SIZE, gathers=True)
     assert payload is None
     assert length > 100_000 - sum(payload.length for payload in payloads)

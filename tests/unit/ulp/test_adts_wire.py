@@ -11,7 +11,7 @@ import crcmod.predefined
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from table import check_each_row
+from table import run_test_for_each_row
 
 from siwarp.ulp.adts import wire
 from siwarp.ulp.adts.wire import (
@@ -253,7 +253,7 @@ def test_the_sum_of_offset_and_length_of_a_hole_is_limited() -> None:
             wire.parse_message(record)
 
 
-@check_each_row("message", MESSAGES, ids=lambda m: m.TYPE.name)
+@run_test_for_each_row("message", MESSAGES, ids=lambda m: m.TYPE.name)
 def test_each_message_comes_back_as_it_was_written(message: Message) -> None:
     unit = encode_messages(message, transfer=0xFFFF_FFFF)
     assert len(unit) == 24 + message.record_length()
@@ -478,7 +478,7 @@ def decode_records(octets: memoryview) -> Iterator[Record | Message]:
         yield record if record.type == Type.DATA else wire.parse_message(record)
 
 
-def recompute_crcs(octets: bytearray) -> None:
+def recompute_unit_crcs(octets: bytearray) -> None:
     """Correct the CRCs of a damaged unit, so that the later checks are reached."""
     octets[20:24] = crc32c(bytes(octets[:20])).to_bytes(4, "big")
     at = 24
@@ -513,7 +513,7 @@ def test_a_damaged_unit_gives_records_or_a_wire_error(
         at = position % len(octets)
         octets[at : at + len(changed)] = changed[: len(octets) - at]
     if corrected:
-        recompute_crcs(octets)
+        recompute_unit_crcs(octets)
     try:
         found = list(decode_records(memoryview(octets)))
     except WireError as error:

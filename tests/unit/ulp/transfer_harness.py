@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from siwarp.ulp.adts import wire
-from siwarp.ulp.adts.server import entries_below
+from siwarp.ulp.adts.server import entry_and_entries_below
 from siwarp.ulp.adts.transfer import Destination, FilePlan, Outcome, Receiver, Sender
 from siwarp.ulp.adts.tree import SystemCalls, Tree
 from siwarp.ulp.adts.wire import UNIT_HEADER_SIZE, DigestKind, Message, Option
@@ -28,7 +28,7 @@ def fill_units(sender: Sender, size: int, *, gathers: bool = False) -> Iterator[
     """Let the sender fill units, and yield them until it waits for the receiver."""
     while True:
         view = memoryview(bytearray(size))
-        at, payload = sender.write_records(view, UNIT_HEADER_SIZE, gathers=gathers)
+        at, payload = sender.fill_unit_with_records(view, UNIT_HEADER_SIZE, gathers=gathers)
         if payload is not None:
             view[at : at + payload.length] = payload.view
             at += payload.length
@@ -96,7 +96,7 @@ def make_file_plan(
 ) -> FilePlan:
     return FilePlan(
         tree,
-        entries_below(tree, path, True),
+        entry_and_entries_below(tree, path, True),
         base=path,
         prefix=prefix,
         options=options,

@@ -212,7 +212,7 @@ def test_fetch_adds_from_two_devices_and_local_adds_lose_no_update(
     view = (ctypes.c_uint8 * 8).from_address(adders.target.addr)
     there = remote_uint64_in_kept_region(b.rig.reg_mr(view, ALL_ACCESS))
 
-    def add_from_other_device() -> None:
+    def fetch_add_from_other_device() -> None:
         for _ in range(150):
             post_atomic(a, ADD, there, compare_add=1)
             assert poll(a.scq)[0].ok
@@ -223,7 +223,7 @@ def test_fetch_adds_from_two_devices_and_local_adds_lose_no_update(
             layers.siw_guard_fetch_add(before, ffi.cast("uint64_t *", adders.target.addr), 1, 0)
 
     adders.threads += [
-        threading.Thread(target=f) for f in (add_from_other_device, add_locally, add_locally)
+        threading.Thread(target=f) for f in (fetch_add_from_other_device, add_locally, add_locally)
     ]
     assert adders.run_and_read_sum() == 3 * 150 + 2 * 3000
     again.passive.close()

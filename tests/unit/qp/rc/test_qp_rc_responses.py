@@ -35,7 +35,7 @@ def frame_request(peer: ScriptedRCPeer, msn: int, length: int = LENGTH) -> bytes
     return peer.frame_segment(build_read_request(length, remote.rkey, remote.addr, msn=msn))
 
 
-def frame_requests(peer: ScriptedRCPeer) -> bytes:
+def build_request_fpdus(peer: ScriptedRCPeer) -> bytes:
     return b"".join(frame_request(peer, msn) for msn in range(1, REQUESTS + 1))
 
 
@@ -64,7 +64,7 @@ def test_responses_to_read_requests_that_arrive_together_leave_together(
 ) -> None:
     peer = connect_peer(connector)
     with capture(tmp_path / "it.pcapng"):
-        peer.sock.sendall(frame_requests(peer))
+        peer.sock.sendall(build_request_fpdus(peer))
         for msn in range(1, REQUESTS + 1):
             assert receive_response(peer) == expected_response(msn)
     (payload,) = payloads_sent_to(peer, tmp_path / "it.pcapng")
@@ -88,7 +88,7 @@ def test_a_write_after_read_requests_does_not_change_what_they_read(
     connector: ListenerAndConnector,
 ) -> None:
     peer = connect_peer(connector)
-    requests = frame_requests(peer)
+    requests = build_request_fpdus(peer)
     target = peer.end.mem.remote(0, REQUESTS * LENGTH)
     write = peer.frame_segment(build_write(target.rkey, target.addr) / bytes(REQUESTS * LENGTH))
     peer.sock.sendall(requests + write)
@@ -102,7 +102,7 @@ def test_a_send_after_read_requests_completes_after_their_responses_are_sent(
 ) -> None:
     peer = connect_peer(connector)
     peer.end.post_receive(5)
-    requests = frame_requests(peer)
+    requests = build_request_fpdus(peer)
     with capture(tmp_path / "it.pcapng"):
         peer.sock.sendall(requests + peer.frame_segment(build_send() / b"after"))
         (wc,) = poll(peer.end.rcq)
@@ -119,7 +119,7 @@ def test_requests_before_an_invalid_request_get_their_responses_before_the_termi
     peer = connect_peer(connector)
     remote = peer.end.mem.remote()
     invalid = build_read_request(8, remote.rkey ^ 1, remote.addr, msn=REQUESTS + 1)
-    peer.sock.sendall(frame_requests(peer) + peer.frame_segment(invalid))
+    peer.sock.sendall(build_request_fpdus(peer) + peer.frame_segment(invalid))
     for msn in range(1, REQUESTS + 1):
         assert receive_response(peer) == expected_response(msn)
     assert peer.receive_terminate().layer == 0
@@ -139,7 +139,7 @@ def test_requests_that_arrive_together_are_answered_although_the_connection_ends
     connector: ListenerAndConnector, end: Callable[[ScriptedRCPeer], None]
 ) -> None:
     peer = connect_peer(connector)
-    peer.sock.sendall(frame_requests(peer))
+    peer.sock.sendall(build_request_fpdus(peer))
     end(peer)
     fpdus = peer.receive_to_end().fpdus
     assert [bytes(f.ulpdu.payload) for f in fpdus] == [

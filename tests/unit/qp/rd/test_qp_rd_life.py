@@ -74,7 +74,7 @@ class RdPeerProcess:
 
 
 @pytest.fixture
-def peer_processes() -> Iterator[list[RdPeerProcess]]:
+def peer_processes_closed_after_test() -> Iterator[list[RdPeerProcess]]:
     """Provide a list to which a test adds peer processes, which are closed when the test ends."""
     made: list[RdPeerProcess] = []
     yield made
@@ -94,13 +94,13 @@ def wait_for_peer_restart(rig: Rig, end: RDEnd) -> list[PeerRestart]:
 @pytest.mark.clause("DGRAM-INST-3", "DGRAM-INST-4")
 @pytest.mark.parametrize("loss", [0, 30])
 def test_messages_posted_for_a_killed_process_do_not_reach_its_successor_on_the_port(
-    rig: Rig, peer_processes: list[RdPeerProcess], loss: int
+    rig: Rig, peer_processes_closed_after_test: list[RdPeerProcess], loss: int
 ) -> None:
     a = RDEnd(rig)
     for i in range(16):
         a.out.write(f"n{i:02}".encode(), offset=8 * i)
     first = RdPeerProcess()
-    peer_processes.append(first)
+    peer_processes_closed_after_test.append(first)
 
     def post_numbered_send(i: int) -> None:
         a.qp.post_send(SendWR(i, sg=[a.out.sge(8 * i, 3)], ah=ah))
@@ -114,7 +114,7 @@ def test_messages_posted_for_a_killed_process_do_not_reach_its_successor_on_the_
             post_numbered_send(i)
         first.kill()
         second = RdPeerProcess(first.port)
-        peer_processes.append(second)
+        peer_processes_closed_after_test.append(second)
         a.qp.modify(QPAttr(qp_state=QPState.RTS))
         old = a.poll_sends(3)
         assert [w.wr_id for w in old] == [1, 2, 3]

@@ -16,7 +16,7 @@ RECEIVES = 8
 
 
 @contextlib.contextmanager
-def peers_that_sent_half_message(end: RDEnd, n: int, host: str) -> Iterator[list[ScriptedRDPeer]]:
+def create_half_message_peers(end: RDEnd, n: int, host: str) -> Iterator[list[ScriptedRDPeer]]:
     """Create peers that have each sent the first half of a message."""
     with contextlib.ExitStack() as stack:
         made = []
@@ -54,8 +54,8 @@ def test_multi_segment_messages_leave_a_quarter_of_the_receives_and_all_complete
     receiving_peer: RDEnd,
 ) -> None:
     with (
-        peers_that_sent_half_message(receiving_peer, 6, "127.0.0.2") as some,
-        peers_that_sent_half_message(receiving_peer, 6, "127.0.0.3") as others,
+        create_half_message_peers(receiving_peer, 6, "127.0.0.2") as some,
+        create_half_message_peers(receiving_peer, 6, "127.0.0.3") as others,
     ):
         assert_new_peer_message_is_received(receiving_peer, "127.0.0.2")
         assert_new_peer_message_is_received(receiving_peer, "127.0.0.4")
@@ -76,8 +76,8 @@ def test_multi_segment_messages_of_one_source_use_at_most_half_of_the_receives(
     receiving_peer: RDEnd,
 ) -> None:
     with (
-        peers_that_sent_half_message(receiving_peer, 7, "127.0.0.2"),
-        peers_that_sent_half_message(receiving_peer, 1, "127.0.0.3") as others,
+        create_half_message_peers(receiving_peer, 7, "127.0.0.2"),
+        create_half_message_peers(receiving_peer, 1, "127.0.0.3") as others,
     ):
         for _ in range(3):
             assert_new_peer_message_is_received(receiving_peer, "127.0.0.2")
@@ -89,7 +89,7 @@ def test_multi_segment_messages_of_one_source_use_at_most_half_of_the_receives(
 def test_multi_segment_messages_use_the_last_receive_one_at_a_time(rig: Rig) -> None:
     end = RDEnd(rig, 1 << 12)
     end.post_receive(1, 64)
-    with peers_that_sent_half_message(end, 2, "127.0.0.2") as both:
+    with create_half_message_peers(end, 2, "127.0.0.2") as both:
         for one in both:
             send_second_half_of_message(one)
         assert poll(end.rcq)[0].byte_len == 8

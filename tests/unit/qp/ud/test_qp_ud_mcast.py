@@ -201,7 +201,10 @@ def test_two_devices_of_one_process_may_both_have_members_of_a_group(
         )
         a.post_receive(), b.post_receive()
         sender.send(rig.create_ah((multicast_group_address, 0)), b"both")
-        assert (a.receive_octets(), b.receive_octets()) == (b"both", b"both")
+        assert (a.receive_octets(), b.receive_octets()) == (
+            b"both",
+            b"both",
+        )
     finally:
         there.close()
 
