@@ -91,8 +91,8 @@ struct siw_fault_held {
 };
 
 struct siw_fault_queue {
-	struct siw_link order; /* all waiting packets, ordered by release time */
-	struct siw_link aside; /* packets that are released after others have overtaken them */
+	struct siw_link order; /* list of all waiting packets, by release time */
+	struct siw_link aside; /* list of packets to be released after others have overtaken them */
 	size_t n, octets;
 	struct siw_fault_backlog backlog;
 };

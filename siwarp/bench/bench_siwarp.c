@@ -118,7 +118,7 @@ static bool bench_sleep_on_channel(struct siw_bench_side *e, struct siw_wc *wc, 
  * RC and RD requests complete in error if the peer is gone; otherwise the peer is slow, and the
  * wait goes on, or its process has ended, and this process exits with an error.
  */
-static bool bench_timeout_ends_wait(const struct siw_bench_side *e)
+static bool stop_waiting_after_timeout(const struct siw_bench_side *e)
 {
 	if (!e->o->rc && !e->o->rd)
 		return true;
@@ -134,11 +134,11 @@ int siw_bench_wait_for_completions(struct siw_bench_side *e, struct siw_wc *wc, 
 		if (n)
 			return n;
 		if (!e->channel) {
-			if (siw_bench_idle(&e->guard) && bench_timeout_ends_wait(e))
+			if (siw_bench_idle(&e->guard) && stop_waiting_after_timeout(e))
 				return 0;
 			continue;
 		}
-		if (!bench_sleep_on_channel(e, wc, max, &n) && bench_timeout_ends_wait(e))
+		if (!bench_sleep_on_channel(e, wc, max, &n) && stop_waiting_after_timeout(e))
 			return 0;
 		if (n)
 			return n;

@@ -201,7 +201,7 @@ struct siw_lane {
 	/* number of progress rounds that polled sockets; written under lock */
 	_Atomic uint64_t rounds;
 	siw_lock_t unsent_lock;
-	struct siw_link unsent;	   /* QPs with requests left to send; unsent_lock */
+	struct siw_link unsent;	   /* list of QPs with requests left to send; unsent_lock */
 	_Atomic uint32_t n_unsent; /* number of QPs in unsent */
 	uint64_t unsent_rounds;	   /* number of rounds over the unsent list; under lock */
 	/* posts were delayed for a batch since the last round over the unsent list */
@@ -241,8 +241,8 @@ struct siw_lane {
 	 */
 	_Atomic uint32_t failed_polls, adopted, looks, last_look;
 	/*
-	 * the value of `rounds` that polls of other lanes have last seen, and since when it has not
-	 * changed
+	 * seen_rounds: the value of `rounds` that polls of other lanes have last seen.
+	 * unserved_since_ns: the time since which that value has not changed.
 	 */
 	_Atomic uint64_t seen_rounds, unserved_since_ns;
 	uint32_t polls_with_work; /* number of polls whose rounds moved messages; under lock */
@@ -252,17 +252,18 @@ struct siw_lane {
 	_Atomic uint32_t n_timed;	  /* number of timers in timed */
 	/* when the first timer is due; written under the lock */
 	_Atomic uint64_t next_tick_ns;
-	struct siw_link qps; /* the QPs of the lane; under lock */
+	struct siw_link qps; /* list of the QPs of the lane; under lock */
 	/* list of struct siw_addr_follower, oldest first; under lock */
 	struct siw_link addr_followers;
 	struct siw_link groups; /* list of multicast groups with member QPs; under lock */
-	/* owned by the connect layer: TCP ports of the RC QPs that connect by QPN; under lock */
+	/* owned by the connect layer: list of TCP ports of RC QPs that connect by QPN; under lock */
 	struct siw_link pair_ports;
-	/* owned by the qp layer: RD endpoints whose queue pairs are destroyed; under lock */
+	/* owned by the qp layer: list of RD endpoints of destroyed queue pairs; under lock */
 	struct siw_link lingering_rds;
 	siw_lock_t busy_lock; /* innermost lock: no lock is acquired while it is held */
-	struct siw_link busy; /* QPs that may be using memory or address handles; busy_lock */
-	uint32_t n_busy;      /* number of QPs in busy; busy_lock */
+	struct siw_link
+		busy;	 /* list of QPs that may be using memory or address handles; busy_lock */
+	uint32_t n_busy; /* number of QPs in busy; busy_lock */
 	struct siw_freelist free_qps[SIW_QP_TYPES]; /* freelists of QPs, by QP type; used by qp/ */
 };
 
@@ -330,7 +331,7 @@ struct siw_context {
 	 */
 	siw_lock_t refs_lock;
 	siw_lock_t numbers_lock; /* innermost lock: no lock is acquired while it is held */
-	struct siw_link qps;	 /* the QPs that have a QPN; numbers_lock */
+	struct siw_link qps;	 /* list of the QPs that have a QPN; numbers_lock */
 	siw_lock_t revocations_lock;
 	struct siw_link revocations; /* list of struct siw_revocation; revocations_lock */
 
@@ -417,7 +418,7 @@ struct siw_srq {
 	 * such a QP may read it without the lock.
 	 */
 	struct siw_mem_buffer_queue *recvs;
-	struct siw_link waiting;  /* QPs with received Sends that have no receive yet */
+	struct siw_link waiting;  /* list of QPs with received Sends that have no receive yet */
 	struct siw_srq_attr attr; /* without srq_limit */
 	_Atomic uint32_t limit;	  /* srq_limit; written under the lock; 0 after the limit event */
 	_Atomic uint32_t n_qp;

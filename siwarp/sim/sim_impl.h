@@ -102,7 +102,7 @@ struct sim_path {
 	uint32_t cuts;
 	uint32_t mtu;	       /* 0: the MTU of the interfaces applies */
 	uint32_t known;	       /* the path MTU that ICMP has reported; 0: none */
-	struct siw_link aside; /* packets held back by reorder= until others have overtaken them */
+	struct siw_link aside; /* list of packets held back by reorder= until overtaken */
 	/*
 	 * Rate limit of ICMP messages, as net.ipv4.icmp_ratelimit of Linux: a burst of 6, then 1
 	 * message per second.
@@ -215,7 +215,7 @@ void sim_trace_event(enum sim_event what, const struct siw_addr *from, const str
 
 struct siw_llp_poller {
 	struct siw_link all;
-	struct siw_link ring; /* ready sockets, in the order of polling */
+	struct siw_link ring; /* list of ready sockets, in the order of polling */
 	uint32_t n_ring;
 	struct siw_link socks;
 	struct siw_link timed;
@@ -227,8 +227,8 @@ struct siw_llp_poller {
 	 * the poller has a socket or an interface watch
 	 */
 	struct sim_host *host;
-	struct siw_link waiters; /* tasks that wait on the poller */
-	struct siw_link loops;	 /* descriptors for event loops: struct siw_llp_event_loop_fd */
+	struct siw_link waiters; /* list of tasks that wait on the poller */
+	struct siw_link loops;	 /* list of struct siw_llp_event_loop_fd */
 	/* The fields below belong to the scheduler, which makes the lane's progress rounds. */
 	struct siw_lane *lane; /* lane of the poller, or NULL until the device is opened */
 	bool served;	       /* whether the scheduler makes the lane's progress rounds */
@@ -295,8 +295,8 @@ struct siw_llp_sock {
 	enum sim_cut cut;
 	/* TCP sockets (sim_tcp.c) */
 	struct sim_stream *stream; /* the connection; NULL if the socket is a listener */
-	struct siw_link coming;	   /* in a listener: connections that are not yet established */
-	struct siw_link waiting;   /* in a listener: established connections to be accepted */
+	struct siw_link coming;	   /* listener: list of connections not yet established */
+	struct siw_link waiting;   /* listener: list of connections to be accepted */
 	uint32_t n_waiting, backlog;
 };
 
@@ -393,7 +393,7 @@ struct sim_fd {
 	bool keeps; /* the descriptor holds a port reservation and is not an event descriptor */
 	struct sim_kept kept;
 	struct siw_link waiters;
-	struct siw_link members; /* memberships of the descriptor in descriptor sets */
+	struct siw_link members; /* list of the descriptor's memberships in sets */
 };
 
 struct siw_sim_set {
@@ -522,7 +522,7 @@ struct sim_world {
 	uint32_t n_ready, ready_room;
 	struct siw_llp_poller **work;
 	uint32_t n_work, work_room;
-	struct siw_link due; /* pollers that the scheduler must check */
+	struct siw_link due; /* list of pollers that the scheduler must check */
 	struct siw_link pollers;
 	uint32_t n_pollers;
 
@@ -531,7 +531,7 @@ struct sim_world {
 	struct sim_plan *plans, *plan;
 	struct sim_path *paths[SIM_PATH_BUCKETS];
 	struct siw_llp_sock *socks[SIM_BUCKETS];
-	struct siw_link streams; /* all TCP connection endpoints */
+	struct siw_link streams; /* list of all TCP connection endpoints */
 	struct sim_stream *streams_at[SIM_BUCKETS];
 	uint64_t n_streams; /* number of TCP connection endpoints created so far */
 	struct sim_host_addr {

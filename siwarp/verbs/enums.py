@@ -208,11 +208,11 @@ class EventType(IntEnum):
     QP_LAST_WQE_REACHED = 16
     CLIENT_REREGISTER = 17
     GID_CHANGE = 18
-    #: siwarp's extension: ``QP.errors`` has new entries.
+    #: Extension of siwarp: errors were added to the error queue, which ``QP.errors`` returns.
     QP_ERR_QUEUED = 1000
-    #: siwarp's extension: ``QP.restarts`` has new entries.
+    #: Extension of siwarp: a peer of the queue pair has restarted; see ``QP.restarts``.
     PEER_RESTARTED = 1001
-    #: siwarp's extension, for UC: the peer loses too many datagrams; sending is slowed for 10 s.
+    #: Extension of siwarp, UC: the peer loses too many datagrams; sending is slowed for 10 s.
     CONGESTED = 1002
 
 

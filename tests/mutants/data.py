@@ -36,7 +36,8 @@ class Mutant:
     replacement. `clause` is what the change violates: a clause, a requirement, or the function
     whose header documents the behaviour; `why` describes the effect in a sentence. `drawn` names
     the operator of a randomly drawn mutant. `by` is the test that detected the mutant last, which
-    is run first; `survives` gives the reason why no test can detect the mutant.
+    is run first; `survives` gives the reason why no test can detect the mutant. `cpu` is the flag of
+    /proc/cpuinfo without which a processor cannot run the code.
     """
 
     layer: str
@@ -47,6 +48,7 @@ class Mutant:
     clause: str
     why: str
     file: str | None = None
+    cpu: str | None = None
     drawn: str | None = None
     by: str | None = None
     survives: str | None = None
@@ -79,6 +81,14 @@ def read_mutation_layers(here: Path = HERE) -> dict[str, Layer]:
     with (here / "layers.toml").open("rb") as file:
         content = tomllib.load(file)
     return {name: Layer(name, entry["tests"], entry["limit"]) for name, entry in content.items()}
+
+
+def cpu_can_run(mutant: Mutant, cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
+    """Return whether this machine's processor can run the code that the mutant changes."""
+    if mutant.cpu is None:
+        return True
+    flags = re.search(r"^flags\s*:(.*)$", cpuinfo.read_text("utf-8"), re.MULTILINE)
+    return flags is not None and mutant.cpu in flags[1].split()
 
 
 def load_mutants(here: Path = HERE) -> list[Mutant]:

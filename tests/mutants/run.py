@@ -23,7 +23,15 @@ from queue import SimpleQueue
 from typing import Any
 
 from mutants.anchor import CSourceTree
-from mutants.data import ROOT, Layer, Mutant, load_mutants, read_mutation_layers, store_mutants
+from mutants.data import (
+    ROOT,
+    Layer,
+    Mutant,
+    cpu_can_run,
+    load_mutants,
+    read_mutation_layers,
+    store_mutants,
+)
 from mutants.tree import TEST_LIMIT, MutantRunError, Run, TreeCopy, list_source_files
 
 HOME = ROOT / "build" / "mutate"
@@ -312,6 +320,9 @@ def main() -> int:
         for m in every
         if (not args.layer or m.layer in args.layer) and (not args.only or m.id in args.only)
     ]
+    for mutant in [m for m in mutants if not cpu_can_run(m)]:
+        print_and_flush(f"left out: {mutant.id}: this processor has no {mutant.cpu}")
+        mutants.remove(mutant)
     results = Results(HOME / "results.jsonl", layer_state_hashes(read_mutation_layers()), args.last)
     todo = select_mutants(mutants, results, args)
     print_and_flush(f"{len(mutants)} mutants, {len(todo)} to try")

@@ -350,7 +350,7 @@ def test_a_token_is_valid_for_30_seconds(world: World, kind: str) -> None:
 
 @KINDS
 def test_a_server_that_does_not_answer_is_given_up_after_3_seconds(world: World, kind: str) -> None:
-    async def open_channel_through_partition() -> None:
+    async def expect_open_channel_to_time_out() -> None:
         async with run_acceptors(kind) as server:
             invitation, _ = server.invite()
             world.partition(A, B)
@@ -361,7 +361,7 @@ def test_a_server_that_does_not_answer_is_given_up_after_3_seconds(world: World,
             assert world.now - start < 6
             world.heal()
 
-    run_in_world(world, open_channel_through_partition())
+    run_in_world(world, expect_open_channel_to_time_out())
 
 
 def test_rd_datagrams_of_strangers_cost_honest_sessions_nothing(world: World) -> None:

@@ -161,7 +161,9 @@ def test_a_thread_that_waits_for_completions_wakes_once_for_each_message() -> No
         waiter.append(threading.get_native_id())
         wcs, null = ffi.new("struct siw_wc[]", messages), ffi.NULL
         while sum(received) < messages:
-            received.append(lib.siw_wait_cq(cq._c_object(), messages, wcs, null, null, null, -1))
+            n = lib.siw_wait_cq(cq._c_object(), messages, wcs, null, null, null, -1)
+            assert n > 0, n
+            received.append(n)
 
     for i in range(messages):
         qp.post_recv(RecvWR(i))

@@ -9,7 +9,15 @@ from pathlib import Path
 import pytest
 from mutants import tree
 from mutants.anchor import CSourceTree, load_work_tree
-from mutants.data import CLAUSE, ROOT, Mutant, load_mutants, read_mutation_layers, store_mutants
+from mutants.data import (
+    CLAUSE,
+    ROOT,
+    Mutant,
+    cpu_can_run,
+    load_mutants,
+    read_mutation_layers,
+    store_mutants,
+)
 from mutants.run import Results, Worker, print_report
 from mutants.tree import MutantRunError, Run, TreeCopy, _outcome_of_run, _wait_for_pytest
 from table import run_test_for_each_row
@@ -49,6 +57,16 @@ def make_source_tree_of_one_file(
 
 
 ONE = "int siw_mpa_one(int a, int b)\n{\n\treturn a < b; /* why */\n}\n"
+
+
+def test_a_mutant_of_code_that_the_processor_cannot_run_is_left_out(tmp_path: Path) -> None:
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text("model name\t: one\nflags\t\t: fpu pclmulqdq\n\nflags\t\t: fpu pclmulqdq\n")
+    assert cpu_can_run(make_mutant(), cpuinfo)
+    assert cpu_can_run(make_mutant(cpu="pclmulqdq"), cpuinfo)
+    assert not cpu_can_run(make_mutant(cpu="vpclmulqdq"), cpuinfo)
+    cpuinfo.write_text("processor\t: 0\nFeatures\t: fp crc32\n")
+    assert not cpu_can_run(make_mutant(cpu="vpclmulqdq"), cpuinfo)
 
 
 @run_test_for_each_row("one", MUTANTS, ids=[m.id for m in MUTANTS])
