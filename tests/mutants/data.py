@@ -36,8 +36,8 @@ class Mutant:
     replacement. `clause` is what the change violates: a clause, a requirement, or the function
     whose header documents the behaviour; `why` describes the effect in a sentence. `drawn` names
     the operator of a randomly drawn mutant. `by` is the test that detected the mutant last, which
-    is run first; `survives` gives the reason why no test can detect the mutant. `cpu` is the flag of
-    /proc/cpuinfo without which a processor cannot run the code.
+    is run first; `survives` gives the reason why no test can detect the mutant. `cpu` is the flag
+    of /proc/cpuinfo without which a processor cannot run the code.
     """
 
     layer: str
