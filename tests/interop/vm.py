@@ -370,7 +370,7 @@ def extract_kernel_and_modules(image: Path) -> tuple[bytes, list[tuple[str, byte
             files[name.removesuffix(".ko").replace("-", "_")] = data
     order: list[str] = []
 
-    def add_module_with_dependencies(module: str) -> None:
+    def add_kernel_module_and_its_dependencies(module: str) -> None:
         if module in order or module in builtin:
             return
         if module not in files:
@@ -378,11 +378,11 @@ def extract_kernel_and_modules(image: Path) -> tuple[bytes, list[tuple[str, byte
         depends = re.search(rb"\0depends=([^\0]*)\0", files[module])
         for need in (depends.group(1).decode() if depends else "").split(","):
             if need:
-                add_module_with_dependencies(need.replace("-", "_"))
+                add_kernel_module_and_its_dependencies(need.replace("-", "_"))
         order.append(module)
 
     for module in [*GUEST_MODULES, "iw_cm"]:
-        add_module_with_dependencies(module)
+        add_kernel_module_and_its_dependencies(module)
     return kernel, [(module, files[module]) for module in order]
 
 
