@@ -419,7 +419,10 @@ def test_a_pending_query_that_is_repeated_with_a_cookie_precedes_those_without()
 
 
 def seconds_to_report_queries(pending: int) -> float:
-    """Return the best of five measurements of the CPU time to report 50 of ``pending`` queries."""
+    """Return the CPU time to report 10 of ``pending`` queries: the best of 25 measurements.
+
+    A measurement takes less than a millisecond, so that other load does not disturb all of them.
+    """
     with temporary_settings(max_requests=60000, source_share=100), World(seed=1) as world:
         sidr_hosts = SidrHosts(world.device("10.0.0.1"), world.device("10.0.0.2"))
         peer = world.udp("10.0.0.9")
@@ -430,14 +433,14 @@ def seconds_to_report_queries(pending: int) -> float:
                 frame = SIDR(peer.recv())
                 peer.sendto(build_query(frame.id, cookie=frame.cookie), sidr_hosts.door.local_addr)
         best = float("inf")
-        for _ in range(5):
+        for _ in range(25):
             began = time.process_time()
-            for _ in range(50):
+            for _ in range(10):
                 sidr_hosts.next_connection_request()
             best = min(best, time.process_time() - began)
         return best
 
 
 def test_the_cost_of_reporting_a_query_is_independent_of_the_number_of_pending_queries() -> None:
-    """Check the ratio of the times, which should be 1, and is 3 if siwarp scans all queries."""
-    assert seconds_to_report_queries(4000) < 2 * seconds_to_report_queries(500)
+    """Check the ratio of the times: it should be 1, and exceeds 4 if siwarp scans all queries."""
+    assert seconds_to_report_queries(8000) < 3 * seconds_to_report_queries(500)
