@@ -23,7 +23,7 @@ def serve_matrix() -> None:
     print("sum of each row:", matrix.sum(axis=1).tolist())
 
 
-def normalize_remote_rows(host: str, port: int) -> None:
+def normalize_rows_by_rdma(host: str, port: int) -> None:
     row = np.empty(COLUMNS)
     with siwarp.connect((host, port)) as conn:
         there = siwarp.RemoteBuffer.unpack(conn.recv())
@@ -37,7 +37,7 @@ def normalize_remote_rows(host: str, port: int) -> None:
 
 if __name__ == "__main__":
     if len(sys.argv) == 3:
-        normalize_remote_rows(sys.argv[1], int(sys.argv[2]))
+        normalize_rows_by_rdma(sys.argv[1], int(sys.argv[2]))
     elif len(sys.argv) == 1:
         serve_matrix()
     else:

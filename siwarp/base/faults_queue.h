@@ -91,7 +91,7 @@ struct siw_fault_held {
 };
 
 struct siw_fault_queue {
-	struct siw_link order; /* list of all waiting packets, by release time */
+	struct siw_link order; /* list of all waiting packets, earliest release first */
 	struct siw_link aside; /* list of packets to be released after others have overtaken them */
 	size_t n, octets;
 	struct siw_fault_backlog backlog;

@@ -90,7 +90,7 @@ struct siw_conn {
 	 */
 	uint32_t source;
 	enum siw_admission_place place;
-	/* list of the connections of this listener; used only by listeners, as is admission */
+	/* Only in a listener: the list of its connections, and what limits their number. */
 	struct siw_link children;
 	struct siw_admission *admission;
 	enum siw_conn_stage stage;

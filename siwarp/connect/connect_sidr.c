@@ -476,9 +476,9 @@ struct siw_sidr_port {
 	struct siw_sidr_request *offered; /* the query whose event is in the queue, or NULL */
 	uint64_t turn;			  /* number of queries offered to the program so far */
 	struct sidr_source sources[SIW_SOURCES + 1];
-	/* for each kind of query: list of the sources with such queries, by last_turn */
+	/* for each kind of query: list of the sources that have such queries, lowest last_turn first */
 	struct siw_link turns[KINDS];
-	struct siw_link by_arrival;	/* list of pending queries, by last_received_ns */
+	struct siw_link by_arrival;	/* list of pending queries, lowest last_received_ns first */
 	struct siw_link stages[STAGES]; /* for each stage: list of its queries, oldest first */
 	struct siw_link buckets[BUCKETS];
 };

@@ -241,8 +241,9 @@ struct siw_lane {
 	 */
 	_Atomic uint32_t failed_polls, adopted, looks, last_look;
 	/*
-	 * seen_rounds: the value of `rounds` that polls of other lanes have last seen.
-	 * unserved_since_ns: the time since which that value has not changed.
+	 * Polls of other lanes detect with these members that no thread makes rounds on this lane.
+	 * seen_rounds: value of `rounds` at the last check. unserved_since_ns: time of the first
+	 * check that found the value unchanged; 0: none.
 	 */
 	_Atomic uint64_t seen_rounds, unserved_since_ns;
 	uint32_t polls_with_work; /* number of polls whose rounds moved messages; under lock */
@@ -256,14 +257,14 @@ struct siw_lane {
 	/* list of struct siw_addr_follower, oldest first; under lock */
 	struct siw_link addr_followers;
 	struct siw_link groups; /* list of multicast groups with member QPs; under lock */
-	/* owned by the connect layer: list of TCP ports of RC QPs that connect by QPN; under lock */
+	/* list of the TCP ports of RC QPs that connect by QPN; used by connect/; under lock */
 	struct siw_link pair_ports;
-	/* owned by the qp layer: list of RD endpoints of destroyed queue pairs; under lock */
+	/* list of the RD endpoints that outlive their destroyed QPs; used by qp/; under lock */
 	struct siw_link lingering_rds;
 	siw_lock_t busy_lock; /* innermost lock: no lock is acquired while it is held */
-	struct siw_link
-		busy;	 /* list of QPs that may be using memory or address handles; busy_lock */
-	uint32_t n_busy; /* number of QPs in busy; busy_lock */
+	/* list of QPs that may be using memory or address handles; busy_lock */
+	struct siw_link busy;
+	uint32_t n_busy;			    /* number of QPs in busy; busy_lock */
 	struct siw_freelist free_qps[SIW_QP_TYPES]; /* freelists of QPs, by QP type; used by qp/ */
 };
 

@@ -30,7 +30,10 @@ struct siw_region {
 	const void *owner;     /* identity of the QP that the region is bound to; NULL: none */
 	_Atomic bool bindable; /* windows may be bound to the region; written under mw_lock */
 	uint32_t pins; /* number of posted binds and of previous bindings being ended; mw_lock */
-	/* list of windows bound to the region, or invalidated and not bound again; mw_lock */
+	/*
+	 * list of the windows that were last bound to the region; a window that a peer has
+	 * invalidated stays in the list until it is bound again or deallocated; under mw_lock
+	 */
 	struct siw_link windows;
 	struct siw_child child;
 	struct siw_link in_freelist;

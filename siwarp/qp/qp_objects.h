@@ -353,8 +353,8 @@ const struct siw_qp_class *siw_qp_class_of_type(int type);
 struct siw_base_qp {
 	struct siw_qp qp; /* must be the first member of the struct */
 	void *user;
-	struct siw_link
-		holds; /* list of connection ids' references to the QP; under ctx->refs_lock */
+	/* list of the references that connection ids have to the QP; under ctx->refs_lock */
+	struct siw_link holds;
 	bool sig_all, no_crc;
 	bool grh;	      /* UD: each received message is preceded by a GRH */
 	bool every_addr;      /* UD, UC: the QP has a socket at each address of the device */

@@ -104,7 +104,7 @@ struct sim_stream {
 	uint64_t progress;
 	uint64_t rto_from;
 	/* Receiving */
-	struct siw_link early; /* list of out-of-order packets, by sequence number */
+	struct siw_link early; /* list of out-of-order packets, in the order of sequence numbers */
 	struct siw_link inbox;
 	uint64_t rcv_nxt, read;	     /* read: number of octets that the program has read */
 	uint32_t unread, inbox_read; /* inbox_read: octets read of the inbox's first packet */

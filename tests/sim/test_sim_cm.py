@@ -16,7 +16,7 @@ from sim.rc_harness import expect_counter_increase
 
 from siwarp.cm import CMID, CMEvent, CMEventChannel, CMEventType, ConnParam
 from siwarp.inspect import SIDR, SIDRType
-from siwarp.sim import World
+from siwarp.sim import UDPSocket, World
 from siwarp.verbs import CQ, PD, QP, Address, Context, QPInitAttr, QPType, StateError
 
 QKEY = 0x01234567
@@ -418,29 +418,34 @@ def test_a_pending_query_that_is_repeated_with_a_cookie_precedes_those_without()
         assert order == [b"0", b"3", b"1", b"2"]
 
 
-def seconds_to_report_queries(pending: int) -> float:
-    """Return the CPU time to report 10 of ``pending`` queries: the best of 25 measurements.
-
-    A measurement takes less than a millisecond, so that other load does not disturb all of them.
-    """
-    with temporary_settings(max_requests=60000, source_share=100), World(seed=1) as world:
-        sidr_hosts = SidrHosts(world.device("10.0.0.1"), world.device("10.0.0.2"))
-        peer = world.udp("10.0.0.9")
-        peer.setblocking(False)
-        for i in range(pending):
-            peer.sendto(build_query(i + 1), sidr_hosts.door.local_addr)
-            with contextlib.suppress(BlockingIOError):  # the first few queries need no cookie
-                frame = SIDR(peer.recv())
-                peer.sendto(build_query(frame.id, cookie=frame.cookie), sidr_hosts.door.local_addr)
-        best = float("inf")
-        for _ in range(25):
-            began = time.process_time()
-            for _ in range(10):
-                sidr_hosts.next_connection_request()
-            best = min(best, time.process_time() - began)
-        return best
+def queue_queries(sidr_hosts: SidrHosts, peer: UDPSocket, queries: int) -> None:
+    """Send so many queries, which then wait until the program reads their events."""
+    for i in range(queries):
+        peer.sendto(build_query(i + 1), sidr_hosts.door.local_addr)
+        with contextlib.suppress(BlockingIOError):  # the first few queries need no cookie
+            frame = SIDR(peer.recv())
+            peer.sendto(build_query(frame.id, cookie=frame.cookie), sidr_hosts.door.local_addr)
 
 
 def test_the_cost_of_reporting_a_query_is_independent_of_the_number_of_pending_queries() -> None:
-    """Check the ratio of the times: it should be 1, and exceeds 4 if siwarp scans all queries."""
-    assert seconds_to_report_queries(8000) < 3 * seconds_to_report_queries(500)
+    """Check the ratio of two CPU times: it should be 1, and exceeds 4 if siwarp scans all queries.
+
+    The two listeners are measured in turn, so that other load affects both, and the best of 25
+    measurements of each is compared.
+    """
+    with temporary_settings(max_requests=60000, source_share=100), World(seed=1) as world:
+        best = {}
+        for number, pending in enumerate((500, 8000)):
+            hosts = [world.device(f"10.0.{number}.{i}") for i in (1, 2)]
+            peer = world.udp(f"10.0.{number}.9")
+            peer.setblocking(False)
+            sidr_hosts = SidrHosts(*hosts)
+            queue_queries(sidr_hosts, peer, pending)
+            best[pending] = sidr_hosts, float("inf")
+        for _ in range(25):
+            for pending, (sidr_hosts, seconds) in best.items():
+                began = time.process_time()
+                for _ in range(10):
+                    sidr_hosts.next_connection_request()
+                best[pending] = sidr_hosts, min(seconds, time.process_time() - began)
+    assert best[8000][1] < 2 * best[500][1]

@@ -41,8 +41,8 @@ with open_device() as ctx:
     assert not [name for name in vars(FlowAction) if name in ("create", "modify")]
     FlowAction()
 
-    # With a receive hash, a queue pair distributes packets over several work queues (WQ). siwarp
-    # refuses to create such a queue pair, and refuses to create a WQ.
+    # A queue pair with a receive hash distributes packets over several work queues (WQ). Creating
+    # such a queue pair or a WQ is refused.
     conf = RxHashConf(IBV_RX_HASH_FUNC_TOEPLITZ, 4, [1, 2, 3, 4], IBV_RX_HASH_DST_IPV4)
     assert conf.rx_hash_key_len == 4 and conf.rx_hash_fields_mask == IBV_RX_HASH_DST_IPV4
     init = QPInitAttrEx(

@@ -22,7 +22,7 @@ def protection_domain() -> Iterator[PD]:
         yield PD(context)
 
 
-def find_program_memory(owner: Any) -> ProgramMemory:
+def program_memory_of_object(owner: Any) -> ProgramMemory:
     memory = ProgramMemory.find(owner, octets(owner))
     assert memory is not None
     return memory
@@ -36,7 +36,7 @@ def run_test_with_registration_cache(pd: PD, test: Callable[[Registrations], Non
 
 
 def take_and_release_registration(cache: Registrations, owner: Any) -> MR:
-    registration = cache.take(find_program_memory(owner))
+    registration = cache.take(program_memory_of_object(owner))
     cache.release(registration)
     return registration.mr
 
@@ -89,8 +89,8 @@ def test_a_registration_in_use_ends_with_its_last_user(pd: PD) -> None:
         cache = Registrations(pd)
         array = np.zeros(70_000, np.uint8)
         part = array[:]
-        registration = cache.take(find_program_memory(part))
-        assert cache.take(find_program_memory(array)) is registration
+        registration = cache.take(program_memory_of_object(part))
+        assert cache.take(program_memory_of_object(array)) is registration
         del part
         assert len(cache) == 0
         await asyncio.sleep(0)
@@ -114,7 +114,7 @@ def test_registrations_that_were_used_longest_ago_are_dropped_first(
         take_and_release_registration(cache, arrays[0])
         take_and_release_registration(cache, arrays[3])
         assert [mr.closed for mr in mrs] == [False, True, False]
-        held = cache.take(find_program_memory(arrays[2]))
+        held = cache.take(program_memory_of_object(arrays[2]))
         for array in (arrays[0], arrays[1], arrays[4], arrays[3]):
             take_and_release_registration(cache, array)
         assert not held.mr.closed  # in use
