@@ -112,9 +112,7 @@ static const struct siw_crc32c_ops siw_crc32c_table = {
 /* The implementations of CRC32C, the fastest first. */
 static const struct siw_crc32c_ops *const all[] = {
 #if SIW_CRC32C_X86
-	&siw_crc32c_avx512,
-	&siw_crc32c_avx2,
-	&siw_crc32c_sse42,
+	&siw_crc32c_avx512, &siw_crc32c_avx2, &siw_crc32c_avx, &siw_crc32c_sse42,
 #elif SIW_CRC32C_ARM
 	&siw_crc32c_armv8,
 #endif

@@ -27,6 +27,7 @@ uint32_t siw_crc32c_multiply_by_table(uint32_t a, uint32_t b);
 #define SIW_CRC32C_X86 1
 extern const struct siw_crc32c_ops siw_crc32c_avx512;
 extern const struct siw_crc32c_ops siw_crc32c_avx2;
+extern const struct siw_crc32c_ops siw_crc32c_avx;
 extern const struct siw_crc32c_ops siw_crc32c_sse42;
 #elif defined(__aarch64__) && defined(__ARM_FEATURE_CRC32)
 #define SIW_CRC32C_ARM 1

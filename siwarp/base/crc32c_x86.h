@@ -27,6 +27,8 @@
 #define RX64_1535  0x31c9460800000000ull
 #define RX64_1087  0x6577b24500000000ull
 #define RX64_1023  0x7417153f00000000ull
+#define RX64_831   0xc92f998d00000000ull
+#define RX64_767   0x3365346a00000000ull
 #define RX64_575   0x1c19243b00000000ull
 #define RX64_511   0x75bba45b00000000ull
 #define RX64_447   0xa46ef4aa00000000ull
@@ -35,16 +37,22 @@
 #define RX64_255   0xa2158b3400000000ull
 #define RX64_191   0x3743f7bd00000000ull
 #define RX64_127   0x3171d43000000000ull
+#define RX32_36831 0x005bb964ull
 #define RX32_32735 0x82f89c77ull
 #define RX32_30687 0x23d5e7e5ull
+#define RX32_24543 0x359674f7ull
 #define RX32_20447 0x22c3799full
 #define RX32_16351 0xa51b6135ull
+#define RX32_12255 0x9ef68d35ull
 #define RX32_10207 0xdd66cbbbull
 #define RX32_7647  0x3771e98full
 #define RX32_5343  0xcec3662eull
 #define RX32_5087  0x6b749fb2ull
+#define RX32_4575  0x271d9844ull
+#define RX32_3039  0xd270f1a2ull
 #define RX32_2655  0xa60ce07bull
 #define RX32_2527  0xbac2fd7bull
+#define RX32_1503  0xab7aff2aull
 #define RX32_991   0x0d3b6092ull
 #define RX32_479   0x9e4addf8ull
 

@@ -45,6 +45,7 @@ INLINE WIDE uint32_t reduce_lanes_to_crc(__m512i z)
 	return (uint32_t)_mm_crc32_u64(c, (uint64_t)_mm_extract_epi64(x, 1));
 }
 
+#define WIDE_OCTETS 64
 #include "base/crc32c_x86_wide.h"
 
 static bool avx512_usable(void)
