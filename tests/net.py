@@ -25,6 +25,7 @@ HERE, HERE_TOO, HERE_V6 = (
 TCP_LIMIT = 60.0
 
 _world: World | None = None
+_candidate_ports = iter([10_000 + (64 * os.getpid() + i) % 20_000 for i in range(20_000)])
 
 
 @contextlib.contextmanager
@@ -76,6 +77,22 @@ def tcp_connect(to: tuple[str, int], source: str = "", limit: float = TCP_LIMIT)
     sock = socket.create_connection(to, limit, (source, 0) if source else None)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return sock
+
+
+def find_unused_port() -> int:
+    """Return a port that no socket of this machine uses, for TCP or UDP, at any address.
+
+    The port is below the kernel's default range for sockets without a chosen port, and processes
+    whose ids are close get different ports, so that no other test is likely to use the port soon.
+    """
+    for port in _candidate_ports:
+        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
+            for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
+                sock = stack.enter_context(socket.socket(socket.AF_INET6, kind))
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+                sock.bind(("::", port))
+            return port
+    raise AssertionError("all ports are in use")
 
 
 def receive_within(sock: Any, seconds: float) -> Any:

@@ -3,13 +3,13 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
+import net
 import pace
 import pytest
 from cli.cli_harness import environment_without_sanitizer, run_siwarp_command
@@ -302,8 +302,7 @@ def test_the_pyverbs_write_example_runs_on_siwarp(root: Path) -> None:
 
 
 def test_the_pyverbs_cm_client_receives_an_answer(root: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = str(free.getsockname()[1])
+    port = str(net.find_unused_port())
     command = python_example_command(root, "pyverbs_cm.py")
     with SiwarpProcess(
         [*command, "server", "127.0.0.1", port], stdout=subprocess.PIPE, text=True

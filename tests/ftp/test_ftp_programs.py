@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import net
 import pace
 import pytest
 from ftp.ftp_harness import (
@@ -200,8 +201,7 @@ def test_wget_gets_resumes_and_mirrors(server: ServerProcess, root: Path, tmp_pa
 @contextlib.contextmanager
 def run_vsftpd(folder: Path, root: Path, *settings: str) -> Iterator[str]:
     """Run vsftpd as this user; yield the URL of its root. Anybody may read and write."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = net.find_unused_port()
     (folder / "empty").mkdir()
     (folder / "vsftpd.conf").write_text(
         "\n".join(

@@ -8,6 +8,7 @@ import threading
 import time
 from collections import Counter
 
+import net
 import pytest
 from harness.descriptors import count_open_descriptors
 from harness.every_harness import (
@@ -92,9 +93,8 @@ def test_a_queue_pair_on_every_address_has_one_socket_per_address_on_one_port(ri
 
 
 def test_a_requested_port_must_be_free_at_every_address(rig: Rig) -> None:
-    with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as s:
-        s.bind(("::1", 0))
-        taken = s.getsockname()[1]
+    taken = net.find_unused_port()
+    with net.open_udp_socket(net.HERE_V6, taken):
         before = count_open_descriptors()
         assert errno_raised_by(rig.create_qp, every_addr=True, addr=("", taken)) == errno.EADDRINUSE
         assert count_open_descriptors() == before

@@ -6,6 +6,7 @@ import errno
 import socket
 from pathlib import Path
 
+import net
 import pytest
 from harness.verbs_harness import (
     INVALID_SGE_KINDS,
@@ -166,9 +167,8 @@ def test_the_number_of_a_ud_queue_pair_is_its_port(rig: Rig) -> None:
 
 
 def test_a_requested_port_is_bound_and_a_port_in_use_is_refused(rig: Rig) -> None:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
-        other.bind(("127.0.0.1", 0))
-        port = other.getsockname()[1]
+    port = net.find_unused_port()
+    with net.open_udp_socket("127.0.0.1", port):
         assert errno_raised_by(rig.create_qp, addr=("127.0.0.1", port)) == errno.EADDRINUSE
     qp = rig.create_qp(addr=("127.0.0.1", port))
     assert qp.qp_num == port
