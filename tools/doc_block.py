@@ -1,5 +1,7 @@
 """Prints a code block of a documentation page: python tools/doc_block.py PAGE NAME.
 
+Without arguments, prints how many code blocks the pages of docs/ have, and how many tests run.
+
 The line before a fenced block contains the name of the block: ``<!-- tried: NAME -->``. Scripts
 that run the commands of a page read the blocks by name, so that the scripts run exactly what the
 page shows.
@@ -12,6 +14,9 @@ import sys
 from pathlib import Path
 
 _NAMED = re.compile(r"<!-- tried: ([\w-]+) -->\n```\w+\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+FENCE = re.compile(r"^```(\w*)\n.*?^```$", re.DOTALL | re.MULTILINE)
+_ROOT = Path(__file__).resolve().parent.parent
 
 
 def read_code_blocks(page: Path) -> dict[str, str]:
@@ -31,8 +36,19 @@ def read_code_block(page: Path, name: str) -> str:
     return named[name]
 
 
+def describe_code_blocks() -> str:
+    """Return the number of code blocks of the pages in docs/, and how many of them tests run."""
+    pages = list((_ROOT / "docs").rglob("*.md"))
+    total = sum(len(FENCE.findall(page.read_text("utf-8"))) for page in pages)
+    run = sum(len(read_code_blocks(page)) for page in pages)
+    return f"docs/ has {total} code blocks: tests run {run}, {total - run} are marked as untried"
+
+
 def main() -> int:
     """Print the named code block; if it does not exist, print the reason and return 1."""
+    if len(sys.argv) == 1:
+        print(describe_code_blocks())
+        return 0
     try:
         sys.stdout.write(read_code_block(Path(sys.argv[1]), sys.argv[2]))
     except (OSError, ValueError) as e:

@@ -2,7 +2,8 @@
 """Checks that every internal link of the site has a target: ``python tools/pages/links.py HTML``.
 
 Sphinx checks only the links that it resolves; this script checks the HTML output: each ``href`` and
-``src`` without a host must refer to a file of the site, and its fragment to an id in the file.
+``src`` without a host must refer to a file of the site, and its fragment to an id in the file. The
+external links are not followed; ``external-links.txt``, beside the folder HTML, lists them.
 """
 
 from __future__ import annotations
@@ -11,8 +12,6 @@ import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
-
-__all__ = ["broken_links"]
 
 
 class _Page(HTMLParser):
@@ -33,9 +32,17 @@ class _Page(HTMLParser):
                 self.links.append(value)
 
 
-def broken_links(site: Path) -> list[str]:
+def _read_pages(site: Path) -> dict[Path, _Page]:
+    return {path: _Page(path.read_text("utf-8")) for path in sorted(site.rglob("*.html"))}
+
+
+def _external_links(pages: dict[Path, _Page]) -> list[str]:
+    """Return the links of all pages to other hosts, sorted."""
+    return sorted({n for page in pages.values() for n in page.links if urlsplit(n).netloc})
+
+
+def _broken_links(site: Path, pages: dict[Path, _Page]) -> list[str]:
     """Return an error message for each internal link of the site without a target."""
-    pages = {path: _Page(path.read_text("utf-8")) for path in sorted(site.rglob("*.html"))}
     found = []
     for path, page in pages.items():
         for link in dict.fromkeys(page.links):
@@ -59,9 +66,14 @@ def _describe_link_error(link: str, path: Path, pages: dict[Path, _Page]) -> str
 
 
 def main() -> int:
-    """Print the broken links; return 1 if there are any, or no pages."""
+    """Write the list of external links, print the broken links; return 1 if any, or no pages."""
     site = Path(sys.argv[1]).resolve()
-    wrong = broken_links(site)
+    pages = _read_pages(site)
+    external = _external_links(pages)
+    listed = site.parent / "external-links.txt"
+    listed.write_text("".join(f"{link}\n" for link in external), "utf-8")
+    print(f"{len(external)} external links, which are not checked: {listed}")
+    wrong = _broken_links(site, pages)
     print(*wrong, sep="\n", end="\n" if wrong else "")
     return 1 if wrong or not (site / "index.html").is_file() else 0
 

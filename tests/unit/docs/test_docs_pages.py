@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[3]
 sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tools/pages")]
 
 import stage  # noqa: E402
-from doc_block import read_code_block, read_code_blocks  # noqa: E402
+from doc_block import FENCE, read_code_block, read_code_blocks  # noqa: E402
 
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
 WITH_BLOCKS = [ROOT / "README.md", *PAGES]
@@ -27,7 +27,6 @@ RUNNERS = [
     for p in (ROOT / folder).rglob("*")
     if p.suffix in (".py", "") and p.is_file()
 ]
-FENCE = re.compile(r"^```(\w*)\n.*?^```$", re.DOTALL | re.MULTILINE)
 
 
 @functools.cache
