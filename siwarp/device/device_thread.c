@@ -84,8 +84,11 @@ static int64_t nap_duration_us(const struct siw_context *ctx, const struct naps 
 
 /* Lanes that polls or waits serve, and lanes that the progress thread has to serve. */
 struct lanes_served {
-	uint32_t seen[SIW_MAX_LANES]; /* each lane's count of polls at the last check */
-	uint32_t by_others;	      /* bit mask of the lanes that polls or waits serve */
+	/* each lane's `polls` and `polls_without_round` at the last check */
+	struct {
+		uint32_t polls, without_round;
+	} seen[SIW_MAX_LANES];
+	uint32_t by_others; /* bit mask of the lanes that polls or waits serve */
 	/*
 	 * lanes whose event is left to an event loop of the program (siw_cq_wait_fd) during the
 	 * next nap
@@ -96,6 +99,28 @@ struct lanes_served {
 	bool left;    /* a lane is left to an event loop */
 };
 
+/*
+ * Checks whether a lane was polled since the previous check. A poll that finds completions makes no
+ * round, but a program that waits for no event will soon poll again. If this thread served the lane
+ * until a poll finds no completion, it could serve the lane for ever: it would receive everything
+ * before the program polls. Posts would then never be delayed for a batch, because this thread
+ * sleeps on the sockets, and the program, slowed down by a system call for each post, would never
+ * find an empty CQ.
+ */
+static bool lane_was_polled(struct siw_lane *lane, struct lanes_served *served)
+{
+	uint32_t polls = atomic_load_explicit(&lane->polls, memory_order_relaxed);
+	uint32_t without_round =
+		atomic_load_explicit(&lane->polls_without_round, memory_order_relaxed);
+	bool polled = polls != served->seen[lane->index].polls ||
+		      (without_round != served->seen[lane->index].without_round &&
+		       !atomic_load_explicit(&lane->ctx->n_armed, memory_order_relaxed));
+
+	served->seen[lane->index].polls = polls;
+	served->seen[lane->index].without_round = without_round;
+	return polled;
+}
+
 /* Checks which lanes were polled since the previous check, or are waited on. */
 static void find_polled_and_waiting_lanes(struct siw_context *ctx, struct lanes_served *served)
 {
@@ -104,12 +129,10 @@ static void find_polled_and_waiting_lanes(struct siw_context *ctx, struct lanes_
 	served->left = served->left_to_loops != 0;
 	SIW_EACH_LANE(lane, ctx)
 	{
-		uint32_t polls = atomic_load_explicit(&lane->polls, memory_order_relaxed);
-		bool polled = polls != served->seen[lane->index];
+		bool polled = lane_was_polled(lane, served);
 		bool waiting = atomic_load(&lane->waiters) != 0;
 		bool left = served->left_to_loops >> lane->index & 1;
 
-		served->seen[lane->index] = polls;
 		served->polled |= polled;
 		served->waiting |= waiting;
 		if (polled || waiting || left)
