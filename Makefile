@@ -37,10 +37,10 @@ test: ## Run the test suite
 test-all: ## Run the test suite on every Python 3.10 or newer on this machine
 	@tools/test-all $(SHARED) $(ARGS)
 
-wheel: ## Build the abi3 wheel in dist/
+wheel: ## Build the wheels of siwarp, siwarp-sim and siwarp-ulp in dist/
 	@tools/wheel
 
-wheel-check: ## Build the wheel, and test it in an empty environment outside the tree
+wheel-check: ## Build the wheels, and test them in an empty environment outside the tree
 	@tools/wheel
 	@tools/wheel-check
 

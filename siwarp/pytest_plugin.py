@@ -91,9 +91,13 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
     """Open a simulated world with seed 1; the pairs of the test are in it.
 
     ``@pytest.mark.parametrize("world", [1, 2, 3], indirect=True)`` runs a test with several seeds.
+    Needs the extra ``siwarp[sim]``.
     """
-    import siwarp.sim
     from siwarp.base import system
+    from siwarp.base.simulator import require_simulator
+
+    require_simulator()
+    import siwarp.sim
 
     if not system.simulated:
         raise RuntimeError(

@@ -65,6 +65,8 @@ TESTS_OF = {
     "tools/check": ["tests/unit/gate"],
     "tools/ci-full": ["tests/unit/gate"],
     "tools/quick.py": ["tests/unit/gate"],
+    "tools/release": ["tests/unit/release"],
+    "tools/split_wheel.py": ["tests/unit/release"],
 }
 #: Folders in which a changed file selects the tests whose names share a word with its name:
 #: ping_wire.py selects test_cli_ping.py. If no test does, the tests listed here are selected.

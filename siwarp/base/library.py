@@ -14,6 +14,9 @@ from siwarp.base import system
 if TYPE_CHECKING or not system.simulated:
     from siwarp._siwarp import ffi, lib
 else:
+    from siwarp.base.simulator import require_simulator
+
+    require_simulator()
     from siwarp._siwarp_sim import ffi, lib
 
 __all__ = ["ffi", "lib"]

@@ -13,12 +13,14 @@ __all__ = ["BROKEN_PIPE", "run_with_closable_output", "wrap_lines_of_stderr"]
 
 #: Exit status after a closed pipe: the status that a shell reports for death by SIGPIPE.
 BROKEN_PIPE = 141
-#: Modules that may be missing, and what to install.
+#: Modules and packages that may be missing, and what to install.
 _PACKAGES = {
     "typer": "'siwarp[cli]'",
     "rich": "'siwarp[cli]'",
     "cffi": "cffi",
     "_cffi_backend": "cffi",
+    "siwarp.sim": "'siwarp[sim]'",
+    "siwarp.ulp": "'siwarp[cli]'",
 }
 
 
@@ -83,12 +85,14 @@ def run_with_closable_output(command: Callable[[], int]) -> int:
     except BrokenPipeError:
         status = BROKEN_PIPE
     except ModuleNotFoundError as e:
-        if e.name not in _PACKAGES:
+        # A missing module may also be one inside a package of siwarp: siwarp.ulp.adts.
+        name = ".".join((e.name or "").split(".")[:2])
+        if name not in _PACKAGES:
             raise
         python = shlex.quote(sys.executable)
         print(
-            f"siwarp: this command needs {e.name.lstrip('_').removesuffix('_backend')}: run "
-            f"{python} -m pip install {_PACKAGES[e.name]} "
+            f"siwarp: this command needs {name.lstrip('_').removesuffix('_backend')}: run "
+            f"{python} -m pip install {_PACKAGES[name]} "
             "(siwarp run, env and config work without it)",
             file=complaints,
         )

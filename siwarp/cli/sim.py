@@ -21,6 +21,8 @@ from typing import Annotated, Any
 
 import typer
 
+from siwarp.base.simulator import require_simulator
+
 __all__ = ["NAMES", "sim"]
 
 #: Limit in seconds of real time for the run of one seed, which takes about one second.
@@ -218,6 +220,7 @@ def sim(
     allocated. A failure is printed with the command that reproduces it, and a capture is written.
     The exit status is 1 after a failure, or if the run had no drops, no crashes or no refusals.
     """
+    require_simulator()
     names = [workload.value] if workload else list(NAMES)
     until = None if minutes is None else time.monotonic() + 60 * minutes
     run, alone = Totals(), seeds == 1 and minutes is None

@@ -13,7 +13,7 @@
 
 A process is either real or simulated. ``SIWARP_SIM=1`` in the environment, or importing this
 package before ``siwarp.verbs``, makes the process simulated: the verbs and asyncio code then work
-on a ``World`` and open no socket.
+on a ``World`` and open no socket. The extra ``siwarp[sim]`` installs this package.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@
 
 ``pair`` provides all verbs objects of each end: device, PD, CQ, queue pair and registered memory.
 ``pair("rd", sim=True)`` connects the ends in a simulated world, with a virtual clock and without
-sockets. ``aio_pair`` provides two connections of ``siwarp.aio``. pytest is not needed;
+sockets (extra ``siwarp[sim]``). ``aio_pair`` provides two connections of ``siwarp.aio``. pytest is not needed;
 ``siwarp.pytest_plugin`` provides the same objects as pytest fixtures.
 """
 

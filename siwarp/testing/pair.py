@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 from siwarp.base import system
+from siwarp.base.simulator import require_simulator
 
 if TYPE_CHECKING:
     from siwarp.sim import World
@@ -59,6 +60,8 @@ def pair(
         ValueError: unknown kind, or both ``device`` and ``sim``.
         RuntimeError: ``sim`` in a process that is real, or a pair on real sockets in a process that
             is simulated.
+        ModuleNotFoundError: ``sim``, but ``siwarp.sim`` (the extra ``siwarp[sim]``) is not
+            installed.
         Error: no such device, or one of its limits is exceeded.
 
     """
@@ -92,6 +95,7 @@ def pair(
 
 
 def _open_world() -> World:
+    require_simulator()
     # Loads the simulated library, unless the library for real sockets has been loaded before.
     import siwarp.sim
 

@@ -81,6 +81,65 @@ def test_other_commands_name_the_missing_package_and_how_to_install_it(words: li
     )
 
 
+#: The packages of siwarp that are in wheels of their own.
+OTHER_WHEELS = "siwarp.sim,siwarp.ulp"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["config", "--json"],
+        ["devices"],
+        ["--help"],
+        ["cp", "--help"],
+        ["ftp", "serve", "--help"],
+        ["serve", "--help"],
+        ["sim", "--help"],
+    ],
+    ids=" ".join,
+)
+def test_commands_and_all_help_work_without_siwarp_sim_and_siwarp_ulp(words: list[str]) -> None:
+    done = run_siwarp_without_modules(OTHER_WHEELS, *words)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_completion_works_without_siwarp_sim_and_siwarp_ulp() -> None:
+    done = run_siwarp_without_modules(
+        OTHER_WHEELS, _SIWARP_COMPLETE="complete_bash", COMP_WORDS="siwarp cp --fs", COMP_CWORD="2"
+    )
+    assert (done.stdout.split(), done.stderr) == (["--fsync"], "")
+
+
+@pytest.mark.parametrize(
+    ("package", "extra", "words"),
+    [
+        ("siwarp.sim", "sim", ["sim"]),
+        ("siwarp.ulp", "cli", ["cp", "siw://127.0.0.1/file", "."]),
+        ("siwarp.ulp", "cli", ["cp-far-end", "."]),
+        ("siwarp.ulp", "cli", ["serve", "."]),
+        ("siwarp.ulp", "cli", ["ftp", "serve", "."]),
+        ("siwarp.ulp", "cli", ["ftp", "get", "ftp://127.0.0.1/file"]),
+        ("siwarp.ulp", "cli", ["ftp", "put", "/dev/null", "ftp://127.0.0.1/file"]),
+        ("siwarp.ulp", "cli", ["ftp", "mirror", "ftp://127.0.0.1/directory", "."]),
+    ],
+)
+def test_a_command_names_the_extra_that_installs_a_missing_package_of_siwarp(
+    package: str, extra: str, words: list[str]
+) -> None:
+    done = run_siwarp_without_modules(OTHER_WHEELS, *words)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        f"siwarp: this command needs {package}: run {shlex.quote(sys.executable)} -m pip install "
+        f"'siwarp[{extra}]' (siwarp run, env and config work without it)\n"
+    )
+
+
+def test_a_simulated_command_without_the_simulator_names_the_extra() -> None:
+    done = run_siwarp_without_modules(OTHER_WHEELS, "devices", SIWARP_SIM="1")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("siwarp: this command needs siwarp.sim: run ")
+
+
 def count_imported_modules(*arguments: str) -> int:
     """Return how many modules a Python program with these arguments imports."""
     done = pace.run_command(

@@ -22,6 +22,10 @@ SBOM = "siwarp.cdx.json"
 DEVELOPMENT = {"test", "lint", "docs", "wheel", "dist", "dev"}
 
 
+#: The distribution whose extras require the other two.
+MAIN = "siwarp"
+
+
 def wheel_metadata(wheel: Path) -> Message:
     with ZipFile(wheel) as archive:
         (name,) = [n for n in archive.namelist() if n.endswith(".dist-info/METADATA")]
@@ -32,17 +36,18 @@ def file_sha256(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-def runtime_components(about: Message) -> list[Component]:
+def runtime_components(about: Message, own: set[str]) -> list[Component]:
     """Return the packages that siwarp needs at run time; packages of an extra are optional.
 
-    Packages that only the extras for work on siwarp itself need are left out.
-    The description of a package has the range of versions, from which the installation selects one.
+    Packages that only the extras for work on siwarp itself need, and siwarp's own distributions
+    (``own``), are left out. The description of a package has the range of versions, from which the
+    installation selects one.
     """
     found: dict[str, Component] = {}
     for line in about.get_all("Requires-Dist", []):
         one = Requirement(line)
         extra = one.marker is not None and "extra" in str(one.marker)
-        if one.name == "siwarp" or (extra and one.name in found):
+        if one.name in own or (extra and one.name in found):
             continue
         if one.marker and any(one.marker.evaluate({"extra": name}) for name in DEVELOPMENT):
             continue
@@ -57,28 +62,38 @@ def runtime_components(about: Message) -> list[Component]:
     return list(found.values())
 
 
-def create_bill_of_materials(files: list[Path]) -> Bom:
-    about = wheel_metadata(next(f for f in files if f.suffix == ".whl"))
+def own_component(about: Message) -> Component:
+    """Return the component of one of siwarp's distributions."""
     name, version = about["Name"], about["Version"]
-    own = Component(
+    return Component(
         name=name,
         version=version,
         type=ComponentType.LIBRARY,
+        scope=None if name == MAIN else ComponentScope.OPTIONAL,
         purl=PackageURL("pypi", name=name, version=version),
         bom_ref=f"pypi:{name}@{version}",
         licenses=[LicenseExpression(about["License-Expression"])],
     )
+
+
+def create_bill_of_materials(files: list[Path]) -> Bom:
+    wheels = [wheel_metadata(f) for f in files if f.suffix == ".whl"]
+    about = {metadata["Name"]: metadata for metadata in wheels}  # equal for all platforms
+    own = {name: own_component(metadata) for name, metadata in about.items()}
+    main, others = own[MAIN], [own[name] for name in sorted(own) if name != MAIN]
     bom = Bom()
-    bom.metadata.component = own
-    parts = runtime_components(about)
-    for part in parts:
-        bom.components.add(part)
+    bom.metadata.component = main
+    needed = runtime_components(about[MAIN], set(own))
+    for component in (*needed, *others):
+        bom.components.add(component)
     for file in files:
         digest = HashType(alg=HashAlgorithm.SHA_256, content=file_sha256(file))
         bom.components.add(
             Component(name=file.name, type=ComponentType.FILE, hashes=[digest], bom_ref=file.name)
         )
-    bom.register_dependency(own, parts)
+    bom.register_dependency(main, needed)
+    for other in others:
+        bom.register_dependency(other, [main])
     return bom
 
 

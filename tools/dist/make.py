@@ -1,4 +1,7 @@
-"""Build an sdist and wheels in dist/release: `python tools/dist/make.py [PLATFORM...]`."""
+"""Build an sdist and wheels in dist/release: `python tools/dist/make.py [PLATFORM...]`.
+
+Each platform has a wheel of siwarp and one of siwarp-sim; siwarp-ulp has one wheel for all.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from zipfile import ZipFile
 
 import mesonpy
 from platforms import (
@@ -64,8 +68,8 @@ def meson_folder(platform: Platform) -> Path:
     return BUILD / "meson" / platform.name
 
 
-def build_wheel_for_platform(platform: Platform) -> Path:
-    """Build the wheel for a platform; return the path of the wheel."""
+def build_wheels_for_platform(platform: Platform) -> list[Path]:
+    """Build the wheels for a platform; return the paths of those that were not there yet."""
     raw = BUILD / "raw" / platform.name
     shutil.rmtree(raw, ignore_errors=True)
     raw.mkdir(parents=True)
@@ -90,10 +94,30 @@ def build_wheel_for_platform(platform: Platform) -> Path:
         [sys.executable, "-m", "wheel", "tags", *tags, raw / name],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
-    wheel = Path(shutil.copy(raw / done.stdout.strip(), OUT))
+    parts = raw / "split"
+    parts.mkdir()
+    complete = raw / done.stdout.strip()
+    subprocess.run([sys.executable, ROOT / "tools/split_wheel.py", complete, parts], check=True)
+    return [new for part in sorted(parts.iterdir()) if (new := add_wheel(part)) is not None]
+
+
+def add_wheel(part: Path) -> Path | None:
+    """Copy a wheel to dist/release and recompress it; return None if it is there already."""
+    wheel = OUT / part.name
+    if wheel.exists():  # siwarp-ulp, from another platform
+        if zip_contents(wheel) != zip_contents(part):
+            raise SystemExit(f"{part} differs from {wheel}, but both are for all platforms")
+        return None
+    shutil.copy(part, wheel)
     # The recompressed wheel is smaller by a twentieth, and still an ordinary ZIP file.
     subprocess.run(["advzip", "--recompress", "-4", "--quiet", wheel], check=True)
     return wheel
+
+
+def zip_contents(file: Path) -> dict[str, int]:
+    """Return the names of the files in a ZIP file, with their CRCs."""
+    with ZipFile(file) as archive:
+        return {info.filename: info.CRC for info in archive.infolist()}
 
 
 @contextlib.contextmanager
@@ -121,9 +145,9 @@ def main() -> None:
         sdist = mesonpy.build_sdist(str(OUT))
     print(f"siwarp: {OUT / sdist}", flush=True)
     for i, platform in enumerate(platforms, 1):
-        print(f"siwarp: wheel {i} of {len(platforms)}: {platform.name}", flush=True)
-        wheel = build_wheel_for_platform(platform)
-        print(f"siwarp: {wheel}, {wheel.stat().st_size:,} octets", flush=True)
+        print(f"siwarp: platform {i} of {len(platforms)}: {platform.name}", flush=True)
+        for wheel in build_wheels_for_platform(platform):
+            print(f"siwarp: {wheel}, {wheel.stat().st_size:,} octets", flush=True)
 
 
 if __name__ == "__main__":

@@ -33,6 +33,15 @@ class Platform:
     def uses_musl(self) -> bool:
         return self.libc == "musl"
 
+    @property
+    def wheels(self) -> list[Path]:
+        """The wheels in dist/release for this platform; the first one is that of siwarp."""
+        names = (f"siwarp-*-{self.tag}", f"siwarp_sim-*-{self.tag}", "siwarp_ulp-*-any")
+        found = [wheel for name in names for wheel in OUT.glob(f"{name}.whl")]
+        if len(found) != len(names):
+            raise SystemExit(f"{OUT} has not the wheels {', '.join(names)}")
+        return found
+
 
 PLATFORMS = [
     Platform("x86_64", "gnu.2.28", "manylinux_2_28_x86_64"),

@@ -9,15 +9,14 @@ from zipfile import ZipFile
 
 from platforms import OUT
 
-#: Maximum number of octets of a wheel without the simulator, and of the simulator. The simulator is
-#: a second build of all layers, which only simulated processes load.
-MOST_OCTETS = 1_000_000
-MOST_OF_SIMULATOR = 400_000
-SIMULATOR = ("siwarp/sim/", "siwarp/lib/libsiwarp-sim.so", "siwarp/_siwarp_sim.")
+#: Maximum number of octets of the wheels of a distribution. The simulator is a second build of all
+#: layers, which only simulated processes load.
+MOST_OCTETS = {"siwarp": 1_000_000, "siwarp_sim": 400_000}
 PARTS = {
-    "the simulator": SIMULATOR,
     "libsiwarp": ("siwarp/lib/libsiwarp.so.",),
     "the module _siwarp": ("siwarp/_siwarp.abi3.so",),
+    "libsiwarp-sim": ("siwarp/lib/libsiwarp-sim.so",),
+    "the module _siwarp_sim": ("siwarp/_siwarp_sim.abi3.so",),
     "libibverbs and librdmacm": ("siwarp/lib/abi/",),
     "programs in C": ("siwarp/bench/bin/", "siwarp/wan/bin/"),
     "headers": ("siwarp/include/",),
@@ -46,25 +45,30 @@ def sizes_of_python_wheel_parts(wheel: Path) -> Counter[str]:
     return found
 
 
-def main() -> int:
-    """Print the parts of all wheels in dist/release; return 1 if one exceeds its maximum."""
-    wheels = {w.stem.split("-")[-1]: sizes_of_python_wheel_parts(w) for w in sorted(OUT.glob("*.whl"))}
+def print_sizes(distribution: str, wheels: dict[str, Counter[str]]) -> None:
+    """Print a table of the wheels of a distribution, whose columns are the platforms."""
     names = sorted(
         {n for w in wheels.values() for n in w}, key=lambda n: -max(w[n] for w in wheels.values())
     )
-    print("octets, compressed:", *wheels)
+    print(f"{distribution}, octets, compressed:", *wheels)
     for name in names:
         print(*(f"{octets[name]:>10,}" for octets in wheels.values()), "", name)
     print(*(f"{octets.total():>10,}" for octets in wheels.values()), "", "total")
+
+
+def main() -> int:
+    """Print the parts of all wheels in dist/release; return 1 if one exceeds its maximum."""
+    found: dict[str, dict[str, Counter[str]]] = {}
+    for wheel in sorted(OUT.glob("*.whl")):
+        distribution, *_, platform = wheel.stem.split("-")
+        found.setdefault(distribution, {})[platform] = sizes_of_python_wheel_parts(wheel)
     status = 0
-    for platform, octets in wheels.items():
-        simulator = octets["the simulator"]
-        for name, size, most in (
-            ("the simulator", simulator, MOST_OF_SIMULATOR),
-            ("the rest", octets.total() - simulator, MOST_OCTETS),
-        ):
-            if size > most:
-                print(f"{platform}: {size:,} octets of {name}, more than {most:,}")
+    for distribution, wheels in found.items():
+        print_sizes(distribution, wheels)
+        most = MOST_OCTETS.get(distribution, sys.maxsize)
+        for platform, octets in wheels.items():
+            if octets.total() > most:
+                print(f"{distribution}, {platform}: {octets.total():,} octets, more than {most:,}")
                 status = 1
     return status
 

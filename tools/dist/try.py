@@ -1,9 +1,9 @@
 """Test the files that make.py built: `python tools/dist/try.py [PLATFORM...]`.
 
-Each wheel must contain the files of the tree, and have no requirements beyond its tag; C programs
-must run with the library of the wheel, if necessary under qemu-user and the loader of another C
-library. With glibc, the Python of Debian for the processor must run Python programs with the wheel.
-The sdist must build, and the result must transfer data.
+The wheels for a platform must contain the files of the tree, and have no requirements beyond their
+tag; C programs must run with the library of the wheel siwarp, if necessary under qemu-user and the
+loader of another C library. With glibc, the Python of Debian for the processor must run Python
+programs with the wheels. The sdist must build, and the result must have all files and transfer data.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ def too_new_glibc_errors(platform: Platform, section: GNUVerNeedSection) -> list
     return [f"needs glibc {v}" for v in glibc if tuple(map(int, v.split("."))) > most]
 
 
-def check_wheel_matches_platform_tag(platform: Platform, wheel: Path, unpacked: Path) -> None:
-    """Raise SystemExit if a wheel has requirements beyond its tag."""
+def check_files_match_platform_tag(platform: Platform, unpacked: Path) -> None:
+    """Raise SystemExit if files of the wheels have requirements beyond the tag."""
     found = [
         wrong
         for file in sorted(unpacked.rglob("*"))
@@ -68,7 +68,7 @@ def check_wheel_matches_platform_tag(platform: Platform, wheel: Path, unpacked: 
         for wrong in elf_requirement_errors(platform, str(file.relative_to(unpacked)), file)
     ]
     if found:
-        raise SystemExit("\n".join(f"{wheel.name}: {wrong}" for wrong in found))
+        raise SystemExit("\n".join(f"{platform.tag}: {wrong}" for wrong in found))
 
 
 def unpacked_debian_folder(platform: Platform) -> Path:
@@ -115,10 +115,10 @@ def run_examples(platform: Platform, package: Path) -> None:
 
 
 def run_python_programs(platform: Platform, modules: Path) -> None:
-    """Run the README's example, a simulated process and a command with the wheel's modules.
+    """Run the README's example, a simulated process and a command with the wheels' modules.
 
-    The interpreter is Debian's for the processor of the wheel; its packages are unpacked, but not
-    configured. ``modules`` is the folder with the unpacked wheel.
+    The interpreter is Debian's for the processor of the wheels; its packages are unpacked, but not
+    configured. ``modules`` is the folder with the unpacked wheels.
     """
     example = modules / "example.py"
     source = subprocess.run(
@@ -143,12 +143,13 @@ def run_python_programs(platform: Platform, modules: Path) -> None:
         print(f"siwarp: {platform.name}: {name} runs in Python", flush=True)
 
 
-def check_wheel(platform: Platform) -> None:
-    (wheel,) = OUT.glob(f"*{platform.tag}.whl")
-    subprocess.run([sys.executable, ROOT / "tools/wheel_contents.py", wheel], check=True)
+def check_wheels(platform: Platform) -> None:
+    wheels = platform.wheels
+    subprocess.run([sys.executable, ROOT / "tools/wheel_contents.py", *wheels], check=True)
     with tempfile.TemporaryDirectory(prefix="siwarp wheel ") as folder:
-        zipfile.ZipFile(wheel).extractall(folder)
-        check_wheel_matches_platform_tag(platform, wheel, Path(folder))
+        for wheel in wheels:
+            zipfile.ZipFile(wheel).extractall(folder)
+        check_files_match_platform_tag(platform, Path(folder))
         run_examples(platform, Path(folder) / "siwarp")
         if not platform.uses_musl:
             run_python_programs(platform, Path(folder))
@@ -169,12 +170,14 @@ def check_sdist() -> None:
             raise SystemExit(f"{sdist.name} cannot be installed")
         ping = [f"{folder}/bin/siwarp", "ping", "--qp", "rc", "--iters", "1000"]
         subprocess.run(ping, cwd=folder, check=True, timeout=LIMIT_S)
+        parts = [f"{folder}/bin/python", "-c", "import siwarp.sim, siwarp.ulp.adts"]
+        subprocess.run(parts, cwd=folder, check=True, timeout=LIMIT_S)
     print(f"siwarp: {sdist.name} builds, and the result works", flush=True)
 
 
 def main() -> None:
     for platform in select_platforms(sys.argv[1:]):
-        check_wheel(platform)
+        check_wheels(platform)
     check_sdist()
 
 

@@ -57,3 +57,17 @@ def test_a_process_is_not_simulated_unless_siwarp_sim_is_set(setting: str | None
         timeout=60,
     )
     assert (done.stdout, done.returncode) == ("False\n", 0), done.stderr
+
+
+def test_a_simulated_process_without_the_simulator_names_the_extra() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "import sys; sys.modules['siwarp.sim'] = None; import siwarp.verbs"],
+        env={**os.environ, "SIWARP_SIM": "1"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.stderr.splitlines()[-1] == (
+        "ModuleNotFoundError: siwarp.sim, for simulated processes, is not installed: "
+        "pip install 'siwarp[sim]'"
+    )

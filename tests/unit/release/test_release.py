@@ -15,7 +15,9 @@ ROOT = Path(__file__).resolve().parents[3]
 DIST = """dist:
 \tmkdir -p dist/release
 \tcd dist/release && touch siwarp-$(V)-cp310-abi3-linux_x86_64.whl siwarp-$(V).tar.gz
-\tcd dist/release && sha256sum siwarp-* >SHA256SUMS
+\tcd dist/release && touch siwarp_sim-$(V)-cp310-abi3-linux_x86_64.whl
+\tcd dist/release && touch siwarp_ulp-$(V)-py3-none-any.whl
+\tcd dist/release && sha256sum siwarp-* siwarp_* >SHA256SUMS
 deb:
 \tmkdir -p dist/debian && touch dist/debian/siwarp_$(V)_amd64.deb
 """
@@ -100,8 +102,12 @@ def test_a_release_is_prepared_built_and_tagged(
         (repository_with_release_tools.folder / "dist/release/SHA256SUMS").read_text().split()[1::2]
     )
     assert sums == [
-        "siwarp-0.2.0-cp310-abi3-linux_x86_64.whl", "siwarp-0.2.0.tar.gz", "siwarp_0.2.0_amd64.deb"
-    ]  # fmt: skip
+        "siwarp-0.2.0-cp310-abi3-linux_x86_64.whl",
+        "siwarp-0.2.0.tar.gz",
+        "siwarp_sim-0.2.0-cp310-abi3-linux_x86_64.whl",
+        "siwarp_ulp-0.2.0-py3-none-any.whl",
+        "siwarp_0.2.0_amd64.deb",
+    ]
     assert (
         repository_with_release_tools.run_git("tag", "--points-at", "HEAD", "--format=%(subject)")
         == "siwarp 0.2.0\n"

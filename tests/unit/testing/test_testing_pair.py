@@ -184,6 +184,15 @@ def test_a_simulated_pair_is_refused_in_a_real_process_with_advice() -> None:
         pass
 
 
+def test_a_simulated_pair_without_the_simulator_raises_an_error_that_names_the_extra(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "siwarp.sim", None)
+    advice = r"siwarp\.sim, .*, is not installed: pip install 'siwarp\[sim\]'"
+    with pytest.raises(ModuleNotFoundError, match=advice), pair("rc", sim=True):
+        pass
+
+
 def test_one_line_makes_the_process_simulated_and_connects_a_pair() -> None:
     done = subprocess.run(
         [

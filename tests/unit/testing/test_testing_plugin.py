@@ -117,6 +117,20 @@ def test_cannot_begin(broken):
     )
 
 
+def test_the_fixture_world_without_the_simulator_names_the_extra(run_pytest_on) -> None:
+    code, said = run_pytest_on(
+        """
+import sys
+sys.modules["siwarp.sim"] = None
+
+def test_in_a_world(world):
+    pass
+"""
+    )
+    assert code == 1
+    assert "pip install 'siwarp[sim]'" in said
+
+
 def test_captures_are_stored_in_the_configured_folder(run_pytest_on, tmp_path: Path) -> None:
     code, _ = run_pytest_on(
         "def test_fails(capture, ud_pair):\n    assert False\n", "-o", "siwarp_captures=out/of/ci"
