@@ -18,7 +18,7 @@ import numpy as np
 import pace
 import pytest
 from distributed import Client, LocalCluster, Security, wait
-from distributed.comm import CommClosedError, connect, listen
+from distributed.comm import CommClosedError, connect, get_local_address_for, listen
 from distributed.protocol import dumps, to_serialize
 from docs.docs_harness import read_doc_block
 
@@ -222,6 +222,11 @@ def test_a_listener_without_a_host_is_reached_over_ipv4_and_ipv6() -> None:
                 theirs.abort()
 
     run_with_time_limit(connect_over_ipv4_and_ipv6)
+
+
+def test_the_local_address_has_the_ip_version_of_the_peer() -> None:
+    assert get_local_address_for("siw://127.0.0.1:9") == LOOPBACK
+    assert get_local_address_for("siw://[::1]:9") == "siw://[::1]"
 
 
 @pytest.mark.parametrize("end", ["listener", "connector"])

@@ -36,7 +36,7 @@ from distributed.comm.core import Comm, CommClosedError, Connector, Listener
 from distributed.comm.registry import Backend as CommBackend
 from distributed.comm.utils import ensure_concrete_host, from_frames, to_frames
 from distributed.system import MEMORY_LIMIT
-from distributed.utils import ensure_ip, get_ip
+from distributed.utils import ensure_ip, get_ip, get_ipv6
 
 from siwarp import Error, RemoteBuffer, aio
 from siwarp.verbs import MR, AccessFlag
@@ -484,4 +484,5 @@ class Backend(CommBackend):  # type: ignore[misc]
     def get_local_address_for(self, loc: str) -> str:
         """Return the local address from which ``loc`` is reached."""
         host, _ = parse_host_port(loc)
-        return str(unparse_host_port(get_ip(ensure_ip(host)), None))
+        ip = ensure_ip(host)
+        return str(unparse_host_port(get_ipv6(ip) if ":" in ip else get_ip(ip), None))
