@@ -187,7 +187,7 @@ lab-walk: ## Count the calls and locks of one message by layer, for RC, UD and R
 	@tools/setup
 	@$(PY) -m lab.walk $(ARGS)
 
-lab-dask: ## Compare dask.distributed over siwarp with its own TCP comm
+lab-dask: ## Compare dask.distributed over siwarp with its own TCP comm; ARGS="--part debian" runs its comm tests
 	@tools/setup --extra dask
 	@$(PY) -m lab.dask $(ARGS)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from laboratory.lab_harness import run_lab_study
 
-from lab import dask
+from lab.dask import __main__ as dask
+from lab.dask import debian
 
 
 def test_a_figure_of_dask_is_printed_with_the_median_and_the_range_of_its_ratios(
@@ -41,3 +42,14 @@ def test_an_invalid_size_of_the_shuffle_is_refused() -> None:
     done = run_lab_study("dask", "--shuffle", "x")
     assert done.returncode == 2
     assert "--shuffle" in done.stderr
+
+
+def test_an_unknown_part_is_refused() -> None:
+    done = run_lab_study("dask", "--part", "x")
+    assert done.returncode == 2
+    assert "rates, debian" in done.stderr
+
+
+def test_addresses_and_the_registered_backend_are_replaced() -> None:
+    replaced = debian.replace_scheme('setitem(backends, "tcp", x); f("tcp://127.0.0.1")')
+    assert replaced == 'setitem(backends, "siw", x); f("siw://127.0.0.1")'

@@ -3,7 +3,8 @@
 
 Each round measures for each of the two comms: round trips of small messages and the bandwidth of
 arrays between two processes; and with a cluster of two worker processes, the rate of tasks that do
-nothing, and a shuffle, in which half of an array changes its worker.
+nothing, and a shuffle, in which half of an array changes its worker. ``--part debian`` runs the
+comm tests of Debian's package instead (debian.py).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 import typer
 
 from lab import command
+from lab.dask import debian
 from lab.unreliable import cpu_load_warning
 from siwarp.base.show import print_table
 from siwarp.bench.cli import show_progress_bar
@@ -27,6 +29,7 @@ from siwarp.bench.sizes import parse_octet_count
 app = command.create_study_application()
 
 COMMS = ("tcp", "siw")
+PARTS = ("rates", "debian")
 ROUND_TRIPS = 2000
 TASKS = 2000
 #: Octets of an array, and number of arrays in a measurement.
@@ -151,6 +154,9 @@ def print_medians_and_ratios(found: dict[str, Any]) -> None:
 def main(
     rounds: int = typer.Option(7, "--rounds", min=1, help="Number of rounds."),
     shuffle: str = typer.Option("2G", "--shuffle", help="Octets of the shuffled array."),
+    parts: str = typer.Option(
+        "rates", "--part", help="rates, or debian: the comm tests of Debian's package."
+    ),
     output: str = command.OUTPUT,
     as_json: bool = command.AS_JSON,
 ) -> None:
@@ -159,10 +165,15 @@ def main(
         octets = parse_octet_count(shuffle)
     except ValueError as e:
         raise typer.BadParameter(str(e), param_hint="--shuffle") from None
+    wanted = command.parse_names(parts, PARTS, "--part")
+    status = debian.run_comm_tests() if "debian" in wanted else 0
+    if "rates" not in wanted:
+        raise typer.Exit(status)
     with show_progress_bar("dask") as progress:
         step = make_progress_counter(progress, rounds * len(COMMS))
         found = measure_rounds(rounds, octets, step)
     command.output_results(found, print_medians_and_ratios, as_json=as_json, output=output)
+    raise typer.Exit(status)
 
 
 if __name__ == "__main__":
