@@ -9,8 +9,8 @@
 
 ``pair`` provides all verbs objects of each end: device, PD, CQ, queue pair and registered memory.
 ``pair("rd", sim=True)`` connects the ends in a simulated world, with a virtual clock and without
-sockets (extra ``siwarp[sim]``). ``aio_pair`` provides two connections of ``siwarp.aio``. pytest is not needed;
-``siwarp.pytest_plugin`` provides the same objects as pytest fixtures.
+sockets (extra ``siwarp[sim]``). ``aio_pair`` provides two connections of ``siwarp.aio``. pytest is
+not needed; ``siwarp.pytest_plugin`` provides the same objects as pytest fixtures.
 """
 
 from __future__ import annotations
