@@ -23,12 +23,11 @@ static struct rig one, two;
 static struct end a, b;
 static struct siw_context *_Atomic watched; /* the context of rig `two`, once both rigs are open */
 /*
- * holds: the next inserted function stops its thread; held: a thread is stopped there; came: the
- * stopped thread may continue
+ * holds_device_thread, holds_waiter: the inserted function stops the device's thread, or the thread
+ * that waits for an event; held: a thread is stopped there; came: the stopped thread may continue
  */
-static _Atomic bool holds, held, came;
-static pthread_t waiter;
-static _Atomic bool waits;
+static _Atomic bool holds_device_thread, holds_waiter, held, came;
+static pthread_t waiter; /* set before holds_waiter */
 
 int __real_siw_llp_poller_arm_for_sleep(struct siw_llp_poller *poller);
 int __wrap_siw_llp_poller_arm_for_sleep(struct siw_llp_poller *poller);
@@ -64,8 +63,8 @@ int __wrap_siw_llp_poller_arm_for_sleep(struct siw_llp_poller *poller)
 {
 	struct siw_context *ctx = watched;
 
-	if (ctx && poller == ctx->lane0.poller && !siw_llp_poller_is_armed(poller) && !waits &&
-	    atomic_exchange(&holds, false)) {
+	if (ctx && poller == ctx->lane0.poller && !siw_llp_poller_is_armed(poller) &&
+	    atomic_exchange(&holds_device_thread, false)) {
 		hold_thread_until_released();
 		must(siw_device_progress_once(&ctx->lane0) == 1);
 	}
@@ -79,8 +78,8 @@ int __wrap_siw_llp_wait_any_cancellable(const struct siw_llp_waitset *sets, int 
 	 * Once the sockets are in the waiting thread's wait set, the device's thread does not wait
 	 * on them.
 	 */
-	if (waits && pthread_equal(pthread_self(), waiter) && sets->n > 1 &&
-	    atomic_exchange(&holds, false))
+	if (holds_waiter && pthread_equal(pthread_self(), waiter) && sets->n > 1 &&
+	    atomic_exchange(&holds_waiter, false))
 		hold_thread_until_released();
 	return __real_siw_llp_wait_any_cancellable(sets, n, extra_fd, timeout_us);
 }
@@ -96,7 +95,7 @@ static void check_device_thread_sends_delivery_count(void)
 {
 	struct siw_wc wc;
 
-	holds = true;
+	holds_device_thread = true;
 	/*
 	 * The device's thread calls siw_llp_poller_arm_for_sleep() again after a program has polled
 	 * and has then stopped polling.
@@ -118,7 +117,7 @@ static void *wait_for_cq_event(void *unused)
 
 	(void)unused;
 	waiter = pthread_self();
-	waits = true;
+	holds_waiter = true;
 	check(siw_get_cq_event(b.channel, &cq, NULL, LIMIT_MS));
 	siw_ack_cq_events(cq, 1);
 	return NULL;
@@ -130,7 +129,6 @@ static void check_waiting_thread_sends_delivery_count(void)
 	pthread_t thread;
 
 	held = came = false;
-	holds = true;
 	must(pthread_create(&thread, NULL, wait_for_cq_event, NULL) == 0);
 	for (long deadline = now_ms() + LIMIT_MS; !held; sleep_ms(2)) {
 		siw_device_wake_sleeping_thread(&two.ctx->lane0);
