@@ -64,5 +64,5 @@ def pytest_collection_modifyitems(items: list[Any]) -> None:
     for item in items:
         if reason := NOT_APPLICABLE.get(item.originalname):
             item.add_marker(pytest.mark.skip(reason=reason))
-            # Without the fixtures, of which that for UCX does not exist.
+            # pytest looks up fixtures even for a skipped test, and that for UCX does not exist.
             item.fixturenames.clear()

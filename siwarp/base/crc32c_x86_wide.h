@@ -12,10 +12,10 @@
  * not divided, because crc32q would need a store for each 8 octets. Short input, and the octets that
  * remain after the last whole step, are processed as one stream of crc32q.
  *
- * The including file defines WIDE, the target of its functions; wide_t, the registers of an
- * accumulator, and WIDE_OCTETS, their octets: 64 or 32; and factor_t, K2(low, high): two factors for
- * each 128-bit lane, where low applies to the word with the higher powers and has the larger
- * exponent. It also defines:
+ * The including file defines WIDE, the target attribute of its functions; wide_t, an accumulator in
+ * one or more registers; WIDE_OCTETS, the size of wide_t in octets, 64 or 32; and factor_t and
+ * K2(low, high), two factors for each 128-bit lane, where low applies to the word with the higher
+ * powers and has the larger exponent. It also defines:
  *
  *	wide_t load_and_copy(uint8_t *dst, const uint8_t *src, size_t i)
  *		loads from src + i and, unless dst is NULL, stores at dst + i

@@ -16,7 +16,7 @@ def require_simulator() -> None:
 
     """
     found = importlib.util.find_spec("siwarp.sim")
-    # A folder without __init__.py may be left of a package that was removed.
+    # pip may leave the folder behind, without __init__.py, when it removes siwarp-sim.
     if found is None or found.origin is None:
         raise ModuleNotFoundError(
             "siwarp.sim, for simulated processes, is not installed: pip install 'siwarp[sim]'",
